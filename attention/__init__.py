@@ -1,0 +1,84 @@
+"""Attention for JAX: one contract for every score function, Flax layers, a translator.
+
+The pure functions come first; the layers and models below hold parameters and call them.
+"""
+
+from attention import masks, positions, search
+from attention.decoders import Decoder, DecoderMemory
+from attention.dense import masked_softmax
+from attention.encoders import Encoded, RecurrentEncoder, TransformerEncoder
+from attention.functional import (
+  additive_attention,
+  attend,
+  bilinear_attention,
+  cosine_attention,
+  scaled_dot_product_attention,
+)
+from attention.layers import (
+  AdditiveAttention,
+  BilinearAttention,
+  DotProductAttention,
+  EncoderLayer,
+  FeedForward,
+  GRUParameters,
+  MultiHeadAttention,
+)
+from attention.masks import Mask
+from attention.multi_head import MultiHeadWeights, multi_head_attention
+from attention.recurrent import GRUWeights, gru, gru_step
+from attention.scores import (
+  Additive,
+  Bilinear,
+  Cosine,
+  ScaledDotProduct,
+  Score,
+  additive_scores,
+  bilinear_scores,
+  cosine_scores,
+  dot_product_scores,
+)
+from attention.seq2seq import Seq2Seq
+
+__all__ = [  # noqa: RUF022 (in reading order)
+  # Who may attend to whom, how well a key fits a query.
+  "masks",
+  "Mask",
+  "dot_product_scores",
+  "additive_scores",
+  "bilinear_scores",
+  "cosine_scores",
+  "masked_softmax",
+  "Score",
+  "ScaledDotProduct",
+  "Additive",
+  "Bilinear",
+  "Cosine",
+  # Attention.
+  "attend",
+  "scaled_dot_product_attention",
+  "additive_attention",
+  "bilinear_attention",
+  "cosine_attention",
+  "MultiHeadWeights",
+  "multi_head_attention",
+  # What models need besides.
+  "positions",
+  "GRUWeights",
+  "gru_step",
+  "gru",
+  "search",
+  # Flax layers and models.
+  "MultiHeadAttention",
+  "AdditiveAttention",
+  "DotProductAttention",
+  "BilinearAttention",
+  "FeedForward",
+  "EncoderLayer",
+  "GRUParameters",
+  "Encoded",
+  "RecurrentEncoder",
+  "TransformerEncoder",
+  "DecoderMemory",
+  "Decoder",
+  "Seq2Seq",
+]

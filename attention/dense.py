@@ -1,0 +1,191 @@
+"""Attention as the papers define it: all scores, their softmax, the weighted sum.
+
+This engine stores arrays [... T S]. It is the definition that every other engine is held to.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from attention import dropout
+from attention.masks import Mask, from_array
+from attention.scores import Score
+from attention.shapes import broadcasts_to, compute_dtype, with_rank
+
+Bias: TypeAlias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Attended(NamedTuple):
+  """What an engine returns: context [... T D], weights [... T S], logsumexp [... T]."""
+
+  context: jax.Array
+  weights: jax.Array
+  logsumexp: jax.Array
+
+
+def dense(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  mask: Mask | None,
+  bias: Bias | None,
+  dropout_rate: float,
+  dropout_rng: jax.Array | None,
+) -> Attended:
+  """Returns the attention of the queries to the keys and values; the checks are `attend`'s.
+
+  A NaN in a key that some query may not attend to must not reach that query, forward or backward, and
+  0 * NaN is NaN. So all arithmetic is done on finite numbers, and the queries that did attend to
+  something not finite are made NaN at the end.
+
+  Args:
+    score: how well a key fits a query.
+    queries: [... T H], float32 or float64, as are keys and values.
+    keys: [... S H].
+    values: [... S D].
+    mask: who may attend to whom; None for everyone to everyone.
+    bias: added to the scores; None for none.
+    dropout_rate: probability of dropping a weight.
+    dropout_rng: needed where the rate is not 0.
+  """
+  if mask is None and bias is None:  # every query attends to every key: NaN belongs everywhere
+    return _attend(score, queries, keys, values, None, None, dropout_rate, dropout_rng)[0]
+  queries, bad_queries = _without_nonfinite(queries)
+  keys, bad_keys = _without_nonfinite(keys)
+  values, bad_values = _without_nonfinite(values)
+  attended, allowed = _attend(score, queries, keys, values, mask, bias, dropout_rate, dropout_rng)
+  row_is_bad = allowed & with_rank(bad_queries[..., :, None], allowed.ndim)
+  row_is_bad |= allowed & with_rank(bad_keys[..., None, :], allowed.ndim)
+  scores_poison = _nan_where(jnp.any(row_is_bad, axis=-1))
+  reaches_bad_value = allowed & with_rank(bad_values[..., None, :], allowed.ndim)
+  context_poison = scores_poison + _nan_where(jnp.any(reaches_bad_value, axis=-1))
+  dtype = attended.context.dtype
+  return Attended(
+    attended.context + context_poison[..., None].astype(dtype),
+    jnp.where(allowed, attended.weights + scores_poison[..., None].astype(dtype), 0),
+    attended.logsumexp + scores_poison.astype(dtype),
+  )
+
+
+def _attend(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  mask: Mask | None,
+  bias: Bias | None,
+  dropout_rate: float,
+  dropout_rng: jax.Array | None,
+) -> tuple[Attended, jax.Array]:
+  """Returns the attention and which pairs were allowed, [... T S].
+
+  weights = softmax(scores + bias, over the keys that the mask allows)
+  context = weights . values
+  """
+  scores = score.tile(score.query_features(queries), score.key_features(keys))
+  leading = jnp.broadcast_shapes(scores.shape[:-2], values.shape[:-2])
+  scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
+  allowed = _mask_array(mask, scores.shape)
+  if bias is not None:
+    terms = _bias_array(bias, scores.shape).astype(scores.dtype)
+    allowed &= terms != -jnp.inf
+    scores += terms
+  weights, logsumexp = softmax_and_logsumexp(scores, allowed)
+  kept = _drop(weights, dropout_rate, dropout_rng)
+  context = jnp.einsum("...TS,...SD->...TD", kept, values)
+  return Attended(context, weights, logsumexp), allowed
+
+
+def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
+  """Returns the softmax over the last axis of the scores that the mask allows.
+
+      weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
+
+  A row that allows nothing gets zero weights and zero gradients.
+
+  Args:
+    scores: [... T S], floating.
+    mask: booleans that broadcast to [... T S], True = may attend.
+
+  Returns:
+    Weights [... T S] in the dtype of the scores.
+
+  Raises:
+    ValueError: if the mask is not boolean or does not broadcast to the scores.
+
+  >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
+  [[1.0, 0.0], [0.0, 0.0]]
+  """
+  allowed = _mask_array(from_array(mask), scores.shape)
+  compute = scores.astype(compute_dtype(scores.dtype))
+  return softmax_and_logsumexp(compute, allowed)[0].astype(scores.dtype)
+
+
+def softmax_and_logsumexp(scores: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns weights [... T S] and log(sum(exp(allowed scores))) [... T]; 0 and -inf for empty rows."""
+  scores = jnp.where(allowed, scores, -jnp.inf)
+  largest = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
+  # Any shift gives the same result, so none is differentiated; an empty row is not shifted by -inf.
+  shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
+  exponentials = jnp.exp(scores - shift)
+  total = jnp.sum(exponentials, axis=-1, keepdims=True)
+  is_empty = total == 0
+  total = jnp.where(is_empty, 1, total)
+  logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(total) + shift)
+  return exponentials / total, logsumexp[..., 0]
+
+
+def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
+  """Returns the weights with a share of them set to zero, the others scaled to keep the mean."""
+  if rate == 0.0 or rng is None:
+    return weights
+  *leading, T, S = weights.shape
+  rows = jnp.arange(math.prod(leading) * T, dtype=jnp.uint32).reshape(*leading, T, 1)
+  columns = with_rank(jnp.arange(S, dtype=jnp.uint32), weights.ndim)
+  keep = dropout.keep(dropout.seeds(rng), rate, rows, columns)
+  return jnp.where(keep, weights / (1 - rate), 0)
+
+
+def _mask_array(mask: Mask | None, shape: tuple[int, ...]) -> jax.Array:
+  """Returns the mask as booleans of the shape of the scores."""
+  if mask is None:
+    return jnp.ones(shape, bool)
+  array = mask.array(*shape[-2:])
+  _check_pairs("mask", array, shape)
+  return jnp.broadcast_to(array, shape)
+
+
+def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
+  """Returns the bias as an array of the shape of the scores."""
+  T, S = shape[-2:]
+  if callable(bias):
+    bias = jnp.asarray(bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]))
+  if not jnp.issubdtype(bias.dtype, jnp.floating):
+    raise ValueError(
+      f"bias must be of a floating type, got {bias.dtype}; who may attend is the `mask` argument"
+    )
+  _check_pairs("bias", bias, shape)
+  return jnp.broadcast_to(bias, shape)
+
+
+def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
+  if not broadcasts_to(array.shape, shape):
+    raise ValueError(
+      f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
+    )
+
+
+def _without_nonfinite(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns the vectors [... X H] with zeros for NaN and infinity, and which had any, [... X]."""
+  finite = jnp.isfinite(vectors)
+  return jnp.where(finite, vectors, 0), ~jnp.all(finite, axis=-1)
+
+
+def _nan_where(condition: jax.Array) -> jax.Array:
+  """Returns NaN where the condition holds and 0 elsewhere."""
+  return jnp.where(condition, jnp.nan, 0.0)

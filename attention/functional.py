@@ -1,0 +1,308 @@
+"""Attention as pure functions: `attend` and its named forms."""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from attention.dense import Bias, dense
+from attention.masks import Array, Mask, as_mask
+from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
+from attention.shapes import broadcast_leading, check_rank, compute_dtype
+
+IMPLEMENTATIONS = ("auto", "dense")
+
+# The context alone, or a tuple of the context and what was asked for besides.
+Result: TypeAlias = Any
+
+
+def attend(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns, for each query, the mean of the values weighted by how well their keys fit the query.
+
+      weights = softmax(score(queries, keys) + bias, over the keys that the mask allows)
+      context = weights . values
+
+  A query that may attend to nothing gets zero context, zero weights, logsumexp -inf and zero gradients.
+  What is masked, even NaN, changes no output and no gradient. A NaN or infinity that is attended to
+  makes the query's results NaN. Scores, softmax and sums are in float32, or float64 for float64.
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
+  arXiv:1706.03762, section 3.2.
+
+  Args:
+    score: `ScaledDotProduct()`, `Additive(score_vector)`, `Bilinear(matrix)`, `Cosine(scale)`, or your
+      own (see `Score`).
+    queries: [... T H]; leading axes of all inputs broadcast, heads are one of them.
+    keys: [... S H].
+    values: [... S D]. Queries, keys and values have one floating dtype.
+    mask: a mask from `attention.masks`, or booleans that broadcast to [... T S], True = may attend.
+    bias: added to the scores: an array that broadcasts to [... T S], or a function of the query
+      positions [T 1] and the key positions [1 S] that returns one. -inf masks a pair.
+    dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum.
+    dropout_rng: key for the dropout; needed where the rate is not 0.
+    return_weights: whether to return the weights too.
+    return_logsumexp: whether to return the logarithm of the softmax's denominator too.
+    implementation: "dense", the definition; or "auto", the best choice for the inputs.
+
+  Returns:
+    The context [... T D]; or a tuple of the context, then, if asked for, the weights [... T S] (before
+    dropout), then, if asked for, the logsumexp [... T]. All have the dtype of the inputs, only the
+    logsumexp is never below float32.
+
+  Raises:
+    ValueError: if shapes or dtypes do not fit, or an option is not one that is allowed.
+
+  >>> queries, keys = jnp.array([[0.0, 9.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
+  >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
+  [[7.0]]
+  """
+  _check_inputs(queries, keys, values)
+  _check_options(dropout_rate, dropout_rng, implementation)
+  dtype = queries.dtype
+  queries, keys, values = (array.astype(compute_dtype(dtype)) for array in (queries, keys, values))
+  with jax.default_matmul_precision(_matmul_precision(dtype)):
+    attended = dense(
+      score,
+      queries,
+      keys,
+      values,
+      mask=None if mask is None else as_mask(mask),
+      bias=bias,
+      dropout_rate=dropout_rate,
+      dropout_rng=dropout_rng,
+    )
+  context = attended.context.astype(dtype)
+  asked = (context,)
+  if return_weights:
+    asked += (attended.weights.astype(dtype),)
+  if return_logsumexp:
+    asked += (attended.logsumexp,)
+  return asked if len(asked) > 1 else context
+
+
+def scaled_dot_product_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  scale: jax.Array | float | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns `attend` with scores scale * queries . keys.
+
+      context = softmax(queries keys^T / sqrt(H)) values
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+
+  Args:
+    queries: [... T H].
+    keys: [... S H].
+    values: [... S D].
+    scale: factor of the scores; None for 1 / sqrt(H).
+
+  The other options, the result and the errors are those of `attend`.
+
+  >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
+  (3, 7)
+  """
+  return attend(
+    ScaledDotProduct(scale),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+
+
+def additive_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  score_vector: jax.Array,
+  *,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns `attend` with scores score_vector . tanh(queries + keys).
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
+
+  Args:
+    queries: projected queries, [... T A].
+    keys: projected keys, [... S A].
+    values: [... S D].
+    score_vector: [A], or [... A] with leading axes that broadcast.
+
+  The other options, the result and the errors are those of `attend`.
+
+  >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
+  (3, 7)
+  """
+  return attend(
+    Additive(score_vector),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+
+
+def bilinear_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  matrix: jax.Array,
+  *,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns `attend` with scores queries . matrix . keys.
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+
+  Args:
+    queries: [... T H].
+    keys: [... S K].
+    values: [... S D].
+    matrix: [H K], or [... H K] with leading axes that broadcast.
+
+  The other options, the result and the errors are those of `attend`.
+
+  >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
+  (3, 7)
+  """
+  return attend(
+    Bilinear(matrix),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+
+
+def cosine_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  scale: jax.Array | float = 1.0,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns `attend` with scores scale * cosine of the angle between query and key.
+
+  Source: Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.
+
+  Args:
+    queries: [... T H]; a zero vector scores 0 with everything.
+    keys: [... S H].
+    values: [... S D].
+    scale: factor of the cosine.
+
+  The other options, the result and the errors are those of `attend`.
+
+  >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape
+  (3, 7)
+  """
+  return attend(
+    Cosine(scale),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+
+
+def _check_inputs(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
+  """Raises ValueError unless the three fit each other; the score checks the widths."""
+  check_rank("queries", queries, "[... T H]")
+  check_rank("keys", keys, "[... S H]")
+  check_rank("values", values, "[... S D]")
+  got = f"queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
+  if not queries.dtype == keys.dtype == values.dtype:
+    raise ValueError(f"queries, keys and values must have one dtype, got {got}")
+  if not jnp.issubdtype(queries.dtype, jnp.floating):
+    raise ValueError(f"queries, keys and values must be of a floating type, got {got}")
+  if keys.shape[-2] != values.shape[-2]:
+    raise ValueError(
+      "keys and values must have the same number of positions S, "
+      f"got keys {keys.shape}, values {values.shape}"
+    )
+  broadcast_leading(queries, keys, values, names="queries, keys and values")
+
+
+def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> None:
+  if not 0.0 <= rate < 1.0:
+    raise ValueError(f"dropout_rate must be in [0, 1), got {rate}")
+  if rate > 0.0 and rng is None:
+    raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
+  if implementation not in IMPLEMENTATIONS:
+    allowed = ", ".join(IMPLEMENTATIONS)
+    raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
+
+
+def _matmul_precision(dtype: jnp.dtype) -> str | None:
+  """Returns the precision of products: full for full-precision inputs, unless the user has set one.
+
+  By default a GPU or TPU rounds float32 factors to some 10 or 8 bits; half-precision inputs have no more.
+  """
+  is_half = jnp.finfo(dtype).bits < 32
+  return jax.config.jax_default_matmul_precision or ("default" if is_half else "highest")

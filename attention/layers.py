@@ -1,0 +1,369 @@
+"""Flax layers: they hold parameters and call the pure functions of this package."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.dense import Bias
+from attention.functional import attend
+from attention.masks import Array, Mask
+from attention.multi_head import attend_heads, merge_heads, project_heads
+from attention.recurrent import GRUWeights
+from attention.scores import Additive, Bilinear, ScaledDotProduct, Score
+
+kernel_init = nn.initializers.lecun_normal()
+
+
+class HeadProjection(nn.Module):
+  """Holds the kernel [D N H] and bias [N H] of `project_heads`."""
+
+  num_heads: int
+  head_width: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    heads = (self.num_heads, self.head_width)
+    init = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
+    kernel = self.param("kernel", init, (inputs.shape[-1], *heads))
+    bias = self.param("bias", nn.initializers.zeros, heads) if self.use_bias else None
+    return project_heads(inputs, kernel, bias, name=self.name or "head")
+
+
+class HeadMerge(nn.Module):
+  """Holds the kernel [N H D] and bias [D] of `merge_heads`."""
+
+  width: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, contexts: jax.Array) -> jax.Array:
+    init = nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2)
+    kernel = self.param("kernel", init, (contexts.shape[-3], contexts.shape[-1], self.width))
+    bias = self.param("bias", nn.initializers.zeros, (self.width,)) if self.use_bias else None
+    return merge_heads(contexts, kernel, bias)
+
+
+class MultiHeadAttention(nn.Module):
+  """Multi-head attention: `multi_head_attention` with its weights.
+
+  The parameters have the names and shapes of `flax.linen.MultiHeadDotProductAttention` (query, key and
+  value kernels [D N H], out [N H D]), so either can use the other's.
+
+  Attributes:
+    num_heads: N.
+    width: D of the result, and of all heads together; a multiple of num_heads.
+    num_key_value_heads: a divisor of num_heads, for grouped-query attention; None for num_heads.
+    use_bias: whether the projections have biases.
+    dropout_rate: probability that a weight is dropped.
+    implementation: as in `attend`.
+
+  Raises:
+    ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads.
+  """
+
+  num_heads: int
+  width: int
+  num_key_value_heads: int | None = None
+  use_bias: bool = True
+  dropout_rate: float = 0.0
+  implementation: str = "auto"
+
+  def setup(self):
+    num_key_heads = self.num_key_value_heads or self.num_heads
+    if self.width % self.num_heads:
+      raise ValueError(
+        f"width must be a multiple of num_heads, got width={self.width}, num_heads={self.num_heads}"
+      )
+    if self.num_heads % num_key_heads:
+      raise ValueError(
+        "num_heads must be a multiple of num_key_value_heads, "
+        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
+      )
+    head_width = self.width // self.num_heads
+    self.query = HeadProjection(self.num_heads, head_width, self.use_bias)
+    self.key = HeadProjection(num_key_heads, head_width, self.use_bias)
+    self.value = HeadProjection(num_key_heads, head_width, self.use_bias)
+    self.out = HeadMerge(self.width, self.use_bias)
+
+  def __call__(
+    self,
+    queries: jax.Array,
+    sources: jax.Array | None = None,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | None = None,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Returns what the queries [... T D] find in the sources [... S D], [... T D].
+
+    Args:
+      queries: [... T D].
+      sources: [... S D]; None for the queries themselves.
+      mask: broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
+      bias: broadcastable to [... N T S].
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      return_weights: whether to return a tuple of the result and the weights [... N T S].
+    """
+    prepared = self.prepare(queries if sources is None else sources)
+    result, weights = self.attend_prepared(
+      queries, prepared, mask=mask, bias=bias, deterministic=deterministic
+    )
+    return (result, weights) if return_weights else result
+
+  def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
+    return self.key(sources), self.value(sources)
+
+  def attend_prepared(
+    self,
+    queries: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | None = None,
+    deterministic: bool = True,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns result [... T D] and weights [... N T S] for sources that `prepare` has seen."""
+    keys, values = prepared
+    rate = 0.0 if deterministic else self.dropout_rate
+    context, weights = attend_heads(
+      self.query(queries),
+      keys,
+      values,
+      mask=mask,
+      bias=bias,
+      dropout_rate=rate,
+      dropout_rng=self.make_rng("dropout") if rate else None,
+      return_weights=True,
+      implementation=self.implementation,
+    )
+    return self.out(context), weights
+
+
+class SingleHeadAttention(nn.Module):
+  """What the layers of one head share: a subclass says how to project, and which score to use."""
+
+  def project_queries(self, queries: jax.Array) -> jax.Array:
+    """Returns what the score compares, for queries [... T H]."""
+    return queries
+
+  def prepare(self, keys: jax.Array) -> jax.Array:
+    """Returns what the score compares, for keys [... S D]: what does not depend on the queries."""
+    return keys
+
+  def score(self, queries: jax.Array, keys: jax.Array) -> Score:
+    """Returns the score for projected queries and keys."""
+    raise NotImplementedError
+
+  def __call__(
+    self,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array | None = None,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | None = None,
+    return_weights: bool = False,
+  ) -> Any:
+    """Returns the context of the queries.
+
+    Args:
+      queries: [... T H].
+      keys: [... S K].
+      values: [... S D]; None for the keys.
+      mask: broadcastable to [... T S].
+      bias: broadcastable to [... T S].
+      return_weights: whether to return a tuple of the context and the weights [... T S].
+
+    Returns:
+      The context, [... T D].
+    """
+    values = keys if values is None else values
+    context, weights = self.attend_prepared(
+      queries, self.prepare(keys), values, mask=mask, bias=bias
+    )
+    return (context, weights) if return_weights else context
+
+  def attend_prepared(
+    self,
+    queries: jax.Array,
+    prepared: jax.Array,
+    values: jax.Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns context [... T D] and weights [... T S] for keys that `prepare` has seen."""
+    queries = self.project_queries(queries)
+    return attend(
+      self.score(queries, prepared),
+      queries,
+      prepared,
+      values,
+      mask=mask,
+      bias=bias,
+      return_weights=True,
+    )
+
+
+class AdditiveAttention(SingleHeadAttention):
+  """Additive attention: `additive_attention` with W_a (query), U_a (key) and v_a (score_vector).
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
+
+  Attributes:
+    width: A, of the alignment model's hidden layer.
+  """
+
+  width: int
+
+  def setup(self):
+    self.query = nn.Dense(self.width, use_bias=False)
+    self.key = nn.Dense(self.width, use_bias=False)
+    init = nn.initializers.normal(self.width**-0.5)
+    self.score_vector = self.param("score_vector", init, (self.width,))
+
+  def project_queries(self, queries):
+    return self.query(queries)
+
+  def prepare(self, keys):
+    return self.key(keys)
+
+  def score(self, queries, keys):
+    return Additive(self.score_vector)
+
+
+class DotProductAttention(SingleHeadAttention):
+  """Scaled dot-product attention of projected queries and keys, over the values as they are.
+
+  Attributes:
+    width: H, to which queries and keys are projected.
+  """
+
+  width: int
+
+  def setup(self):
+    self.query = nn.Dense(self.width, use_bias=False)
+    self.key = nn.Dense(self.width, use_bias=False)
+
+  def project_queries(self, queries):
+    return self.query(queries)
+
+  def prepare(self, keys):
+    return self.key(keys)
+
+  def score(self, queries, keys):
+    return ScaledDotProduct()
+
+
+class BilinearAttention(SingleHeadAttention):
+  """Bilinear attention: `bilinear_attention` with its matrix [H K], for any widths of queries and keys.
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+  """
+
+  @nn.compact
+  def score(self, queries, keys):
+    return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1])))
+
+
+class FeedForward(nn.Module):
+  """The same two-layer network at every position: [... T D] -> [... T F] -> [... T D].
+
+      result = relu(inputs W_1 + b_1) W_2 + b_2
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 2.
+
+  Attributes:
+    hidden_width: F.
+    dropout_rate: probability that a hidden unit is dropped.
+  """
+
+  hidden_width: int
+  dropout_rate: float = 0.0
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array, *, deterministic: bool = True) -> jax.Array:
+    hidden = nn.relu(nn.Dense(self.hidden_width, name="hidden")(inputs))
+    hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
+    return nn.Dense(inputs.shape[-1], name="out")(hidden)
+
+
+class EncoderLayer(nn.Module):
+  """One layer of the transformer's encoder: self-attention, then a feed-forward network.
+
+      post-norm:  x = norm(x + sublayer(x))
+      pre-norm:   x = x + sublayer(norm(x))
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm: Xiong et al. 2020,
+  arXiv:2002.04745.
+
+  Attributes:
+    num_heads: N.
+    feed_forward_width: F.
+    dropout_rate: probability of dropping an attention weight, a hidden unit, or a sublayer's output unit.
+    norm: "pre" or "post".
+
+  Raises:
+    ValueError: if `norm` is neither.
+  """
+
+  num_heads: int
+  feed_forward_width: int
+  dropout_rate: float = 0.0
+  norm: str = "pre"
+
+  @nn.compact
+  def __call__(
+    self,
+    inputs: jax.Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | None = None,
+    deterministic: bool = True,
+  ) -> jax.Array:
+    """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S]."""
+    if self.norm not in ("pre", "post"):
+      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
+    attention = MultiHeadAttention(
+      self.num_heads, inputs.shape[-1], dropout_rate=self.dropout_rate, name="attention"
+    )
+    feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, name="feed_forward")
+    sublayers = (
+      lambda x: attention(x, mask=mask, bias=bias, deterministic=deterministic),
+      lambda x: feed_forward(x, deterministic=deterministic),
+    )
+    outputs = inputs
+    for sublayer in sublayers:
+      norm, dropout = nn.LayerNorm(), nn.Dropout(self.dropout_rate, deterministic=deterministic)
+      if self.norm == "pre":
+        outputs = outputs + dropout(sublayer(norm(outputs)))
+      else:
+        outputs = norm(outputs + dropout(sublayer(outputs)))
+    return outputs
+
+
+class GRUParameters(nn.Module):
+  """Holds the weights of a GRU with states of the given width."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> GRUWeights:
+    H = self.width
+    orthogonal = nn.initializers.orthogonal()
+
+    def recurrent_init(rng, shape, dtype=jnp.float32):
+      blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
+      return jnp.concatenate(blocks, axis=1)
+
+    return GRUWeights(
+      input=self.param("input", kernel_init, (input_width, 3 * H)),
+      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H)),
+      bias=self.param("bias", nn.initializers.zeros, (3 * H,)),
+      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,)),
+    )

@@ -1,0 +1,322 @@
+"""Who may attend to whom.
+
+A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
+boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
+by `&`, `|` and `~`, go through `jax.jit` as arguments, and are asked for one tile of pairs at a time.
+
+Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
+With heads, [B N T S], pass `lengths[:, None]`.
+"""
+
+import dataclasses
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.shapes import broadcasts_to, with_rank
+
+Array: TypeAlias = jax.Array | np.ndarray
+
+
+class Mask:
+  """A rule that says which pairs of query and key may attend. Subclasses define `tile`."""
+
+  __array_ufunc__ = None  # lets `array & mask` reach __rand__
+
+  def tile(self, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns whether each query of a tile may attend to each key.
+
+    Args:
+      t: query positions, integers [T 1].
+      s: key positions, integers [1 S].
+
+    Returns:
+      Booleans that broadcast to [... T S].
+    """
+    raise NotImplementedError
+
+  def array(self, T: int, S: int) -> jax.Array:
+    """Returns the whole mask for T queries and S keys, booleans [... T S].
+
+    >>> causal().array(2, 3).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0]]
+    """
+    tile = self.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
+    return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
+
+  def __and__(self, other: "Mask | Array") -> "Mask":
+    return Both(self, as_mask(other))
+
+  def __or__(self, other: "Mask | Array") -> "Mask":
+    return Either(self, as_mask(other))
+
+  def __rand__(self, other: Array) -> "Mask":
+    return as_mask(other) & self
+
+  def __ror__(self, other: Array) -> "Mask":
+    return as_mask(other) | self
+
+  def __invert__(self) -> "Mask":
+    return Not(self)
+
+
+def _pytree(cls):
+  """Makes a mask a frozen dataclass whose fields are pytree leaves."""
+  return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+@_pytree
+class Causal(Mask):
+  """See `causal`."""
+
+  offset: int | Array
+
+  def tile(self, t, s):
+    t, s, offset = _same_rank(t, s, _per_pair(self.offset))
+    return s <= t + offset
+
+
+@_pytree
+class SlidingWindow(Mask):
+  """See `sliding_window`."""
+
+  before: int | Array
+  after: int | Array
+
+  def tile(self, t, s):
+    before, after = _per_pair(self.before), _per_pair(self.after)
+    t, s, before, after = _same_rank(t, s, before, after)
+    return (s >= t - before) & (s <= t + after)
+
+
+@_pytree
+class Lengths(Mask):
+  """See `lengths` and `prefix`."""
+
+  source: int | Array | None
+  target: int | Array | None
+
+  def tile(self, t, s):
+    allowed = jnp.ones((1, 1), bool)
+    if self.source is not None:
+      allowed, s, source = _same_rank(allowed, s, _per_pair(self.source))
+      allowed &= s < source
+    if self.target is not None:
+      allowed, t, target = _same_rank(allowed, t, _per_pair(self.target))
+      allowed &= t < target
+    return allowed
+
+
+@_pytree
+class Segments(Mask):
+  """See `segments`."""
+
+  target: Array
+  source: Array
+
+  def tile(self, t, s):
+    target = jnp.take(jnp.asarray(self.target), t[:, 0], axis=-1, mode="clip")[..., :, None]
+    source = jnp.take(jnp.asarray(self.source), s[0], axis=-1, mode="clip")[..., None, :]
+    target, source = _same_rank(target, source)
+    return target == source
+
+  def array(self, T, S):
+    _check_size("segments' target", jnp.shape(self.target), -1, T)
+    _check_size("segments' source", jnp.shape(self.source), -1, S)
+    return super().array(T, S)
+
+
+@_pytree
+class FromArray(Mask):
+  """See `from_array`."""
+
+  values: Array
+
+  def tile(self, t, s):
+    values = with_rank(jnp.asarray(self.values), 2)
+    if values.shape[-2] != 1:
+      values = jnp.take(values, t[:, 0], axis=-2, mode="clip")
+    if values.shape[-1] != 1:
+      values = jnp.take(values, s[0], axis=-1, mode="clip")
+    return values
+
+  def array(self, T, S):
+    values = with_rank(jnp.asarray(self.values), 2)
+    if not broadcasts_to(values.shape[-2:], (T, S)):
+      raise ValueError(
+        f"mask must be broadcastable to [... T S] with T={T}, S={S}, got shape {self.values.shape}"
+      )
+    return jnp.broadcast_to(values, (*values.shape[:-2], T, S))
+
+
+@_pytree
+class Both(Mask):
+  """The pairs that both masks allow."""
+
+  first: Mask
+  second: Mask
+
+  def tile(self, t, s):
+    first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
+    return first & second
+
+  def array(self, T, S):
+    first, second = _same_rank(self.first.array(T, S), self.second.array(T, S))
+    return first & second
+
+
+@_pytree
+class Either(Mask):
+  """The pairs that at least one of the masks allows."""
+
+  first: Mask
+  second: Mask
+
+  def tile(self, t, s):
+    first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
+    return first | second
+
+  def array(self, T, S):
+    first, second = _same_rank(self.first.array(T, S), self.second.array(T, S))
+    return first | second
+
+
+@_pytree
+class Not(Mask):
+  """The pairs that the mask does not allow."""
+
+  mask: Mask
+
+  def tile(self, t, s):
+    return ~self.mask.tile(t, s)
+
+  def array(self, T, S):
+    return ~self.mask.array(T, S)
+
+
+def causal(offset: int | Array = 0) -> Mask:
+  """Each query may attend to its own position and those before: s <= t + offset.
+
+  Args:
+    offset: how many further keys come before the first query, an integer or integers [...]. With a
+      cache of S - T earlier keys, offset = S - T.
+
+  Raises:
+    ValueError: if the offset is not of an integer type.
+  """
+  return Causal(_integers("offset", offset))
+
+
+def sliding_window(before: int | Array, after: int | Array) -> Mask:
+  """Each query may attend to its neighbours: t - before <= s <= t + after.
+
+  Raises:
+    ValueError: if a bound is not of an integer type.
+
+  >>> sliding_window(1, 0).array(3, 3).astype(int).tolist()
+  [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+  """
+  return SlidingWindow(_integers("before", before), _integers("after", after))
+
+
+def prefix(length: int | Array) -> Mask:
+  """Every query may attend to the first keys: s < length.
+
+  `causal() | prefix(length)` is the mask of a prefix language model (Raffel et al. 2020,
+  arXiv:1910.10683, section 3.2.1).
+
+  Args:
+    length: an integer, or integers [...].
+
+  Raises:
+    ValueError: if the length is not of an integer type.
+  """
+  return Lengths(source=_integers("length", length), target=None)
+
+
+def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
+  """Leaves out padding: s < source and t < target.
+
+  Args:
+    source: the number of real keys, an integer or integers [...]; None for no limit.
+    target: the number of real queries, likewise. A query beyond it is an empty row.
+
+  Raises:
+    ValueError: if neither is given, or one is not of an integer type.
+
+  >>> lengths(source=jnp.array([1, 2])).array(1, 3).astype(int).tolist()
+  [[[1, 0, 0]], [[1, 1, 0]]]
+  """
+  if source is None and target is None:
+    raise ValueError("lengths needs source=, target=, or both, got neither")
+  return Lengths(
+    source=None if source is None else _integers("source", source),
+    target=None if target is None else _integers("target", target),
+  )
+
+
+def segments(target: Array, source: Array) -> Mask:
+  """Each query may attend to the keys of its own segment (several sequences packed in one row).
+
+  Args:
+    target: segment of each query, integers [... T].
+    source: segment of each key, integers [... S].
+
+  Raises:
+    ValueError: if an argument is not of an integer type, or has no axis.
+
+  >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).array(2, 3).astype(int).tolist()
+  [[1, 1, 0], [0, 0, 1]]
+  """
+  for name, ids in (("target", target), ("source", source)):
+    if jnp.ndim(_integers(name, ids)) < 1:
+      raise ValueError(f"{name} must have axes [... {name[0].upper()}], got a single number")
+  return Segments(target, source)
+
+
+def from_array(array: Array) -> Mask:
+  """A mask given in full.
+
+  Args:
+    array: booleans that broadcast to [... T S], True = may attend.
+
+  Raises:
+    ValueError: if the array is not boolean.
+  """
+  dtype = jnp.result_type(array)
+  if dtype != jnp.bool_:
+    raise ValueError(
+      f"mask must be boolean, True = may attend, got {dtype}; additive terms are the `bias` argument"
+    )
+  return FromArray(jnp.asarray(array))
+
+
+def as_mask(mask: Mask | Array) -> Mask:
+  """Returns a mask as it is and an array as `from_array` of it."""
+  return mask if isinstance(mask, Mask) else from_array(mask)
+
+
+def _integers(name: str, value):
+  """Checks that a bound or a list of ids is of an integer type."""
+  dtype = jnp.result_type(value)
+  if not jnp.issubdtype(dtype, jnp.integer):
+    raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
+  return value
+
+
+def _check_size(name: str, shape: tuple[int, ...], axis: int, size: int) -> None:
+  if shape[axis] != size:
+    raise ValueError(f"{name} must have {size} positions, got shape {shape}")
+
+
+def _per_pair(value) -> jax.Array:
+  """Gives an array [...] the two axes [... 1 1] of a tile."""
+  return jnp.asarray(value)[..., None, None]
+
+
+def _same_rank(*arrays: jax.Array) -> list[jax.Array]:
+  """Puts axes of size 1 in front of the arrays until all have the largest rank."""
+  rank = max(array.ndim for array in arrays)
+  return [with_rank(array, rank) for array in arrays]

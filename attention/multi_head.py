@@ -1,0 +1,239 @@
+"""Multi-head attention as a pure function of its weights."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.dense import Bias
+from attention.functional import Result, attend
+from attention.masks import Array, Mask, as_mask
+from attention.scores import ScaledDotProduct, Score
+from attention.shapes import check_rank, with_rank
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MultiHeadWeights:
+  """The weights of multi-head attention: W_Q, W_K, W_V and W_O of the paper, stacked over the heads.
+
+  Attributes:
+    query: [D N H].
+    key: [D N H]; D is the width of the sources. Fewer heads than the query's, a divisor of N, make
+      grouped-query attention; one makes multi-query attention.
+    value: [D N H], with as many heads as the key; its H may differ from the query's and key's.
+    output: [N H D], H that of the value.
+    query_bias: [N H], or None for none; likewise the key's and the value's.
+    output_bias: [D], or None.
+  """
+
+  query: jax.Array
+  key: jax.Array
+  value: jax.Array
+  output: jax.Array
+  query_bias: jax.Array | None = None
+  key_bias: jax.Array | None = None
+  value_bias: jax.Array | None = None
+  output_bias: jax.Array | None = None
+
+
+def multi_head_attention(
+  queries: jax.Array,
+  sources: jax.Array,
+  weights: MultiHeadWeights,
+  *,
+  score: Score | None = None,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns what N heads find in the sources, each with its own projections, joined by a projection.
+
+      head_n = attention(queries W_Q[n], sources W_K[n], sources W_V[n])
+      result = sum over n of head_n W_O[n]
+
+  The sum is the paper's product of the concatenated heads with W_O.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Fewer key and value heads: Ainslie et al.
+  2023, arXiv:2305.13245.
+
+  Args:
+    queries: [... T D].
+    sources: what to attend to, [... S D]; the queries themselves for self-attention.
+    weights: the projections; converted to the dtype of the inputs.
+    score: how well a key fits a query; None for `ScaledDotProduct()`.
+    mask: as in `attend`, broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
+    bias: as in `attend`, broadcastable to [... N T S].
+
+  The other options are those of `attend`.
+
+  Returns:
+    [... T D], D the width of the output projection; or a tuple of it, the weights [... N T S] and the
+    logsumexp [... N T], as asked for.
+
+  Raises:
+    ValueError: if a projection does not fit, or as in `attend`.
+
+  >>> kernels = [jnp.ones((6, 2, 3))] * 3
+  >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), MultiHeadWeights(*kernels, jnp.ones((2, 3, 6)))).shape
+  (5, 6)
+  """
+  result = attend_heads(
+    project_heads(queries, weights.query, weights.query_bias, name="query"),
+    project_heads(sources, weights.key, weights.key_bias, name="key"),
+    project_heads(sources, weights.value, weights.value_bias, name="value"),
+    score=score,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+  context, *asked = result if isinstance(result, tuple) else (result,)
+  merged = merge_heads(context, weights.output, weights.output_bias)
+  return (merged, *asked) if asked else merged
+
+
+def project_heads(
+  inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, name: str = "head"
+) -> jax.Array:
+  """Returns the inputs [... T D] as seen by each head, [... N T H], by a kernel [D N H] and bias [N H]."""
+  check_rank("inputs", inputs, "[... T D]")
+  if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1]:
+    raise ValueError(
+      f"{name} kernel must have axes [D N H], D the width of its inputs, "
+      f"got kernel {kernel.shape}, inputs {inputs.shape}"
+    )
+  heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype))
+  if bias is None:
+    return heads
+  if bias.shape != kernel.shape[1:]:
+    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {bias.shape}")
+  return heads + with_rank(bias.astype(inputs.dtype)[:, None, :], heads.ndim)
+
+
+def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+  """Returns the heads' contexts [... N T H] joined to [... T D] by a kernel [N H D] and bias [D]."""
+  if kernel.ndim != 3 or kernel.shape[:2] != (contexts.shape[-3], contexts.shape[-1]):
+    raise ValueError(
+      "output kernel must have axes [N H D], N the number of heads and H their width, "
+      f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
+    )
+  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel.astype(contexts.dtype))
+  if bias is None:
+    return merged
+  if bias.shape != kernel.shape[2:]:
+    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {bias.shape}")
+  return merged + with_rank(bias.astype(contexts.dtype), merged.ndim)
+
+
+def attend_heads(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  score: Score | None = None,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+) -> Result:
+  """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
+
+  With K < N heads of keys and values, query heads n K... share one: head n attends to n // (N / K).
+  The queries get an axis for the group, over which keys and values broadcast; nothing is copied.
+  Mask, bias and result have N heads all the same.
+
+  Raises:
+    ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
+  """
+  for name, array in (("queries", queries), ("keys", keys), ("values", values)):
+    check_rank(name, array, "[... N T H]")
+  num_heads, num_key_heads = queries.shape[-3], keys.shape[-3]
+  if num_key_heads == 0 or num_heads % num_key_heads or values.shape[-3] != num_key_heads:
+    raise ValueError(
+      "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
+      f"as many, got queries {num_heads}, keys {num_key_heads}, values {values.shape[-3]}"
+    )
+  grouped = num_key_heads < num_heads
+  if grouped:
+    queries = _split_heads(queries, num_key_heads, axis=-3)
+    keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
+    mask = None if mask is None else _GroupedMask(as_mask(mask), num_key_heads)
+    bias = None if bias is None else _grouped_bias(bias, num_key_heads)
+  result = attend(
+    ScaledDotProduct() if score is None else score,
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+  )
+  if not grouped:
+    return result
+  if not isinstance(result, tuple):
+    return _join_groups(result, axis=-4)
+  context, *asked = result
+  axes = [-4] * return_weights + [-3] * return_logsumexp
+  joined = (_join_groups(array, axis) for array, axis in zip(asked, axes, strict=True))
+  return (_join_groups(context, axis=-4), *joined)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _GroupedMask(Mask):
+  """A mask for [... N T S], for scores [... K G T S] whose N heads are K groups of G."""
+
+  mask: Mask
+  num_groups: int = dataclasses.field(metadata={"static": True})
+
+  def tile(self, t, s):
+    return _group_pairs(self.mask.tile(t, s), self.num_groups)
+
+  def array(self, T, S):
+    return _group_pairs(self.mask.array(T, S), self.num_groups)
+
+
+def _grouped_bias(bias: Bias, num_groups: int) -> Bias:
+  """Returns a bias for [... N T S] as one for [... K G T S]."""
+  if callable(bias):
+    return lambda t, s: _group_pairs(jnp.asarray(bias(t, s)), num_groups)
+  return _group_pairs(bias, num_groups)
+
+
+def _group_pairs(array: jax.Array, num_groups: int) -> jax.Array:
+  """Splits the heads, if the array has them, of [... N T S]."""
+  if array.ndim < 3:
+    return array
+  if array.shape[-3] == 1:
+    return jnp.expand_dims(array, -4)
+  return _split_heads(array, num_groups, axis=-3)
+
+
+def _split_heads(array: jax.Array, num_groups: int, axis: int) -> jax.Array:
+  axis += array.ndim
+  heads = array.shape[axis]
+  if heads % num_groups:
+    raise ValueError(f"heads must be a multiple of {num_groups}, got shape {array.shape}")
+  shape = (*array.shape[:axis], num_groups, heads // num_groups, *array.shape[axis + 1 :])
+  return array.reshape(shape)
+
+
+def _join_groups(array: jax.Array, axis: int) -> jax.Array:
+  """Joins the two axes that start at `axis`."""
+  axis += array.ndim
+  return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])

@@ -1,0 +1,276 @@
+"""How well a key fits a query.
+
+A score knows two things: what to compute once for each query and once for each key (its *features*), and
+the scores of one tile of query features against one tile of key features. Everything else (masks, bias,
+softmax, dropout, the weighted sum, memory) belongs to the engines, which treat every score alike. So a
+score of one's own is a few lines:
+
+>>> @jax.tree_util.register_dataclass
+... @dataclasses.dataclass(frozen=True)
+... class NegativeDistance(Score):
+...   sharpness: jax.Array
+...
+...   def tile(self, query_features, key_features):
+...     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+...     return -self.sharpness * jnp.sum(difference**2, axis=-1)
+>>> NegativeDistance(2.0).tile(jnp.ones((2, 3)), jnp.zeros((5, 3))).shape
+(2, 5)
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
+
+
+def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query.
+
+      scores[t, s] = queries[t] . keys[s]
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "dot"; Vaswani et al. 2017,
+  arXiv:1706.03762, section 3.2.1, before the scaling.
+
+  Args:
+    queries: [... T H].
+    keys: [... S H].
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if the widths H differ.
+
+  >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
+  [[11.0, 2.0]]
+  """
+  queries, keys = _floating(queries=queries, keys=keys)
+  _check_width("keys", keys, queries.shape[-1], "the width of the queries")
+  broadcast_leading(queries, keys, names="queries and keys")
+  return jnp.einsum("...TH,...SH->...TS", queries, keys)
+
+
+def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query, by a network of one hidden layer.
+
+      scores[t, s] = score_vector . tanh(queries[t] + keys[s])
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2; `score_vector` is the paper's v_a. The
+  projections W_a and U_a belong to the layer.
+
+  Args:
+    queries: projected queries (decoder states), [... T A].
+    keys: projected keys (encoder states), [... S A].
+    score_vector: [A], or [... A] with leading axes that broadcast, one vector for each head, say.
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if the widths A differ.
+
+  >>> additive_scores(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.ones(2)).tolist()
+  [[0.0, 0.0, 0.0]]
+  """
+  queries, keys = _floating(queries=queries, keys=keys)
+  check_rank("score_vector", score_vector, "[... A]")
+  _check_width("keys", keys, queries.shape[-1], "the width of the queries")
+  _check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
+  vectors = score_vector.astype(queries.dtype)[..., None, :]
+  leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
+  # One leading axis at most: a product-and-sum of rank 7 or more crashes some versions of XLA on a CPU.
+  queries, keys, vectors = (_collapse_leading(array, leading) for array in (queries, keys, vectors))
+  hidden = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
+  # A product and a sum, not an einsum: XLA fuses them, and no array [... T S A] is ever stored.
+  scores = jnp.sum(hidden * vectors[:, None, :, :], axis=-1)
+  return scores.reshape(*leading, *scores.shape[-2:])
+
+
+def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query, measured by a matrix.
+
+      scores[t, s] = queries[t] . matrix . keys[s]
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general"; `matrix` is the paper's W_a.
+
+  Args:
+    queries: [... T H].
+    keys: [... S K]; the width K of the keys need not be that of the queries.
+    matrix: [H K], or [... H K] with leading axes that broadcast.
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if the matrix does not fit the widths.
+
+  >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
+  [[6.0]]
+  """
+  queries, keys = _floating(queries=queries, keys=keys)
+  check_rank("matrix", matrix, "[... H K]")
+  if matrix.shape[-2:] != (queries.shape[-1], keys.shape[-1]):
+    raise ValueError(
+      "matrix must have axes [... H K], H the width of the queries and K that of the keys, "
+      f"got matrix {matrix.shape}, queries {queries.shape}, keys {keys.shape}"
+    )
+  broadcast_leading(queries, keys, matrix, names="queries, keys and matrix")
+  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix.astype(queries.dtype))
+  return jnp.einsum("...TK,...SK->...TS", projected, keys)
+
+
+def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
+  """Returns the cosine of the angle between every query and every key; a zero vector scores 0.
+
+      scores[t, s] = queries[t] . keys[s] / (|queries[t]| |keys[s]|)
+
+  Source: Graves et al. 2014, arXiv:1410.5401, equation 6.
+
+  Args:
+    queries: [... T H].
+    keys: [... S H].
+
+  Returns:
+    Scores in [-1, 1], [... T S], at least float32.
+
+  Raises:
+    ValueError: if the widths H differ.
+
+  >>> cosine_scores(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])).round(3).tolist()
+  [[0.6000000238418579, 0.0]]
+  """
+  queries, keys = _floating(queries=queries, keys=keys)
+  return dot_product_scores(_unit(queries), _unit(keys))
+
+
+class Score:
+  """A score function. Subclasses are frozen dataclasses, registered as pytrees, that define `tile`.
+
+  The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
+  All of it is differentiated, so a score's fields are trained like any other parameters.
+  """
+
+  def query_features(self, queries: jax.Array) -> Any:
+    """Returns what is computed once for each query.
+
+    Args:
+      queries: [... T H], at least float32.
+
+    Returns:
+      An array, or a pytree of arrays, whose axis -2 is the query position.
+    """
+    return queries
+
+  def key_features(self, keys: jax.Array) -> Any:
+    """Returns what is computed once for each key, like `query_features` for keys [... S H]."""
+    return keys
+
+  def tile(self, query_features: Any, key_features: Any) -> jax.Array:
+    """Returns the scores [... T S] of a tile of query features against a tile of key features."""
+    raise NotImplementedError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledDotProduct(Score):
+  """`dot_product_scores` times a scale: a number, or numbers [...] that broadcast (one for each head).
+
+  None is the paper's 1 / sqrt(H), H the width of the queries.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+  """
+
+  scale: jax.Array | float | None = None
+
+  def query_features(self, queries):
+    scale = queries.shape[-1] ** -0.5 if self.scale is None else self.scale
+    return _scaled(queries, scale)
+
+  def tile(self, query_features, key_features):
+    return dot_product_scores(query_features, key_features)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Additive(Score):
+  """`additive_scores` with its score vector, [A] or [... A]."""
+
+  score_vector: jax.Array
+
+  def tile(self, query_features, key_features):
+    return additive_scores(query_features, key_features, self.score_vector)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Bilinear(Score):
+  """`bilinear_scores` with its matrix, [H K] or [... H K]."""
+
+  matrix: jax.Array
+
+  def tile(self, query_features, key_features):
+    return bilinear_scores(query_features, key_features, self.matrix)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cosine(Score):
+  """`cosine_scores` times a scale: a number, or numbers [...] that broadcast (one for each head)."""
+
+  scale: jax.Array | float = 1.0
+
+  def query_features(self, queries):
+    return _scaled(_unit(queries), self.scale)
+
+  def key_features(self, keys):
+    return _unit(keys)
+
+  def tile(self, query_features, key_features):
+    return dot_product_scores(query_features, key_features)
+
+
+def _unit(vectors: jax.Array) -> jax.Array:
+  """Returns the vectors at length 1, and zero vectors as they are, with zero gradient."""
+  # The direction does not depend on this scale, so no gradient is lost by stopping it here; without it
+  # the squares of very long or very short vectors leave the range of float32.
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
+  is_zero = largest == 0
+  vectors = vectors / jnp.where(is_zero, 1, largest)
+  squared = jnp.sum(vectors**2, axis=-1, keepdims=True)
+  return jnp.where(is_zero, 0, vectors / jnp.sqrt(jnp.where(is_zero, 1, squared)))
+
+
+def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
+  """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
+  factors = jnp.asarray(scale, vectors.dtype)[..., None, None]
+  rank = max(vectors.ndim, factors.ndim)
+  return with_rank(vectors, rank) * with_rank(factors, rank)
+
+
+def _floating(**arrays: jax.Array) -> list[jax.Array]:
+  """Checks two arrays of vectors by name, and returns them at least in float32."""
+  for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
+    check_rank(name, array, axes)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+      raise ValueError(f"{name} must be of a floating type, got {array.dtype}")
+  dtypes = {array.dtype for array in arrays.values()}
+  if len(dtypes) > 1:
+    got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
+    raise ValueError(f"{' and '.join(arrays)} must have one dtype, got {got}")
+  return [array.astype(compute_dtype(array.dtype)) for array in arrays.values()]
+
+
+def _check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:
+  if array.shape[-1] != width:
+    raise ValueError(f"{name} must have {allowed}, {width}, got shape {array.shape}")
+
+
+def _collapse_leading(array: jax.Array, leading: tuple[int, ...]) -> jax.Array:
+  """Returns the array [... X Y] as [1 X Y] if it has no leading axes larger than 1, or as [L X Y]."""
+  if all(size == 1 for size in array.shape[:-2]):
+    return array.reshape(1, *array.shape[-2:])
+  array = jnp.broadcast_to(array, (*leading, *array.shape[-2:]))
+  return array.reshape(-1, *array.shape[-2:])

@@ -1,0 +1,55 @@
+"""Flax: an encoder and a decoder make a translator."""
+
+import jax
+from flax import linen as nn
+
+from attention.decoders import Decoder, DecoderMemory
+
+
+class Seq2Seq(nn.Module):
+  """Translates token sequences: p(target | source), one target token after another.
+
+  Source: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473.
+
+  Attributes:
+    encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
+    decoder: a `Decoder`.
+  """
+
+  encoder: nn.Module
+  decoder: Decoder
+
+  def __call__(
+    self,
+    sources: jax.Array,
+    source_lengths: jax.Array,
+    targets: jax.Array,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns what may come at each position of targets that are known (teacher forcing).
+
+    Args:
+      sources: tokens [B S].
+      source_lengths: how many of the S are real, [B].
+      targets: the token before each position, [B T]: the start symbol, then the sentence.
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+
+    Returns:
+      Logits [B T V], and attention weights [B T S], None without attention.
+    """
+    encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
+    state, memory = self.decoder.prepare(encoded, source_lengths)
+    return self.decoder(state, targets, memory, deterministic=deterministic)
+
+  def encode(
+    self, sources: jax.Array, source_lengths: jax.Array
+  ) -> tuple[jax.Array, DecoderMemory]:
+    """Returns the decoder's first state [B H] and the memory, for `step`."""
+    return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
+
+  def step(
+    self, state: jax.Array, tokens: jax.Array, memory: DecoderMemory
+  ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Returns next state [B H], logits [B V] and weights [B S] after the tokens [B]."""
+    return self.decoder.step(state, tokens, memory)

@@ -1,0 +1,39 @@
+"""Shapes and dtypes: the few rules that masks, scores and engines share."""
+
+import jax
+import jax.numpy as jnp
+
+
+def with_rank(array: jax.Array, rank: int) -> jax.Array:
+  """Returns the array with axes of size 1 put in front until it has the given rank."""
+  return jnp.expand_dims(array, tuple(range(rank - array.ndim)))
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+  """Whether an array of `shape` can be broadcast to `target` and adds no axis to it."""
+  trailing = target[len(target) - len(shape) :]
+  return len(shape) <= len(target) and all(
+    size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True)
+  )
+
+
+def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
+  """Returns the broadcast of all axes but the last two; `names` is for the error."""
+  shapes = [array.shape[:-2] for array in arrays]
+  try:
+    return jnp.broadcast_shapes(*shapes)
+  except ValueError:
+    got = ", ".join(str(array.shape) for array in arrays)
+    raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}") from None
+
+
+def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
+  """Returns the dtype for scores, softmax and sums: float32, or float64 for float64."""
+  return jnp.promote_types(dtype, jnp.float32)
+
+
+def check_rank(name: str, array: jax.Array, axes: str) -> None:
+  """Raises ValueError unless the array has at least the named axes, such as "[... T H]"."""
+  rank = len(axes.strip("[]").replace("...", "").split())
+  if array.ndim < rank:
+    raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")
