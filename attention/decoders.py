@@ -1,7 +1,7 @@
 """Flax decoder: a GRU that attends to the memory at every step."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from attention.layers import (
   GRUParameters,
   MultiHeadAttention,
 )
-from attention.recurrent import gru_step, project_inputs
+from attention.recurrent import GRUWeights, gru_step, project_inputs
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
 
@@ -25,14 +25,12 @@ class DecoderMemory(NamedTuple):
   """What a decoder's steps attend to; it stays the same for a whole sentence.
 
   Attributes:
-    prepared: what the attention computes once for the source, such as projected keys.
-    values: the encoder's memory, [B S D].
+    prepared: keys and values, which the attention computes once for the source; None without attention.
     lengths: how many of the S positions are real, [B].
     summary: the encoder's summary, [B D].
   """
 
-  prepared: Any
-  values: jax.Array
+  prepared: tuple[jax.Array, jax.Array] | None
   lengths: jax.Array
   summary: jax.Array
 
@@ -69,27 +67,18 @@ class Decoder(nn.Module):
   dropout_rate: float = 0.0
 
   def setup(self):
-    if self.attention not in ATTENTIONS:
-      raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}")
     self.embedding = nn.Embed(self.vocabulary_size, self.embedding_width)
     self.initial = nn.Dense(self.width)
     self.cell = GRUParameters(self.width)
     self.readout = nn.Dense(self.width)
     self.logits = nn.Dense(self.vocabulary_size)
     self.dropout = nn.Dropout(self.dropout_rate)
-    if self.attention == "additive":
-      self.attend = AdditiveAttention(self.width)
-    elif self.attention == "scaled_dot_product":
-      self.attend = DotProductAttention(self.width)
-    elif self.attention == "bilinear":
-      self.attend = BilinearAttention()
-    elif self.attention == "multi_head":
-      self.attend = MultiHeadAttention(self.num_heads, self.width)
+    self.look_up = _make_attention(self.attention, self.width, self.num_heads)
 
   def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
     """Returns the state before the first step [B H], and the memory of all steps."""
-    prepared = None if self.attention == "none" else self.attend.prepare(encoded.memory)
-    memory = DecoderMemory(prepared, encoded.memory, source_lengths, encoded.summary)
+    prepared = None if self.look_up is None else self.look_up.prepare(encoded.memory)
+    memory = DecoderMemory(prepared, source_lengths, encoded.summary)
     return jnp.tanh(self.initial(encoded.summary)), memory
 
   def step(
@@ -156,28 +145,28 @@ class Decoder(nn.Module):
   ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Returns next state [B H], context [B D] and weights [B S]."""
     weights = self._gru_weights(memory)
-    context, alignment = self._look_up(state, memory)
+    context, alignment = self._context(state, memory)
     projected += jnp.einsum("BD,DG->BG", context, weights.input[self.embedding_width :])
     return gru_step(weights, state, projected), context, alignment
 
-  def _look_up(self, state: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
+  def _context(self, state: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
     """Returns the context [B D] that the state [B H] finds, and the weights [B S]."""
-    queries = state[:, None, :]
-    if self.attention == "none":
+    if self.look_up is None:
       return memory.summary, None
-    if self.attention == "multi_head":
-      mask = masks.lengths(source=memory.lengths[:, None])
-      context, weights = self.attend.attend_prepared(queries, memory.prepared, mask=mask)
-      return context[:, 0], jnp.mean(weights[:, :, 0], axis=1)
-    mask = masks.lengths(source=memory.lengths)
-    context, weights = self.attend.attend_prepared(
-      queries, memory.prepared, memory.values, mask=mask
+    has_heads = self.attention == "multi_head"
+    lengths = memory.lengths[:, None] if has_heads else memory.lengths
+    context, weights = self.look_up.attend_prepared(
+      state[:, None, :], memory.prepared, mask=masks.lengths(source=lengths)
     )
+    weights = jnp.mean(weights, axis=1) if has_heads else weights
     return context[:, 0], weights[:, 0]
 
-  def _gru_weights(self, memory: DecoderMemory):
+  def _gru_weights(self, memory: DecoderMemory) -> GRUWeights:
     """Returns the GRU's weights; its input is an embedding and a context."""
-    context_width = self.width if self.attention == "multi_head" else memory.values.shape[-1]
+    if memory.prepared is None:
+      context_width = memory.summary.shape[-1]
+    else:
+      context_width = self.width if self.attention == "multi_head" else memory.prepared[1].shape[-1]
     return self.cell(self.embedding_width + context_width)
 
   def _read_out(
@@ -186,3 +175,18 @@ class Decoder(nn.Module):
     """Returns logits [... V]."""
     hidden = jnp.tanh(self.readout(jnp.concatenate([states, contexts, embedded], axis=-1)))
     return self.logits(self.dropout(hidden, deterministic=deterministic))
+
+
+def _make_attention(kind: str, width: int, num_heads: int) -> nn.Module | None:
+  """Returns the layer that a name stands for, None for "none"."""
+  if kind not in ATTENTIONS:
+    raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {kind!r}")
+  if kind == "additive":
+    return AdditiveAttention(width)
+  if kind == "scaled_dot_product":
+    return DotProductAttention(width)
+  if kind == "bilinear":
+    return BilinearAttention()
+  if kind == "multi_head":
+    return MultiHeadAttention(num_heads, width)
+  return None

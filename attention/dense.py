@@ -175,9 +175,7 @@ def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
 
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
-    raise ValueError(
-      f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
-    )
+    raise ValueError(f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}")
 
 
 def _without_nonfinite(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:

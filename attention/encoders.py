@@ -46,9 +46,7 @@ class RecurrentEncoder(nn.Module):
   dropout_rate: float = 0.0
 
   @nn.compact
-  def __call__(
-    self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True
-  ) -> Encoded:
+  def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
     """Encodes tokens [B S], of which the first source_lengths [B] are real."""
     dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
     layer = nn.Embed(self.vocabulary_size, self.embedding_width, name="embedding")(sources)
@@ -92,14 +90,10 @@ class TransformerEncoder(nn.Module):
   norm: str = "pre"
 
   @nn.compact
-  def __call__(
-    self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True
-  ) -> Encoded:
+  def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
     """Encodes tokens [B S], of which the first source_lengths [B] are real."""
     embedding_init = nn.initializers.normal(self.width**-0.5)
-    embed = nn.Embed(
-      self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding"
-    )
+    embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     encodings = positions.sinusoidal(sources.shape[1], self.width)
     layer = embed(sources) * self.width**0.5 + encodings[None]
     layer = nn.Dropout(self.dropout_rate)(layer, deterministic=deterministic)

@@ -85,7 +85,7 @@ def attend(
       dropout_rng=dropout_rng,
     )
   context = attended.context.astype(dtype)
-  asked = (context,)
+  asked: tuple[jax.Array, ...] = (context,)
   if return_weights:
     asked += (attended.weights.astype(dtype),)
   if return_logsumexp:
@@ -305,4 +305,5 @@ def _matmul_precision(dtype: jnp.dtype) -> str | None:
   By default a GPU or TPU rounds float32 factors to some 10 or 8 bits; half-precision inputs have no more.
   """
   is_half = jnp.finfo(dtype).bits < 32
-  return jax.config.jax_default_matmul_precision or ("default" if is_half else "highest")
+  chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+  return chosen or ("default" if is_half else "highest")

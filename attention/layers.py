@@ -127,7 +127,7 @@ class MultiHeadAttention(nn.Module):
     bias: Bias | None = None,
     deterministic: bool = True,
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns result [... T D] and weights [... N T S] for sources that `prepare` has seen."""
+    """Returns result [... T D] and weights [... N T S] for what `prepare` returned."""
     keys, values = prepared
     rate = 0.0 if deterministic else self.dropout_rate
     context, weights = attend_heads(
@@ -151,8 +151,8 @@ class SingleHeadAttention(nn.Module):
     """Returns what the score compares, for queries [... T H]."""
     return queries
 
-  def prepare(self, keys: jax.Array) -> jax.Array:
-    """Returns what the score compares, for keys [... S D]: what does not depend on the queries."""
+  def project_keys(self, keys: jax.Array) -> jax.Array:
+    """Returns what the score compares, for keys [... S K]."""
     return keys
 
   def score(self, queries: jax.Array, keys: jax.Array) -> Score:
@@ -182,27 +182,29 @@ class SingleHeadAttention(nn.Module):
     Returns:
       The context, [... T D].
     """
-    values = keys if values is None else values
-    context, weights = self.attend_prepared(
-      queries, self.prepare(keys), values, mask=mask, bias=bias
-    )
+    prepared = self.prepare(keys, values)
+    context, weights = self.attend_prepared(queries, prepared, mask=mask, bias=bias)
     return (context, weights) if return_weights else context
+
+  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Returns projected keys, and values: what does not depend on the queries."""
+    return self.project_keys(keys), keys if values is None else values
 
   def attend_prepared(
     self,
     queries: jax.Array,
-    prepared: jax.Array,
-    values: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
     *,
     mask: Mask | Array | None = None,
     bias: Bias | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns context [... T D] and weights [... T S] for keys that `prepare` has seen."""
+    """Returns context [... T D] and weights [... T S] for what `prepare` returned."""
     queries = self.project_queries(queries)
+    keys, values = prepared
     return attend(
-      self.score(queries, prepared),
+      self.score(queries, keys),
       queries,
-      prepared,
+      keys,
       values,
       mask=mask,
       bias=bias,
@@ -230,7 +232,7 @@ class AdditiveAttention(SingleHeadAttention):
   def project_queries(self, queries):
     return self.query(queries)
 
-  def prepare(self, keys):
+  def project_keys(self, keys):
     return self.key(keys)
 
   def score(self, queries, keys):
@@ -253,7 +255,7 @@ class DotProductAttention(SingleHeadAttention):
   def project_queries(self, queries):
     return self.query(queries)
 
-  def prepare(self, keys):
+  def project_keys(self, keys):
     return self.key(keys)
 
   def score(self, queries, keys):

@@ -9,7 +9,7 @@ With heads, [B N T S], pass `lengths[:, None]`.
 """
 
 import dataclasses
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,7 @@ class Mask:
     return Not(self)
 
 
+@dataclass_transform(frozen_default=True)
 def _pytree(cls):
   """Makes a mask a frozen dataclass whose fields are pytree leaves."""
   return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))

@@ -78,8 +78,9 @@ def multi_head_attention(
   Raises:
     ValueError: if a projection does not fit, or as in `attend`.
 
-  >>> kernels = [jnp.ones((6, 2, 3))] * 3
-  >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), MultiHeadWeights(*kernels, jnp.ones((2, 3, 6)))).shape
+  >>> kernel = jnp.ones((6, 2, 3))
+  >>> weights = MultiHeadWeights(kernel, kernel, kernel, jnp.ones((2, 3, 6)))
+  >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
   result = attend_heads(
@@ -149,7 +150,7 @@ def attend_heads(
 ) -> Result:
   """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
 
-  With K < N heads of keys and values, query heads n K... share one: head n attends to n // (N / K).
+  With K < N heads of keys and values, query head n attends to their head n // (N / K).
   The queries get an axis for the group, over which keys and values broadcast; nothing is copied.
   Mask, bias and result have N heads all the same.
 

@@ -42,9 +42,7 @@ class Seq2Seq(nn.Module):
     state, memory = self.decoder.prepare(encoded, source_lengths)
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
-  def encode(
-    self, sources: jax.Array, source_lengths: jax.Array
-  ) -> tuple[jax.Array, DecoderMemory]:
+  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
     """Returns the decoder's first state [B H] and the memory, for `step`."""
     return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
 

@@ -1,0 +1,35 @@
+"""Writes sentences of a task as tab-separated text, so that other toolkits can train on the same data.
+
+    python -m experiments.export_data --config=configs/toy_translation.py --split=train --count=10000 \
+        --output=pairs.tsv
+
+Each line is source TAB target and, where known, TAB alignment in Pharaoh form (source-target: 0-0 1-2).
+"""
+
+from absl import flags
+
+from experiments.translation import commands
+from experiments.translation.parallel_text import SentencePair, write_pairs
+from experiments.translation.settings import check_config
+from experiments.translation.tasks import SPLITS, make_task
+
+_CONFIG = commands.define_config("configs/toy_translation.py")
+_SPLIT = flags.DEFINE_enum("split", "train", SPLITS, "which sentences")
+_COUNT = flags.DEFINE_integer("count", 10_000, "how many", lower_bound=1)
+_OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")
+
+
+def main() -> None:
+  config = _CONFIG.value
+  check_config(config)
+  if not _OUTPUT.value:
+    raise commands.UsageError("--output must name the file to write, got none")
+  task = make_task(config)
+  examples = task.examples(_SPLIT.value, _COUNT.value)
+  pairs = [SentencePair(" ".join(example.source), example.text, example.alignment) for example in examples]
+  write_pairs(_OUTPUT.value, pairs)
+  print(f"wrote {len(pairs):,} pairs to {_OUTPUT.value}")
+
+
+if __name__ == "__main__":
+  commands.run(main)

@@ -1,0 +1,117 @@
+"""How a script starts: its flags, and one line for a person's mistake.
+
+A mistake (a wrong field, an impossible value, a file that is not there) ends the program with one line and
+exit code 2. Everything else that fails is a defect, and keeps its traceback.
+"""
+
+import dataclasses
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from configs import base
+from experiments.translation.loop import Interrupted
+from experiments.translation.parallel_text import DataError
+from experiments.translation.settings import ConfigError
+from experiments.translation.workdir import WorkdirError, closest
+
+MISTAKE = 2  # exit code of a person's mistake
+INTERRUPTED = 130  # exit code of a program that Ctrl-C has stopped
+
+
+class UsageError(ValueError):
+  """Flags that do not go together, told in one line."""
+
+
+def define_config(default: str) -> flags.FlagHolder:
+  """Defines --config, a file, and --config.FIELD for each of its fields."""
+  return config_flags.DEFINE_config_file(
+    "config", default, "file with the experiment; any field can be changed: --config.train.steps=100"
+  )
+
+
+def define_workdir(default: str | None) -> flags.FlagHolder:
+  """Defines --workdir."""
+  return flags.DEFINE_string("workdir", default, "folder of the run")
+
+
+def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
+  """Returns the folder that --workdir names.
+
+  Raises:
+    UsageError: if it names none.
+  """
+  if not flag.value:
+    raise UsageError("--workdir must name the folder of a run, got none")
+  return pathlib.Path(flag.value)
+
+
+def run(main: Callable[[], None]) -> None:
+  """Parses the flags and runs a script's main function."""
+  logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
+  app.run(lambda _: _run(main), flags_parser=_parse)
+
+
+def _run(main: Callable[[], None]) -> None:
+  try:
+    main()
+  except (ConfigError, DataError, WorkdirError, UsageError) as error:
+    _fail(str(error))
+  except OSError as error:  # a file or folder of the person's
+    if error.filename is None:
+      raise
+    _fail(f"{error.filename}: {error.strerror}")
+  except Interrupted as error:
+    print(error, file=sys.stderr)
+    sys.exit(INTERRUPTED)
+  except KeyboardInterrupt:
+    print("stopped", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _parse(arguments: Sequence[str]) -> list[str]:
+  """Returns what is left after the flags, the program's name."""
+  try:
+    _check_fields(arguments)
+    rest = flags.FLAGS(list(arguments))
+  except (flags.Error, OSError) as error:
+    _fail(str(error))
+  if len(rest) > 1:
+    _fail(f"all options are flags (--name=value), got {rest[1]!r}")
+  return rest
+
+
+def _check_fields(arguments: Sequence[str]) -> None:
+  """Names the nearest field for a --config.FIELD that does not exist."""
+  for argument in arguments[1:]:
+    match = re.match(r"--?(?:no)?config\.([^=]*)", argument)
+    if match:
+      error = _field_error(match.group(1))
+      if error:
+        _fail(error)
+
+
+def _field_error(name: str) -> str:
+  """Returns what is wrong with the name of a field, or nothing."""
+  holder = base.Config()
+  for part in name.split("."):
+    if not dataclasses.is_dataclass(holder):
+      return f"config has no field {name!r}: it ends before {part!r}"
+    names = [field.name for field in dataclasses.fields(holder)]
+    if part not in names:
+      return f"config has no field {name!r}; allowed are {', '.join(names)}{closest(part, names)}"
+    holder = getattr(holder, part)
+  if dataclasses.is_dataclass(holder):
+    names = [field.name for field in dataclasses.fields(holder)]
+    return f"config.{name} is a group of fields: {', '.join(names)}"
+  return ""
+
+
+def _fail(message: str) -> None:
+  """Ends the program with one line."""
+  print(f"error: {' '.join(message.split())}", file=sys.stderr)
+  sys.exit(MISTAKE)

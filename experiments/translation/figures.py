@@ -1,0 +1,243 @@
+"""Pictures of attention and of training, drawn without a display."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+# Metrics drawn as scores, and what each is divided by to lie between 0 and 1.
+SCORES = {
+  "exact_match": 1.0,
+  "token_accuracy": 1.0,
+  "bleu": 100.0,
+  "chrf": 100.0,
+  "alignment_error_rate": 1.0,
+  "attention_mass": 1.0,
+}
+
+_CELL_INCHES = 0.34
+_LETTER_INCHES = 0.085
+_INK = "#333333"
+_RULE = "#e3e6e8"
+_EDGE = "#c4c9cd"
+_MARK = "#e8590c"
+_SHADES = LinearSegmentedColormap.from_list(
+  "attention", ("#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+)
+_LINES = ("#1f5fa8", "#e8590c", "#2b8a3e", "#862e9c", "#b8860b", "#0c8599", "#5c636a")
+_DOTS_PER_INCH = 150
+
+
+def attention_map(
+  weights: np.ndarray,
+  source_words: Sequence[str],
+  target_words: Sequence[str],
+  *,
+  alignment: Collection[tuple[int, int]] | None = None,
+  title: str | None = None,
+) -> Figure:
+  """Returns a heat-map of attention: source words across the top, target words downwards.
+
+  Args:
+    weights: [T S], from 0 (white) to 1 (dark).
+    source_words: S of them.
+    target_words: T of them.
+    alignment: true links (target position, source position), marked by an outlined square.
+    title: one line above the map.
+
+  Returns:
+    The figure; it grows with the number and the length of the words.
+
+  Raises:
+    ValueError: if the sizes do not fit, a weight is not between 0 and 1, or a link is outside the
+      map.
+
+  >>> figure = attention_map(np.eye(2), ["the", "cat"], ["il", "gatto"], alignment={(0, 0)})
+  >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+  ['il', 'gatto']
+  """
+  weights = _checked_weights(weights, source_words, target_words)
+  figure = _new_figure(*_map_size(source_words, target_words, title))
+  axes = figure.add_subplot()
+  image = axes.imshow(weights, cmap=_SHADES, vmin=0.0, vmax=1.0, aspect="equal")
+  _label_words(axes, source_words, target_words)
+  _rule_cells(axes, weights.shape)
+  for link in sorted(alignment or ()):
+    _mark_cell(axes, link, weights.shape)
+  _add_colour_bar(figure, axes, image)
+  if title is not None:
+    figure.suptitle(title, fontsize=11, color=_INK, parse_math=False)
+  return figure
+
+
+def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
+  """Returns the curves of a training run: losses on the left, scores on the right.
+
+  A metric's kind is the last part of its name: one that begins with `loss` is a loss, one in
+  `SCORES` is a score. Other metrics are not drawn. BLEU and chrF are divided by 100.
+
+  Args:
+    records: each with a `step` and any of the metrics, such as `train/loss` or
+      `validation/exact_match`.
+
+  Raises:
+    ValueError: if a record has no `step`, or no record has a loss or score.
+
+  >>> records = [{"step": 1, "train/loss": 2.5}, {"step": 2, "validation/exact_match": 0.5}]
+  >>> [axes.get_title() for axes in training_curves(records).axes]
+  ['loss', 'scores']
+  """
+  for record in records:
+    if "step" not in record:
+      raise ValueError(f"records must each have a step, got one with {sorted(record)}")
+  names = list(dict.fromkeys(name for record in records for name in record))
+  panels = {
+    "loss": {name: 1.0 for name in names if _kind(name).startswith("loss")},
+    "scores": {name: SCORES[_kind(name)] for name in names if _kind(name) in SCORES},
+  }
+  drawn = {title: scales for title, scales in panels.items() if scales}
+  if not drawn:
+    raise ValueError(f"records must have a loss or a score, got {names}")
+  figure = _new_figure(5.2 * len(drawn), 3.8)
+  panels_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
+  for axes, (title, scales) in zip(panels_axes, drawn.items(), strict=True):
+    _draw_panel(axes, title, records, scales)
+  return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+  """Writes a figure as PNG, so that a file of this name is never half written.
+
+  Args:
+    figure: what to write.
+    path: ends in `.png`; folders that are missing are made.
+
+  Raises:
+    ValueError: if `path` does not end in `.png`.
+    OSError: if the file cannot be written.
+  """
+  path = pathlib.Path(path)
+  if path.suffix.lower() != ".png":
+    raise ValueError(f"path must end in .png, got {path}")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def _new_figure(width: float, height: float) -> Figure:
+  """Returns a figure of so many inches that no window system knows of."""
+  figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+  FigureCanvasAgg(figure)
+  return figure
+
+
+def _checked_weights(
+  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str]
+) -> np.ndarray:
+  """Returns the weights in float64, or raises ValueError."""
+  weights = np.asarray(weights, dtype=np.float64)
+  expected = (len(target_words), len(source_words))
+  if weights.shape != expected or 0 in expected:
+    raise ValueError(
+      f"weights must be [T S] for T={expected[0]} target_words and S={expected[1]} source_words, "
+      f"at least one of each, got shape {weights.shape}"
+    )
+  # The comparison is also false for NaN. Rounding may take a weight a little above 1.
+  if not ((weights >= 0.0) & (weights <= 1.0 + 1e-5)).all():
+    raise ValueError(f"weights must be in [0, 1], got {weights.min()} to {weights.max()}")
+  return weights
+
+
+def _map_size(
+  source_words: Sequence[str], target_words: Sequence[str], title: str | None
+) -> tuple[float, float]:
+  """Returns the width and height in inches that a map needs."""
+  longest_source = _LETTER_INCHES * max(map(len, source_words))
+  longest_target = _LETTER_INCHES * max(map(len, target_words))
+  width = _CELL_INCHES * len(source_words) + longest_target + 1.2
+  height = _CELL_INCHES * len(target_words) + longest_source + 0.4
+  if title is None:
+    return max(width, 2.4), max(height, 2.0)
+  return max(width, 2.4, _LETTER_INCHES * len(title) + 0.4), max(height + 0.3, 2.3)
+
+
+def _label_words(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
+  """Writes the words along the top and the left."""
+  # Without parse_math=False a word like "$5$" would be read as a formula.
+  axes.set_xticks(range(len(source_words)), source_words, rotation=90, parse_math=False)
+  axes.set_yticks(range(len(target_words)), target_words, parse_math=False)
+  axes.tick_params(labelsize=10, labelcolor=_INK, length=0, labeltop=True, labelbottom=False)
+
+
+def _rule_cells(axes: Axes, shape: tuple[int, ...]) -> None:
+  """Draws thin lines between the cells."""
+  axes.set_xticks(np.arange(shape[1] + 1) - 0.5, minor=True)
+  axes.set_yticks(np.arange(shape[0] + 1) - 0.5, minor=True)
+  axes.grid(which="minor", color=_RULE, linewidth=0.6)
+  axes.tick_params(which="minor", length=0)
+  axes.spines[:].set_visible(False)
+
+
+def _mark_cell(axes: Axes, link: tuple[int, int], shape: tuple[int, ...]) -> None:
+  """Draws a square inside the cell of a true link."""
+  target, source = link
+  if not (0 <= target < shape[0] and 0 <= source < shape[1]):
+    raise ValueError(f"alignment must link positions inside [T S] = {list(shape)}, got {link}")
+  square = Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, fill=False, edgecolor=_MARK)
+  square.set(linewidth=1.6, joinstyle="miter")
+  # A white edge keeps the mark apart from dark cells.
+  square.set_path_effects([patheffects.withStroke(linewidth=3.2, foreground="white")])
+  axes.add_patch(square)
+
+
+def _add_colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
+  """Draws the scale of the weights on the right, from the top, at most ten cells long."""
+  num_rows, num_columns = image.get_size()
+  length = min(1.0, 10 / num_rows)
+  place = axes.inset_axes((1 + 0.5 / num_columns, 1 - length, 0.4 / num_columns, length))
+  ticks = [0.0, 1.0] if num_rows < 3 else [0.0, 0.5, 1.0]
+  bar = figure.colorbar(image, cax=place, ticks=ticks)
+  bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
+  bar.ax.tick_params(length=0, labelsize=9, labelcolor=_INK)
+
+
+def _kind(name: str) -> str:
+  """Returns the last part of a metric's name."""
+  return name.rsplit("/", 1)[-1]
+
+
+def _draw_panel(
+  axes: Axes, title: str, records: Sequence[Mapping[str, float]], scales: Mapping[str, float]
+) -> None:
+  """Draws one line for each metric in `scales`, divided by its scale."""
+  for index, (name, scale) in enumerate(scales.items()):
+    points = [(record["step"], record[name] / scale) for record in records if name in record]
+    steps, values = zip(*points, strict=True)
+    label = name if scale == 1.0 else f"{name} / {scale:g}"
+    marker = "o" if len(points) <= 30 else ""
+    axes.plot(steps, values, label=label, color=_LINES[index % len(_LINES)], marker=marker, markersize=3)
+  axes.set_title(title, fontsize=11, color=_INK)
+  axes.set_xlabel("step", color=_INK)
+  axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+  if title == "scores":
+    axes.set_ylim(-0.02, 1.02)
+  axes.tick_params(color=_EDGE, labelsize=9, labelcolor=_INK)
+  axes.grid(color=_RULE, linewidth=0.6)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.spines[["left", "bottom"]].set_color(_EDGE)
+  axes.legend(frameon=False, fontsize=9, labelcolor=_INK)

@@ -1,0 +1,296 @@
+"""The words of the toy language, English and Italian, as plain tables.
+
+Italian forms that agree are listed as masculine singular, feminine singular, masculine plural,
+feminine plural. A form that depends on the first sound of the next word is itself a triple: before
+a simple consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
+
+English nouns that leave the gender open (friend, student, cat) are masculine, as usual in Italian.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+Form = str | tuple[str, str, str]
+Forms = tuple[Form, Form, Form, Form]
+
+ANIMAL, FOOD, PERSON, PLACE, THING = KINDS = ("animal", "food", "person", "place", "thing")
+LIVING = (PERSON, ANIMAL)
+MASCULINE, FEMININE, SWITCHING = (False, False), (True, True), (False, True)
+
+
+class Noun(NamedTuple):
+  """A noun: (singular, plural) in each language, and whether each of the two is feminine."""
+
+  english: tuple[str, str]
+  italian: tuple[str, str]
+  feminine: tuple[bool, bool]
+  kind: str
+  kin: bool = False  # "mio zio", not "il mio zio"
+
+
+class Adjective(NamedTuple):
+  """An adjective, the kinds of nouns it describes, and its forms before a noun if it leads it."""
+
+  english: str
+  italian: Forms
+  kinds: tuple[str, ...]
+  leading: Forms | None = None
+
+
+class Verb(NamedTuple):
+  """A verb: (see, sees), its forms for I, he or she, we, they, and the kinds of its objects."""
+
+  english: tuple[str, str]
+  italian: tuple[str, str, str, str]
+  objects: tuple[str, ...] = ()
+  particle: str = ""  # "for" in "look for"
+
+
+class Determiner(NamedTuple):
+  """A determiner, its Italian forms, and whether its noun is plural (None: either)."""
+
+  english: str
+  italian: Forms
+  plural: bool | None
+  possessive: bool = False
+
+
+class Preposition(NamedTuple):
+  """A preposition, its Italian words and the kinds of the nouns that follow it."""
+
+  english: str
+  italian: tuple[str, ...]
+  kinds: tuple[str, ...]
+
+
+NOUNS = (
+  Noun(("man", "men"), ("uomo", "uomini"), MASCULINE, PERSON),
+  Noun(("woman", "women"), ("donna", "donne"), FEMININE, PERSON),
+  Noun(("child", "children"), ("bambino", "bambini"), MASCULINE, PERSON),
+  Noun(("girl", "girls"), ("ragazza", "ragazze"), FEMININE, PERSON),
+  Noun(("friend", "friends"), ("amico", "amici"), MASCULINE, PERSON),
+  Noun(("student", "students"), ("studente", "studenti"), MASCULINE, PERSON),
+  Noun(("poet", "poets"), ("poeta", "poeti"), MASCULINE, PERSON),
+  Noun(("doctor", "doctors"), ("medico", "medici"), MASCULINE, PERSON),
+  Noun(("psychologist", "psychologists"), ("psicologo", "psicologi"), MASCULINE, PERSON),
+  Noun(("actress", "actresses"), ("attrice", "attrici"), FEMININE, PERSON),
+  Noun(("king", "kings"), ("re", "re"), MASCULINE, PERSON),
+  Noun(("uncle", "uncles"), ("zio", "zii"), MASCULINE, PERSON, kin=True),
+  Noun(("aunt", "aunts"), ("zia", "zie"), FEMININE, PERSON, kin=True),
+  Noun(("brother", "brothers"), ("fratello", "fratelli"), MASCULINE, PERSON, kin=True),
+  Noun(("sister", "sisters"), ("sorella", "sorelle"), FEMININE, PERSON, kin=True),
+  Noun(("mother", "mothers"), ("madre", "madri"), FEMININE, PERSON, kin=True),
+  Noun(("cat", "cats"), ("gatto", "gatti"), MASCULINE, ANIMAL),
+  Noun(("dog", "dogs"), ("cane", "cani"), MASCULINE, ANIMAL),
+  Noun(("horse", "horses"), ("cavallo", "cavalli"), MASCULINE, ANIMAL),
+  Noun(("mouse", "mice"), ("topo", "topi"), MASCULINE, ANIMAL),
+  Noun(("bird", "birds"), ("uccello", "uccelli"), MASCULINE, ANIMAL),
+  Noun(("wolf", "wolves"), ("lupo", "lupi"), MASCULINE, ANIMAL),
+  Noun(("squirrel", "squirrels"), ("scoiattolo", "scoiattoli"), MASCULINE, ANIMAL),
+  Noun(("bee", "bees"), ("ape", "api"), FEMININE, ANIMAL),
+  Noun(("goose", "geese"), ("oca", "oche"), FEMININE, ANIMAL),
+  Noun(("apple", "apples"), ("mela", "mele"), FEMININE, FOOD),
+  Noun(("egg", "eggs"), ("uovo", "uova"), SWITCHING, FOOD),
+  Noun(("orange", "oranges"), ("arancia", "arance"), FEMININE, FOOD),
+  Noun(("fig", "figs"), ("fico", "fichi"), MASCULINE, FOOD),
+  Noun(("cake", "cakes"), ("torta", "torte"), FEMININE, FOOD),
+  Noun(("tomato", "tomatoes"), ("pomodoro", "pomodori"), MASCULINE, FOOD),
+  Noun(("book", "books"), ("libro", "libri"), MASCULINE, THING),
+  Noun(("key", "keys"), ("chiave", "chiavi"), FEMININE, THING),
+  Noun(("knife", "knives"), ("coltello", "coltelli"), MASCULINE, THING),
+  Noun(("mirror", "mirrors"), ("specchio", "specchi"), MASCULINE, THING),
+  Noun(("backpack", "backpacks"), ("zaino", "zaini"), MASCULINE, THING),
+  Noun(("table", "tables"), ("tavolo", "tavoli"), MASCULINE, THING),
+  Noun(("chair", "chairs"), ("sedia", "sedie"), FEMININE, THING),
+  Noun(("box", "boxes"), ("scatola", "scatole"), FEMININE, THING),
+  Noun(("tree", "trees"), ("albero", "alberi"), MASCULINE, THING),
+  Noun(("umbrella", "umbrellas"), ("ombrello", "ombrelli"), MASCULINE, THING),
+  Noun(("photo", "photos"), ("foto", "foto"), FEMININE, THING),
+  Noun(("letter", "letters"), ("lettera", "lettere"), FEMININE, THING),
+  Noun(("house", "houses"), ("casa", "case"), FEMININE, PLACE),
+  Noun(("kitchen", "kitchens"), ("cucina", "cucine"), FEMININE, PLACE),
+  Noun(("garden", "gardens"), ("giardino", "giardini"), MASCULINE, PLACE),
+  Noun(("city", "cities"), ("città", "città"), FEMININE, PLACE),
+  Noun(("classroom", "classrooms"), ("aula", "aule"), FEMININE, PLACE),
+  Noun(("hotel", "hotels"), ("albergo", "alberghi"), MASCULINE, PLACE),
+  Noun(("lake", "lakes"), ("lago", "laghi"), MASCULINE, PLACE),
+  Noun(("stadium", "stadiums"), ("stadio", "stadi"), MASCULINE, PLACE),
+  Noun(("school", "schools"), ("scuola", "scuole"), FEMININE, PLACE),
+)
+
+_COLOURED = (ANIMAL, FOOD, PLACE, THING)
+_SMALL: Forms = ("piccolo", "piccola", "piccoli", "piccole")
+_BIG: Forms = ("grande", "grande", "grandi", "grandi")
+_ENORMOUS: Forms = ("enorme", "enorme", "enormi", "enormi")
+_STRANGE: Forms = ("strano", "strana", "strani", "strane")
+_UGLY: Forms = ("brutto", "brutta", "brutti", "brutte")
+_OLD: Forms = ("vecchio", "vecchia", "vecchi", "vecchie")
+_NEW: Forms = ("nuovo", "nuova", "nuovi", "nuove")
+_YOUNG: Forms = ("giovane", "giovane", "giovani", "giovani")
+_BEAUTIFUL: Forms = ("bello", "bella", "belli", "belle")
+_BEAUTIFUL_LEADING: Forms = (
+  ("bel", "bello", "bell'"),
+  ("bella", "bella", "bell'"),
+  ("bei", "begli", "begli"),
+  "belle",
+)
+
+ADJECTIVES = (
+  Adjective("small", _SMALL, KINDS, leading=_SMALL),
+  Adjective("big", _BIG, KINDS, leading=_BIG),
+  Adjective("enormous", _ENORMOUS, KINDS, leading=_ENORMOUS),
+  Adjective("strange", _STRANGE, KINDS, leading=_STRANGE),
+  Adjective("ugly", _UGLY, (ANIMAL, PLACE, THING), leading=_UGLY),
+  Adjective("old", _OLD, (ANIMAL, PERSON, PLACE, THING), leading=_OLD),
+  Adjective("new", _NEW, (PLACE, THING), leading=_NEW),
+  Adjective("young", _YOUNG, LIVING, leading=_YOUNG),
+  Adjective("beautiful", _BEAUTIFUL, KINDS, leading=_BEAUTIFUL_LEADING),
+  Adjective("red", ("rosso", "rossa", "rossi", "rosse"), _COLOURED),
+  Adjective("white", ("bianco", "bianca", "bianchi", "bianche"), _COLOURED),
+  Adjective("black", ("nero", "nera", "neri", "nere"), _COLOURED),
+  Adjective("green", ("verde", "verde", "verdi", "verdi"), _COLOURED),
+  Adjective("blue", ("blu", "blu", "blu", "blu"), _COLOURED),
+  Adjective("pink", ("rosa", "rosa", "rosa", "rosa"), _COLOURED),
+  Adjective("happy", ("felice", "felice", "felici", "felici"), LIVING),
+  Adjective("sad", ("triste", "triste", "tristi", "tristi"), LIVING),
+  Adjective("tired", ("stanco", "stanca", "stanchi", "stanche"), LIVING),
+  Adjective("nice", ("simpatico", "simpatica", "simpatici", "simpatiche"), LIVING),
+  Adjective("famous", ("famoso", "famosa", "famosi", "famose"), (PERSON, PLACE)),
+  Adjective("elegant", ("elegante", "elegante", "eleganti", "eleganti"), (PERSON, PLACE)),
+  Adjective("heavy", ("pesante", "pesante", "pesanti", "pesanti"), (FOOD, THING)),
+  Adjective("dirty", ("sporco", "sporca", "sporchi", "sporche"), (ANIMAL, PLACE, THING)),
+  Adjective("clean", ("pulito", "pulita", "puliti", "pulite"), (PLACE, THING)),
+  Adjective("long", ("lungo", "lunga", "lunghi", "lunghe"), (THING,)),
+)
+
+VERBS = (
+  Verb(("see", "sees"), ("vedo", "vede", "vediamo", "vedono"), KINDS),
+  Verb(("love", "loves"), ("amo", "ama", "amiamo", "amano"), KINDS),
+  Verb(("find", "finds"), ("trovo", "trova", "troviamo", "trovano"), KINDS),
+  Verb(("watch", "watches"), ("guardo", "guarda", "guardiamo", "guardano"), KINDS),
+  Verb(("prefer", "prefers"), ("preferisco", "preferisce", "preferiamo", "preferiscono"), KINDS),
+  Verb(("look", "looks"), ("cerco", "cerca", "cerchiamo", "cercano"), KINDS, "for"),
+  Verb(("follow", "follows"), ("seguo", "segue", "seguiamo", "seguono"), LIVING),
+  Verb(("help", "helps"), ("aiuto", "aiuta", "aiutiamo", "aiutano"), LIVING),
+  Verb(("listen", "listens"), ("ascolto", "ascolta", "ascoltiamo", "ascoltano"), LIVING, "to"),
+  Verb(("greet", "greets"), ("saluto", "saluta", "salutiamo", "salutano"), (PERSON,)),
+  Verb(("know", "knows"), ("conosco", "conosce", "conosciamo", "conoscono"), (PERSON, PLACE)),
+  Verb(("eat", "eats"), ("mangio", "mangia", "mangiamo", "mangiano"), (FOOD,)),
+  Verb(("wash", "washes"), ("lavo", "lava", "laviamo", "lavano"), (ANIMAL, FOOD, THING)),
+  Verb(("have", "has"), ("ho", "ha", "abbiamo", "hanno"), (ANIMAL, FOOD, THING)),
+  Verb(("buy", "buys"), ("compro", "compra", "compriamo", "comprano"), (FOOD, THING)),
+  Verb(("sell", "sells"), ("vendo", "vende", "vendiamo", "vendono"), (FOOD, THING)),
+  Verb(("want", "wants"), ("voglio", "vuole", "vogliamo", "vogliono"), (FOOD, THING)),
+  Verb(("carry", "carries"), ("porto", "porta", "portiamo", "portano"), (FOOD, THING)),
+  Verb(("choose", "chooses"), ("scelgo", "sceglie", "scegliamo", "scelgono"), (FOOD, THING)),
+  Verb(("lose", "loses"), ("perdo", "perde", "perdiamo", "perdono"), (THING,)),
+  Verb(("sleep", "sleeps"), ("dormo", "dorme", "dormiamo", "dormono")),
+  Verb(("work", "works"), ("lavoro", "lavora", "lavoriamo", "lavorano")),
+  Verb(("sing", "sings"), ("canto", "canta", "cantiamo", "cantano")),
+  Verb(("run", "runs"), ("corro", "corre", "corriamo", "corrono")),
+  Verb(("laugh", "laughs"), ("rido", "ride", "ridiamo", "ridono")),
+  Verb(("dance", "dances"), ("ballo", "balla", "balliamo", "ballano")),
+)
+BE = Verb(("are", "is"), ("sono", "è", "siamo", "sono"))
+
+# The columns of Verb.italian.
+FIRST_SINGULAR, THIRD_SINGULAR, FIRST_PLURAL, THIRD_PLURAL = range(4)
+PRONOUNS = {
+  "i": FIRST_SINGULAR,
+  "he": THIRD_SINGULAR,
+  "she": THIRD_SINGULAR,
+  "we": FIRST_PLURAL,
+  "they": THIRD_PLURAL,
+}
+
+_SINGULAR, _PLURAL, _EITHER = False, True, None
+ARTICLE: Forms = (("il", "lo", "l'"), ("la", "la", "l'"), ("i", "gli", "gli"), "le")
+_UN: Forms = (("un", "uno", "un"), ("una", "una", "un'"), "", "")
+_QUESTO: Forms = (
+  ("questo", "questo", "quest'"),
+  ("questa", "questa", "quest'"),
+  "questi",
+  "queste",
+)
+_QUELLO: Forms = (
+  ("quel", "quello", "quell'"),
+  ("quella", "quella", "quell'"),
+  ("quei", "quegli", "quegli"),
+  "quelle",
+)
+_SUO: Forms = ("suo", "sua", "suoi", "sue")
+
+DETERMINERS = (
+  Determiner("the", ARTICLE, _EITHER),
+  Determiner("a", _UN, _SINGULAR),
+  Determiner("this", _QUESTO, _SINGULAR),
+  Determiner("these", _QUESTO, _PLURAL),
+  Determiner("that", _QUELLO, _SINGULAR),
+  Determiner("those", _QUELLO, _PLURAL),
+  Determiner("some", ("", "", "alcuni", "alcune"), _PLURAL),
+  Determiner("two", ("", "", "due", "due"), _PLURAL),
+  Determiner("my", ("mio", "mia", "miei", "mie"), _EITHER, possessive=True),
+  Determiner("his", _SUO, _EITHER, possessive=True),
+  Determiner("her", _SUO, _EITHER, possessive=True),
+  Determiner("our", ("nostro", "nostra", "nostri", "nostre"), _EITHER, possessive=True),
+  Determiner("their", ("loro", "loro", "loro", "loro"), _EITHER, possessive=True),
+)
+
+PREPOSITIONS = (
+  Preposition("in", ("in",), (PLACE,)),
+  Preposition("on", ("su",), (THING,)),
+  Preposition("of", ("di",), LIVING),
+  Preposition("near", ("vicino", "a"), KINDS),
+  Preposition("with", ("con",), LIVING),
+  Preposition("under", ("sotto",), (THING,)),
+  Preposition("behind", ("dietro",), (PLACE, THING)),
+)
+
+_ARTICLES = ("il", "lo", "l'", "la", "i", "gli", "le")
+CONTRACTIONS = {
+  (preposition, article): contraction
+  for preposition, contractions in (
+    ("in", ("nel", "nello", "nell'", "nella", "nei", "negli", "nelle")),
+    ("su", ("sul", "sullo", "sull'", "sulla", "sui", "sugli", "sulle")),
+    ("di", ("del", "dello", "dell'", "della", "dei", "degli", "delle")),
+    ("a", ("al", "allo", "all'", "alla", "ai", "agli", "alle")),
+  )
+  for article, contraction in zip(_ARTICLES, contractions, strict=True)
+}
+
+
+def source_words() -> tuple[str, ...]:
+  """Returns every English word that can occur, sorted.
+
+  >>> "mice" in source_words()
+  True
+  """
+  words = {"an", "and", "do", "does", "not", *PRONOUNS, *BE.english}
+  words.update(word.english for word in (*DETERMINERS, *ADJECTIVES, *PREPOSITIONS))
+  for verb in VERBS:
+    words.update(verb.english, [verb.particle] if verb.particle else [])
+  for noun in NOUNS:
+    words.update(noun.english)
+  return tuple(sorted(words))
+
+
+def target_words() -> tuple[str, ...]:
+  """Returns every Italian token that can occur, sorted.
+
+  >>> "dell'" in target_words()
+  True
+  """
+  words = {"a", "ad", "e", "ed", "non", BE.italian[THIRD_SINGULAR], BE.italian[THIRD_PLURAL]}
+  words.update(*(_spellings(determiner.italian) for determiner in DETERMINERS))
+  for adjective in ADJECTIVES:
+    words.update(_spellings(adjective.italian), _spellings(adjective.leading or ()))
+  for word in (*VERBS, *NOUNS, *PREPOSITIONS):
+    words.update(word.italian)
+  words.update(CONTRACTIONS.values())
+  return tuple(sorted(words))
+
+
+def _spellings(forms: Iterable[Form]):
+  """Returns the spellings among these forms."""
+  alternatives = ((form,) if isinstance(form, str) else form for form in forms)
+  return {spelling for spellings in alternatives for spelling in spellings if spelling}

@@ -1,0 +1,196 @@
+"""A training run, from a config to a translator."""
+
+import contextlib
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+import attention
+from configs import base
+from experiments.translation import workdir
+from experiments.translation.batches import Batch, stack
+from experiments.translation.checkpoints import Checkpoints
+from experiments.translation.evaluation import Translator
+from experiments.translation.models import make_model
+from experiments.translation.progress import Progress
+from experiments.translation.settings import check_config
+from experiments.translation.tasks import Task, make_task
+from experiments.translation.training import (
+  TrainState,
+  count_parameters,
+  init_state,
+  make_optimizer,
+  train_steps,
+)
+
+
+class Interrupted(Exception):
+  """Ctrl-C has stopped a run; its checkpoint is written."""
+
+
+def train(config: base.Config, folder: pathlib.Path) -> Translator:
+  """Trains a translator, or goes on where an earlier run of the same config stopped.
+
+  Args:
+    config: the experiment.
+    folder: its workdir.
+
+  Raises:
+    ConfigError, DataError, WorkdirError: for a person's mistake; nothing has been written then.
+    Interrupted: after Ctrl-C; the same call goes on from there.
+  """
+  check_config(config)
+  task = make_task(config, workdir.read_vocabularies(folder))
+  first_batch = task.training_batch(0)
+  validation = task.examples("validation", config.evaluation.validation_sentences)
+  workdir.write_config(folder, config)
+  workdir.write_vocabularies(folder, (task.source_vocabulary, task.target_vocabulary))
+  model = make_task_model(config, task)
+  optimizer = make_optimizer(config.train)
+  state = init_state(model, optimizer, first_batch, config.seed)
+  print(_description(task, state), flush=True)
+  begin = time.perf_counter()
+  with contextlib.ExitStack() as stack:
+    checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints"))
+    state = checkpoints.restore(state) or state
+    start = int(state.step)
+    if start:
+      print(f"continuing after step {start:,} of {config.train.steps:,}", flush=True)
+    metrics = stack.enter_context(workdir.Metrics(folder, start))
+    progress = stack.enter_context(Progress(start, config.train.steps))
+    stop_requested = stack.enter_context(_stop_request())
+    for batches in _prefetched(task, _dispatches(start, config.train)):
+      state, sums = train_steps(state, batches, model=model, optimizer=optimizer, seed=config.seed)
+      step = int(state.step)
+      progress.advance(step, sums)
+      is_last = step == config.train.steps
+      if step % config.train.log_every == 0 or is_last:
+        metrics.write(step, progress.record())
+      if step % config.train.validate_every == 0 or is_last:
+        checkpoints.save(state)
+        values = make_translator(config, task, model, state.params).evaluate(validation)
+        metrics.write(step, {f"validation/{name}": value for name, value in values.items()})
+        progress.say(f"step {step:,}, validation: {summary(values)}")
+      if stop_requested() and not is_last:
+        checkpoints.save(state)
+        raise Interrupted(f"stopped at step {step:,}; the same command continues from there")
+  print(f"trained to step {int(state.step):,} in {time.perf_counter() - begin:.0f} s", flush=True)
+  return make_translator(config, task, model, state.params)
+
+
+def load(folder: pathlib.Path, *, batch_size: int | None = None) -> tuple[base.Config, Translator]:
+  """Returns the config of a run and the translator of its newest checkpoint.
+
+  Args:
+    folder: the workdir.
+    batch_size: sentences translated at once; None for the config's.
+
+  Raises:
+    WorkdirError: if there is none.
+  """
+  config = workdir.read_config(folder)
+  if batch_size is not None:
+    config.evaluation.batch_size = batch_size
+  task = make_task(config, workdir.read_vocabularies(folder))
+  model = make_task_model(config, task)
+  batch = _two_words()
+  like = jax.eval_shape(lambda: init_state(model, make_optimizer(config.train), batch, config.seed))
+  with Checkpoints(folder / "checkpoints") as checkpoints:
+    state = checkpoints.restore(like)
+  if state is None:
+    raise workdir.WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
+  return config, make_translator(config, task, model, state.params)
+
+
+def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
+  """Returns the config's model for the task's vocabularies."""
+  return make_model(
+    config.model,
+    source_vocabulary_size=len(task.source_vocabulary),
+    target_vocabulary_size=len(task.target_vocabulary),
+  )
+
+
+def make_translator(config: base.Config, task: Task, model: attention.Seq2Seq, params: Any) -> Translator:
+  """Returns a translator with the config's settings for evaluation."""
+  return Translator(
+    task,
+    model,
+    params,
+    batch_size=config.evaluation.batch_size,
+    max_target_length=config.evaluation.max_target_length,
+  )
+
+
+def summary(values: dict[str, float]) -> str:
+  """Returns the main metrics in a few words.
+
+  >>> summary({"exact_match": 0.5, "bleu": 61.25, "loss": 0.1})
+  'exact match 0.500, BLEU 61.2, loss 0.1000'
+  """
+  text = f"exact match {values['exact_match']:.3f}, BLEU {values['bleu']:.1f}, loss {values['loss']:.4f}"
+  if "alignment_error_rate" in values:
+    text += f", alignment error rate {values['alignment_error_rate']:.3f}"
+  return text
+
+
+def _description(task: Task, state: TrainState) -> str:
+  return (
+    f"{count_parameters(state.params):,} parameters; {len(task.source_vocabulary):,} source and "
+    f"{len(task.target_vocabulary):,} target words; on {jax.devices()[0].device_kind}"
+  )
+
+
+def _dispatches(start: int, config: base.Train) -> Iterator[range]:
+  """Yields the steps of each call of the compiled function."""
+  for first in range(start, config.steps, config.steps_per_dispatch):
+    yield range(first, min(first + config.steps_per_dispatch, config.steps))
+
+
+def _prefetched(task: Task, dispatches: Iterator[range]) -> Iterator[Batch]:
+  """Yields the batches of each call; the next ones are made while a call runs."""
+
+  def fetch(steps: range) -> Batch:
+    return stack([task.training_batch(step) for step in steps])
+
+  with ThreadPoolExecutor(max_workers=1) as executor:
+    waiting = None
+    for steps in dispatches:
+      ahead = executor.submit(fetch, steps)
+      if waiting is not None:
+        yield waiting.result()
+      waiting = ahead
+    if waiting is not None:
+      yield waiting.result()
+
+
+@contextlib.contextmanager
+def _stop_request() -> Iterator[Callable[[], bool]]:
+  """Gives a function that tells whether Ctrl-C was pressed; a second Ctrl-C stops at once.
+
+  An exception in the middle of a step would lose the state, whose memory the step takes over.
+  """
+  requested = False
+
+  def handle(*_) -> None:
+    nonlocal requested
+    requested = True
+    signal.signal(signal.SIGINT, before)
+
+  before = signal.signal(signal.SIGINT, handle)
+  try:
+    yield lambda: requested
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def _two_words() -> Batch:
+  """Returns a small batch, for shapes of parameters that do not depend on the batch's."""
+  ones = np.ones((1, 2), np.int32)
+  return Batch(sources=ones, source_lengths=np.ones((1,), np.int32), inputs=ones, targets=ones)

@@ -1,0 +1,45 @@
+"""From a config to a model."""
+
+import attention
+from configs import base
+
+ENCODERS = ("recurrent", "transformer")
+
+
+def make_model(
+  config: base.Model, *, source_vocabulary_size: int, target_vocabulary_size: int
+) -> attention.Seq2Seq:
+  """Returns the translator that a config describes."""
+  return attention.Seq2Seq(
+    encoder=_make_encoder(config, source_vocabulary_size),
+    decoder=attention.Decoder(
+      target_vocabulary_size,
+      config.embedding_width,
+      config.width,
+      attention=config.attention,
+      num_heads=config.num_heads,
+      dropout_rate=config.dropout_rate,
+    ),
+  )
+
+
+def _make_encoder(
+  config: base.Model, vocabulary_size: int
+) -> attention.RecurrentEncoder | attention.TransformerEncoder:
+  """Returns an encoder whose memory has the config's width."""
+  if config.encoder == "recurrent":
+    return attention.RecurrentEncoder(
+      vocabulary_size,
+      config.embedding_width,
+      config.width // 2,  # of each of the two directions
+      num_layers=config.num_layers,
+      dropout_rate=config.dropout_rate,
+    )
+  return attention.TransformerEncoder(
+    vocabulary_size,
+    config.width,
+    num_layers=config.num_layers,
+    num_heads=config.num_heads,
+    feed_forward_width=config.feed_forward_width,
+    dropout_rate=config.dropout_rate,
+  )

@@ -1,0 +1,107 @@
+"""What a run shows at its end: a table of scores, some translations, pictures."""
+
+import pathlib
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from experiments.translation import figures, workdir
+from experiments.translation.evaluation import Translation, Translator
+from experiments.translation.tasks import Example
+
+Results = dict[str, dict[str, float]]  # split -> metric -> value
+
+_SHOWN = 5  # translations and attention maps
+
+_COLUMNS = {
+  "sentences": "{:,.0f}",
+  "exact_match": "{:.3f}",
+  "bleu": "{:.1f}",
+  "chrf": "{:.1f}",
+  "token_accuracy": "{:.4f}",
+  "loss": "{:.4f}",
+  "alignment_error_rate": "{:.3f}",
+  "attention_mass": "{:.3f}",
+}
+
+
+def evaluate_splits(translator: Translator, count: int) -> Results:
+  """Returns the metrics of every split of the task, of `count` sentences each (0 for all)."""
+  return {
+    split: translator.evaluate(translator.task.examples(split, count)) for split in translator.task.splits
+  }
+
+
+def write_results(folder: pathlib.Path, results: Results) -> None:
+  """Writes results.json."""
+  workdir.write_json(folder / "results.json", results)
+
+
+def table(results: Results) -> str:
+  """Returns the results as text, a line for each split.
+
+  >>> print(table({"test": {"sentences": 1000.0, "exact_match": 0.5}}))
+  split  sentences  exact_match
+  test       1,000        0.500
+  """
+  metrics = [name for name in _COLUMNS if any(name in values for values in results.values())]
+  rows = [["split", *metrics]]
+  for split, values in results.items():
+    cells = [_COLUMNS[name].format(values[name]) if name in values else "-" for name in metrics]
+    rows.append([split, *cells])
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return "\n".join(_row(cells, widths) for cells in rows)
+
+
+def show_translations(translator: Translator) -> None:
+  """Prints some translations of the last split but the true ones only where they differ."""
+  examples = _shown_examples(translator)
+  translations = translator.translate([example.source for example in examples])
+  for example, translation in zip(examples, translations, strict=True):
+    found = translator.task.detokenize(translation.words)
+    print(f"\n  source       {' '.join(example.source)}\n  translation  {found}")
+    print("  (correct)" if found == example.text else f"  reference    {example.text}")
+
+
+def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.Path]:
+  """Draws training curves and attention maps in the folder's figures/; returns the files."""
+  paths = [folder / "figures" / "training_curves.png"]
+  figures.save(figures.training_curves(workdir.read_metrics(folder)), paths[0])
+  examples = _shown_examples(translator)
+  for i, (example, scored) in enumerate(zip(examples, translator.score(examples), strict=True)):
+    if scored.weights is not None:
+      figure = figures.attention_map(
+        scored.weights,
+        [*example.source, _END],
+        [*example.target, _END],
+        alignment=example.alignment,
+      )
+      paths.append(folder / "figures" / f"attention_{i}.png")
+      figures.save(figure, paths[-1])
+  return paths
+
+
+def translation_map(source: Sequence[str], translation: Translation) -> Figure | None:
+  """Returns the attention map of a translation, or None if the model has no attention."""
+  if translation.weights is None:
+    return None
+  ends = [_END] * (len(translation.weights) - len(translation.words))
+  return figures.attention_map(translation.weights, [*source, _END], [*translation.words, *ends])
+
+
+_END = "</s>"  # how the end of a sentence is written in pictures
+
+
+def _shown_examples(translator: Translator) -> list[Example]:
+  """Returns the longest of the first sentences of the last split: the interesting ones."""
+  examples = translator.task.examples(translator.task.splits[0], 20 * _SHOWN)
+  by_length = sorted(examples, key=lambda example: -len(example.source))
+  return by_length[:_SHOWN]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+  first, *others = (
+    cell.ljust(width) if i == 0 else cell.rjust(width)
+    for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+  )
+  return "  ".join([first, *others])

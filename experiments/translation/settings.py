@@ -1,0 +1,62 @@
+"""Checks of a config: every impossible value is refused before anything is written."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from attention.decoders import ATTENTIONS
+from configs import base
+from experiments.translation.models import ENCODERS
+
+TASKS = ("toy_translation", "parallel_text")
+
+
+class ConfigError(ValueError):
+  """A value that a config cannot have, told in one line."""
+
+
+def check_config(config: base.Config) -> None:
+  """Raises ConfigError at the first field whose value is impossible; it says what is allowed."""
+  for name, value, is_allowed, allowed in _rules(config):
+    if not is_allowed:
+      raise ConfigError(f"config.{name} must be {allowed}, got {value!r}")
+
+
+def _rules(config: base.Config) -> Iterator[tuple[str, Any, bool, str]]:
+  """Yields field, value, whether it is allowed, and what is."""
+  data, model, train, evaluation = config.data, config.model, config.train, config.evaluation
+  yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
+  yield "data.task", data.task, data.task in TASKS, f"one of {', '.join(TASKS)}"
+  yield _at_least("data.min_count", data.min_count, 1)
+  yield _at_least("data.max_length", data.max_length, 1)
+  if data.task == "parallel_text":
+    for name in ("train", "validation"):
+      path = getattr(data, name)
+      yield f"data.{name}", path, bool(path), "the path of a file: source TAB target, one pair a line"
+  yield "model.encoder", model.encoder, model.encoder in ENCODERS, f"one of {', '.join(ENCODERS)}"
+  is_known = model.attention in ATTENTIONS
+  yield "model.attention", model.attention, is_known, f"one of {', '.join(ATTENTIONS)}"
+  for name in ("embedding_width", "width", "num_layers", "num_heads", "feed_forward_width"):
+    yield _at_least(f"model.{name}", getattr(model, name), 1)
+  yield "model.width", model.width, model.width % 2 == 0, "even"
+  if "transformer" in model.encoder or model.attention == "multi_head":
+    fits = model.width % model.num_heads == 0
+    yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
+  rate = model.dropout_rate
+  yield "model.dropout_rate", rate, 0 <= rate < 1, "in [0, 1)"
+  for name in ("steps", "batch_size", "steps_per_dispatch", "log_every", "validate_every"):
+    yield _at_least(f"train.{name}", getattr(train, name), 1)
+  for name in ("log_every", "validate_every"):
+    value, unit = getattr(train, name), train.steps_per_dispatch
+    yield f"train.{name}", value, value % unit == 0, f"a multiple of config.train.steps_per_dispatch={unit}"
+  yield _at_least("train.warmup_steps", train.warmup_steps, 0)
+  for name in ("learning_rate", "clip_norm"):
+    value = getattr(train, name)
+    yield f"train.{name}", value, 0 < value < float("inf"), "positive"
+  yield _at_least("evaluation.sentences", evaluation.sentences, int(data.task == "toy_translation"))
+  yield _at_least("evaluation.validation_sentences", evaluation.validation_sentences, 1)
+  yield _at_least("evaluation.batch_size", evaluation.batch_size, 1)
+  yield _at_least("evaluation.max_target_length", evaluation.max_target_length, 1)
+
+
+def _at_least(name: str, value: int, least: int) -> tuple[str, Any, bool, str]:
+  return name, value, value >= least, f"at least {least}"

@@ -1,0 +1,137 @@
+"""One training step: the loss, its gradient, the update."""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import optax
+
+import attention
+from configs import base
+from experiments.translation.batches import Batch
+from experiments.translation.vocabularies import PAD
+
+
+class TrainState(NamedTuple):
+  """All that changes in training. The dropout of a step is a function of the seed and the step.
+
+  Attributes:
+    step: how many updates were made, int32 [].
+    params: of the model.
+    optimizer: the optimiser's state.
+  """
+
+  step: jax.Array
+  params: Any
+  optimizer: optax.OptState
+
+
+class Sums(NamedTuple):
+  """What training steps measure: sums to be divided by `tokens` where they are reported.
+
+  Attributes:
+    loss: cross-entropy of the target tokens, in nats, float32 [].
+    tokens: target tokens, the end symbols included and padding not, float32 [].
+  """
+
+  loss: jax.Array
+  tokens: jax.Array
+
+
+def make_optimizer(config: base.Train) -> optax.GradientTransformation:
+  """Returns Adam with clipped gradients, a linear warm-up and a cosine down to 0."""
+  schedule = make_schedule(config)
+  return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule))
+
+
+def make_schedule(config: base.Train) -> optax.Schedule:
+  """Returns the learning rate as a function of the step."""
+  return optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=config.learning_rate,
+    warmup_steps=min(config.warmup_steps, config.steps - 1),
+    decay_steps=config.steps,
+  )
+
+
+def init_state(
+  model: attention.Seq2Seq, optimizer: optax.GradientTransformation, batch: Batch, seed: int
+) -> TrainState:
+  """Returns the state before the first step; the batch is for its shapes."""
+  init = jax.jit(model.init)
+  params = init(jax.random.key(seed), batch.sources, batch.source_lengths, batch.inputs)["params"]
+  return TrainState(jnp.int32(0), params, optimizer.init(params))
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> Sums:
+  """Returns the summed loss over the tokens that are not padding, and their number.
+
+  Args:
+    logits: [B T V].
+    targets: token ids, [B T].
+  """
+  is_real = (targets != PAD).astype(logits.dtype)
+  losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+  return Sums(jnp.sum(losses * is_real), jnp.sum(is_real))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "optimizer", "seed"), donate_argnames="state")
+def train_steps(
+  state: TrainState,
+  batches: Batch,
+  *,
+  model: attention.Seq2Seq,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+) -> tuple[TrainState, Sums]:
+  """Makes one update for each of K batches, in one call.
+
+  Args:
+    state: before; its memory is used again, so it is gone afterwards.
+    batches: arrays with an axis K in front.
+    model: the translator.
+    optimizer: from `make_optimizer`.
+    seed: of the dropout.
+
+  Returns:
+    The state after, and the sums over all K batches.
+  """
+  step = functools.partial(_train_step, model=model, optimizer=optimizer, seed=seed)
+  state, sums = jax.lax.scan(step, state, batches)
+  return state, jax.tree.map(jnp.sum, sums)
+
+
+def _train_step(
+  state: TrainState,
+  batch: Batch,
+  *,
+  model: attention.Seq2Seq,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+) -> tuple[TrainState, Sums]:
+  """Makes one update."""
+  dropout_rng = jax.random.fold_in(jax.random.key(seed), state.step)
+
+  def mean_loss(params):
+    logits, _ = model.apply(
+      {"params": params},
+      batch.sources,
+      batch.source_lengths,
+      batch.inputs,
+      deterministic=False,
+      rngs={"dropout": dropout_rng},
+    )
+    sums = cross_entropy(logits, jnp.asarray(batch.targets))
+    return sums.loss / sums.tokens, sums
+
+  gradients, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+  updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+  params = optax.apply_updates(state.params, updates)
+  return TrainState(state.step + 1, params, optimizer_state), sums
+
+
+def count_parameters(params: Any) -> int:
+  """Returns how many numbers the parameters are."""
+  return sum(leaf.size for leaf in flax.traverse_util.flatten_dict(params).values())

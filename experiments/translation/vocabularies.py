@@ -1,0 +1,163 @@
+"""Which words a model knows, and the number of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+PAD = 0
+START = 1
+END = 2
+UNKNOWN = 3
+NUM_SPECIALS = 4
+UNKNOWN_WORD = "<unk>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """The words of one language; `words[i]` has the id `NUM_SPECIALS + i`.
+
+  The ids PAD, START, END and UNKNOWN stand for no word. They have no spelling either, so no word of
+  a text can be taken for one of them: `"<unk>"` in a text is a word like any other.
+
+  Args:
+    words: distinct words, at least one; each of one or more characters and without whitespace.
+
+  Raises:
+    ValueError: if `words` breaks these rules.
+
+  >>> vocabulary = Vocabulary(("the", "cat"))
+  >>> len(vocabulary), vocabulary.encode(["the", "dog"])
+  (6, [4, 3])
+  """
+
+  words: tuple[str, ...]
+
+  def __post_init__(self) -> None:
+    if not self.words:
+      raise ValueError("words must be at least one word, got none")
+    for word in self.words:
+      if word.split() != [word]:
+        raise ValueError(f"words must be non-empty and without whitespace, got {word!r}")
+    repeated = _first_repeated(self.words)
+    if repeated is not None:
+      raise ValueError(f"words must be distinct, got {repeated!r} twice")
+
+  def __len__(self) -> int:
+    """Returns the number of ids, those of PAD, START, END and UNKNOWN included."""
+    return NUM_SPECIALS + len(self.words)
+
+  @functools.cached_property
+  def _ids(self) -> dict[str, int]:
+    return {word: NUM_SPECIALS + index for index, word in enumerate(self.words)}
+
+  def encode(self, words: Iterable[str]) -> list[int]:
+    """Returns the ids of words, UNKNOWN for those not known; START and END are not added.
+
+    Raises:
+      ValueError: if `words` is one string, whose letters would be taken for words.
+
+    >>> Vocabulary(("the", "cat")).encode(["cat", "the", "cat"])
+    [5, 4, 5]
+    """
+    return [self._ids.get(word, UNKNOWN) for word in _checked_words(words)]
+
+  def decode(self, ids: Iterable[int]) -> tuple[str, ...]:
+    """Returns the words of ids up to END; PAD and START are skipped, UNKNOWN reads `"<unk>"`.
+
+    Args:
+      ids: integers in [0, len(self)), a list or an array of rank 1.
+
+    Raises:
+      ValueError: if an id is out of range.
+
+    >>> Vocabulary(("the", "cat")).decode([START, 4, 3, END, 5])
+    ('the', '<unk>')
+    """
+    words = []
+    for number in ids:
+      if not 0 <= number < len(self):
+        raise ValueError(f"ids must be in [0, {len(self)}), got {number}")
+      if number == END:
+        break
+      if number not in (PAD, START):
+        words.append(UNKNOWN_WORD if number == UNKNOWN else self.words[number - NUM_SPECIALS])
+    return tuple(words)
+
+  def unknown(self, words: Iterable[str]) -> tuple[str, ...]:
+    """Returns those words that are not in the vocabulary, in order, each once.
+
+    Raises:
+      ValueError: if `words` is one string, whose letters would be taken for words.
+
+    >>> Vocabulary(("the", "cat")).unknown(["the", "dog", "bit", "the", "dog"])
+    ('dog', 'bit')
+    """
+    missing = (word for word in _checked_words(words) if word not in self._ids)
+    return tuple(dict.fromkeys(missing))
+
+  @classmethod
+  def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
+    """Returns the words of a text, the frequent ones first, equally frequent ones by alphabet.
+
+    Args:
+      sentences: sequences of words.
+      min_count: how often a word must occur to be taken up, at least 1.
+
+    Raises:
+      ValueError: if `min_count` is below 1, or if no word occurs so often.
+
+    >>> Vocabulary.build([["b", "a"], ["c", "c"]]).words
+    ('c', 'a', 'b')
+    """
+    if min_count < 1:
+      raise ValueError(f"min_count must be at least 1, got {min_count}")
+    counts = Counter(word for sentence in sentences for word in _checked_words(sentence))
+    frequent = [word for word, count in counts.items() if count >= min_count]
+    if not frequent:
+      most = max(counts.values(), default=0)
+      raise ValueError(
+        f"min_count must leave at least one word, got min_count={min_count} "
+        f"where the most frequent word occurs {most} times"
+      )
+    return cls(tuple(sorted(frequent, key=lambda word: (-counts[word], word))))
+
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes the words in the order of their ids, one a line, in UTF-8.
+
+    Raises:
+      OSError: if the file cannot be written.
+    """
+    text = "".join(f"{word}\n" for word in self.words)
+    pathlib.Path(path).write_bytes(text.encode("utf-8"))
+
+  @classmethod
+  def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+    """Returns the vocabulary that `save` wrote.
+
+    Raises:
+      OSError: if the file cannot be read.
+      ValueError: if it is not UTF-8, or its lines are not words as `Vocabulary` asks.
+    """
+    try:
+      text = pathlib.Path(path).read_bytes().decode("utf-8")
+      return cls(tuple(text.splitlines()))
+    except ValueError as error:
+      raise ValueError(f"{os.fspath(path)}: not a vocabulary, one word a line: {error}") from error
+
+
+def _checked_words(words: Iterable[str]) -> Iterable[str]:
+  """Returns `words`; a string, whose letters would pass for words, is an error."""
+  if isinstance(words, str):
+    raise ValueError(f"words must be a sequence of words, got the string {words!r}")
+  return words
+
+
+def _first_repeated(words: Sequence[str]) -> str | None:
+  """Returns the most frequent word if it occurs more than once."""
+  common = Counter(words).most_common(1)
+  return common[0][0] if common and common[0][1] > 1 else None

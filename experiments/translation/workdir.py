@@ -1,0 +1,164 @@
+"""The folder of one run: what was asked, what was measured, what came out.
+
+config.json             the config
+vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
+checkpoints/            training states
+metrics.jsonl           one object a line: `step` and what was measured then
+tensorboard/            the same for TensorBoard
+results.json            split -> metric -> value
+figures/                PNG
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorboardX
+
+from configs import base
+from experiments.translation.tasks import Vocabularies
+from experiments.translation.vocabularies import Vocabulary
+
+
+class WorkdirError(ValueError):
+  """A folder that cannot be used as asked, told in one line."""
+
+
+def read_config(folder: pathlib.Path) -> base.Config:
+  """Returns the config of a run.
+
+  Raises:
+    WorkdirError: if the folder holds no run, or its config is not one of this version.
+  """
+  path = folder / "config.json"
+  if not path.is_file():
+    raise WorkdirError(f"{folder} holds no run: there is no {path}; train one with --workdir={folder}")
+  try:
+    return _from_dict(base.Config, json.loads(path.read_text("utf-8")))
+  except (ValueError, TypeError, AttributeError) as error:
+    raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+
+
+def write_config(folder: pathlib.Path, config: base.Config) -> None:
+  """Makes the folder, and writes the config unless it is there already.
+
+  Raises:
+    WorkdirError: if the folder holds a run with another config; it names the fields that differ.
+  """
+  if (folder / "config.json").exists():
+    theirs, ours = _flat(read_config(folder)), _flat(config)
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    if differing:
+      listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
+      raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+    return
+  folder.mkdir(parents=True, exist_ok=True)
+  write_json(folder / "config.json", dataclasses.asdict(config))
+
+
+def write_vocabularies(folder: pathlib.Path, vocabularies: Vocabularies) -> None:
+  """Writes the vocabularies of source and target."""
+  for vocabulary, path in zip(vocabularies, _vocabulary_paths(folder), strict=True):
+    vocabulary.save(path)
+
+
+def read_vocabularies(folder: pathlib.Path) -> Vocabularies | None:
+  """Returns the vocabularies of source and target, or None if they have not been written."""
+  source, target = _vocabulary_paths(folder)
+  if not (source.exists() and target.exists()):
+    return None
+  return Vocabulary.load(source), Vocabulary.load(target)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes JSON so that a file of this name is never half written."""
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+  os.replace(temporary, path)
+
+
+class Metrics:
+  """Writes what is measured to metrics.jsonl and TensorBoard. A context manager.
+
+  Args:
+    folder: of the run.
+    step: where the run goes on; later records, of steps that will be made again, are dropped.
+  """
+
+  def __init__(self, folder: pathlib.Path, step: int):
+    path = folder / "metrics.jsonl"
+    kept = [record for record in read_metrics(folder) if record["step"] <= step]
+    path.write_text("".join(map(_line, kept)), "utf-8")
+    self._file = path.open("a", encoding="utf-8")
+    self._board = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+  def __enter__(self) -> "Metrics":
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._file.close()
+    self._board.close()
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Records values at a step."""
+    self._file.write(_line({"step": step, **values}))
+    self._file.flush()
+    for name, value in values.items():
+      self._board.add_scalar(name, value, step)
+
+
+def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
+  """Returns the records of metrics.jsonl, a last line that was cut short left out."""
+  path = folder / "metrics.jsonl"
+  if not path.exists():
+    return []
+  lines = path.read_text("utf-8").split("\n")
+  return [json.loads(line) for line in lines[:-1]]
+
+
+def closest(name: str, allowed: list[str]) -> str:
+  """Returns a hint such as "; did you mean 'steps'?", or nothing if no name is near.
+
+  >>> closest("step", ["steps", "seed"])
+  "; did you mean 'steps'?"
+  """
+  near = difflib.get_close_matches(name, allowed, n=1)
+  return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _line(record: Mapping[str, float]) -> str:
+  return json.dumps(record) + "\n"
+
+
+def _vocabulary_paths(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+  return folder / "vocabulary.source.txt", folder / "vocabulary.target.txt"
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+  """Returns a config as {"train.steps": 100, ...}."""
+  fields: dict[str, Any] = {}
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      fields |= _flat(value, f"{prefix}{field.name}.")
+    else:
+      fields[prefix + field.name] = value
+  return fields
+
+
+def _from_dict(kind: type, values: dict[str, Any]) -> Any:
+  """Returns a dataclass from what `dataclasses.asdict` made of it."""
+  names = {field.name for field in dataclasses.fields(kind)}
+  if set(values) != names:
+    raise ValueError(f"fields must be {sorted(names)}, got {sorted(values)}")
+  default = kind()
+  return kind(
+    **{
+      name: _from_dict(type(getattr(default, name)), value) if isinstance(value, dict) else value
+      for name, value in values.items()
+    }
+  )
