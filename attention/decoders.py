@@ -156,7 +156,7 @@ class Decoder(nn.Module):
     has_heads = self.attention == "multi_head"
     lengths = memory.lengths[:, None] if has_heads else memory.lengths
     context, weights = self.look_up.attend_prepared(
-      state[:, None, :], memory.prepared, mask=masks.lengths(source=lengths)
+      state[:, None, :], memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
     )
     weights = jnp.mean(weights, axis=1) if has_heads else weights
     return context[:, 0], weights[:, 0]

@@ -109,10 +109,14 @@ class MultiHeadAttention(nn.Module):
       return_weights: whether to return a tuple of the result and the weights [... N T S].
     """
     prepared = self.prepare(queries if sources is None else sources)
-    result, weights = self.attend_prepared(
-      queries, prepared, mask=mask, bias=bias, deterministic=deterministic
+    return self.attend_prepared(
+      queries,
+      prepared,
+      mask=mask,
+      bias=bias,
+      deterministic=deterministic,
+      return_weights=return_weights,
     )
-    return (result, weights) if return_weights else result
 
   def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
@@ -126,11 +130,12 @@ class MultiHeadAttention(nn.Module):
     mask: Mask | Array | None = None,
     bias: Bias | None = None,
     deterministic: bool = True,
-  ) -> tuple[jax.Array, jax.Array]:
-    """Returns result [... T D] and weights [... N T S] for what `prepare` returned."""
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for sources that `prepare` has seen."""
     keys, values = prepared
     rate = 0.0 if deterministic else self.dropout_rate
-    context, weights = attend_heads(
+    found = attend_heads(
       self.query(queries),
       keys,
       values,
@@ -138,9 +143,12 @@ class MultiHeadAttention(nn.Module):
       bias=bias,
       dropout_rate=rate,
       dropout_rng=self.make_rng("dropout") if rate else None,
-      return_weights=True,
+      return_weights=return_weights,
       implementation=self.implementation,
     )
+    if not return_weights:
+      return self.out(found)
+    context, weights = found
     return self.out(context), weights
 
 
@@ -182,9 +190,9 @@ class SingleHeadAttention(nn.Module):
     Returns:
       The context, [... T D].
     """
-    prepared = self.prepare(keys, values)
-    context, weights = self.attend_prepared(queries, prepared, mask=mask, bias=bias)
-    return (context, weights) if return_weights else context
+    return self.attend_prepared(
+      queries, self.prepare(keys, values), mask=mask, bias=bias, return_weights=return_weights
+    )
 
   def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Returns projected keys, and values: what does not depend on the queries."""
@@ -197,8 +205,9 @@ class SingleHeadAttention(nn.Module):
     *,
     mask: Mask | Array | None = None,
     bias: Bias | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
-    """Returns context [... T D] and weights [... T S] for what `prepare` returned."""
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for keys and values that `prepare` has seen."""
     queries = self.project_queries(queries)
     keys, values = prepared
     return attend(
@@ -208,7 +217,7 @@ class SingleHeadAttention(nn.Module):
       values,
       mask=mask,
       bias=bias,
-      return_weights=True,
+      return_weights=return_weights,
     )
 
 
