@@ -24,7 +24,13 @@ from attention.layers import (
   MultiHeadAttention,
 )
 from attention.masks import Mask
-from attention.multi_head import MultiHeadWeights, multi_head_attention
+from attention.multi_head import (
+  MultiHeadWeights,
+  attend_heads,
+  merge_heads,
+  multi_head_attention,
+  project_heads,
+)
 from attention.recurrent import GRUWeights, gru, gru_step
 from attention.scores import (
   Additive,
@@ -61,6 +67,9 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "cosine_attention",
   "MultiHeadWeights",
   "multi_head_attention",
+  "project_heads",
+  "attend_heads",
+  "merge_heads",
   # What models need besides.
   "positions",
   "GRUWeights",

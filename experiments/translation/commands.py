@@ -5,6 +5,7 @@ exit code 2. Everything else that fails is a defect, and keeps its traceback.
 """
 
 import dataclasses
+import os
 import pathlib
 import re
 import sys
@@ -61,6 +62,8 @@ def _run(main: Callable[[], None]) -> None:
     main()
   except (ConfigError, DataError, WorkdirError, UsageError) as error:
     _fail(str(error))
+  except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except OSError as error:  # a file or folder of the person's
     if error.filename is None:
       raise

@@ -1,0 +1,341 @@
+"""Tests of experiments/walkthrough.py and experiments/introduction against NumPy."""
+
+import contextlib
+import functools
+import io
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+import scripts
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import walkthrough
+from experiments.introduction import systems
+
+
+def _close(actual, expected, tolerance=2e-5):
+  np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def _float64(tree):
+  return jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), tree)
+
+
+def _softmax(scores):
+  exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+  return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def _attend(queries, keys, values):
+  """softmax(Q K^T / sqrt(d_k)) V and the weights (Vaswani et al. 2017, eq. 1)."""
+  weights = _softmax(queries @ np.swapaxes(keys, -1, -2) / np.sqrt(keys.shape[-1]))
+  return weights @ values, weights
+
+
+def _dense(layer, inputs):
+  return inputs @ layer["kernel"] + layer["bias"]
+
+
+def _multi_head(params, queries, sources):
+  """The heads one after the other, concatenated, times W_O (section 3.2.2)."""
+  num_heads = params["query"]["kernel"].shape[1]
+  heads = []
+  for n in range(num_heads):
+    query, key, value = (
+      {"kernel": params[name]["kernel"][:, n], "bias": params[name]["bias"][n]}
+      for name in ("query", "key", "value")
+    )
+    heads.append(_attend(_dense(query, queries), _dense(key, sources), _dense(value, sources))[0])
+  merged = params["out"]["kernel"].reshape(-1, params["out"]["kernel"].shape[-1])
+  return np.concatenate(heads, axis=-1) @ merged + params["out"]["bias"]
+
+
+def _norm(layer, inputs):
+  mean, variance = inputs.mean(-1, keepdims=True), inputs.var(-1, keepdims=True)
+  return (inputs - mean) / np.sqrt(variance + 1e-6) * layer["scale"] + layer["bias"]
+
+
+def _sigmoid(inputs):
+  return 1 / (1 + np.exp(-inputs))
+
+
+@functools.cache
+def _run(system, *arguments):
+  return _float64(system(jax.random.key(3, impl="unsafe_rbg"), *arguments))
+
+
+@functools.cache
+def _one_head():
+  return _run(systems.one_head)
+
+
+@functools.cache
+def _four_heads():
+  inputs = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
+  rng = jax.random.key(3, impl="unsafe_rbg")
+  return inputs.astype(np.float64), _float64(systems.four_heads(rng, inputs))
+
+
+def test_the_five_words_are_rows_of_the_embedding():
+  one = _one_head()
+  assert one.embedding.shape == (10, 16)
+  np.testing.assert_array_equal(one.inputs, [one.embedding[token] for token in (2, 6, 8, 3, 1)])
+
+
+def test_one_head_projects_each_word():
+  one = _one_head()
+  _close(one.queries, one.inputs @ one.query_kernel)
+  _close(one.keys, one.inputs @ one.key_kernel)
+  _close(one.values, one.inputs @ one.value_kernel)
+  assert one.query_kernel.shape == one.key_kernel.shape == one.value_kernel.shape == (16, 16)
+
+
+def test_the_weights_of_token_1_are_the_softmax_of_its_five_scores():
+  one = _one_head()
+  scores = [sum(one.queries[0] * key) / 4 for key in one.keys]
+  exponentials = np.exp(scores)
+  _close(one.weights[0], exponentials / sum(exponentials))
+
+
+def test_z_1_is_the_weighted_sum_of_the_five_values():
+  one = _one_head()
+  a, v = one.weights[0], one.values
+  expected = a[0] * v[0] + a[1] * v[1] + a[2] * v[2] + a[3] * v[3] + a[4] * v[4]
+  _close(one.z_1, expected)
+  _close(one.context[0], expected)
+  _close(one.context, _attend(one.queries, one.keys, one.values)[0])
+
+
+def test_four_heads_equal_four_single_heads():
+  inputs, four = _four_heads()
+  assert four.query_kernel.shape == four.key_kernel.shape == four.value_kernel.shape == (4, 16, 4)
+  kernels = zip(four.query_kernel, four.key_kernel, four.value_kernel, strict=True)
+  for n, (query, key, value) in enumerate(kernels):
+    context, weights = _attend(inputs @ query, inputs @ key, inputs @ value)
+    _close(four.contexts[n], context)
+    _close(four.weights[n], weights)
+
+
+def test_concatenated_heads_times_the_output_kernel_are_the_result():
+  _, four = _four_heads()
+  assert four.contexts.shape == (4, 5, 4)
+  for n in range(4):
+    np.testing.assert_array_equal(four.concatenated[:, 4 * n : 4 * n + 4], four.contexts[n])
+  assert four.output_kernel.shape == (16, 16)
+  _close(four.result, four.concatenated @ four.output_kernel)
+
+
+def test_heads_one_by_one_and_stacked_equal_the_formula():
+  config = systems.HeadsConfig()
+  run = _run(systems.heads_from_config, config, 5)
+  heads = []
+  for n in range(config.num_attention_heads):
+    head = run.params[f"head_{n}"]
+    assert np.abs(head["query"]["bias"]).min() > 0
+    projected = [_dense(head[name], run.inputs) for name in ("query", "key", "value")]
+    heads.append(_attend(*projected)[0])
+  expected = _dense(run.params["output"], np.concatenate(heads, axis=-1))
+  assert expected.shape == (1, 5, config.hidden_size)
+  _close(run.one_by_one, expected)
+  _close(run.stacked, expected)
+
+
+def test_the_default_config_has_twelve_heads_of_64():
+  config = systems.HeadsConfig()
+  assert (config.hidden_size, config.num_attention_heads, config.head_width) == (768, 12, 64)
+
+
+@pytest.mark.parametrize(("hidden_size", "num_heads"), [(10, 3), (10, 0)])
+def test_a_size_that_the_heads_cannot_share_is_an_error(hidden_size, num_heads):
+  with pytest.raises(ValueError) as caught:
+    systems.HeadsConfig(hidden_size, num_heads)
+  assert str(caught.value) == (
+    "hidden_size must be a multiple of num_attention_heads, "
+    f"got hidden_size={hidden_size}, num_attention_heads={num_heads}"
+  )
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_soft_look_up_finds_what_was_looked_for(place):
+  query = [1.0, 1.0, 1.0]
+  query[place] = 10.0
+  # Scores (10, 1, 1), not scaled: the softmax is (e^9, 1, 1) / (e^9 + 2).
+  expected = np.full(3, 1 / (np.exp(9) + 2))
+  expected[place] = np.exp(9) / (np.exp(9) + 2)
+  found, weights = systems.soft_look_up(query)
+  _close(weights, [expected], 1e-6)
+  _close(found, [expected], 1e-6)
+
+
+def test_masked_attention_has_the_sizes_of_its_text():
+  run = _run(systems.masked_attention)
+  assert (run.queries.shape, run.keys.shape, run.values.shape) == ((1, 3, 8), (1, 4, 8), (1, 4, 16))
+  assert (run.context.shape, run.weights.shape) == ((1, 3, 16), (1, 3, 4))
+
+
+def test_without_a_mask_every_key_is_seen():
+  run = _run(systems.masked_attention)
+  context, weights = _attend(run.queries, run.keys, run.values)
+  _close(run.context, context)
+  _close(run.weights, weights)
+  _close(run.weights.sum(axis=-1), np.ones((1, 3)), 1e-6)
+
+
+def test_masking_the_last_key_equals_deleting_it():
+  run = _run(systems.masked_attention)
+  np.testing.assert_array_equal(run.mask, [[[1, 1, 1, 0]]])
+  context, weights = _attend(run.queries, run.keys[:, :3], run.values[:, :3])
+  _close(run.masked_context, context)
+  _close(run.masked_weights[..., :3], weights)
+  np.testing.assert_array_equal(run.masked_weights[..., 3], np.zeros((1, 3)))
+  _close(run.masked_weights.sum(axis=-1), np.ones((1, 3)), 1e-6)
+
+
+@pytest.mark.parametrize(
+  ("system", "shape", "num_heads"),
+  [(systems.same_shape, (4, 10, 32), 4), (systems.eight_heads, (32, 50, 256), 8)],
+)
+def test_multi_head_layers_equal_the_formula(system, shape, num_heads):
+  run = _run(system)
+  assert run.params["query"]["kernel"].shape[1] == num_heads
+  assert run.inputs.shape == run.outputs.shape == shape
+  _close(run.outputs, _multi_head(run.params, run.inputs, run.sources))
+
+
+def test_the_shape_test_attends_to_other_vectors():
+  run = _run(systems.same_shape)
+  assert np.abs(run.inputs - run.sources).min() > 0
+
+
+def test_the_encoder_layer_equals_the_formula():
+  run = _run(systems.encoder_layer)
+  params = run.params
+  assert params["attention"]["query"]["kernel"].shape == (256, 8, 32)
+  assert params["feed_forward"]["hidden"]["kernel"].shape == (256, 1024)
+  attended = run.inputs + _multi_head(params["attention"], run.inputs, run.inputs)
+  attended = _norm(params["LayerNorm_0"], attended)
+  hidden = np.maximum(_dense(params["feed_forward"]["hidden"], attended), 0)
+  expected = _norm(params["LayerNorm_1"], attended + _dense(params["feed_forward"]["out"], hidden))
+  assert expected.shape == (32, 50, 256)
+  _close(run.outputs, expected)
+
+
+def test_the_decoder_step_equals_the_formula():
+  run = _run(systems.decoder_step)
+  look_up, cell = run.params["look_up"], run.params["cell"]
+  before = np.tanh(_dense(run.params["initial"], run.summary))
+  # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)); the state before asks.
+  queries, keys = before @ look_up["query"]["kernel"], run.memory @ look_up["key"]["kernel"]
+  hidden = np.tanh(queries[:, None] + keys)
+  weights = _softmax(hidden @ look_up["score_vector"])
+  _close(run.weights, weights)
+  context = np.stack([row @ memory for row, memory in zip(weights, run.memory, strict=True)])
+  # The GRU reads the word before and the context.
+  embedded = run.params["embedding"]["embedding"][run.tokens.astype(int)]
+  projected = np.concatenate([embedded, context], axis=-1) @ cell["input"] + cell["bias"]
+  recurrent = before @ cell["recurrent"]
+  reset = _sigmoid(projected[:, :512] + recurrent[:, :512])
+  update = _sigmoid(projected[:, 512:1024] + recurrent[:, 512:1024])
+  candidate = np.tanh(projected[:, 1024:] + reset * (recurrent[:, 1024:] + cell["recurrent_bias"]))
+  state = (1 - update) * candidate + update * before
+  _close(run.state, state)
+  read = np.tanh(_dense(run.params["readout"], np.concatenate([state, context, embedded], axis=-1)))
+  _close(run.logits, _dense(run.params["logits"], read))
+
+
+def test_the_decoder_step_has_the_sizes_of_its_text():
+  run = _run(systems.decoder_step)
+  assert run.params["embedding"]["embedding"].shape == (10_000, 256)
+  assert run.memory.shape == (32, 50, 512)
+  shapes = run.logits.shape, run.state.shape, run.weights.shape
+  assert shapes == ((32, 10_000), (32, 512), (32, 50))
+  _close(run.weights.sum(axis=-1), np.ones(32), 1e-5)
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+  """Returns what the script printed and its folder of figures.
+
+  It runs in this process, where most that it needs has been compiled.
+  """
+  folder = tmp_path_factory.mktemp("walkthrough") / "figures"
+  with flagsaver.flagsaver(), contextlib.redirect_stdout(io.StringIO()) as output:
+    flags.FLAGS(["walkthrough", f"--figures={folder}"])
+    walkthrough.main()
+  return output.getvalue(), folder
+
+
+def test_the_walkthrough_tells_the_five_texts_in_order(walk):
+  assert re.findall(r"^(\d)\. .*\n=+$", walk[0], flags=re.MULTILINE) == list("01234")
+
+
+def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
+  """The weights listed word by word are those in front of the values, and sum to one."""
+  listed = re.findall(r"^  (0\.\d{3})  (\w+)$", walk[0], flags=re.MULTILINE)
+  assert [word for _, word in listed] == ["my", "name", "is", "marcello", "politi"]
+  terms = re.findall(r"(0\.\d{3}) v_(\d)", walk[0])
+  assert terms == [(weight, str(j)) for j, (weight, _) in enumerate(listed, 1)]
+  assert abs(sum(float(weight) for weight, _ in terms) - 1) < 0.003
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    '"my name is marcello politi" is [2, 6, 8, 3, 1]; embedded: (5, 16)',
+    "what the heads found:          (4, 5, 4)",
+    "side by side:                  (5, 16)",
+    "times W_O:                     (5, 16)",
+    "D = 768, N = 12: H = 64",
+    "all heads stacked, in one call:        (1, 5, 768)",
+    "looking for dog, [1.0, 10.0, 1.0], in ['cat', 'dog', 'bird']: [[0. 1. 0.]]",
+    "looking for bird, [1.0, 1.0, 10.0], in ['cat', 'dog', 'bird']: [[0. 0. 1.]]",
+    "4 heads: (4, 10, 32) -> (4, 10, 32)",
+    "every key seen: context (1, 3, 16), weights (1, 3, 4)",
+    "the mask, (1, 1, 4): [[[ True  True  True False]]]",
+    "-> logits (32, 10000), state (32, 512), weights (32, 50)",
+    "8 heads: (32, 50, 256) -> (32, 50, 256)",
+  ],
+)
+def test_the_walkthrough_prints_what_the_texts_print(walk, text):
+  assert text in walk[0]
+
+
+def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
+  _, masked = walk[0].split("last key hidden: ")
+  rows = re.findall(r"\[+(0\.\d+) (0\.\d+) (0\.\d+) (0\.\d+)\]", masked)
+  assert [row[3] for row in rows] == ["0.000"] * 3
+  np.testing.assert_allclose(np.array(rows, dtype=float).sum(axis=1), 1.0, atol=0.003)
+  assert walk[0].count("sums of the rows: [1. 1. 1.]") == 2
+
+
+def test_the_walkthrough_finds_no_difference_between_single_and_stacked_heads(walk):
+  (difference,) = re.findall(r"largest difference: (\S+)", walk[0])
+  assert float(difference) < 1e-4
+
+
+def test_the_walkthrough_saves_the_heat_maps_it_names(walk):
+  names = re.findall(r"heat-map: (\S+)", walk[0])
+  assert sorted(map(pathlib.Path, names)) == sorted(walk[1].iterdir())
+  assert len(names) == 3
+  assert all(pathlib.Path(name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for name in names)
+
+
+@pytest.mark.parametrize(
+  ("argument", "message"),
+  [
+    ("--figure=maps", "Unknown command line flag 'figure'"),
+    ("maps", "got 'maps'"),
+    ("--figures=", "--figures must name a folder, got none"),
+    ("--figures={file}/maps", "{file}/maps: Not a directory"),
+  ],
+)
+def test_a_mistake_ends_in_one_line(tmp_path, argument, message):
+  file = tmp_path / "file"
+  file.touch()
+  finished = scripts.run("walkthrough", argument.format(file=file))
+  assert (finished.code, finished.output, finished.errors.count("\n")) == (2, "", 1)
+  assert message.format(file=file) in finished.errors
