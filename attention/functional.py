@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from attention.dense import Bias, dense
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, compute_dtype
+from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
 
 IMPLEMENTATIONS = ("auto", "dense")
 
@@ -73,6 +73,10 @@ def attend(
   _check_options(dropout_rate, dropout_rng, implementation)
   dtype = queries.dtype
   queries, keys, values = (array.astype(compute_dtype(dtype)) for array in (queries, keys, values))
+  # A score sees queries and keys of one rank, and has parameters of their dtype.
+  rank = max(queries.ndim, keys.ndim)
+  queries, keys = with_rank(queries, rank), with_rank(keys, rank)
+  score = _with_dtype(score, queries.dtype)
   with jax.default_matmul_precision(_matmul_precision(dtype)):
     attended = dense(
       score,
@@ -287,6 +291,16 @@ def _check_inputs(queries: jax.Array, keys: jax.Array, values: jax.Array) -> Non
       f"got keys {keys.shape}, values {values.shape}"
     )
   broadcast_leading(queries, keys, values, names="queries, keys and values")
+
+
+def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
+  """Returns the score with its floating parameters in the given dtype."""
+
+  def convert(leaf):
+    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return jnp.asarray(leaf, dtype) if is_floating else leaf
+
+  return jax.tree.map(convert, score)
 
 
 def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> None:

@@ -72,7 +72,12 @@ class MultiHeadAttention(nn.Module):
   implementation: str = "auto"
 
   def setup(self):
-    num_key_heads = self.num_key_value_heads or self.num_heads
+    num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
+    if min(self.num_heads, num_key_heads) < 1:
+      raise ValueError(
+        "num_heads and num_key_value_heads must be at least 1, "
+        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
+      )
     if self.width % self.num_heads:
       raise ValueError(
         f"width must be a multiple of num_heads, got width={self.width}, num_heads={self.num_heads}"

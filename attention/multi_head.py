@@ -1,6 +1,7 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from attention.dense import Bias
 from attention.functional import Result, attend
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
-from attention.shapes import check_rank, with_rank
+from attention.shapes import broadcast_leading, check_rank, with_rank
 
 
 @jax.tree_util.register_dataclass
@@ -83,6 +84,12 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
+  check_rank("queries", queries, "[... T D]")
+  check_rank("sources", sources, "[... S D]")
+  if queries.dtype != sources.dtype:
+    got = f"queries {queries.dtype}, sources {sources.dtype}"
+    raise ValueError(f"queries and sources must have one dtype, got {got}")
+  broadcast_leading(queries, sources, names="queries and sources")
   result = attend_heads(
     project_heads(queries, weights.query, weights.query_bias, name="query"),
     project_heads(sources, weights.key, weights.key_bias, name="key"),
@@ -151,8 +158,9 @@ def attend_heads(
   """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
 
   With K < N heads of keys and values, query head n attends to their head n // (N / K).
-  The queries get an axis for the group, over which keys and values broadcast; nothing is copied.
-  Mask, bias and result have N heads all the same.
+  The queries get an axis for the group, over which keys and values broadcast; nothing is copied, unless
+  the score has arrays of its own, which may differ from head to head. Mask, bias and result have N heads
+  all the same.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
@@ -165,14 +173,19 @@ def attend_heads(
       "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
       f"as many, got queries {num_heads}, keys {num_key_heads}, values {values.shape[-3]}"
     )
+  score = ScaledDotProduct() if score is None else score
   grouped = num_key_heads < num_heads
+  if grouped and any(jnp.ndim(leaf) for leaf in jax.tree.leaves(score)):
+    grouped = False
+    keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
   if grouped:
-    queries = _split_heads(queries, num_key_heads, axis=-3)
+    heads = _Heads(num_heads, num_key_heads)
+    queries = heads.split(queries)
     keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
-    mask = None if mask is None else _GroupedMask(as_mask(mask), num_key_heads)
-    bias = None if bias is None else _grouped_bias(bias, num_key_heads)
+    mask = None if mask is None else _GroupedMask(as_mask(mask), heads)
+    bias = None if bias is None else _grouped_bias(bias, heads)
   result = attend(
-    ScaledDotProduct() if score is None else score,
+    score,
     queries,
     keys,
     values,
@@ -194,47 +207,54 @@ def attend_heads(
   return (_join_groups(context, axis=-4), *joined)
 
 
+class _Heads(NamedTuple):
+  """N heads of queries in groups, one for each head of the keys."""
+
+  num_heads: int
+  num_groups: int
+
+  def split(self, array: jax.Array) -> jax.Array:
+    """Returns [... N T X] as [... K G T X]."""
+    shape = self.num_groups, self.num_heads // self.num_groups
+    return array.reshape(*array.shape[:-3], *shape, *array.shape[-2:])
+
+  def split_pairs(self, name: str, array: jax.Array) -> jax.Array:
+    """Returns what broadcasts to [... N T S] as what broadcasts to [... K G T S]."""
+    if array.ndim < 3:
+      return array
+    if array.shape[-3] == 1:
+      return jnp.expand_dims(array, -4)
+    if array.shape[-3] != self.num_heads:
+      raise ValueError(
+        f"{name} must be broadcastable to [... N T S] with N={self.num_heads}, got shape {array.shape}"
+      )
+    return self.split(array)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _GroupedMask(Mask):
   """A mask for [... N T S], for scores [... K G T S] whose N heads are K groups of G."""
 
   mask: Mask
-  num_groups: int = dataclasses.field(metadata={"static": True})
+  heads: _Heads = dataclasses.field(metadata={"static": True})
 
   def tile(self, t, s):
-    return _group_pairs(self.mask.tile(t, s), self.num_groups)
+    return self.heads.split_pairs("mask", self.mask.tile(t, s))
 
   def array(self, T, S):
-    return _group_pairs(self.mask.array(T, S), self.num_groups)
+    return self.heads.split_pairs("mask", self.mask.array(T, S))
 
 
-def _grouped_bias(bias: Bias, num_groups: int) -> Bias:
+def _grouped_bias(bias: Bias, heads: _Heads) -> Bias:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
   if callable(bias):
-    return lambda t, s: _group_pairs(jnp.asarray(bias(t, s)), num_groups)
-  return _group_pairs(bias, num_groups)
-
-
-def _group_pairs(array: jax.Array, num_groups: int) -> jax.Array:
-  """Splits the heads, if the array has them, of [... N T S]."""
-  if array.ndim < 3:
-    return array
-  if array.shape[-3] == 1:
-    return jnp.expand_dims(array, -4)
-  return _split_heads(array, num_groups, axis=-3)
-
-
-def _split_heads(array: jax.Array, num_groups: int, axis: int) -> jax.Array:
-  axis += array.ndim
-  heads = array.shape[axis]
-  if heads % num_groups:
-    raise ValueError(f"heads must be a multiple of {num_groups}, got shape {array.shape}")
-  shape = (*array.shape[:axis], num_groups, heads // num_groups, *array.shape[axis + 1 :])
-  return array.reshape(shape)
+    return lambda t, s: heads.split_pairs("bias", jnp.asarray(bias(t, s)))
+  return heads.split_pairs("bias", bias)
 
 
 def _join_groups(array: jax.Array, axis: int) -> jax.Array:
   """Joins the two axes that start at `axis`."""
   axis += array.ndim
-  return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
+  joined = array.shape[axis] * array.shape[axis + 1]
+  return array.reshape(*array.shape[:axis], joined, *array.shape[axis + 2 :])

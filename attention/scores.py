@@ -18,6 +18,7 @@ score of one's own is a few lines:
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -235,10 +236,11 @@ class Cosine(Score):
 def _unit(vectors: jax.Array) -> jax.Array:
   """Returns the vectors at length 1, and zero vectors as they are, with zero gradient."""
   # The direction does not depend on this scale, so no gradient is lost by stopping it here; without it
-  # the squares of very long or very short vectors leave the range of float32.
+  # the squares of very long or very short vectors leave the range of float32. Its own reciprocal must
+  # stay in that range too.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
   is_zero = largest == 0
-  vectors = vectors / jnp.where(is_zero, 1, largest)
+  vectors = vectors / jnp.where(is_zero, 1, jnp.clip(largest, 1e-36, 1e36))
   squared = jnp.sum(vectors**2, axis=-1, keepdims=True)
   return jnp.where(is_zero, 0, vectors / jnp.sqrt(jnp.where(is_zero, 1, squared)))
 
@@ -273,4 +275,4 @@ def _collapse_leading(array: jax.Array, leading: tuple[int, ...]) -> jax.Array:
   if all(size == 1 for size in array.shape[:-2]):
     return array.reshape(1, *array.shape[-2:])
   array = jnp.broadcast_to(array, (*leading, *array.shape[-2:]))
-  return array.reshape(-1, *array.shape[-2:])
+  return array.reshape(math.prod(leading), *array.shape[-2:])

@@ -29,7 +29,7 @@ def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
 
 def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
   """Returns the dtype for scores, softmax and sums: float32, or float64 for float64."""
-  return jnp.promote_types(dtype, jnp.float32)
+  return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
 
 
 def check_rank(name: str, array: jax.Array, axes: str) -> None:

@@ -38,7 +38,7 @@ class Model:
     encoder: "recurrent" (bidirectional GRU) or "transformer".
     attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "multi_head" or "none".
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
-    width: of the decoder's state, and of the encoder's memory.
+    width: of the decoder's state, of each direction of the recurrent encoder, of the transformer encoder.
     num_layers: of the encoder.
     num_heads: of the transformer encoder, and of the decoder's multi_head attention.
     feed_forward_width: of the transformer encoder.
@@ -70,14 +70,14 @@ class Train:
     validate_every: steps between two validations, each with a checkpoint.
   """
 
-  steps: int = 2000
+  steps: int = 900
   batch_size: int = 128
-  learning_rate: float = 4e-3
+  learning_rate: float = 8e-3
   warmup_steps: int = 100
   clip_norm: float = 1.0
   steps_per_dispatch: int = 10
   log_every: int = 50
-  validate_every: int = 500
+  validate_every: int = 300
 
 
 @dataclasses.dataclass

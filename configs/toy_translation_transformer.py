@@ -10,5 +10,5 @@ def get_config() -> base.Config:
   return dataclasses.replace(
     config,
     model=dataclasses.replace(config.model, encoder="transformer", attention="multi_head", num_layers=2),
-    train=dataclasses.replace(config.train, learning_rate=2e-3),
+    train=dataclasses.replace(config.train, steps=1200, learning_rate=3e-3),
   )

@@ -26,12 +26,12 @@ def make_model(
 def _make_encoder(
   config: base.Model, vocabulary_size: int
 ) -> attention.RecurrentEncoder | attention.TransformerEncoder:
-  """Returns an encoder whose memory has the config's width."""
+  """Returns the encoder that a config describes."""
   if config.encoder == "recurrent":
     return attention.RecurrentEncoder(
       vocabulary_size,
       config.embedding_width,
-      config.width // 2,  # of each of the two directions
+      config.width,
       num_layers=config.num_layers,
       dropout_rate=config.dropout_rate,
     )

@@ -37,8 +37,9 @@ def _rules(config: base.Config) -> Iterator[tuple[str, Any, bool, str]]:
   yield "model.attention", model.attention, is_known, f"one of {', '.join(ATTENTIONS)}"
   for name in ("embedding_width", "width", "num_layers", "num_heads", "feed_forward_width"):
     yield _at_least(f"model.{name}", getattr(model, name), 1)
-  yield "model.width", model.width, model.width % 2 == 0, "even"
-  if "transformer" in model.encoder or model.attention == "multi_head":
+  if model.encoder == "transformer":
+    yield "model.width", model.width, model.width % 2 == 0, "even"
+  if model.encoder == "transformer" or model.attention == "multi_head":
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
   rate = model.dropout_rate
