@@ -53,8 +53,6 @@ def dense(
     dropout_rate: probability of dropping a weight.
     dropout_rng: needed where the rate is not 0.
   """
-  if mask is None and bias is None:  # every query attends to every key: NaN belongs everywhere
-    return _attend(score, queries, keys, values, None, None, dropout_rate, dropout_rng)[0]
   queries, bad_queries = _without_nonfinite(queries)
   keys, bad_keys = _without_nonfinite(keys)
   values, bad_values = _without_nonfinite(values)
@@ -88,6 +86,11 @@ def _attend(
   context = weights . values
   """
   scores = score.tile(score.query_features(queries), score.key_features(keys))
+  T, S = queries.shape[-2], keys.shape[-2]
+  if scores.shape[-2:] != (T, S):
+    raise ValueError(
+      f"{type(score).__name__}.tile must return scores [... T S] with T={T}, S={S}, got shape {scores.shape}"
+    )
   leading = jnp.broadcast_shapes(scores.shape[:-2], values.shape[:-2])
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
   allowed = _mask_array(mask, scores.shape)
@@ -116,11 +119,13 @@ def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
     Weights [... T S] in the dtype of the scores.
 
   Raises:
-    ValueError: if the mask is not boolean or does not broadcast to the scores.
+    ValueError: if the scores are not floating, the mask is not boolean or does not broadcast to them.
 
   >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
   [[1.0, 0.0], [0.0, 0.0]]
   """
+  if not jnp.issubdtype(scores.dtype, jnp.floating):
+    raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   allowed = _mask_array(from_array(mask), scores.shape)
   compute = scores.astype(compute_dtype(scores.dtype))
   return softmax_and_logsumexp(compute, allowed)[0].astype(scores.dtype)
@@ -133,9 +138,8 @@ def softmax_and_logsumexp(scores: jax.Array, allowed: jax.Array) -> tuple[jax.Ar
   # Any shift gives the same result, so none is differentiated; an empty row is not shifted by -inf.
   shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
   exponentials = jnp.exp(scores - shift)
-  total = jnp.sum(exponentials, axis=-1, keepdims=True)
-  is_empty = total == 0
-  total = jnp.where(is_empty, 1, total)
+  is_empty = ~jnp.any(allowed, axis=-1, keepdims=True)
+  total = jnp.where(is_empty, 1, jnp.sum(exponentials, axis=-1, keepdims=True))
   logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(total) + shift)
   return exponentials / total, logsumexp[..., 0]
 

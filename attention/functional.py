@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from attention.dense import Bias, dense
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
+from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
 
 IMPLEMENTATIONS = ("auto", "dense")
 
@@ -69,6 +69,8 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
+  if not isinstance(score, Score):
+    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
   _check_inputs(queries, keys, values)
   _check_options(dropout_rate, dropout_rng, implementation)
   dtype = queries.dtype
@@ -77,7 +79,7 @@ def attend(
   rank = max(queries.ndim, keys.ndim)
   queries, keys = with_rank(queries, rank), with_rank(keys, rank)
   score = _with_dtype(score, queries.dtype)
-  with jax.default_matmul_precision(_matmul_precision(dtype)):
+  with jax.default_matmul_precision(matmul_precision(dtype)):
     attended = dense(
       score,
       queries,
@@ -311,13 +313,3 @@ def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> N
   if implementation not in IMPLEMENTATIONS:
     allowed = ", ".join(IMPLEMENTATIONS)
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
-
-
-def _matmul_precision(dtype: jnp.dtype) -> str | None:
-  """Returns the precision of products: full for full-precision inputs, unless the user has set one.
-
-  By default a GPU or TPU rounds float32 factors to some 10 or 8 bits; half-precision inputs have no more.
-  """
-  is_half = jnp.finfo(dtype).bits < 32
-  chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-  return chosen or ("default" if is_half else "highest")

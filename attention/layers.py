@@ -12,6 +12,7 @@ from attention.masks import Array, Mask
 from attention.multi_head import attend_heads, merge_heads, project_heads
 from attention.recurrent import GRUWeights
 from attention.scores import Additive, Bilinear, ScaledDotProduct, Score
+from attention.shapes import project
 
 kernel_init = nn.initializers.lecun_normal()
 
@@ -244,10 +245,10 @@ class AdditiveAttention(SingleHeadAttention):
     self.score_vector = self.param("score_vector", init, (self.width,))
 
   def project_queries(self, queries):
-    return self.query(queries)
+    return project(self.query, queries)
 
   def project_keys(self, keys):
-    return self.key(keys)
+    return project(self.key, keys)
 
   def score(self, queries, keys):
     return Additive(self.score_vector)
@@ -267,10 +268,10 @@ class DotProductAttention(SingleHeadAttention):
     self.key = nn.Dense(self.width, use_bias=False)
 
   def project_queries(self, queries):
-    return self.query(queries)
+    return project(self.query, queries)
 
   def project_keys(self, keys):
-    return self.key(keys)
+    return project(self.key, keys)
 
   def score(self, queries, keys):
     return ScaledDotProduct()

@@ -319,5 +319,10 @@ def _per_pair(value) -> jax.Array:
 
 def _same_rank(*arrays: jax.Array) -> list[jax.Array]:
   """Puts axes of size 1 in front of the arrays until all have the largest rank."""
-  rank = max(array.ndim for array in arrays)
+  shapes = [array.shape for array in arrays]
+  try:
+    rank = len(jnp.broadcast_shapes(*shapes))
+  except ValueError:
+    got = ", ".join(map(str, shapes))
+    raise ValueError(f"masks that are joined must broadcast, got shapes {got}") from None
   return [with_rank(array, rank) for array in arrays]

@@ -10,7 +10,7 @@ from attention.dense import Bias
 from attention.functional import Result, attend
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, with_rank
+from attention.shapes import broadcast_leading, check_rank, matmul_precision, project, with_rank
 
 
 @jax.tree_util.register_dataclass
@@ -118,12 +118,17 @@ def project_heads(
       f"{name} kernel must have axes [D N H], D the width of its inputs, "
       f"got kernel {kernel.shape}, inputs {inputs.shape}"
     )
-  heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype))
-  if bias is None:
-    return heads
-  if bias.shape != kernel.shape[1:]:
+  if bias is not None and bias.shape != kernel.shape[1:]:
     raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {bias.shape}")
-  return heads + with_rank(bias.astype(inputs.dtype)[:, None, :], heads.ndim)
+
+  def function(inputs):
+    precision = matmul_precision(inputs.dtype)
+    heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype), precision=precision)
+    if bias is None:
+      return heads
+    return heads + with_rank(bias.astype(inputs.dtype)[:, None, :], heads.ndim)
+
+  return project(function, inputs)
 
 
 def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -133,7 +138,8 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
       "output kernel must have axes [N H D], N the number of heads and H their width, "
       f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
     )
-  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel.astype(contexts.dtype))
+  precision = matmul_precision(contexts.dtype)
+  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel.astype(contexts.dtype), precision=precision)
   if bias is None:
     return merged
   if bias.shape != kernel.shape[2:]:

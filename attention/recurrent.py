@@ -98,6 +98,7 @@ def gru(
   is_real = jnp.ones((B, T), bool)
   if lengths is not None:
     is_real = jnp.arange(T)[None, :] < lengths[:, None]
+    inputs = jnp.where(is_real[:, :, None], inputs, 0)  # also for the gradient: 0 * NaN is NaN
 
   def step(state, step_inputs):
     projected, is_real = step_inputs

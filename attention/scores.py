@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
+from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -48,10 +48,11 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
   """
+  precision = matmul_precision(queries.dtype)
   queries, keys = _floating(queries=queries, keys=keys)
   _check_width("keys", keys, queries.shape[-1], "the width of the queries")
   broadcast_leading(queries, keys, names="queries and keys")
-  return jnp.einsum("...TH,...SH->...TS", queries, keys)
+  return jnp.einsum("...TH,...SH->...TS", queries, keys, precision=precision)
 
 
 def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
@@ -111,6 +112,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
   [[6.0]]
   """
+  precision = matmul_precision(queries.dtype)
   queries, keys = _floating(queries=queries, keys=keys)
   check_rank("matrix", matrix, "[... H K]")
   if matrix.shape[-2:] != (queries.shape[-1], keys.shape[-1]):
@@ -119,8 +121,9 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
       f"got matrix {matrix.shape}, queries {queries.shape}, keys {keys.shape}"
     )
   broadcast_leading(queries, keys, matrix, names="queries, keys and matrix")
-  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix.astype(queries.dtype))
-  return jnp.einsum("...TK,...SK->...TS", projected, keys)
+  matrix = matrix.astype(queries.dtype)
+  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=precision)
+  return jnp.einsum("...TK,...SK->...TS", projected, keys, precision=precision)
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -240,7 +243,8 @@ def _unit(vectors: jax.Array) -> jax.Array:
   # stay in that range too.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
   is_zero = largest == 0
-  vectors = vectors / jnp.where(is_zero, 1, jnp.clip(largest, 1e-36, 1e36))
+  smallest = 100 * float(jnp.finfo(vectors.dtype).tiny)
+  vectors = vectors / jnp.where(is_zero, 1, jnp.clip(largest, smallest, 1 / smallest))
   squared = jnp.sum(vectors**2, axis=-1, keepdims=True)
   return jnp.where(is_zero, 0, vectors / jnp.sqrt(jnp.where(is_zero, 1, squared)))
 
@@ -248,6 +252,7 @@ def _unit(vectors: jax.Array) -> jax.Array:
 def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
   factors = jnp.asarray(scale, vectors.dtype)[..., None, None]
+  broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
   rank = max(vectors.ndim, factors.ndim)
   return with_rank(vectors, rank) * with_rank(factors, rank)
 

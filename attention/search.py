@@ -58,7 +58,9 @@ def greedy(
   found = Hypotheses(
     tokens=jnp.full((batch_size, max_length), pad, jnp.int32),
     scores=jnp.zeros((batch_size,), jnp.float32),
-    weights=weights and jnp.zeros((batch_size, max_length, weights.shape[-1]), weights.dtype),
+    weights=None
+    if weights is None
+    else jnp.zeros((batch_size, max_length, weights.shape[-1]), weights.dtype),
   )
 
   def goes_on(carry):

@@ -88,7 +88,7 @@ class Evaluation:
     sentences: sentences of each split at the end, and in `experiments.evaluate`; 0 for all there are.
     validation_sentences: sentences at each validation during training.
     batch_size: sentences decoded at once.
-    max_target_length: words after which a translation is cut.
+    max_target_length: tokens, the end of the sentence included, after which a translation is cut.
   """
 
   sentences: int = 1000

@@ -34,6 +34,8 @@ def _translate(translator: Translator, text: str) -> str:
   """Returns the translation of a text; says which of its words the translator does not know."""
   words = translator.task.tokenize(text)
   if not words:
+    if _FIGURE.value is not None:
+      raise commands.UsageError(f"--text must have at least one word for --figure, got {text!r}")
     return ""
   unknown = translator.task.source_vocabulary.unknown(words)
   if unknown:

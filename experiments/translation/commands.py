@@ -8,8 +8,10 @@ import dataclasses
 import os
 import pathlib
 import re
+import runpy
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -28,8 +30,17 @@ class UsageError(ValueError):
   """Flags that do not go together, told in one line."""
 
 
+# The flags below belong to the script that asks for them, so that its --help tells of them.
+flags.disclaim_key_flags()
+
+
 def define_config(default: str) -> flags.FlagHolder:
-  """Defines --config, a file, and --config.FIELD for each of its fields."""
+  """Defines --config, a file, and --config.FIELD for each of its fields.
+
+  ml_collections reads the file and looks the fields up at once, so mistakes are told here.
+  """
+  _check_file(_config_path(sys.argv[1:], default))
+  _check_fields(sys.argv[1:])
   return config_flags.DEFINE_config_file(
     "config", default, "file with the experiment; any field can be changed: --config.train.steps=100"
   )
@@ -79,7 +90,6 @@ def _run(main: Callable[[], None]) -> None:
 def _parse(arguments: Sequence[str]) -> list[str]:
   """Returns what is left after the flags, the program's name."""
   try:
-    _check_fields(arguments)
     rest = flags.FLAGS(list(arguments))
   except (flags.Error, OSError) as error:
     _fail(str(error))
@@ -88,9 +98,34 @@ def _parse(arguments: Sequence[str]) -> list[str]:
   return rest
 
 
+def _config_path(arguments: Sequence[str], default: str) -> str:
+  """Returns the value of the last --config."""
+  path = default
+  for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+    if argument in ("--config", "-config"):
+      path = following
+    elif argument.startswith(("--config=", "-config=")):
+      path = argument.partition("=")[2]
+  return path
+
+
+def _check_file(path: str) -> None:
+  """Says in one line what is wrong with a file of a config."""
+  if not pathlib.Path(path).is_file():
+    _fail(f"--config must name a file such as configs/toy_translation.py: No such file: {path!r}")
+  try:
+    config = runpy.run_path(path)["get_config"]()
+  except KeyError:
+    _fail(f"{path}: expected a function get_config, got none")
+  except Exception as error:  # whatever a person's file may raise
+    _fail(f"{path}: {type(error).__name__}: {error}")
+  if not isinstance(config, base.Config):
+    _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
+
+
 def _check_fields(arguments: Sequence[str]) -> None:
   """Names the nearest field for a --config.FIELD that does not exist."""
-  for argument in arguments[1:]:
+  for argument in arguments:
     match = re.match(r"--?(?:no)?config\.([^=]*)", argument)
     if match:
       error = _field_error(match.group(1))
@@ -114,7 +149,7 @@ def _field_error(name: str) -> str:
   return ""
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
   """Ends the program with one line."""
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(MISTAKE)

@@ -77,7 +77,7 @@ class Translator:
         batch.sources,
         batch.source_lengths,
         model=self._model,
-        max_length=self._max_target_length + 1,
+        max_length=self._max_target_length,
       )
       found = jax.tree.map(np.asarray, found)
       for row, i in enumerate(chosen):
@@ -127,8 +127,7 @@ class Translator:
     """Cuts what the search returned to the sentence's own lengths."""
     length = tokens.index(END) + 1 if END in tokens else len(tokens)
     cut = None if weights is None else weights[:length, : source_length + 1]
-    words = self.task.target_vocabulary.decode(tokens)[: self._max_target_length]
-    return Translation(words, float(score), cut)
+    return Translation(self.task.target_vocabulary.decode(tokens), float(score), cut)
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -166,7 +165,10 @@ def _decode(
   state, memory = model.apply(variables, sources, source_lengths, method="encode")
 
   def step(state: Any, tokens: jax.Array) -> Any:
-    return model.apply(variables, state, tokens, memory, method="step")
+    outputs: Any = model.apply(variables, state, tokens, memory, method="step")
+    state, logits, weights = outputs
+    # They are no words, and were never seen as targets.
+    return state, logits.at[:, jnp.array([PAD, START])].set(-jnp.inf), weights
 
   return search.greedy(
     step,
@@ -185,7 +187,7 @@ def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.
   outputs: Any = model.apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
   logits, weights = outputs
   losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-  return jnp.sum(losses * (batch.targets != PAD), axis=-1), weights
+  return jnp.sum(jnp.where(batch.targets != PAD, losses, 0.0), axis=-1), weights
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:

@@ -49,6 +49,8 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
   task = make_task(config, workdir.read_vocabularies(folder))
   first_batch = task.training_batch(0)
   validation = task.examples("validation", config.evaluation.validation_sentences)
+  for split in task.splits:
+    task.examples(split, 1)  # a mistake in a file is told now, not after the training
   workdir.write_config(folder, config)
   workdir.write_vocabularies(folder, (task.source_vocabulary, task.target_vocabulary))
   model = make_task_model(config, task)

@@ -54,7 +54,7 @@ def table(results: Results) -> str:
 
 
 def show_translations(translator: Translator) -> None:
-  """Prints some translations of the last split but the true ones only where they differ."""
+  """Prints some translations, and the true ones where they differ."""
   examples = _shown_examples(translator)
   translations = translator.translate([example.source for example in examples])
   for example, translation in zip(examples, translations, strict=True):
@@ -93,7 +93,7 @@ _END = "</s>"  # how the end of a sentence is written in pictures
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
-  """Returns the longest of the first sentences of the last split: the interesting ones."""
+  """Returns the longest of the first sentences of the first split: the interesting ones."""
   examples = translator.task.examples(translator.task.splits[0], 20 * _SHOWN)
   by_length = sorted(examples, key=lambda example: -len(example.source))
   return by_length[:_SHOWN]

@@ -28,7 +28,11 @@ def _rules(config: base.Config) -> Iterator[tuple[str, Any, bool, str]]:
   yield "data.task", data.task, data.task in TASKS, f"one of {', '.join(TASKS)}"
   yield _at_least("data.min_count", data.min_count, 1)
   yield _at_least("data.max_length", data.max_length, 1)
-  if data.task == "parallel_text":
+  if data.task != "parallel_text":
+    for name in ("train", "validation", "test"):
+      path = getattr(data, name)
+      yield f"data.{name}", path, not path, f"empty for config.data.task={data.task}"
+  else:
     for name in ("train", "validation"):
       path = getattr(data, name)
       yield f"data.{name}", path, bool(path), "the path of a file: source TAB target, one pair a line"

@@ -110,7 +110,7 @@ class ToyTranslation:
 
   def examples(self, split: str, count: int) -> list[Example]:
     if not count:
-      raise ValueError("toy_translation has endless sentences: their number must be given, got 0")
+      raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
     pairs = (self._pair(split, i) for i in range(count))
     return [Example(*pair, text=self.detokenize(pair.target)) for pair in pairs]
 
@@ -144,6 +144,9 @@ class ParallelText:
     return make_batch(sources, targets, source_length=length, target_length=length)
 
   def examples(self, split: str, count: int) -> list[Example]:
+    allowed = ("train", *self.splits)
+    if split not in allowed:
+      raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
     examples = self._examples(split)
     return examples[:count] if count else examples
 
@@ -170,7 +173,10 @@ class ParallelText:
 
   def _vocabulary(self, side: str) -> Vocabulary:
     sentences = [getattr(example, side) for example in self._examples("train")]
-    return Vocabulary.build(sentences, min_count=self._config.data.min_count)
+    try:
+      return Vocabulary.build(sentences, min_count=self._config.data.min_count)
+    except ValueError as error:
+      raise DataError(f"{self._config.data.train}: {error}") from error
 
   @functools.cached_property
   def _training_ids(self) -> list[tuple[list[int], list[int]]]:

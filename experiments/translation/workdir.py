@@ -71,7 +71,10 @@ def read_vocabularies(folder: pathlib.Path) -> Vocabularies | None:
   source, target = _vocabulary_paths(folder)
   if not (source.exists() and target.exists()):
     return None
-  return Vocabulary.load(source), Vocabulary.load(target)
+  try:
+    return Vocabulary.load(source), Vocabulary.load(target)
+  except ValueError as error:
+    raise WorkdirError(str(error)) from error
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -156,9 +159,10 @@ def _from_dict(kind: type, values: dict[str, Any]) -> Any:
   if set(values) != names:
     raise ValueError(f"fields must be {sorted(names)}, got {sorted(values)}")
   default = kind()
-  return kind(
-    **{
-      name: _from_dict(type(getattr(default, name)), value) if isinstance(value, dict) else value
-      for name, value in values.items()
-    }
-  )
+  fields = {}
+  for name, value in values.items():
+    expected = type(getattr(default, name))
+    if dataclasses.is_dataclass(expected) != isinstance(value, dict):
+      raise ValueError(f"{name} must be of type {expected.__name__}, got {value!r}")
+    fields[name] = _from_dict(expected, value) if isinstance(value, dict) else value
+  return kind(**fields)

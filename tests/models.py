@@ -1,0 +1,177 @@
+"""Layers and models in float64 NumPy, from the parameters of the Flax modules, one sentence at a time.
+
+Nothing here knows padding: a sentence comes without it. Attention itself is reference.py's.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+
+# Models in float32 are chains of some tens of operations, each right to about 32 roundings.
+MODEL = 1000 * float(np.finfo(np.float32).eps)
+
+MULTI_HEAD_NAMES = ("query", "key", "value", "out")
+
+
+def random_parameters(module, *args, method=None, seed=0):
+  """Returns the module's parameters, all of them random: biases of zero would hide mistakes."""
+  variables = jax.eval_shape(lambda rng: module.init(rng, *args, method=method), jax.random.key(0))
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(scale=0.4, size=leaf.shape), leaf.dtype), variables)
+
+
+@functools.cache
+def compiled(module, method=None, **options):
+  """Returns the module's `apply` under jit, compiled once for a module and its options."""
+  return jax.jit(functools.partial(module.apply, method=method, **options))
+
+
+def float64(parameters):
+  return jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.float64), parameters)
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def dense(parameters, inputs):
+  return inputs @ parameters["kernel"] + parameters.get("bias", 0.0)
+
+
+def layer_norm(parameters, inputs):
+  centred = inputs - inputs.mean(axis=-1, keepdims=True)
+  deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-6)
+  return centred / deviation * parameters["scale"] + parameters["bias"]
+
+
+def feed_forward(parameters, inputs):
+  hidden = dense(parameters["hidden"], inputs)
+  return dense(parameters["out"], np.where(hidden > 0, hidden, 0.0))
+
+
+def multi_head_fields(parameters):
+  """Returns a layer's kernels and biases, None where it has none, in the order of MultiHeadWeights."""
+  return tuple(parameters[name].get(field) for field in ("kernel", "bias") for name in MULTI_HEAD_NAMES)
+
+
+def self_attention(parameters, inputs, **options):
+  return reference.multi_head_attention(inputs, inputs, multi_head_fields(parameters), **options).context
+
+
+def encoder_layer(parameters, inputs, norm, **options):
+  """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention."""
+  attention, network = parameters["attention"], parameters["feed_forward"]
+  first, second = parameters["LayerNorm_0"], parameters["LayerNorm_1"]
+  if norm == "post":
+    middle = layer_norm(first, inputs + self_attention(attention, inputs, **options))
+    return layer_norm(second, middle + feed_forward(network, middle))
+  middle = inputs + self_attention(attention, layer_norm(first, inputs), **options)
+  return middle + feed_forward(network, layer_norm(second, middle))
+
+
+def gru_step(parameters, state, inputs):
+  """Returns the state [H] after an input [D], gate by gate."""
+  H = state.shape[-1]
+  W_r, W_z, W = (parameters["input"][:, i * H : (i + 1) * H] for i in range(3))
+  U_r, U_z, U = (parameters["recurrent"][:, i * H : (i + 1) * H] for i in range(3))
+  b_r, b_z, b = (parameters["bias"][i * H : (i + 1) * H] for i in range(3))
+  reset = sigmoid(inputs @ W_r + state @ U_r + b_r)
+  update = sigmoid(inputs @ W_z + state @ U_z + b_z)
+  candidate = np.tanh(inputs @ W + b + reset * (state @ U + parameters["recurrent_bias"]))
+  return (1 - update) * candidate + update * state
+
+
+def gru(parameters, state, inputs):
+  """Returns the states [T H] after each of the inputs [T D]."""
+  states = []
+  for step_inputs in inputs:
+    state = gru_step(parameters, state, step_inputs)
+    states.append(state)
+  return np.reshape(states, (len(inputs), *state.shape))
+
+
+def recurrent_encoder(parameters, tokens):
+  """Returns memory [S D] and summary [D] of a sentence."""
+  layer = parameters["embedding"]["embedding"][tokens]
+  for i in range(len(parameters) // 2):
+    forward, backward = parameters[f"forward_{i}"], parameters[f"backward_{i}"]
+    start = np.zeros(forward["recurrent"].shape[0])
+    ahead = gru(forward, start, layer)
+    behind = gru(backward, start, layer[::-1])[::-1]
+    layer = np.concatenate([ahead, behind], axis=-1)
+  return layer, np.concatenate([ahead[-1], behind[0]])
+
+
+def sinusoidal(length, width):
+  encodings = np.zeros((length, width))
+  for t, d in np.ndindex(length, width):
+    angle = t / 10000 ** ((d - d % 2) / width)
+    encodings[t, d] = np.cos(angle) if d % 2 else np.sin(angle)
+  return encodings
+
+
+def transformer_encoder(parameters, tokens, norm):
+  """Returns memory [S D] and summary [D] of a sentence."""
+  embedding = parameters["embedding"]["embedding"]
+  width = embedding.shape[-1]
+  layer = embedding[tokens] * np.sqrt(width) + sinusoidal(len(tokens), width)
+  for i in range(sum(name.startswith("layer_") for name in parameters)):
+    layer = encoder_layer(parameters[f"layer_{i}"], layer, norm)
+  if norm == "pre":
+    layer = layer_norm(parameters["norm"], layer)
+  return layer, layer.mean(axis=0)
+
+
+class Look(NamedTuple):
+  context: np.ndarray  # [D]
+  weights: np.ndarray  # [S]
+
+
+def look_up(kind, parameters, state, memory, summary):
+  """Returns what a decoder's state [H] finds in the memory [S D]."""
+  if kind == "none":
+    return Look(summary, None)
+  queries, parameters = state[None], parameters["look_up"]
+  if kind == "multi_head":
+    result = reference.multi_head_attention(queries, memory, multi_head_fields(parameters))
+    return Look(result.context[0], result.weights.mean(axis=0)[0])
+  if kind == "bilinear":
+    result = reference.attend(reference.bilinear, queries, memory, memory, matrix=parameters["matrix"])
+  else:
+    queries, keys = dense(parameters["query"], queries), dense(parameters["key"], memory)
+    if kind == "additive":
+      result = reference.attend(
+        reference.additive, queries, keys, memory, score_vector=parameters["score_vector"]
+      )
+    else:
+      scale = 1 / np.sqrt(queries.shape[-1])
+      result = reference.attend(reference.dot_product, queries, keys, memory, scale=scale)
+  return Look(result.context[0], result.weights[0])
+
+
+def decoder_start(parameters, summary):
+  return np.tanh(dense(parameters["initial"], summary))
+
+
+def decoder_step(kind, parameters, state, token, memory, summary):
+  """Returns next state [H], logits [V] and weights [S] (Bahdanau et al. 2015, A.2.2)."""
+  context, weights = look_up(kind, parameters, state, memory, summary)
+  embedded = parameters["embedding"]["embedding"][token]
+  state = gru_step(parameters["cell"], state, np.concatenate([embedded, context]))
+  hidden = np.tanh(dense(parameters["readout"], np.concatenate([state, context, embedded])))
+  return state, dense(parameters["logits"], hidden), weights
+
+
+def decoder(kind, parameters, memory, summary, targets):
+  """Returns logits [T V] and weights [T S] (None without attention) for targets [T]."""
+  state = decoder_start(parameters, summary)
+  logits, weights = [], []
+  for token in targets:
+    state, step_logits, step_weights = decoder_step(kind, parameters, state, token, memory, summary)
+    logits.append(step_logits)
+    weights.append(step_weights)
+  return np.stack(logits), None if kind == "none" else np.stack(weights)

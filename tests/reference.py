@@ -1,0 +1,159 @@
+"""Attention in float64 NumPy, one pair at a time: what every engine is measured against.
+
+Nothing here knows JAX. Each function is its paper's formula for a single query and a single key; `attend`
+loops over all pairs and leaves out, rather than hides, the keys that a query may not attend to.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# The axes that belong to one score parameter; what comes before them are leading axes.
+PARAMETER_RANKS = {"scale": 0, "score_vector": 1, "matrix": 2, "temperature": 0}
+
+
+def dot_product(query, key, scale=1.0):
+  """scale * q . k (Luong et al. 2015, "dot"; Vaswani et al. 2017, eq. 1, with scale = 1 / sqrt(H))."""
+  return scale * np.sum(query * key)
+
+
+def additive(query, key, score_vector):
+  """v . tanh(q + k) (Bahdanau et al. 2015, A.1.2)."""
+  return np.sum(score_vector * np.tanh(query + key))
+
+
+def bilinear(query, key, matrix):
+  """q^T M k (Luong et al. 2015, "general")."""
+  return np.sum(query[:, None] * matrix * key[None, :])
+
+
+def cosine(query, key, scale=1.0):
+  """scale * q . k / (|q| |k|) (Graves et al. 2014, eq. 6); 0 if either vector is zero."""
+  norms = np.sqrt(np.sum(query**2)) * np.sqrt(np.sum(key**2))
+  return 0.0 if norms == 0 else scale * np.sum(query * key) / norms
+
+
+def negative_distance(query, key, temperature):
+  """-temperature * |q - k|^2: the score that our imaginary user writes."""
+  return -temperature * np.sum((query - key) ** 2)
+
+
+class Result(NamedTuple):
+  context: np.ndarray  # [... T D]
+  weights: np.ndarray  # [... T S], before dropout
+  logsumexp: np.ndarray  # [... T]
+
+
+def scores(pair_score, queries, keys, **parameters):
+  """Returns [... T S]: `pair_score` of every query with every key."""
+  queries, keys = _float64(queries), _float64(keys)
+  parameters = {name: _float64(parameter) for name, parameter in parameters.items()}
+  leading = _leading(queries, keys, parameters)
+  queries, keys = _expand(queries, leading, 2), _expand(keys, leading, 2)
+  parameters = {
+    name: _expand(parameter, leading, PARAMETER_RANKS[name]) for name, parameter in parameters.items()
+  }
+  result = np.zeros((*leading, queries.shape[-2], keys.shape[-2]))
+  for index in np.ndindex(*leading):
+    own = {name: parameter[index] for name, parameter in parameters.items()}
+    for t, query in enumerate(queries[index]):
+      for s, key in enumerate(keys[index]):
+        result[(*index, t, s)] = pair_score(query, key, **own)
+  return result
+
+
+def attend(pair_score, queries, keys, values, *, mask=True, bias=0.0, factors=1.0, **parameters):
+  """Returns the Result of attention; `factors` [... T S] stand for dropout: they multiply the weights."""
+  values = _float64(values)
+  raw = scores(pair_score, queries, keys, **parameters)
+  leading = np.broadcast_shapes(raw.shape[:-2], values.shape[:-2])
+  T, S = raw.shape[-2:]
+  raw, values = _expand(raw, leading, 2), _expand(values, leading, 2)
+  mask = np.broadcast_to(mask, (*leading, T, S))
+  bias = np.broadcast_to(_float64(bias), (*leading, T, S))
+  factors = np.broadcast_to(factors, (*leading, T, S))
+  result = Result(
+    context=np.zeros((*leading, T, values.shape[-1])),
+    weights=np.zeros((*leading, T, S)),
+    logsumexp=np.full((*leading, T), -np.inf),
+  )
+  for row in np.ndindex(*leading, T):
+    attended = [s for s in range(S) if mask[row][s] and bias[row][s] != -np.inf]
+    if not attended:
+      continue
+    logits = raw[row][attended] + bias[row][attended]
+    exponentials = np.exp(logits - logits.max())
+    result.logsumexp[row] = logits.max() + np.log(exponentials.sum())
+    result.weights[row][attended] = exponentials / exponentials.sum()
+    for s in attended:
+      result.context[row] += result.weights[row][s] * factors[row][s] * values[row[:-1]][s]
+  return result
+
+
+def multi_head_attention(queries, sources, weights, *, mask=True, bias=0.0):
+  """Returns the Result of multi-head attention, one head after the other (Vaswani et al. 2017, 3.2.2).
+
+  `weights` has the fields of attention.MultiHeadWeights. Heads share a key/value head in consecutive groups
+  (Ainslie et al. 2023, arXiv:2305.13245). The Result's context is [... T D], its weights are [... N T S].
+  """
+  query, key, value, output = map(_float64, weights[:4])
+  query_bias, key_bias, value_bias, output_bias = (
+    0.0 if term is None else _float64(term) for term in weights[4:]
+  )
+  N, H = query.shape[1:]
+  group = N // key.shape[1]
+  queries, sources = _float64(queries), _float64(sources)
+  leading = np.broadcast_shapes(queries.shape[:-2], sources.shape[:-2])
+  pairs = (*leading, N, queries.shape[-2], sources.shape[-2])
+  mask, bias = np.broadcast_to(mask, pairs), np.broadcast_to(_float64(bias), pairs)
+  heads = []
+  for n in range(N):
+    k = n // group
+    heads.append(
+      attend(
+        dot_product,
+        queries @ query[:, n] + np.broadcast_to(query_bias, (N, H))[n],
+        sources @ key[:, k] + np.broadcast_to(key_bias, key.shape[1:])[k],
+        sources @ value[:, k] + np.broadcast_to(value_bias, value.shape[1:])[k],
+        mask=mask[..., n, :, :],
+        bias=bias[..., n, :, :],
+        scale=1 / np.sqrt(H),
+      )
+    )
+  return Result(
+    context=sum(head.context @ output[n] for n, head in enumerate(heads)) + output_bias,
+    weights=np.stack([head.weights for head in heads], axis=-3),
+    logsumexp=np.stack([head.logsumexp for head in heads], axis=-2),
+  )
+
+
+def derivative(function, x, direction, step=1e-5):
+  """Returns the derivative of `function` at array `x` along `direction`, by central differences."""
+  x, direction = _float64(x), _float64(direction)
+  ahead, behind = function(x + step * direction), function(x - step * direction)
+  return (ahead - behind) / (2 * step)
+
+
+def gradient(function, x):
+  """Returns d function / d x for every element of array `x`, stacked as the last axes."""
+  x = _float64(x)
+  slopes = []
+  for index in np.ndindex(*x.shape):
+    direction = np.zeros_like(x)
+    direction[index] = 1.0
+    slopes.append(derivative(function, x, direction))
+  return np.moveaxis(np.reshape(slopes, (*x.shape, *np.shape(slopes[0]))), range(x.ndim), range(-x.ndim, 0))
+
+
+def _float64(array):
+  return np.asarray(array).astype(np.float64)
+
+
+def _leading(queries, keys, parameters):
+  shapes = [p.shape[: p.ndim - PARAMETER_RANKS[name]] for name, p in parameters.items()]
+  return np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], *shapes)
+
+
+def _expand(array, leading, rank):
+  """Broadcasts all but the last `rank` axes to `leading`."""
+  return np.broadcast_to(array, (*leading, *array.shape[array.ndim - rank :]))

@@ -1,0 +1,99 @@
+"""Runs scripts as a person does, `python -m experiments.NAME`, but imports what they share only once.
+
+Each script has a process of its own, forked from a server that has imported JAX and not used it yet. What is
+compiled can be kept in a folder, so that the same program is compiled once.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import runpy
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["experiments.translation.commands", "experiments.translation.report"])
+
+
+class Finished(NamedTuple):
+  code: int
+  output: str
+  errors: str
+
+
+class Running(NamedTuple):
+  process: multiprocessing.Process
+  folder: pathlib.Path  # where what it prints goes
+
+  def output(self):
+    return (self.folder / "output").read_text("utf-8")
+
+  def wait_for(self, text, seconds=120):
+    """Returns once the script has printed a text."""
+    end = time.monotonic() + seconds
+    while text not in self.output():
+      if not self.process.is_alive() or time.monotonic() > end:
+        errors = (self.folder / "errors").read_text("utf-8")
+        raise TimeoutError(f"{text!r} was never printed:\n{self.output()}\n{errors}")
+      time.sleep(0.01)
+
+  def finish(self, seconds=300):
+    """Returns what the script did, once it has ended."""
+    self.process.join(seconds)
+    if self.process.is_alive():
+      raise TimeoutError(f"the script went on for {seconds} s:\n{self.output()}")
+    return Finished(self.process.exitcode, self.output(), (self.folder / "errors").read_text("utf-8"))
+
+
+def run(script, *flags, lines="", cache=None):
+  """Returns what a script did with flags, and lines on its standard input."""
+  with start(script, *flags, lines=lines, cache=cache) as running:
+    return running.finish()
+
+
+@contextlib.contextmanager
+def start(script, *flags, lines="", cache=None):
+  """Gives a script that is running."""
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    (folder / "input").write_text(lines, "utf-8")
+    (folder / "output").touch()
+    (folder / "errors").touch()
+    process = _SERVER.Process(target=_run, args=(script, flags, folder, cache))
+    process.start()
+    try:
+      yield Running(process, folder)
+    finally:
+      process.kill()
+      process.join()
+
+
+def compilation_cache(folder):
+  """Returns JAX's options that keep all that is compiled."""
+  return {
+    "jax_compilation_cache_dir": str(folder),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+  }
+
+
+def _run(script, flags, folder, cache):
+  """Becomes the script: its standard streams, its arguments, its directory."""
+  for number, name in enumerate(("input", "output", "errors")):
+    stream = os.open(folder / name, os.O_RDWR)
+    os.dup2(stream, number)
+    os.close(stream)
+  sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (multiprocessing has closed it)
+  os.chdir(ROOT)
+  if cache is not None:
+    import jax
+
+    for name, value in compilation_cache(cache).items():
+      jax.config.update(name, value)
+  sys.argv = [script, *flags]
+  runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)

@@ -1,0 +1,240 @@
+"""Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
+
+import pytest
+import scripts
+
+from configs import base
+from experiments.translation import workdir
+
+TRAIN_FIELDS = (
+  "steps, batch_size, learning_rate, warmup_steps, clip_norm, steps_per_dispatch, log_every, validate_every"
+)
+
+
+def _tree(folder):
+  """Returns every file under a folder with its content."""
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _mistake(script, *flags):
+  """Returns the one line that a script ends with."""
+  finished = scripts.run(script, *flags)
+  assert finished.code == 2, finished
+  assert finished.output == ""
+  assert finished.errors.startswith("error: ")
+  assert finished.errors.count("\n") == 1
+  assert finished.errors.endswith("\n")
+  return finished.errors[len("error: ") : -1]
+
+
+def _train_mistake(tmp_path, *flags):
+  folder = tmp_path / "run"
+  line = _mistake("train", f"--workdir={folder}", *flags)
+  assert not folder.exists()
+  return line
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    (
+      "--config.train.step=3",
+      f"config has no field 'train.step'; allowed are {TRAIN_FIELDS}; did you mean 'steps'?",
+    ),
+    ("--config.train.stepss=3", "did you mean 'steps'?"),
+    ("--config.modle.width=3", "did you mean 'model'?"),
+    ("--config.sed=3", "did you mean 'seed'?"),
+    ("--noconfig.data.lowercas", "did you mean 'lowercase'?"),
+    ("--config.seed.x=3", "config has no field 'seed.x'"),
+    ("--config.train=3", f"config.train is a group of fields: {TRAIN_FIELDS}"),
+  ],
+)
+def test_a_wrong_field_names_the_nearest(tmp_path, flag, line):
+  assert line in _train_mistake(tmp_path, flag)
+
+
+@pytest.mark.parametrize(
+  ("flag", "value"),
+  [
+    ("--config.train.steps", "abc"),
+    ("--config.train.steps", "1.5"),
+    ("--config.train.learning_rate", "fast"),
+    ("--config.data.lowercase", "maybe"),
+  ],
+)
+def test_a_wrong_type_names_the_flag_and_what_came(tmp_path, flag, value):
+  line = _train_mistake(tmp_path, f"{flag}={value}")
+  assert flag in line
+  assert repr(value) in line
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--config.train.steps=-1", "config.train.steps must be at least 1, got -1"),
+    (
+      "--config.model.encoder=lstm",
+      "config.model.encoder must be one of recurrent, transformer, got 'lstm'",
+    ),
+    ("--config.model.width=0", "config.model.width must be at least 1, got 0"),
+    ("--config.train.learning_rate=nan", "config.train.learning_rate must be positive, got nan"),
+  ],
+)
+def test_an_impossible_value_names_the_field_and_what_is_allowed(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, flag) == line
+
+
+def test_a_config_file_that_is_not_there_is_named(tmp_path):
+  line = _train_mistake(tmp_path, "--config=configs/nothing.py")
+  assert "configs/nothing.py" in line
+  assert "No such file" in line
+
+
+@pytest.mark.parametrize(
+  "text", ["steps: 3\nencoder = {\n", "x = 1\n", "1 / 0\n", "def get_config(): return 3\n"]
+)
+def test_a_file_that_is_no_config_is_named(tmp_path, text):
+  path = tmp_path / "mine.py"
+  path.write_text(text, "utf-8")
+  assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
+
+
+def test_an_unknown_flag_is_named(tmp_path):
+  assert "'wokdir'" in _train_mistake(tmp_path, "--wokdir=x")
+
+
+def test_an_argument_that_is_no_flag_is_named(tmp_path):
+  line = _train_mistake(tmp_path, "configs/toy_translation.py")
+  assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
+
+
+def test_parallel_text_needs_its_files(tmp_path):
+  config = "--config=configs/parallel_text.py"
+  assert _train_mistake(tmp_path, config).startswith("config.data.train must be the path of a file")
+  line = _train_mistake(tmp_path, config, "--config.data.train=a.tsv")
+  assert line.startswith("config.data.validation must be the path of a file")
+
+
+def _data_flags(train, validation, test=""):
+  return (
+    "--config=configs/parallel_text.py",
+    f"--config.data.train={train}",
+    f"--config.data.validation={validation}",
+    f"--config.data.test={test}",
+    "--config.data.min_count=1",
+    # If a mistake goes unseen, at least the training is short.
+    "--config.model.width=2",
+    "--config.model.embedding_width=1",
+    "--config.train.steps=1",
+  )
+
+
+def test_each_data_file_that_is_not_there_is_named(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  missing = tmp_path / "nothing.tsv"
+  for paths in ((missing, good), (good, missing), (good, good, missing)):
+    assert str(missing) in _train_mistake(tmp_path, *_data_flags(*paths))
+
+
+def test_a_malformed_line_is_named_with_its_file(tmp_path):
+  bad = tmp_path / "bad.tsv"
+  bad.write_text("a b\tx y\nno tab here\n", "utf-8")
+  assert _train_mistake(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
+
+
+def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  flags = (*_data_flags(good, good), "--config.data.min_count=9")
+  assert "min_count" in _train_mistake(tmp_path, *flags)
+
+
+def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
+  workdir.write_config(tmp_path, base.Config())
+  before = _tree(tmp_path)
+  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
+  assert f"train.steps {base.Train().steps} (here 7)" in line
+  assert "seed 0 (here 3)" in line
+  assert "batch_size" not in line
+  assert _tree(tmp_path) == before
+
+
+def test_a_workdir_that_is_a_file_is_named(tmp_path):
+  path = tmp_path / "file"
+  path.write_text("mine", "utf-8")
+  for script in ("train", "evaluate"):
+    assert str(path) in _mistake(script, f"--workdir={path}")
+  assert path.read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
+  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path} holds no run")
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
+  workdir.write_config(tmp_path, base.Config())
+  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path} holds no checkpoint yet")
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate"])
+def test_a_workdir_must_be_named(script):
+  assert _mistake(script, "--workdir=") == "--workdir must name the folder of a run, got none"
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--figure=map.png"], "--figure draws the attention of one --text, got no --text"),
+    (["--figure=map.jpg", "--text=a"], "--figure must end in .png, got 'map.jpg'"),
+  ],
+)
+def test_a_figure_needs_a_text_and_the_name_of_a_png(tmp_path, flags, line):
+  assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
+
+
+def test_a_number_of_sentences_must_not_be_negative(tmp_path):
+  assert "--sentences=-1" in _mistake("evaluate", f"--workdir={tmp_path}", "--sentences=-1")
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    ([], "--output must name the file to write, got none"),
+    (["--count=0"], "--count=0"),
+    (["--split=training"], "train|validation|test|length|composition"),
+    (["--config.train.stepz=3"], "did you mean 'steps'?"),
+  ],
+)
+def test_mistakes_in_an_export(tmp_path, flags, line):
+  output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
+  assert line in _mistake("export_data", *flags, *output)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_cannot_be_written_names_the_file(tmp_path):
+  for path in (tmp_path, tmp_path / "nothing" / "pairs.tsv"):
+    assert str(path) in _mistake("export_data", "--count=3", f"--output={path}")
+
+
+@pytest.mark.parametrize("split", ["test", "length"])
+def test_a_split_that_the_task_does_not_have_is_named(tmp_path, split):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  flags = (*_data_flags(good, good), f"--split={split}", f"--output={tmp_path / 'pairs.tsv'}")
+  assert split in _mistake("export_data", *flags)
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
+def test_help_explains_the_script_and_all_its_flags(script):
+  finished = scripts.run(script, "--help")
+  assert f"python -m experiments.{script}" in finished.output
+  expected = ["--output"] if script == "export_data" else ["--workdir"]
+  expected += ["--config"] if script in ("train", "export_data") else []
+  for flag in expected:
+    assert f"{flag}:" in finished.output

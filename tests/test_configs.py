@@ -1,0 +1,113 @@
+"""Tests of configs/: every file of it, also those to come."""
+
+import dataclasses
+import importlib
+import pathlib
+
+import pytest
+
+from configs import base
+from experiments.translation.models import make_model
+from experiments.translation.settings import check_config
+
+FOLDER = pathlib.Path(base.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "base"))
+
+# What each is about, and the other fields in which it may differ from configs/base.py.
+MEANING = {
+  "toy_translation": {},
+  "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
+  "toy_translation_fixed_context": {"model.attention": "none"},
+  "parallel_text": {"data.task": "parallel_text"},
+}
+TRAIN = {f"train.{field.name}" for field in dataclasses.fields(base.Train)}
+SIZES = {"model.embedding_width", "model.width", "model.num_layers", "model.dropout_rate"}
+OTHERS = {
+  "toy_translation": set(),
+  "toy_translation_transformer": {*TRAIN, "model.num_layers"},
+  "toy_translation_fixed_context": set(),
+  "parallel_text": {*TRAIN, *SIZES, "evaluation.sentences"},
+}
+
+
+def _module(name):
+  return importlib.import_module(f"configs.{name}")
+
+
+def _fields(config):
+  """Returns {"train.steps": 2000, ...}."""
+  groups = dataclasses.asdict(config)
+  seed = {"seed": groups.pop("seed")}
+  return seed | {
+    f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()
+  }
+
+
+def _with_paths(config):
+  if config.data.task == "parallel_text":
+    config.data.train, config.data.validation = "train.tsv", "validation.tsv"
+  return config
+
+
+def test_the_four_configs_are_there():
+  assert set(MEANING) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_is_possible(name):
+  check_config(_with_paths(_module(name).get_config()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_builds_a_model(name):
+  config = _module(name).get_config()
+  model = make_model(config.model, source_vocabulary_size=11, target_vocabulary_size=13)
+  assert model.decoder.width == config.model.width
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_is_fresh_at_each_call(name):
+  first, second = _module(name).get_config(), _module(name).get_config()
+  assert first == second
+  for group in ("data", "model", "train", "evaluation"):
+    assert getattr(first, group) is not getattr(second, group)
+
+
+@pytest.mark.parametrize("name", MEANING)
+def test_a_config_differs_from_the_defaults_in_what_it_is_about(name):
+  defaults, fields = _fields(base.Config()), _fields(_module(name).get_config())
+  differing = {field: value for field, value in fields.items() if value != defaults[field]}
+  assert MEANING[name].items() <= differing.items()
+  assert set(differing) <= set(MEANING[name]) | OTHERS[name]
+
+
+@pytest.mark.parametrize("name", ["toy_translation", "toy_translation_fixed_context"])
+def test_the_baseline_is_trained_as_the_toy_translator_is(name):
+  assert _module(name).get_config().train == base.Train()
+
+
+def test_the_names_that_scripts_rely_on_are_fields():
+  assert set(_fields(base.Config())) >= {
+    "seed",
+    "train.steps",
+    "train.batch_size",
+    "train.learning_rate",
+    "model.encoder",
+    "model.attention",
+    "data.train",
+    "data.validation",
+  }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_of_a_config_gives_the_command(name):
+  # The name of the file, so that a copied config does not give the command of its model.
+  assert f"python -m experiments.train --config=configs/{name}.py" in _module(name).__doc__
+
+
+@pytest.mark.parametrize(
+  "kind", [base.Data, base.Model, base.Train, base.Evaluation], ids=lambda kind: kind.__name__
+)
+def test_every_field_is_explained(kind):
+  explained = {line.split(":")[0].strip() for line in kind.__doc__.splitlines() if ":" in line}
+  assert {field.name for field in dataclasses.fields(kind)} <= explained

@@ -1,0 +1,300 @@
+"""Point 11 of the contract of attention: a mistake is a ValueError, at trace time, that helps.
+
+It names the argument, what is allowed, and what came, with the sizes. Each test lists words that must be
+there; a plural will do.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import DIMS, NegativeDistance
+
+import attention
+from attention import masks
+
+# T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
+QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
+KEYS = jax.ShapeDtypeStruct(DIMS["BSH"], jnp.float32)
+VALUES = jax.ShapeDtypeStruct(DIMS["BSD"], jnp.float32)
+
+
+def zeros(*shape, dtype=jnp.float32):
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def assert_error_says(words, function, *arguments):
+  """Asserts that tracing alone, with abstract arguments, raises a ValueError with all these words in it."""
+  with pytest.raises(ValueError) as caught:
+    jax.eval_shape(function, *arguments)
+  message = str(caught.value)
+  missing = [word for word in words.split() if not re.search(rf"(?<!\w){re.escape(word)}s?(?!\w)", message)]
+  assert not missing, f"no {missing} in {message!r}"
+
+
+NAMED = {
+  "scaled_dot_product": attention.scaled_dot_product_attention,
+  "additive": lambda q, k, v, **options: attention.additive_attention(
+    q, k, v, np.ones(q.shape[-1:]), **options
+  ),
+  "bilinear": lambda q, k, v, **options: attention.bilinear_attention(
+    q, k, v, np.ones(q.shape[-1:] + k.shape[-1:]), **options
+  ),
+  "cosine": attention.cosine_attention,
+  "user_defined": lambda q, k, v, **options: attention.attend(
+    NegativeDistance(np.ones(())), q, k, v, **options
+  ),
+}
+named = pytest.mark.parametrize("function", NAMED.values(), ids=NAMED)
+
+INPUTS = {
+  "queries_without_positions": ((zeros(11), KEYS, VALUES), "queries T H 11"),
+  "keys_without_positions": ((QUERIES, zeros(11), VALUES), "keys S H 11"),
+  "values_without_positions": ((QUERIES, KEYS, zeros(13)), "values S D 13"),
+  "other_values_than_keys": ((QUERIES, KEYS, zeros(2, 23, 13)), "keys values S 5 23"),
+  "leading_axes": ((QUERIES, zeros(29, 5, 11), zeros(29, 5, 13)), "queries keys values 2 29"),
+  "leading_axes_of_values": ((QUERIES, KEYS, zeros(29, 5, 13)), "queries keys values 2 29"),
+  "dtype_of_keys": (
+    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16), VALUES),
+    "queries keys values dtype float32 bfloat16",
+  ),
+  "dtype_of_values": (
+    (QUERIES, KEYS, zeros(2, 5, 13, dtype=jnp.float16)),
+    "queries keys values dtype float32 float16",
+  ),
+  "integers": (
+    tuple(zeros(*array.shape, dtype=jnp.int32) for array in (QUERIES, KEYS, VALUES)),
+    "queries keys values floating int32",
+  ),
+  "complex_numbers": (
+    tuple(zeros(*array.shape, dtype=jnp.complex64) for array in (QUERIES, KEYS, VALUES)),
+    "queries keys values floating complex64",
+  ),
+}
+
+
+@named
+@pytest.mark.parametrize(("arguments", "words"), INPUTS.values(), ids=INPUTS)
+def test_inputs_that_do_not_fit_are_an_error(function, arguments, words):
+  assert_error_says(words, function, *arguments)
+
+
+OPTIONS = {
+  "mask_of_other_targets": ({"mask": np.ones((23, 5), bool)}, "mask T S 3 5 23"),
+  "mask_of_other_sources": ({"mask": np.ones((3, 29), bool)}, "mask T S 3 5 29"),
+  "mask_of_another_batch": ({"mask": np.ones((29, 3, 5), bool)}, "mask T S 2 3 5 29"),
+  "mask_that_adds_axes": ({"mask": np.ones((7, 2, 3, 5), bool)}, "mask T S 2 3 5 7"),
+  "mask_that_adds_an_axis_of_one": ({"mask": np.ones((1, 2, 3, 5), bool)}, "mask T S 1 2 3 5"),
+  "mask_of_floats": ({"mask": np.ones((3, 5), np.float32)}, "mask boolean float32 bias"),
+  "mask_of_integers": ({"mask": np.ones((3, 5), np.int32)}, "mask boolean int32 bias"),
+  "lengths_of_another_batch": (
+    {"mask": masks.lengths(source=np.arange(29))},
+    "mask T S 2 3 5 29",
+  ),
+  "lengths_that_add_axes": (
+    {"mask": masks.lengths(source=np.ones((7, 1), int))},
+    "mask T S 2 3 5 7",
+  ),
+  "segments_of_other_targets": (
+    {"mask": masks.segments(target=np.arange(23), source=np.arange(5))},
+    "target 3 23",
+  ),
+  "segments_of_other_sources": (
+    {"mask": masks.segments(target=np.arange(3), source=np.arange(29))},
+    "source 5 29",
+  ),
+  "joined_array_of_other_sources": (
+    {"mask": masks.causal() & masks.from_array(np.ones((3, 29), bool))},
+    "mask T S 3 5 29",
+  ),
+  "bias_of_other_targets": ({"bias": np.ones((23, 5), np.float32)}, "bias T S 3 5 23"),
+  "bias_of_another_batch": ({"bias": np.ones((29, 1, 1), np.float32)}, "bias T S 2 3 5 29"),
+  "bias_that_adds_axes": ({"bias": np.ones((7, 1, 1, 1), np.float32)}, "bias T S 2 3 5 7"),
+  "bias_that_adds_an_axis_of_one": (
+    {"bias": np.ones((1, 2, 3, 5), np.float32)},
+    "bias T S 1 2 3 5",
+  ),
+  "bias_of_booleans": ({"bias": np.ones((3, 5), bool)}, "bias floating bool mask"),
+  "bias_function_of_another_shape": (
+    {"bias": lambda t, s: np.ones((3, 29))},
+    "bias T S 3 5 29",
+  ),
+  "dropout_rate": (
+    {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)},
+    "dropout_rate 0 1 1.0",
+  ),
+  "dropout_without_rng": ({"dropout_rate": 0.25}, "dropout_rng dropout_rate 0.25 None"),
+  "implementation": ({"implementation": "fast"}, "implementation auto dense fast"),
+}
+
+
+@named
+@pytest.mark.parametrize(("options", "words"), OPTIONS.values(), ids=OPTIONS)
+def test_options_that_do_not_fit_are_an_error(function, options, words):
+  assert_error_says(words, lambda *arguments: function(*arguments, **options), QUERIES, KEYS, VALUES)
+
+
+PARAMETERS = {
+  "dot_product": (
+    attention.scaled_dot_product_attention,
+    (QUERIES, zeros(2, 5, 23), VALUES),
+    "queries keys 11 23",
+  ),
+  "cosine": (attention.cosine_attention, (QUERIES, zeros(2, 5, 23), VALUES), "queries keys 11 23"),
+  "additive_keys": (
+    attention.additive_attention,
+    (QUERIES, zeros(2, 5, 23), VALUES, zeros(11)),
+    "queries keys 11 23",
+  ),
+  "additive_vector": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros(23)),
+    "score_vector 11 23",
+  ),
+  "additive_vector_without_width": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros()),
+    "score_vector A",
+  ),
+  "additive_vectors_of_another_batch": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros(29, 11)),
+    "queries keys score_vector 2 29",
+  ),
+  "bilinear_queries": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(23, 11)),
+    "matrix H K queries keys 11 23",
+  ),
+  "bilinear_keys": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(11, 29)),
+    "matrix H K queries keys 11 29",
+  ),
+  "bilinear_matrix_without_axes": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(11)),
+    "matrix H K 11",
+  ),
+  "bilinear_matrices_of_another_batch": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(29, 11, 11)),
+    "queries keys matrix 2 29",
+  ),
+  "dot_product_scores": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(2, 5, 23)),
+    "queries keys 11 23",
+  ),
+  "dot_product_scores_of_another_batch": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(29, 5, 11)),
+    "queries keys 2 29",
+  ),
+  "dot_product_scores_of_two_dtypes": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16)),
+    "queries keys float32 bfloat16",
+  ),
+  "additive_scores": (
+    attention.additive_scores,
+    (QUERIES, KEYS, zeros(23)),
+    "score_vector 11 23",
+  ),
+  "bilinear_scores": (
+    attention.bilinear_scores,
+    (QUERIES, KEYS, zeros(11, 23)),
+    "matrix 11 23",
+  ),
+  "cosine_scores": (attention.cosine_scores, (QUERIES, zeros(2, 5, 23)), "queries keys 11 23"),
+  "cosine_scores_of_integers": (
+    attention.cosine_scores,
+    (zeros(3, 11, dtype=jnp.int32), zeros(5, 11, dtype=jnp.int32)),
+    "queries floating int32",
+  ),
+  "scale_of_another_batch": (
+    lambda q, k, v, scale: attention.cosine_attention(q, k, v, scale=scale),
+    (QUERIES, KEYS, VALUES, zeros(29)),
+    "scale 29 2",
+  ),
+  "masked_softmax_of_another_shape": (
+    lambda scores: attention.masked_softmax(scores, np.ones((23, 5), bool)),
+    (zeros(3, 5),),
+    "mask 3 5 23",
+  ),
+  "masked_softmax_of_integers": (
+    lambda scores: attention.masked_softmax(scores, np.ones((3, 5), bool)),
+    (zeros(3, 5, dtype=jnp.int32),),
+    "scores floating int32",
+  ),
+}
+
+
+@pytest.mark.parametrize(("function", "arguments", "words"), PARAMETERS.values(), ids=PARAMETERS)
+def test_widths_and_parameters_that_do_not_fit_are_an_error(function, arguments, words):
+  assert_error_says(words, function, *arguments)
+
+
+@pytest.mark.parametrize(
+  "score", ["additive", attention.Cosine, attention.dot_product_scores], ids=["name", "class", "function"]
+)
+def test_what_is_no_score_is_an_error(score):
+  def call(*arguments):
+    return attention.attend(score, *arguments)
+
+  assert_error_says("score Score", call, QUERIES, KEYS, VALUES)
+
+
+class Transposed(attention.Score):
+  """A user's mistake: scores [... S T]."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...ST", query_features, key_features)
+
+
+jax.tree_util.register_static(Transposed)
+
+
+def test_a_users_scores_of_the_wrong_shape_are_an_error():
+  def call(*arguments):
+    return attention.attend(Transposed(), *arguments)
+
+  assert_error_says("Transposed T S 3 5", call, QUERIES, KEYS, VALUES)
+
+
+MASKS = {
+  "from_array_of_floats": (lambda: masks.from_array(np.ones((3, 5))), "boolean float32 bias"),
+  "from_array_of_integers": (
+    lambda: masks.from_array(np.ones((3, 5), np.int32)),
+    "boolean int32 bias",
+  ),
+  "from_array_asked_for_other_pairs": (
+    lambda: masks.from_array(np.ones((3, 29), bool)).array(3, 5),
+    "T S 3 5 29",
+  ),
+  "segments_asked_for_other_pairs": (
+    lambda: masks.segments(target=np.arange(3), source=np.arange(29)).array(3, 5),
+    "source 5 29",
+  ),
+  "segments_of_floats": (
+    lambda: masks.segments(target=np.ones(3), source=np.ones(5)),
+    "target integer float32",
+  ),
+  "lengths_of_floats": (
+    lambda: masks.lengths(source=np.ones(2)),
+    "source integer float32",
+  ),
+  "no_lengths": (lambda: masks.lengths(), "source target"),
+  "joined_with_floats": (lambda: masks.causal() & np.ones((3, 5)), "boolean float32 bias"),
+  "joined_batches": (
+    lambda: (masks.lengths(source=np.arange(7)) & masks.from_array(np.ones((29, 3, 5), bool))).array(3, 5),
+    "7 29",
+  ),
+}
+
+
+@pytest.mark.parametrize(("function", "words"), MASKS.values(), ids=MASKS)
+def test_masks_that_make_no_sense_are_an_error(function, words):
+  assert_error_says(words, function)

@@ -1,0 +1,113 @@
+"""Data goes one way: nothing imports upwards (shared/DESIGN.md, "The house")."""
+
+import ast
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Each module of the library may import those before it. The first have no Flax in them.
+PURE = (
+  "shapes",
+  "masks",
+  "scores",
+  "dropout",
+  "dense",
+  "functional",
+  "multi_head",
+  "positions",
+  "recurrent",
+  "search",
+)
+FLAX = ("layers", "encoders", "decoders", "seq2seq")
+ORDER = (*PURE, *FLAX, "__init__")
+LIBRARIES = {"jax", "flax", "chex", "numpy"}
+# What each part of the house may import of the others.
+PARTS = {
+  "attention": {"attention"},
+  "configs": {"attention", "configs"},
+  "experiments": {"attention", "configs", "experiments"},
+}
+LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
+FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
+
+
+def name_of(path):
+  return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imports(path):
+  """Returns the dotted names that a file imports, wherever in it; none may be relative."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"{path} has a relative import"
+      names |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return names
+
+
+def library_imports(path):
+  """Returns the modules of the library that a file imports; `from attention import masks` is one of masks."""
+  found = set()
+  for name in imports(path):
+    package, *rest = name.split(".")
+    if package == "attention":
+      found.add(rest[0] if rest and rest[0] in ORDER else "__init__")
+  return found
+
+
+def test_the_order_names_every_module_of_the_library():
+  assert {path.stem for path in LIBRARY_FILES} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", LIBRARY_FILES, ids=name_of)
+def test_a_module_of_the_library_imports_only_what_comes_before_it(path):
+  later = set(ORDER[ORDER.index(path.stem) :])
+  assert not library_imports(path) & later
+
+
+@pytest.mark.parametrize("path", LIBRARY_FILES, ids=name_of)
+def test_the_library_needs_four_libraries_and_no_other(path):
+  packages = {name.split(".")[0] for name in imports(path)}
+  assert packages <= LIBRARIES | {"attention"} | sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_pure_functions_import_no_flax(module):
+  packages = {name.split(".")[0] for name in imports(ROOT / "attention" / f"{module}.py")}
+  assert "flax" not in packages
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_part_of_the_house_imports_a_part_above_it(path):
+  packages = {name.split(".")[0] for name in imports(path)}
+  assert packages & {*PARTS, "tests"} <= PARTS[path.relative_to(ROOT).parts[0]]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments" / "translation").rglob("*.py")), ids=name_of)
+def test_what_the_scripts_share_imports_no_script(path):
+  # With `from experiments import translation` the second word is a package, otherwise a script.
+  own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
+  assert all(len(words) > 1 and words[1] == "translation" for words in own)
+
+
+def test_importing_the_library_loads_no_package_that_jax_and_flax_do_not_load():
+  program = f"""
+import json, sys
+import {", ".join(sorted(LIBRARIES))}, flax.linen
+before = set(sys.modules)
+import attention
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+  result = subprocess.run(
+    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+  )
+  packages = {name.split(".")[0] for name in json.loads(result.stdout)}
+  assert "attention" in packages
+  assert packages <= LIBRARIES | {"attention", "jaxlib"} | sys.stdlib_module_names

@@ -1,0 +1,378 @@
+"""Tests of the scripts in experiments/ on one short training run of the toy task, and one on files."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import scripts
+
+from experiments.translation import grammar, workdir
+from experiments.translation.checkpoints import Checkpoints
+from experiments.translation.loop import make_task_model
+from experiments.translation.parallel_text import read_pairs
+from experiments.translation.tasks import make_task
+from experiments.translation.training import init_state, make_optimizer
+
+STEPS = 60
+SIZES = (
+  "--config.model.width=32",
+  "--config.model.embedding_width=16",
+  "--config.evaluation.sentences=20",
+  "--config.evaluation.validation_sentences=10",
+  "--config.evaluation.batch_size=20",
+  "--config.evaluation.max_target_length=20",
+  "--config.train.learning_rate=0.01",
+)
+SMALL = (
+  *SIZES,
+  f"--config.train.steps={STEPS}",
+  "--config.train.batch_size=32",
+  "--config.train.warmup_steps=10",
+  "--config.train.log_every=10",
+  "--config.train.validate_every=20",
+  "--config.model.dropout_rate=0.1",
+)
+SPLITS = ("validation", "test", "length", "composition")
+METRICS = {
+  "sentences",
+  "exact_match",
+  "bleu",
+  "chrf",
+  "token_accuracy",
+  "loss",
+}
+ATTENTION_METRICS = {"alignment_error_rate", "attention_mass"}
+TEXT = "the red cat does not see the zebra"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def run(cache):
+  """Gives `scripts.run` for scripts that must end well, with what they print."""
+
+  def succeed(script, *flags, lines=""):
+    finished = scripts.run(script, *flags, lines=lines, cache=cache)
+    assert finished.code == 0, finished
+    return finished
+
+  return succeed
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, cache):
+  """Gives the folder of a run, and what training printed; Python is started as a person does."""
+  folder = tmp_path_factory.mktemp("runs") / "toy"
+  options = {name.upper(): str(value) for name, value in scripts.compilation_cache(cache).items()}
+  finished = subprocess.run(
+    [sys.executable, "-m", "experiments.train", f"--workdir={folder}", *SMALL],
+    cwd=scripts.ROOT,
+    env=os.environ | options,
+    capture_output=True,
+    encoding="utf-8",
+    check=False,
+  )
+  assert finished.returncode == 0, finished.stderr
+  return folder, finished.stdout
+
+
+def _contents(folder):
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _values(folder, name):
+  """Returns the values of a metric by step."""
+  return {record["step"]: record[name] for record in workdir.read_metrics(folder) if name in record}
+
+
+def _is_png(path):
+  return path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_config_json_holds_the_flags(trained):
+  folder, _ = trained
+  config = json.loads((folder / "config.json").read_text("utf-8"))
+  assert config["seed"] == 0
+  assert config["train"]["steps"] == STEPS
+  assert config["model"]["width"] == 32
+  assert config["model"]["attention"] == "additive"
+
+
+def test_metrics_are_recorded_by_step_and_the_loss_falls(trained):
+  folder, _ = trained
+  losses = _values(folder, "train/loss")
+  assert list(losses) == [10, 20, 30, 40, 50, 60]
+  # At first every one of the 372 words is as likely.
+  assert 5.0 < losses[10] < np.log(372) + 0.2
+  assert losses[60] < losses[10] - 1.0
+  validated = _values(folder, "validation/loss")
+  assert list(validated) == [20, 40, 60]
+  assert validated[60] < validated[20]
+  assert set(_values(folder, "validation/alignment_error_rate")) == {20, 40, 60}
+  assert all(speed > 0 for speed in _values(folder, "train/tokens_per_second").values())
+
+
+def test_tensorboard_has_events(trained):
+  folder, _ = trained
+  (events,) = (folder / "tensorboard").glob("events.out.tfevents.*")
+  content = events.read_bytes()
+  assert b"train/loss" in content
+  assert b"validation/bleu" in content
+
+
+def test_results_map_split_to_metric_to_value(trained):
+  folder, _ = trained
+  results = json.loads((folder / "results.json").read_text("utf-8"))
+  assert tuple(results) == SPLITS
+  for values in results.values():
+    assert set(values) == METRICS | ATTENTION_METRICS
+    assert values["sentences"] == 20
+    assert 0.0 <= values["alignment_error_rate"] <= 1.0
+    assert 0.0 < values["attention_mass"] < 1.0
+
+
+def test_figures_are_drawn(trained):
+  folder, output = trained
+  names = ["attention_0.png", *(f"attention_{i}.png" for i in range(1, 5)), "training_curves.png"]
+  figures = sorted((folder / "figures").iterdir())
+  assert [path.name for path in figures] == names
+  assert all(map(_is_png, figures))
+  assert all(f"wrote {path}" in output for path in figures)
+
+
+def test_training_prints_its_progress_a_table_and_translations(trained):
+  _, output = trained
+  assert f"step 10/{STEPS}, loss " in output
+  assert "tokens/s" in output
+  assert "s left" in output
+  assert f"step {STEPS}, validation: exact match " in output
+  assert [line.split()[0] for line in output.splitlines() if line.startswith(SPLITS)] == list(SPLITS)
+  assert output.count("  source  ") == output.count("  translation  ") == 5
+
+
+def test_the_same_command_again_continues_and_does_not_train(trained, run):
+  folder, _ = trained
+  before = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
+  results = (folder / "results.json").read_bytes()
+  finished = run("train", f"--workdir={folder}", *SMALL)
+  assert f"continuing after step {STEPS} of {STEPS}" in finished.output
+  assert "loss " not in finished.output.split("split ")[0]
+  after = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
+  assert after == before
+  assert (folder / "results.json").read_bytes() == results
+
+
+def test_a_different_config_is_an_error_that_names_the_fields(trained):
+  folder, _ = trained
+  before = _contents(folder)
+  finished = scripts.run("train", f"--workdir={folder}", *SMALL, "--config.train.batch_size=16")
+  assert finished.code == 2
+  assert finished.errors.startswith(f"error: {folder} holds a run with another config: ")
+  assert "train.batch_size 32 (here 16)" in finished.errors
+  assert finished.errors.count("\n") == 1
+  assert "train.steps" not in finished.errors
+  assert _contents(folder) == before
+
+
+def _state(folder):
+  """Returns the newest state of a run."""
+  config = workdir.read_config(folder)
+  task = make_task(config, workdir.read_vocabularies(folder))
+  model, optimizer = make_task_model(config, task), make_optimizer(config.train)
+  batch = task.training_batch(0)
+  like = jax.eval_shape(lambda: init_state(model, optimizer, batch, config.seed))
+  with Checkpoints(folder / "checkpoints") as checkpoints:
+    return checkpoints.restore(like)
+
+
+def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, cache, tmp_path):
+  whole, _ = trained
+  folder = tmp_path / "run"
+  with scripts.start("train", f"--workdir={folder}", *SMALL, cache=cache) as running:
+    running.wait_for(f"step 10/{STEPS}")
+    os.kill(running.process.pid, signal.SIGINT)
+    stopped = running.finish()
+  assert stopped.code == 130
+  assert "the same command continues from there" in stopped.errors
+  step = int(_state(folder).step)
+  assert 0 < step < STEPS
+  assert not (folder / "results.json").exists()
+  # What Ctrl-C leaves can be used.
+  assert len(run("translate", f"--workdir={folder}", f"--text={TEXT}").output.splitlines()) == 1
+  continued = run("train", f"--workdir={folder}", *SMALL)
+  assert f"continuing after step {step} of {STEPS}" in continued.output
+  first, second = _state(whole), _state(folder)
+  assert int(first.step) == int(second.step) == STEPS
+  jax.tree.map(np.testing.assert_array_equal, first, second)
+  assert (folder / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+  assert list(_values(folder, "train/loss")) == list(_values(whole, "train/loss"))
+  assert _values(folder, "validation/loss") == _values(whole, "validation/loss")
+
+
+def test_evaluate_prints_a_table_and_gives_the_results_of_training(trained, run, tmp_path):
+  folder = shutil.copytree(trained[0], tmp_path / "run")
+  results = (folder / "results.json").read_bytes()
+  (folder / "results.json").unlink()
+  header, *rows = run("evaluate", f"--workdir={folder}").output.splitlines()
+  assert set(header.split()) == {"split"} | METRICS | ATTENTION_METRICS
+  assert [row.split()[0] for row in rows] == list(SPLITS)
+  assert (folder / "results.json").read_bytes() == results
+
+
+def test_evaluate_takes_the_number_of_sentences(trained, run, tmp_path):
+  folder = shutil.copytree(trained[0], tmp_path / "run")
+  run("evaluate", f"--workdir={folder}", "--sentences=10")
+  results = json.loads((folder / "results.json").read_text("utf-8"))
+  assert {values["sentences"] for values in results.values()} == {10}
+
+
+def test_evaluate_of_all_endless_sentences_is_a_mistake(trained):
+  before = _contents(trained[0])
+  finished = scripts.run("evaluate", f"--workdir={trained[0]}", "--sentences=0")
+  assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
+  assert _contents(trained[0]) == before
+
+
+def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
+  figure = tmp_path / "map.png"
+  finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--figure={figure}")
+  assert len(finished.output.splitlines()) == 1
+  assert finished.errors == "unknown words: zebra\n"
+  assert _is_png(figure)
+
+
+def test_translate_reads_lines_and_prints_one_for_each(trained, run):
+  known = TEXT.replace("zebra", "cat")
+  finished = run("translate", f"--workdir={trained[0]}", lines=f"{TEXT}\n\n{known}\nthe cat sees\n{known}")
+  assert finished.errors == "unknown words: zebra\n"
+  first, empty, second, third, last = finished.output.split("\n")[:-1]
+  assert empty == ""
+  assert second == last
+  assert first
+  assert third
+
+
+def test_an_empty_text_has_no_figure_and_says_so(trained, tmp_path):
+  figure = tmp_path / "map.png"
+  finished = scripts.run("translate", f"--workdir={trained[0]}", "--text= ", f"--figure={figure}")
+  assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
+
+
+def test_a_figure_that_cannot_be_written_is_named(trained, cache, tmp_path):
+  (tmp_path / "file").write_text("mine", "utf-8")
+  figure = tmp_path / "file" / "map.png"
+  flags = (f"--workdir={trained[0]}", "--text=the cat", f"--figure={figure}")
+  finished = scripts.run("translate", *flags, cache=cache)
+  assert finished.code == 2, finished
+  assert str(tmp_path / "file") in finished.errors
+  assert finished.errors.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, run):
+  """Gives exported sentences: training ones, plain, and validation ones, through gzip."""
+  folder = tmp_path_factory.mktemp("exported")
+  train, validation = folder / "train.tsv", folder / "validation.tsv.gz"
+  flags = ("--config.seed=5",)
+  finished = run("export_data", *flags, "--count=50", f"--output={train}")
+  assert finished.output == f"wrote 50 pairs to {train}\n"
+  run("export_data", *flags, "--split=validation", "--count=10", f"--output={validation}")
+  return train, validation
+
+
+def test_exported_sentences_are_those_of_the_task(exported):
+  for path, split, count in zip(exported, ("train", "validation"), (50, 10), strict=True):
+    pairs = read_pairs(path)
+    assert len(pairs) == count
+    for index, pair in enumerate(pairs):
+      source, target, alignment = grammar.pair(seed=5, split=split, index=index)
+      assert pair == (" ".join(source), grammar.join(target), alignment)
+
+
+def test_exported_alignments_are_source_target_positions(exported):
+  line = exported[0].read_text("utf-8").splitlines()[0]
+  *_, alignment = grammar.pair(seed=5, split="train", index=0)
+  links = {tuple(map(int, link.split("-"))) for link in line.split("\t")[2].split(" ")}
+  assert links == {(source, target) for target, source in alignment}
+
+
+@pytest.fixture(scope="module")
+def trained_on_files(exported, run, tmp_path_factory):
+  """Gives the folder of a run on the exported sentences, without attention."""
+  folder = tmp_path_factory.mktemp("runs") / "files"
+  train, validation = exported
+  flags = (
+    "--config=configs/parallel_text.py",
+    f"--config.data.train={train}",
+    f"--config.data.validation={validation}",
+    "--config.model.attention=none",
+    *SIZES,
+    "--config.train.steps=20",
+    "--config.train.batch_size=10",
+    "--config.train.log_every=10",
+    "--config.train.validate_every=20",
+    "--config.train.warmup_steps=5",
+  )
+  return folder, run("train", f"--workdir={folder}", *flags), flags
+
+
+def test_a_persons_own_files_are_trained_on(trained_on_files):
+  folder, finished, _ = trained_on_files
+  losses = _values(folder, "train/loss")
+  assert list(losses) == [10, 20]
+  assert losses[20] < losses[10] - 0.1
+  results = json.loads((folder / "results.json").read_text("utf-8"))
+  assert {split: set(values) for split, values in results.items()} == {"validation": METRICS}
+  assert results["validation"]["sentences"] == 10
+  assert finished.output.count("  source  ") == 5
+
+
+def test_the_vocabularies_of_the_files_are_kept(trained_on_files, exported):
+  folder, *_ = trained_on_files
+  words = [word for pair in read_pairs(exported[0]) for word in pair.source.split()]
+  frequent = {word for word in words if words.count(word) >= 2}
+  assert set((folder / "vocabulary.source.txt").read_text("utf-8").splitlines()) == frequent
+
+
+def test_without_attention_only_the_curves_are_drawn(trained_on_files):
+  folder, *_ = trained_on_files
+  assert [path.name for path in (folder / "figures").iterdir()] == ["training_curves.png"]
+
+
+def test_a_map_of_no_attention_is_a_mistake(trained_on_files, cache, tmp_path):
+  folder, *_ = trained_on_files
+  figure = tmp_path / "map.png"
+  flags = (f"--workdir={folder}", "--text=the cat", f"--figure={figure}")
+  finished = scripts.run("translate", *flags, cache=cache)
+  assert finished.code == 2
+  error = finished.errors.splitlines()[-1]
+  assert error == "error: --figure needs a model with attention; this one has none"
+  assert not figure.exists()
+
+
+def test_a_translator_needs_its_training_files_no_more(trained_on_files, exported, run, tmp_path):
+  folder = shutil.copytree(trained_on_files[0], tmp_path / "run")
+  moved = exported[0].rename(exported[0].with_suffix(".moved"))
+  try:
+    finished = run("translate", f"--workdir={folder}", "--text=the zebra")
+    run("evaluate", f"--workdir={folder}")
+  finally:
+    moved.rename(exported[0])
+  assert finished.errors == "unknown words: zebra\n"
+
+
+def test_a_run_on_files_continues(trained_on_files, run):
+  folder, _, flags = trained_on_files
+  results = (folder / "results.json").read_bytes()
+  finished = run("train", f"--workdir={folder}", *flags)
+  assert "continuing after step 20 of 20" in finished.output
+  assert (folder / "results.json").read_bytes() == results

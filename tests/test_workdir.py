@@ -1,0 +1,163 @@
+"""Tests of experiments/translation/workdir.py."""
+
+import dataclasses
+import json
+
+import pytest
+
+from configs import base
+from experiments.translation import workdir
+from experiments.translation.vocabularies import Vocabulary
+from experiments.translation.workdir import WorkdirError
+
+CONFIG = base.Config(
+  seed=3,
+  data=base.Data(lowercase=False),
+  train=base.Train(steps=7, learning_rate=0.5),
+)
+
+
+def _one_line(caught):
+  text = str(caught.value)
+  assert "\n" not in text
+  return text
+
+
+def test_a_config_is_read_as_it_was_written(tmp_path):
+  workdir.write_config(tmp_path / "runs" / "first", CONFIG)
+  config = workdir.read_config(tmp_path / "runs" / "first")
+  assert config == CONFIG
+  assert isinstance(config.train, base.Train)
+
+
+def test_config_json_holds_every_field(tmp_path):
+  workdir.write_config(tmp_path, CONFIG)
+  values = json.loads((tmp_path / "config.json").read_text("utf-8"))
+  assert values == dataclasses.asdict(CONFIG)
+  assert values["train"]["steps"] == 7
+
+
+def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
+  workdir.write_config(tmp_path, CONFIG)
+  before = (tmp_path / "config.json").stat()
+  workdir.write_config(tmp_path, dataclasses.replace(CONFIG))
+  after = (tmp_path / "config.json").stat()
+  assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+
+
+def test_another_config_is_an_error_that_names_the_fields(tmp_path):
+  workdir.write_config(tmp_path, CONFIG)
+  before = (tmp_path / "config.json").read_bytes()
+  other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
+  with pytest.raises(WorkdirError) as caught:
+    workdir.write_config(tmp_path, other)
+  text = _one_line(caught)
+  assert str(tmp_path) in text
+  assert "seed 3 (here 4)" in text
+  assert "model.attention 'additive' (here 'none')" in text
+  assert "steps" not in text
+  assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
+  with pytest.raises(WorkdirError, match="holds no run") as caught:
+    workdir.read_config(tmp_path / "nothing")
+  assert str(tmp_path / "nothing") in _one_line(caught)
+  assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "{",
+    "[]",
+    "3",
+    '{"seed": 0}',
+    json.dumps(dataclasses.asdict(CONFIG) | {"colour": "red"}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"train": {"steps": 3}}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"train": 3}),
+  ],
+)
+def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
+  (tmp_path / "config.json").write_text(text, "utf-8")
+  with pytest.raises(WorkdirError) as caught:
+    workdir.read_config(tmp_path)
+  assert _one_line(caught).startswith(str(tmp_path / "config.json"))
+
+
+def test_vocabularies_are_read_as_they_were_written(tmp_path):
+  assert workdir.read_vocabularies(tmp_path) is None
+  source, target = Vocabulary(("the", "cat")), Vocabulary(("il", "gatto", "è"))
+  workdir.write_vocabularies(tmp_path, (source, target))
+  assert workdir.read_vocabularies(tmp_path) == (source, target)
+  assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
+
+
+def test_half_of_the_vocabularies_are_none(tmp_path):
+  workdir.write_vocabularies(tmp_path, (Vocabulary(("the",)), Vocabulary(("il",))))
+  (tmp_path / "vocabulary.target.txt").unlink()
+  assert workdir.read_vocabularies(tmp_path) is None
+
+
+def test_json_replaces_the_file_and_leaves_no_other(tmp_path):
+  path = tmp_path / "results.json"
+  workdir.write_json(path, {"test": {"bleu": 1.0}})
+  workdir.write_json(path, {"test": {"bleu": 2.5, "parola": "è"}})
+  assert json.loads(path.read_text("utf-8")) == {"test": {"bleu": 2.5, "parola": "è"}}
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
+  path = tmp_path / "results.json"
+  workdir.write_json(path, {"test": {"bleu": 1.0}})
+  with pytest.raises(TypeError):
+    workdir.write_json(path, {"test": object()})
+  assert json.loads(path.read_text("utf-8")) == {"test": {"bleu": 1.0}}
+
+
+def test_metrics_are_one_object_a_line(tmp_path):
+  with workdir.Metrics(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5, "train/seconds": 1.0})
+    metrics.write(5, {"validation/bleu": 50.0})
+  lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
+  assert [json.loads(line) for line in lines] == [
+    {"step": 5, "train/loss": 2.5, "train/seconds": 1.0},
+    {"step": 5, "validation/bleu": 50.0},
+  ]
+  assert len(list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))) == 1
+
+
+def test_metrics_can_be_read_while_they_are_written(tmp_path):
+  with workdir.Metrics(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5})
+    assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
+
+
+def test_going_on_drops_the_records_of_steps_that_are_made_again(tmp_path):
+  with workdir.Metrics(tmp_path, 0) as metrics:
+    for step in (5, 10, 15):
+      metrics.write(step, {"train/loss": 20.0 - step})
+  with workdir.Metrics(tmp_path, 10) as metrics:
+    metrics.write(15, {"train/loss": 0.5})
+  assert workdir.read_metrics(tmp_path) == [
+    {"step": 5, "train/loss": 15.0},
+    {"step": 10, "train/loss": 10.0},
+    {"step": 15, "train/loss": 0.5},
+  ]
+
+
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 10, "tr', "utf-8")
+  assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
+  with workdir.Metrics(tmp_path, 10) as metrics:
+    metrics.write(10, {"train/loss": 2.0})
+  assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 10]
+
+
+def test_a_folder_without_metrics_has_none(tmp_path):
+  assert workdir.read_metrics(tmp_path) == []
+
+
+def test_the_closest_name_is_named_only_if_it_is_close():
+  assert workdir.closest("batchsize", ["steps", "batch_size"]) == "; did you mean 'batch_size'?"
+  assert workdir.closest("colour", ["steps", "batch_size"]) == ""
