@@ -48,7 +48,7 @@ class HeadMerge(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-  """Multi-head attention: `multi_head_attention` with its weights.
+  """Multi-head attention: what `multi_head_attention` computes, with parameters.
 
   The parameters have the names and shapes of `flax.linen.MultiHeadDotProductAttention` (query, key and
   value kernels [D N H], out [N H D]), so either can use the other's.

@@ -86,7 +86,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   # One leading axis at most: a product-and-sum of rank 7 or more crashes some versions of XLA on a CPU.
   queries, keys, vectors = (_collapse_leading(array, leading) for array in (queries, keys, vectors))
   hidden = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
-  # A product and a sum, not an einsum: XLA fuses them, and no array [... T S A] is ever stored.
+  # A product and a sum, not an einsum: XLA fuses them, and a jitted forward pass stores no [... T S A].
   scores = jnp.sum(hidden * vectors[:, None, :, :], axis=-1)
   return scores.reshape(*leading, *scores.shape[-2:])
 

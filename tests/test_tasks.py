@@ -66,7 +66,8 @@ def test_training_sentences_are_in_no_other_toy_split():
 def test_toy_examples_have_words_text_and_alignment():
   for split in SPLITS:
     for index, example in enumerate(_toy(seed=5).examples(split, 4)):
-      pair = grammar.pair(seed=5, split=split, index=index)
+      # All seeds are scored on the same sentences.
+      pair = grammar.pair(seed=5 if split == "train" else 0, split=split, index=index)
       assert example == (*pair, grammar.join(pair.target))
 
 

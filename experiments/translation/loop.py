@@ -52,7 +52,8 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
   for split in task.splits:
     task.examples(split, 1)  # a mistake in a file is told now, not after the training
   workdir.write_config(folder, config)
-  workdir.write_vocabularies(folder, (task.source_vocabulary, task.target_vocabulary))
+  if workdir.read_vocabularies(folder) is None:
+    workdir.write_vocabularies(folder, (task.source_vocabulary, task.target_vocabulary))
   model = make_task_model(config, task)
   optimizer = make_optimizer(config.train)
   state = init_state(model, optimizer, first_batch, config.seed)
@@ -75,10 +76,10 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
       if step % config.train.log_every == 0 or is_last:
         metrics.write(step, progress.record())
       if step % config.train.validate_every == 0 or is_last:
-        checkpoints.save(state)
         values = make_translator(config, task, model, state.params).evaluate(validation)
         metrics.write(step, {f"validation/{name}": value for name, value in values.items()})
         progress.say(f"step {step:,}, validation: {summary(values)}")
+        checkpoints.save(state)  # last: a run killed before it measures again
       if stop_requested() and not is_last:
         checkpoints.save(state)
         raise Interrupted(f"stopped at step {step:,}; the same command continues from there")

@@ -35,6 +35,8 @@ def _make_encoder(
       num_layers=config.num_layers,
       dropout_rate=config.dropout_rate,
     )
+  if config.encoder != "transformer":
+    raise ValueError(f"encoder must be one of {', '.join(ENCODERS)}, got {config.encoder!r}")
   return attention.TransformerEncoder(
     vocabulary_size,
     config.width,

@@ -79,9 +79,7 @@ def read_vocabularies(folder: pathlib.Path) -> Vocabularies | None:
 
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON so that a file of this name is never half written."""
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-  os.replace(temporary, path)
+  _write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 class Metrics:
@@ -95,7 +93,7 @@ class Metrics:
   def __init__(self, folder: pathlib.Path, step: int):
     path = folder / "metrics.jsonl"
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
-    path.write_text("".join(map(_line, kept)), "utf-8")
+    _write_text(path, "".join(map(_line, kept)))
     self._file = path.open("a", encoding="utf-8")
     self._board = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
@@ -131,6 +129,12 @@ def closest(name: str, allowed: list[str]) -> str:
   """
   near = difflib.get_close_matches(name, allowed, n=1)
   return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  temporary.write_text(text, "utf-8")
+  os.replace(temporary, path)
 
 
 def _line(record: Mapping[str, float]) -> str:
