@@ -9,13 +9,14 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention import dropout
 from attention.masks import Mask, from_array
 from attention.scores import Score
 from attention.shapes import broadcasts_to, compute_dtype, with_rank
 
-Bias: TypeAlias = jax.Array | Callable[[jax.Array, jax.Array], jax.Array]
+Bias: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Attended(NamedTuple):
@@ -124,6 +125,7 @@ def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
   >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
   [[1.0, 0.0], [0.0, 0.0]]
   """
+  scores = jnp.asarray(scores)
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   allowed = _mask_array(from_array(mask), scores.shape)
@@ -167,8 +169,7 @@ def _mask_array(mask: Mask | None, shape: tuple[int, ...]) -> jax.Array:
 def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
   """Returns the bias as an array of the shape of the scores."""
   T, S = shape[-2:]
-  if callable(bias):
-    bias = jnp.asarray(bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]))
+  bias = jnp.asarray(bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias)
   if not jnp.issubdtype(bias.dtype, jnp.floating):
     raise ValueError(
       f"bias must be of a floating type, got {bias.dtype}; who may attend is the `mask` argument"

@@ -71,6 +71,7 @@ def attend(
   """
   if not isinstance(score, Score):
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   _check_inputs(queries, keys, values)
   _check_options(dropout_rate, dropout_rng, implementation)
   dtype = queries.dtype
@@ -79,7 +80,7 @@ def attend(
   rank = max(queries.ndim, keys.ndim)
   queries, keys = with_rank(queries, rank), with_rank(keys, rank)
   score = _with_dtype(score, queries.dtype)
-  with jax.default_matmul_precision(matmul_precision(dtype)):
+  with jax.default_matmul_precision(matmul_precision()):
     attended = dense(
       score,
       queries,
@@ -299,6 +300,11 @@ def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
   """Returns the score with its floating parameters in the given dtype."""
 
   def convert(leaf):
+    if isinstance(leaf, Score):
+      raise ValueError(
+        f"{type(leaf).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
+        "above its @dataclasses.dataclass(frozen=True)"
+      )
     is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     return jnp.asarray(leaf, dtype) if is_floating else leaf
 

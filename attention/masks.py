@@ -21,7 +21,10 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 
 class Mask:
-  """A rule that says which pairs of query and key may attend. Subclasses define `tile`."""
+  """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
+
+  Those that hold something of a given number of positions define `check` too.
+  """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
 
@@ -37,12 +40,19 @@ class Mask:
     """
     raise NotImplementedError
 
+  def check(self, T: int, S: int) -> None:
+    """Raises ValueError unless the mask is one for T queries and S keys."""
+
   def array(self, T: int, S: int) -> jax.Array:
     """Returns the whole mask for T queries and S keys, booleans [... T S].
+
+    Raises:
+      ValueError: if the mask is not one for T queries and S keys.
 
     >>> causal().array(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
+    self.check(T, S)
     tile = self.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
 
@@ -123,10 +133,10 @@ class Segments(Mask):
     target, source = _same_rank(target, source)
     return target == source
 
-  def array(self, T, S):
-    _check_size("segments' target", jnp.shape(self.target), -1, T)
-    _check_size("segments' source", jnp.shape(self.source), -1, S)
-    return super().array(T, S)
+  def check(self, T, S):
+    for name, ids, size in (("target", self.target, T), ("source", self.source, S)):
+      if jnp.shape(ids)[-1] != size:
+        raise ValueError(f"segments' {name} must have {size} positions, got shape {jnp.shape(ids)}")
 
 
 @_pytree
@@ -143,13 +153,10 @@ class FromArray(Mask):
       values = jnp.take(values, s[0], axis=-1, mode="clip")
     return values
 
-  def array(self, T, S):
-    values = with_rank(jnp.asarray(self.values), 2)
-    if not broadcasts_to(values.shape[-2:], (T, S)):
-      raise ValueError(
-        f"mask must be broadcastable to [... T S] with T={T}, S={S}, got shape {self.values.shape}"
-      )
-    return jnp.broadcast_to(values, (*values.shape[:-2], T, S))
+  def check(self, T, S):
+    shape = jnp.shape(self.values)
+    if not broadcasts_to(shape[-2:], (T, S)):
+      raise ValueError(f"mask must be broadcastable to [... T S] with T={T}, S={S}, got shape {shape}")
 
 
 @_pytree
@@ -163,9 +170,9 @@ class Both(Mask):
     first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
     return first & second
 
-  def array(self, T, S):
-    first, second = _same_rank(self.first.array(T, S), self.second.array(T, S))
-    return first & second
+  def check(self, T, S):
+    self.first.check(T, S)
+    self.second.check(T, S)
 
 
 @_pytree
@@ -179,9 +186,9 @@ class Either(Mask):
     first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
     return first | second
 
-  def array(self, T, S):
-    first, second = _same_rank(self.first.array(T, S), self.second.array(T, S))
-    return first | second
+  def check(self, T, S):
+    self.first.check(T, S)
+    self.second.check(T, S)
 
 
 @_pytree
@@ -193,8 +200,8 @@ class Not(Mask):
   def tile(self, t, s):
     return ~self.mask.tile(t, s)
 
-  def array(self, T, S):
-    return ~self.mask.array(T, S)
+  def check(self, T, S):
+    self.mask.check(T, S)
 
 
 def causal(offset: int | Array = 0) -> Mask:
@@ -305,11 +312,6 @@ def _integers(name: str, value):
   if not jnp.issubdtype(dtype, jnp.integer):
     raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
   return value
-
-
-def _check_size(name: str, shape: tuple[int, ...], axis: int, size: int) -> None:
-  if shape[axis] != size:
-    raise ValueError(f"{name} must have {size} positions, got shape {shape}")
 
 
 def _per_pair(value) -> jax.Array:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.dense import Bias
 from attention.functional import Result, attend
@@ -84,6 +85,7 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
+  queries, sources = jnp.asarray(queries), jnp.asarray(sources)
   check_rank("queries", queries, "[... T D]")
   check_rank("sources", sources, "[... S D]")
   if queries.dtype != sources.dtype:
@@ -112,39 +114,41 @@ def project_heads(
   inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, name: str = "head"
 ) -> jax.Array:
   """Returns the inputs [... T D] as seen by each head, [... N T H], by a kernel [D N H] and bias [N H]."""
+  inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
   check_rank("inputs", inputs, "[... T D]")
   if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1]:
     raise ValueError(
       f"{name} kernel must have axes [D N H], D the width of its inputs, "
       f"got kernel {kernel.shape}, inputs {inputs.shape}"
     )
-  if bias is not None and bias.shape != kernel.shape[1:]:
-    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {bias.shape}")
+  if bias is not None and np.shape(bias) != kernel.shape[1:]:
+    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {np.shape(bias)}")
 
   def function(inputs):
-    precision = matmul_precision(inputs.dtype)
-    heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype), precision=precision)
+    heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype))
     if bias is None:
       return heads
-    return heads + with_rank(bias.astype(inputs.dtype)[:, None, :], heads.ndim)
+    return heads + with_rank(jnp.asarray(bias, inputs.dtype)[:, None, :], heads.ndim)
 
   return project(function, inputs)
 
 
 def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
   """Returns the heads' contexts [... N T H] joined to [... T D] by a kernel [N H D] and bias [D]."""
+  contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
+  check_rank("contexts", contexts, "[... N T H]")
   if kernel.ndim != 3 or kernel.shape[:2] != (contexts.shape[-3], contexts.shape[-1]):
     raise ValueError(
       "output kernel must have axes [N H D], N the number of heads and H their width, "
       f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
     )
-  precision = matmul_precision(contexts.dtype)
-  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel.astype(contexts.dtype), precision=precision)
+  kernel = kernel.astype(contexts.dtype)
+  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel, precision=matmul_precision())
   if bias is None:
     return merged
-  if bias.shape != kernel.shape[2:]:
-    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {bias.shape}")
-  return merged + with_rank(bias.astype(contexts.dtype), merged.ndim)
+  if np.shape(bias) != kernel.shape[2:]:
+    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {np.shape(bias)}")
+  return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)
 
 
 def attend_heads(
@@ -171,6 +175,7 @@ def attend_heads(
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
   """
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
   num_heads, num_key_heads = queries.shape[-3], keys.shape[-3]
@@ -248,15 +253,15 @@ class _GroupedMask(Mask):
   def tile(self, t, s):
     return self.heads.split_pairs("mask", self.mask.tile(t, s))
 
-  def array(self, T, S):
-    return self.heads.split_pairs("mask", self.mask.array(T, S))
+  def check(self, T, S):
+    self.mask.check(T, S)
 
 
 def _grouped_bias(bias: Bias, heads: _Heads) -> Bias:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
   if callable(bias):
     return lambda t, s: heads.split_pairs("bias", jnp.asarray(bias(t, s)))
-  return heads.split_pairs("bias", bias)
+  return heads.split_pairs("bias", jnp.asarray(bias))
 
 
 def _join_groups(array: jax.Array, axis: int) -> jax.Array:

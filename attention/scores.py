@@ -48,11 +48,10 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
   """
-  precision = matmul_precision(queries.dtype)
   queries, keys = _floating(queries=queries, keys=keys)
   _check_width("keys", keys, queries.shape[-1], "the width of the queries")
   broadcast_leading(queries, keys, names="queries and keys")
-  return jnp.einsum("...TH,...SH->...TS", queries, keys, precision=precision)
+  return jnp.einsum("...TH,...SH->...TS", queries, keys, precision=matmul_precision())
 
 
 def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
@@ -78,6 +77,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   [[0.0, 0.0, 0.0]]
   """
   queries, keys = _floating(queries=queries, keys=keys)
+  score_vector = jnp.asarray(score_vector)
   check_rank("score_vector", score_vector, "[... A]")
   _check_width("keys", keys, queries.shape[-1], "the width of the queries")
   _check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
@@ -112,8 +112,8 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
   [[6.0]]
   """
-  precision = matmul_precision(queries.dtype)
   queries, keys = _floating(queries=queries, keys=keys)
+  matrix = jnp.asarray(matrix)
   check_rank("matrix", matrix, "[... H K]")
   if matrix.shape[-2:] != (queries.shape[-1], keys.shape[-1]):
     raise ValueError(
@@ -122,8 +122,8 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
     )
   broadcast_leading(queries, keys, matrix, names="queries, keys and matrix")
   matrix = matrix.astype(queries.dtype)
-  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=precision)
-  return jnp.einsum("...TK,...SK->...TS", projected, keys, precision=precision)
+  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=matmul_precision())
+  return jnp.einsum("...TK,...SK->...TS", projected, keys, precision=matmul_precision())
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -155,6 +155,10 @@ class Score:
 
   The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
   All of it is differentiated, so a score's fields are trained like any other parameters.
+
+  Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself:
+  numbers so large that they overflow inside it (the square of 1e25) make the gradients of the score's own
+  fields NaN, masked or not.
   """
 
   def query_features(self, queries: jax.Array) -> Any:
@@ -259,6 +263,7 @@ def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
 
 def _floating(**arrays: jax.Array) -> list[jax.Array]:
   """Checks two arrays of vectors by name, and returns them at least in float32."""
+  arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
   for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
     check_rank(name, array, axes)
     if not jnp.issubdtype(array.dtype, jnp.floating):

@@ -34,14 +34,13 @@ def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
   return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
 
 
-def matmul_precision(dtype: jnp.dtype) -> str:
-  """Returns the precision of products: full for full-precision inputs, unless the user has set one.
+def matmul_precision() -> str:
+  """Returns the precision of products: full, unless the user has set one.
 
-  By default a GPU or TPU rounds float32 factors to some 10 or 8 bits; half-precision inputs have no more.
+  By default a GPU rounds float32 factors to 10 bits and a TPU to 8. Products that start from half-precision
+  inputs are no exception: the softmax's weights and projected queries are float32 numbers of their own.
   """
-  is_half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-  chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-  return chosen or ("default" if is_half else "highest")
+  return jax.config.jax_default_matmul_precision or "highest"  # type: ignore[attr-defined]
 
 
 def check_rank(name: str, array: jax.Array, axes: str) -> None:
@@ -58,7 +57,8 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
   gradient would be multiplied by it on the way to the projection's weights, and 0 * NaN is NaN.
   """
   finite = jnp.all(jnp.isfinite(inputs), axis=-1, keepdims=True)
-  outputs = function(jnp.where(finite, inputs, 0))
+  with jax.default_matmul_precision(matmul_precision()):
+    outputs = function(jnp.where(finite, inputs, 0))
   if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
     finite = jnp.expand_dims(finite, -3)
   return jnp.where(finite, outputs, jnp.nan)

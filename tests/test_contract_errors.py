@@ -264,6 +264,20 @@ def test_a_users_scores_of_the_wrong_shape_are_an_error():
   assert_error_says("Transposed T S 3 5", call, QUERIES, KEYS, VALUES)
 
 
+class Unregistered(attention.Score):
+  """A user's mistake: a score that JAX cannot look into."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+
+def test_a_users_score_that_is_no_pytree_is_an_error():
+  def call(*arguments):
+    return attention.attend(Unregistered(), *arguments)
+
+  assert_error_says("Unregistered registered register_dataclass", call, QUERIES, KEYS, VALUES)
+
+
 MASKS = {
   "from_array_of_floats": (lambda: masks.from_array(np.ones((3, 5))), "boolean float32 bias"),
   "from_array_of_integers": (

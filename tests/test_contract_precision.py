@@ -128,13 +128,14 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("function", PRODUCTS.values(), ids=PRODUCTS)
-def test_float32_products_ask_for_full_precision_on_every_device(function):
+def test_products_ask_for_full_precision_on_every_device(function, dtype):
   # A GPU or a TPU otherwise rounds the factors to 10 or 8 bits. Forward and backward.
   def loss(inputs):
     return jnp.sum(function(inputs) ** 2)
 
-  text = jax.jit(jax.value_and_grad(loss)).lower(draw("cosine")).as_text()
+  text = jax.jit(jax.value_and_grad(loss)).lower(draw("cosine", dtype=dtype)).as_text()
   products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
   assert products
   assert [line for line in products if "precision = [HIGHEST, HIGHEST]" not in line] == []

@@ -53,6 +53,38 @@ def test_self_attention_is_no_special_case(kind, implementation):
   assert_trees_close(actual, tuple(expected(kind, inputs, mask=mask)), FLOAT32)
 
 
+@kinds
+@engines
+def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
+  def context(queries, keys, values, parameters, bias):
+    score = SCORES[kind].score(**parameters)
+    return attention.attend(score, queries, keys, values, bias=bias, implementation=implementation)
+
+  inputs = draw(kind)
+  as_lists = jax.tree.map(lambda array: array.tolist(), inputs)
+  np.testing.assert_array_equal(
+    context(*as_lists._replace(bias=0.5)), context(*inputs._replace(bias=np.float32(0.5)))
+  )
+
+
+def test_nested_lists_are_arrays_to_multi_head_attention():
+  inputs = np.random.default_rng(0).normal(size=(3, 2)).tolist()
+  kernel = [[[0.5]], [[-0.5]]]
+  weights = attention.MultiHeadWeights(
+    kernel, kernel, kernel, [[[1.0, 2.0]]], [[0.5]], output_bias=[0.5, 1.0]
+  )
+  arrays = attention.MultiHeadWeights(
+    *(np.array(kernel, np.float32),) * 3,
+    output=np.float32([[[1, 2]]]),
+    query_bias=np.float32([[0.5]]),
+    output_bias=np.float32([0.5, 1]),
+  )
+  np.testing.assert_array_equal(
+    attention.multi_head_attention(inputs, inputs, weights),
+    attention.multi_head_attention(np.float32(inputs), np.float32(inputs), arrays),
+  )
+
+
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "user_defined"])
 @engines
 def test_every_result_has_all_leading_axes_whichever_argument_brings_them(kind, implementation):
