@@ -54,6 +54,7 @@ class Decoder(nn.Module):
     attention: "additive", "scaled_dot_product", "bilinear", "multi_head" or "none".
     num_heads: for "multi_head", a divisor of the width.
     dropout_rate: probability that a unit of the embedding or of the read-out is dropped.
+    implementation: as in `attend`.
 
   Raises:
     ValueError: if `attention` is not one of these.
@@ -65,6 +66,7 @@ class Decoder(nn.Module):
   attention: str = "additive"
   num_heads: int = 1
   dropout_rate: float = 0.0
+  implementation: str = "auto"
 
   def setup(self):
     self.embedding = nn.Embed(self.vocabulary_size, self.embedding_width)
@@ -73,7 +75,7 @@ class Decoder(nn.Module):
     self.readout = nn.Dense(self.width)
     self.logits = nn.Dense(self.vocabulary_size)
     self.dropout = nn.Dropout(self.dropout_rate)
-    self.look_up = _make_attention(self.attention, self.width, self.num_heads)
+    self.look_up = _make_attention(self.attention, self.width, self.num_heads, self.implementation)
 
   def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
     """Returns the state before the first step [B H], and the memory of all steps."""
@@ -177,16 +179,16 @@ class Decoder(nn.Module):
     return self.logits(self.dropout(hidden, deterministic=deterministic))
 
 
-def _make_attention(kind: str, width: int, num_heads: int) -> nn.Module | None:
+def _make_attention(kind: str, width: int, num_heads: int, implementation: str) -> nn.Module | None:
   """Returns the layer that a name stands for, None for "none"."""
   if kind not in ATTENTIONS:
     raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {kind!r}")
   if kind == "additive":
-    return AdditiveAttention(width)
+    return AdditiveAttention(width=width, implementation=implementation)
   if kind == "scaled_dot_product":
-    return DotProductAttention(width)
+    return DotProductAttention(width=width, implementation=implementation)
   if kind == "bilinear":
-    return BilinearAttention()
+    return BilinearAttention(implementation=implementation)
   if kind == "multi_head":
-    return MultiHeadAttention(num_heads, width)
+    return MultiHeadAttention(num_heads, width, implementation=implementation)
   return None

@@ -79,6 +79,7 @@ class TransformerEncoder(nn.Module):
     feed_forward_width: F.
     dropout_rate: as in `EncoderLayer`, and after the embedding.
     norm: "pre" or "post"; with "pre" the memory is normalised at the end.
+    implementation: as in `attend`.
   """
 
   vocabulary_size: int
@@ -88,6 +89,7 @@ class TransformerEncoder(nn.Module):
   feed_forward_width: int = 256
   dropout_rate: float = 0.0
   norm: str = "pre"
+  implementation: str = "auto"
 
   @nn.compact
   def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
@@ -104,6 +106,7 @@ class TransformerEncoder(nn.Module):
         self.feed_forward_width,
         self.dropout_rate,
         self.norm,
+        self.implementation,
         name=f"layer_{i}",
       )(layer, mask=mask, deterministic=deterministic)
     memory = nn.LayerNorm(name="norm")(layer) if self.norm == "pre" else layer

@@ -158,8 +158,14 @@ class MultiHeadAttention(nn.Module):
     return self.out(context), weights
 
 
-class SingleHeadAttention(nn.Module):
-  """What the layers of one head share: a subclass says how to project, and which score to use."""
+class SingleHeadAttention(nn.Module, kw_only=True):
+  """What the layers of one head share: a subclass says how to project, and which score to use.
+
+  Attributes:
+    implementation: as in `attend`.
+  """
+
+  implementation: str = "auto"
 
   def project_queries(self, queries: jax.Array) -> jax.Array:
     """Returns what the score compares, for queries [... T H]."""
@@ -224,54 +230,56 @@ class SingleHeadAttention(nn.Module):
       mask=mask,
       bias=bias,
       return_weights=return_weights,
+      implementation=self.implementation,
     )
 
 
-class AdditiveAttention(SingleHeadAttention):
+class ProjectedAttention(SingleHeadAttention):
+  """What the layers share that project queries and keys to one width.
+
+  Attributes:
+    width: of projected queries and keys.
+  """
+
+  width: int
+
+  def setup(self):
+    self.query = nn.Dense(self.width, use_bias=False)
+    self.key = nn.Dense(self.width, use_bias=False)
+
+  def project_queries(self, queries):
+    return project(self.query, queries)
+
+  def project_keys(self, keys):
+    return project(self.key, keys)
+
+
+class AdditiveAttention(ProjectedAttention):
   """Additive attention: `additive_attention` with W_a (query), U_a (key) and v_a (score_vector).
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
 
   Attributes:
     width: A, of the alignment model's hidden layer.
+    implementation: as in `attend`.
   """
 
-  width: int
-
   def setup(self):
-    self.query = nn.Dense(self.width, use_bias=False)
-    self.key = nn.Dense(self.width, use_bias=False)
+    super().setup()
     init = nn.initializers.normal(self.width**-0.5)
     self.score_vector = self.param("score_vector", init, (self.width,))
-
-  def project_queries(self, queries):
-    return project(self.query, queries)
-
-  def project_keys(self, keys):
-    return project(self.key, keys)
 
   def score(self, queries, keys):
     return Additive(self.score_vector)
 
 
-class DotProductAttention(SingleHeadAttention):
+class DotProductAttention(ProjectedAttention):
   """Scaled dot-product attention of projected queries and keys, over the values as they are.
 
   Attributes:
     width: H, to which queries and keys are projected.
+    implementation: as in `attend`.
   """
-
-  width: int
-
-  def setup(self):
-    self.query = nn.Dense(self.width, use_bias=False)
-    self.key = nn.Dense(self.width, use_bias=False)
-
-  def project_queries(self, queries):
-    return project(self.query, queries)
-
-  def project_keys(self, keys):
-    return project(self.key, keys)
 
   def score(self, queries, keys):
     return ScaledDotProduct()
@@ -281,6 +289,9 @@ class BilinearAttention(SingleHeadAttention):
   """Bilinear attention: `bilinear_attention` with its matrix [H K], for any widths of queries and keys.
 
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+
+  Attributes:
+    implementation: as in `attend`.
   """
 
   @nn.compact
@@ -324,6 +335,7 @@ class EncoderLayer(nn.Module):
     feed_forward_width: F.
     dropout_rate: probability of dropping an attention weight, a hidden unit, or a sublayer's output unit.
     norm: "pre" or "post".
+    implementation: as in `attend`.
 
   Raises:
     ValueError: if `norm` is neither.
@@ -333,6 +345,7 @@ class EncoderLayer(nn.Module):
   feed_forward_width: int
   dropout_rate: float = 0.0
   norm: str = "pre"
+  implementation: str = "auto"
 
   @nn.compact
   def __call__(
@@ -347,16 +360,20 @@ class EncoderLayer(nn.Module):
     if self.norm not in ("pre", "post"):
       raise ValueError(f"norm must be pre or post, got {self.norm!r}")
     attention = MultiHeadAttention(
-      self.num_heads, inputs.shape[-1], dropout_rate=self.dropout_rate, name="attention"
+      self.num_heads,
+      inputs.shape[-1],
+      dropout_rate=self.dropout_rate,
+      implementation=self.implementation,
+      name="attention",
     )
     feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, name="feed_forward")
-    sublayers = (
-      lambda x: attention(x, mask=mask, bias=bias, deterministic=deterministic),
-      lambda x: feed_forward(x, deterministic=deterministic),
-    )
+    sublayers = {
+      "attention_norm": lambda x: attention(x, mask=mask, bias=bias, deterministic=deterministic),
+      "feed_forward_norm": lambda x: feed_forward(x, deterministic=deterministic),
+    }
     outputs = inputs
-    for sublayer in sublayers:
-      norm, dropout = nn.LayerNorm(), nn.Dropout(self.dropout_rate, deterministic=deterministic)
+    for name, sublayer in sublayers.items():
+      norm, dropout = nn.LayerNorm(name=name), nn.Dropout(self.dropout_rate, deterministic=deterministic)
       if self.norm == "pre":
         outputs = outputs + dropout(sublayer(norm(outputs)))
       else:

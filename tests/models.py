@@ -65,7 +65,7 @@ def self_attention(parameters, inputs, **options):
 def encoder_layer(parameters, inputs, norm, **options):
   """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention."""
   attention, network = parameters["attention"], parameters["feed_forward"]
-  first, second = parameters["LayerNorm_0"], parameters["LayerNorm_1"]
+  first, second = parameters["attention_norm"], parameters["feed_forward_norm"]
   if norm == "post":
     middle = layer_norm(first, inputs + self_attention(attention, inputs, **options))
     return layer_norm(second, middle + feed_forward(network, middle))

@@ -211,6 +211,10 @@ def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out():
   [
     (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
     (attention.Decoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
+    *(
+      (decoder(kind, implementation="fast"), "implementation must be one of .*, got 'fast'")
+      for kind in ("additive", "scaled_dot_product", "bilinear", "multi_head")
+    ),
   ],
 )
 def test_impossible_fields_of_a_decoder_are_errors(module, message):

@@ -206,6 +206,7 @@ def test_embeddings_of_a_transformer_begin_with_unit_variance_beside_the_positio
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
     (transformer(norm="none"), "norm must be pre or post, got 'none'"),
     (transformer(num_heads=3), "width=22, num_heads=3"),
+    (transformer(implementation="fast"), "implementation must be one of .*, got 'fast'"),
   ],
 )
 def test_impossible_fields_of_an_encoder_are_errors(encoder, message):

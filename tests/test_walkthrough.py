@@ -217,9 +217,9 @@ def test_the_encoder_layer_equals_the_formula():
   assert params["attention"]["query"]["kernel"].shape == (256, 8, 32)
   assert params["feed_forward"]["hidden"]["kernel"].shape == (256, 1024)
   attended = run.inputs + _multi_head(params["attention"], run.inputs, run.inputs)
-  attended = _norm(params["LayerNorm_0"], attended)
+  attended = _norm(params["attention_norm"], attended)
   hidden = np.maximum(_dense(params["feed_forward"]["hidden"], attended), 0)
-  expected = _norm(params["LayerNorm_1"], attended + _dense(params["feed_forward"]["out"], hidden))
+  expected = _norm(params["feed_forward_norm"], attended + _dense(params["feed_forward"]["out"], hidden))
   assert expected.shape == (32, 50, 256)
   _close(run.outputs, expected)
 
