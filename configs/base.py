@@ -63,7 +63,7 @@ class Train:
     steps: number of parameter updates.
     batch_size: sentence pairs for each.
     learning_rate: the highest.
-    warmup_steps: until the learning rate is at its highest.
+    warmup: share of the steps, in [0, 1), until the learning rate is at its highest.
     clip_norm: longest allowed norm of the gradient.
     steps_per_dispatch: updates that are compiled into one call.
     log_every: steps between two records of the training loss.
@@ -73,7 +73,7 @@ class Train:
   steps: int = 900
   batch_size: int = 128
   learning_rate: float = 8e-3
-  warmup_steps: int = 100
+  warmup: float = 0.1
   clip_norm: float = 1.0
   steps_per_dispatch: int = 10
   log_every: int = 50

@@ -10,16 +10,20 @@ from experiments.translation.loop import load
 
 _WORKDIR = commands.define_workdir(None)
 _SENTENCES = flags.DEFINE_integer(
-  "sentences", None, "sentences of each split; none for the config's, 0 for all there are", lower_bound=0
+  "sentences",
+  None,
+  "another number of sentences of each split than the config's, 0 for all; results.json stays as it is",
+  lower_bound=0,
 )
 
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   config, translator = load(folder)
-  count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
-  results = report.evaluate_splits(translator, count)
-  report.write_results(folder, results)
+  count = _SENTENCES.value
+  results = report.evaluate_splits(translator, config.evaluation.sentences if count is None else count)
+  if count is None:
+    report.write_results(folder, results)
   print(report.table(results))
 
 

@@ -13,7 +13,7 @@ from experiments.translation.parallel_text import SentencePair, write_pairs
 from experiments.translation.settings import check_config
 from experiments.translation.tasks import SPLITS, make_task
 
-_CONFIG = commands.define_config("configs/toy_translation.py")
+_CONFIG = commands.define_config()
 _SPLIT = flags.DEFINE_enum("split", "train", SPLITS, "which sentences")
 _COUNT = flags.DEFINE_integer("count", 10_000, "how many", lower_bound=1)
 _OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")

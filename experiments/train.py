@@ -8,7 +8,7 @@ The same command again goes on where the run stopped.
 from experiments.translation import commands, report
 from experiments.translation.loop import train
 
-_CONFIG = commands.define_config("configs/toy_translation.py")
+_CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")
 
 

@@ -1,14 +1,21 @@
 """Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import scripts
 
 from configs import base
 from experiments.translation import workdir
+from experiments.translation.tasks import make_task
 
 TRAIN_FIELDS = (
-  "steps, batch_size, learning_rate, warmup_steps, clip_norm, steps_per_dispatch, log_every, validate_every"
+  "steps, batch_size, learning_rate, warmup, clip_norm, steps_per_dispatch, log_every, validate_every"
 )
+TOY = make_task(base.Config())
+VOCABULARIES = TOY.source_vocabulary, TOY.target_vocabulary
 
 
 def _tree(folder):
@@ -90,6 +97,26 @@ def test_a_config_file_that_is_not_there_is_named(tmp_path):
   assert "No such file" in line
 
 
+def test_an_error_in_a_config_is_told_as_it_is(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
+
+
+@pytest.mark.parametrize("script", ["train", "export_data"])
+def test_a_script_can_be_imported_anywhere(tmp_path, script):
+  code = f"import experiments.{script}; print('imported')"
+  finished = subprocess.run(
+    [sys.executable, "-c", code, "--config=nothing.py"],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": str(scripts.ROOT)},
+    capture_output=True,
+    encoding="utf-8",
+    check=False,
+  )
+  assert finished.stdout == "imported\n", finished.stderr
+
+
 @pytest.mark.parametrize(
   "text", ["steps: 3\nencoder = {\n", "x = 1\n", "1 / 0\n", "def get_config(): return 3\n"]
 )
@@ -151,7 +178,7 @@ def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
 
 
 def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
-  workdir.write_config(tmp_path, base.Config())
+  workdir.write_run(tmp_path, base.Config(), VOCABULARIES)
   before = _tree(tmp_path)
   line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
   assert f"train.steps {base.Train().steps} (here 7)" in line
@@ -177,7 +204,7 @@ def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
 
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
 def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
-  workdir.write_config(tmp_path, base.Config())
+  workdir.write_run(tmp_path, base.Config(), VOCABULARIES)
   line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
   assert line.startswith(f"{tmp_path} holds no checkpoint yet")
 
@@ -233,6 +260,7 @@ def test_a_split_that_the_task_does_not_have_is_named(tmp_path, split):
 @pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
 def test_help_explains_the_script_and_all_its_flags(script):
   finished = scripts.run(script, "--help")
+  assert finished.code == 0
   assert f"python -m experiments.{script}" in finished.output
   expected = ["--output"] if script == "export_data" else ["--workdir"]
   expected += ["--config"] if script in ("train", "export_data") else []

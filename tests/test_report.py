@@ -100,7 +100,7 @@ def test_translations_are_shown_as_text_with_the_reference_where_it_differs(caps
 
 
 def _with_metrics(folder):
-  with workdir.Metrics(folder, 0) as metrics:
+  with workdir.MetricsWriter(folder, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5})
     metrics.write(10, {"train/loss": 2.0})
   return folder

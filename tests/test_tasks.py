@@ -76,6 +76,15 @@ def test_all_of_the_endless_toy_sentences_is_an_error():
     _toy().examples("test", 0)
 
 
+def test_a_toy_task_takes_the_vocabularies_of_a_run_only_if_they_are_its_own():
+  task = _toy()
+  own = task.source_vocabulary, task.target_vocabulary
+  assert make_task(base.Config(), own).source_vocabulary == own[0]
+  for others in (own[::-1], (own[0], Vocabulary((*own[1].words, "zebra")))):
+    with pytest.raises(DataError, match="other words"):
+      make_task(base.Config(), others)
+
+
 def test_a_toy_task_cuts_and_joins_text():
   task = _toy()
   assert task.tokenize("The Cat sees") == ("the", "cat", "sees")

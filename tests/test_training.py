@@ -18,6 +18,7 @@ from experiments.translation.training import (
   cross_entropy,
   init_state,
   make_optimizer,
+  make_rngs,
   make_schedule,
   train_steps,
 )
@@ -30,13 +31,11 @@ def _model(dropout_rate):
   return make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
 
 
-# Shared by the tests: a compiled step belongs to one model, one optimiser and one seed.
+# Shared by the tests: a compiled step belongs to one model and one optimiser.
 PLAIN, DROPPING = _model(0.0), _model(0.5)
 # The learning rate is as good as constant.
 CLIP_NORM = 0.7
-OPTIMIZER = make_optimizer(
-  base.Train(steps=10**6, warmup_steps=0, learning_rate=0.03125, clip_norm=CLIP_NORM)
-)
+OPTIMIZER = make_optimizer(base.Train(steps=10**6, warmup=0.0, learning_rate=0.03125, clip_norm=CLIP_NORM))
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def _start(step=0):
 def _run(model, state, batches, seed=0):
   """Makes the steps on a copy: the state that goes in is gone afterwards."""
   copy = jax.tree.map(jnp.copy, state)
-  return train_steps(copy, stack(batches), model=model, optimizer=OPTIMIZER, seed=seed)
+  return train_steps(copy, stack(batches), jax.random.key(seed), model=model, optimizer=OPTIMIZER)
 
 
 @jax.jit
@@ -204,7 +203,7 @@ def test_without_dropout_the_loss_does_not_depend_on_the_step():
 
 
 def test_the_schedule_rises_to_its_peak_and_falls_to_zero():
-  schedule = make_schedule(base.Train(steps=12, warmup_steps=4, learning_rate=0.5))
+  schedule = make_schedule(base.Train(steps=12, warmup=0.34, learning_rate=0.5))
   rising = [0.0, 0.125, 0.25, 0.375, 0.5]
   falling = [0.25 * (1 + math.cos(math.pi * i / 8)) for i in range(1, 9)]
   np.testing.assert_allclose([schedule(step) for step in range(13)], rising + falling, atol=1e-7)
@@ -212,13 +211,13 @@ def test_the_schedule_rises_to_its_peak_and_falls_to_zero():
 
 
 def test_the_schedule_can_do_without_a_warm_up():
-  schedule = make_schedule(base.Train(steps=8, warmup_steps=0, learning_rate=0.5))
+  schedule = make_schedule(base.Train(steps=8, warmup=0.0, learning_rate=0.5))
   np.testing.assert_allclose([schedule(0), schedule(4), schedule(8)], [0.5, 0.25, 0.0], atol=1e-7)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 60])
 def test_fewer_steps_than_the_warm_up_are_possible(steps):
-  schedule = make_schedule(base.Train(steps=steps, warmup_steps=100, learning_rate=0.5))
+  schedule = make_schedule(base.Train(steps=steps, warmup=0.99, learning_rate=0.5))
   rates = [float(schedule(step)) for step in range(steps + 1)]
   assert max(rates) == rates[steps - 1] == 0.5
   assert rates[steps] == 0.0
@@ -226,7 +225,7 @@ def test_fewer_steps_than_the_warm_up_are_possible(steps):
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_the_optimizer_follows_the_schedule():
-  optimizer = make_optimizer(base.Train(steps=12, warmup_steps=4, learning_rate=0.5))
+  optimizer = make_optimizer(base.Train(steps=12, warmup=0.34, learning_rate=0.5))
   gradient = {"w": jnp.array([0.3, -0.2])}
   params = {"w": jnp.array([1.0, -1.0])}
   state = optimizer.init(params)
@@ -255,7 +254,9 @@ class Embedder(nn.Module):
 
 
 def test_the_first_state_is_a_function_of_the_seed():
-  first, again, other = (init_state(Embedder(), OPTIMIZER, _batch(), seed) for seed in (0, 0, 1))
+  first, again, other = (
+    init_state(Embedder(), OPTIMIZER, _batch(), make_rngs(seed).params) for seed in (0, 0, 1)
+  )
   assert _are_equal(first, again)
   assert not _are_equal(first.params, other.params)
   assert first.step == 0

@@ -15,6 +15,7 @@ CONFIG = base.Config(
   data=base.Data(lowercase=False),
   train=base.Train(steps=7, learning_rate=0.5),
 )
+VOCABULARIES = Vocabulary(("the", "cat")), Vocabulary(("il", "gatto", "è"))
 
 
 def _one_line(caught):
@@ -24,33 +25,34 @@ def _one_line(caught):
 
 
 def test_a_config_is_read_as_it_was_written(tmp_path):
-  workdir.write_config(tmp_path / "runs" / "first", CONFIG)
+  workdir.write_run(tmp_path / "runs" / "first", CONFIG, VOCABULARIES)
   config = workdir.read_config(tmp_path / "runs" / "first")
   assert config == CONFIG
   assert isinstance(config.train, base.Train)
 
 
 def test_config_json_holds_every_field(tmp_path):
-  workdir.write_config(tmp_path, CONFIG)
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
   values = json.loads((tmp_path / "config.json").read_text("utf-8"))
   assert values == dataclasses.asdict(CONFIG)
   assert values["train"]["steps"] == 7
 
 
 def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
-  workdir.write_config(tmp_path, CONFIG)
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
   before = (tmp_path / "config.json").stat()
-  workdir.write_config(tmp_path, dataclasses.replace(CONFIG))
+  workdir.check_config(tmp_path, dataclasses.replace(CONFIG))
+  workdir.write_run(tmp_path, dataclasses.replace(CONFIG), VOCABULARIES)
   after = (tmp_path / "config.json").stat()
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
 def test_another_config_is_an_error_that_names_the_fields(tmp_path):
-  workdir.write_config(tmp_path, CONFIG)
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
   before = (tmp_path / "config.json").read_bytes()
   other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
   with pytest.raises(WorkdirError) as caught:
-    workdir.write_config(tmp_path, other)
+    workdir.check_config(tmp_path, other)
   text = _one_line(caught)
   assert str(tmp_path) in text
   assert "seed 3 (here 4)" in text
@@ -76,6 +78,9 @@ def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
     json.dumps(dataclasses.asdict(CONFIG) | {"colour": "red"}),
     json.dumps(dataclasses.asdict(CONFIG) | {"train": {"steps": 3}}),
     json.dumps(dataclasses.asdict(CONFIG) | {"train": 3}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": "0"}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": True}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": -1}),
   ],
 )
 def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
@@ -87,16 +92,29 @@ def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
 
 def test_vocabularies_are_read_as_they_were_written(tmp_path):
   assert workdir.read_vocabularies(tmp_path) is None
-  source, target = Vocabulary(("the", "cat")), Vocabulary(("il", "gatto", "è"))
-  workdir.write_vocabularies(tmp_path, (source, target))
-  assert workdir.read_vocabularies(tmp_path) == (source, target)
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  assert workdir.read_vocabularies(tmp_path) == VOCABULARIES
   assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
 
 
-def test_half_of_the_vocabularies_are_none(tmp_path):
-  workdir.write_vocabularies(tmp_path, (Vocabulary(("the",)), Vocabulary(("il",))))
-  (tmp_path / "vocabulary.target.txt").unlink()
+def test_vocabularies_without_a_config_are_no_run(tmp_path):
+  # What is left of a run that was killed while its folder was made; the next one may be another.
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  (tmp_path / "config.json").unlink()
   assert workdir.read_vocabularies(tmp_path) is None
+  others = tuple(reversed(VOCABULARIES))
+  workdir.write_run(tmp_path, CONFIG, others)
+  assert workdir.read_vocabularies(tmp_path) == others
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_run_that_lost_a_vocabulary_is_an_error_that_names_the_file(tmp_path, side):
+  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  path = tmp_path / f"vocabulary.{side}.txt"
+  path.unlink()
+  with pytest.raises(WorkdirError) as caught:
+    workdir.read_vocabularies(tmp_path)
+  assert str(path) in _one_line(caught)
 
 
 def test_json_replaces_the_file_and_leaves_no_other(tmp_path):
@@ -116,7 +134,7 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
 
 
 def test_metrics_are_one_object_a_line(tmp_path):
-  with workdir.Metrics(tmp_path, 0) as metrics:
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5, "train/seconds": 1.0})
     metrics.write(5, {"validation/bleu": 50.0})
   lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -128,16 +146,16 @@ def test_metrics_are_one_object_a_line(tmp_path):
 
 
 def test_metrics_can_be_read_while_they_are_written(tmp_path):
-  with workdir.Metrics(tmp_path, 0) as metrics:
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5})
     assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
 
 
 def test_going_on_drops_the_records_of_steps_that_are_made_again(tmp_path):
-  with workdir.Metrics(tmp_path, 0) as metrics:
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
     for step in (5, 10, 15):
       metrics.write(step, {"train/loss": 20.0 - step})
-  with workdir.Metrics(tmp_path, 10) as metrics:
+  with workdir.MetricsWriter(tmp_path, 10) as metrics:
     metrics.write(15, {"train/loss": 0.5})
   assert workdir.read_metrics(tmp_path) == [
     {"step": 5, "train/loss": 15.0},
@@ -149,7 +167,7 @@ def test_going_on_drops_the_records_of_steps_that_are_made_again(tmp_path):
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
   (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 10, "tr', "utf-8")
   assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
-  with workdir.Metrics(tmp_path, 10) as metrics:
+  with workdir.MetricsWriter(tmp_path, 10) as metrics:
     metrics.write(10, {"train/loss": 2.0})
   assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 10]
 

@@ -11,7 +11,11 @@ _KEPT = 2
 
 
 class Checkpoints:
-  """The checkpoints of one run; the newest two are kept. A context manager."""
+  """The checkpoints of one run; the newest two are kept. A context manager.
+
+  Args:
+    folder: where they are; it is made.
+  """
 
   def __init__(self, folder: pathlib.Path):
     options = ocp.CheckpointManagerOptions(max_to_keep=_KEPT, enable_async_checkpointing=False)
@@ -23,10 +27,14 @@ class Checkpoints:
   def __exit__(self, *_) -> None:
     self._manager.close()
 
+  def latest_step(self) -> int | None:
+    """Returns the step of the newest state, or None if there is none."""
+    return self._manager.latest_step()
+
   def save(self, state: TrainState) -> None:
     """Writes the state, unless its step has been written."""
     step = int(state.step)
-    if step != self._manager.latest_step():
+    if step != self.latest_step():
       self._manager.save(step, args=ocp.args.StandardSave(state._asdict()))
 
   def restore(self, like: TrainState) -> TrainState | None:
@@ -35,8 +43,12 @@ class Checkpoints:
     Args:
       like: a state of the same shapes, for instance a fresh one.
     """
-    step = self._manager.latest_step()
+    step = self.latest_step()
     if step is None:
       return None
-    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like._asdict())
+    # The device is this machine's: the checkpoint may come from another one, with devices of its own.
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), like._asdict()
+    )
     return TrainState(**self._manager.restore(step, args=ocp.args.StandardRestore(shapes)))

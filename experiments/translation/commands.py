@@ -18,31 +18,30 @@ from ml_collections import config_flags
 
 from configs import base
 from experiments.translation.loop import Interrupted
-from experiments.translation.parallel_text import DataError
-from experiments.translation.settings import ConfigError
-from experiments.translation.workdir import WorkdirError, closest
+from experiments.translation.mistakes import Mistake
+from experiments.translation.workdir import closest
 
 MISTAKE = 2  # exit code of a person's mistake
 INTERRUPTED = 130  # exit code of a program that Ctrl-C has stopped
 
 
-class UsageError(ValueError):
+class UsageError(Mistake):
   """Flags that do not go together, told in one line."""
 
+
+_DEFAULT_CONFIG = "configs/toy_translation.py"
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()
 
 
-def define_config(default: str) -> flags.FlagHolder:
-  """Defines --config, a file, and --config.FIELD for each of its fields.
-
-  ml_collections reads the file and looks the fields up at once, so mistakes are told here.
-  """
-  _check_file(_config_path(sys.argv[1:], default))
-  _check_fields(sys.argv[1:])
+def define_config() -> flags.FlagHolder:
+  """Defines --config, a file, and --config.FIELD for each of its fields."""
+  # No default, for ml_collections would read its file when the script is imported; see `_parse`.
   return config_flags.DEFINE_config_file(
-    "config", default, "file with the experiment; any field can be changed: --config.train.steps=100"
+    "config",
+    help_string=f"file with the experiment (default: {_DEFAULT_CONFIG}); "
+    "any field can be changed: --config.train.steps=100",
   )
 
 
@@ -71,7 +70,7 @@ def run(main: Callable[[], None]) -> None:
 def _run(main: Callable[[], None]) -> None:
   try:
     main()
-  except (ConfigError, DataError, WorkdirError, UsageError) as error:
+  except Mistake as error:
     _fail(str(error))
   except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -89,18 +88,28 @@ def _run(main: Callable[[], None]) -> None:
 
 def _parse(arguments: Sequence[str]) -> list[str]:
   """Returns what is left after the flags, the program's name."""
+  program, *given = arguments
+  if "config" in flags.FLAGS:
+    path = _config_path(given)
+    if path is None:
+      path = str(pathlib.Path(base.__file__).parents[1] / _DEFAULT_CONFIG)
+      given = [f"--config={path}", *given]
+    _check_file(path)
+    _check_fields(given)
   try:
-    rest = flags.FLAGS(list(arguments))
+    rest = flags.FLAGS([program, *given])
   except (flags.Error, OSError) as error:
     _fail(str(error))
+  except SystemExit:  # by --help, which to absl is a failure
+    sys.exit(0)
   if len(rest) > 1:
     _fail(f"all options are flags (--name=value), got {rest[1]!r}")
   return rest
 
 
-def _config_path(arguments: Sequence[str], default: str) -> str:
-  """Returns the value of the last --config."""
-  path = default
+def _config_path(arguments: Sequence[str]) -> str | None:
+  """Returns the value of the last --config, or None if there is none."""
+  path = None
   for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
     if argument in ("--config", "-config"):
       path = following
@@ -114,11 +123,12 @@ def _check_file(path: str) -> None:
   if not pathlib.Path(path).is_file():
     _fail(f"--config must name a file such as configs/toy_translation.py: No such file: {path!r}")
   try:
-    config = runpy.run_path(path)["get_config"]()
-  except KeyError:
-    _fail(f"{path}: expected a function get_config, got none")
+    get_config = runpy.run_path(path).get("get_config")
+    config = None if get_config is None else get_config()
   except Exception as error:  # whatever a person's file may raise
     _fail(f"{path}: {type(error).__name__}: {error}")
+  if get_config is None:
+    _fail(f"{path}: expected a function get_config, got none")
   if not isinstance(config, base.Config):
     _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
 

@@ -1,6 +1,8 @@
 """A training run, from a config to a translator."""
 
 import contextlib
+import dataclasses
+import math
 import pathlib
 import signal
 import time
@@ -17,21 +19,29 @@ from experiments.translation import workdir
 from experiments.translation.batches import Batch, stack
 from experiments.translation.checkpoints import Checkpoints
 from experiments.translation.evaluation import Translator
+from experiments.translation.mistakes import Mistake
 from experiments.translation.models import make_model
 from experiments.translation.progress import Progress
 from experiments.translation.settings import check_config
 from experiments.translation.tasks import Task, make_task
 from experiments.translation.training import (
+  Sums,
   TrainState,
   count_parameters,
   init_state,
+  is_finite,
   make_optimizer,
+  make_rngs,
   train_steps,
 )
 
 
 class Interrupted(Exception):
   """Ctrl-C has stopped a run; its checkpoint is written."""
+
+
+class Diverged(Mistake):
+  """Training has left the finite numbers; the last checkpoint is from before."""
 
 
 def train(config: base.Config, folder: pathlib.Path) -> Translator:
@@ -43,48 +53,67 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
 
   Raises:
     ConfigError, DataError, WorkdirError: for a person's mistake; nothing has been written then.
+    Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C; the same call goes on from there.
   """
-  check_config(config)
-  task = make_task(config, workdir.read_vocabularies(folder))
-  first_batch = task.training_batch(0)
+  task = _open(config, folder)
   validation = task.examples("validation", config.evaluation.validation_sentences)
-  for split in task.splits:
-    task.examples(split, 1)  # a mistake in a file is told now, not after the training
-  workdir.write_config(folder, config)
-  if workdir.read_vocabularies(folder) is None:
-    workdir.write_vocabularies(folder, (task.source_vocabulary, task.target_vocabulary))
-  model = make_task_model(config, task)
-  optimizer = make_optimizer(config.train)
-  state = init_state(model, optimizer, first_batch, config.seed)
+  model, optimizer = make_task_model(config, task), make_optimizer(config.train)
+  rngs = make_rngs(config.seed)
+  state = init_state(model, optimizer, task.training_batch(0), rngs.params)
   print(_description(task, state), flush=True)
   begin = time.perf_counter()
-  with contextlib.ExitStack() as stack:
-    checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints"))
+  with contextlib.ExitStack() as exits:
+    checkpoints = exits.enter_context(Checkpoints(folder / "checkpoints"))
     state = checkpoints.restore(state) or state
     start = int(state.step)
     if start:
       print(f"continuing after step {start:,} of {config.train.steps:,}", flush=True)
-    metrics = stack.enter_context(workdir.Metrics(folder, start))
-    progress = stack.enter_context(Progress(start, config.train.steps))
-    stop_requested = stack.enter_context(_stop_request())
+    metrics = exits.enter_context(workdir.MetricsWriter(folder, start))
+    progress = exits.enter_context(Progress(start, config.train.steps))
+    stop_requested = exits.enter_context(_stop_request())
     for batches in _prefetched(task, _dispatches(start, config.train)):
-      state, sums = train_steps(state, batches, model=model, optimizer=optimizer, seed=config.seed)
+      state, sums = train_steps(state, batches, rngs.dropout, model=model, optimizer=optimizer)
       step = int(state.step)
-      progress.advance(step, sums)
       is_last = step == config.train.steps
-      if step % config.train.log_every == 0 or is_last:
+      is_logged = is_last or step % config.train.log_every == 0
+      is_validated = is_last or step % config.train.validate_every == 0
+      is_stopped = stop_requested() and not is_last
+      _check_finite(state, sums, params_too=is_validated or is_stopped)
+      progress.advance(step, sums)
+      if is_logged:
         metrics.write(step, progress.record())
-      if step % config.train.validate_every == 0 or is_last:
+      if is_validated:
         values = make_translator(config, task, model, state.params).evaluate(validation)
         metrics.write(step, {f"validation/{name}": value for name, value in values.items()})
         progress.say(f"step {step:,}, validation: {summary(values)}")
+      if is_validated or is_stopped:
         checkpoints.save(state)  # last: a run killed before it measures again
-      if stop_requested() and not is_last:
-        checkpoints.save(state)
+      if is_stopped:
         raise Interrupted(f"stopped at step {step:,}; the same command continues from there")
   print(f"trained to step {int(state.step):,} in {time.perf_counter() - begin:.0f} s", flush=True)
   return make_translator(config, task, model, state.params)
+
+
+def _open(config: base.Config, folder: pathlib.Path) -> Task:
+  """Returns the task of a run, and makes its folder once every mistake that can be seen has been."""
+  check_config(config)
+  workdir.check_config(folder, config)
+  task = make_task(config, workdir.read_vocabularies(folder))
+  task.training_batch(0)
+  for split in task.splits:
+    task.examples(split, 1)
+  workdir.write_run(folder, config, (task.source_vocabulary, task.target_vocabulary))
+  return task
+
+
+def _check_finite(state: TrainState, sums: Sums, *, params_too: bool) -> None:
+  """Raises Diverged if training has left the finite numbers."""
+  if not math.isfinite(sums.loss) or (params_too and not is_finite(state.params)):
+    raise Diverged(
+      f"the loss or a parameter is not finite at step {int(state.step):,}; the last checkpoint is older; "
+      "try a smaller config.train.learning_rate or config.train.clip_norm in another --workdir"
+    )
 
 
 def load(folder: pathlib.Path, *, batch_size: int | None = None) -> tuple[base.Config, Translator]:
@@ -99,13 +128,16 @@ def load(folder: pathlib.Path, *, batch_size: int | None = None) -> tuple[base.C
   """
   config = workdir.read_config(folder)
   if batch_size is not None:
-    config.evaluation.batch_size = batch_size
+    evaluation = dataclasses.replace(config.evaluation, batch_size=batch_size)
+    config = dataclasses.replace(config, evaluation=evaluation)
   task = make_task(config, workdir.read_vocabularies(folder))
   model = make_task_model(config, task)
-  batch = _two_words()
-  like = jax.eval_shape(lambda: init_state(model, make_optimizer(config.train), batch, config.seed))
-  with Checkpoints(folder / "checkpoints") as checkpoints:
-    state = checkpoints.restore(like)
+  optimizer, rng = make_optimizer(config.train), make_rngs(config.seed).params
+  like = jax.eval_shape(lambda: init_state(model, optimizer, _two_words(), rng))
+  state = None
+  if (folder / "checkpoints").exists():  # else Checkpoints would make it
+    with Checkpoints(folder / "checkpoints") as checkpoints:
+      state = checkpoints.restore(like)
   if state is None:
     raise workdir.WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
   return config, make_translator(config, task, model, state.params)
@@ -145,8 +177,8 @@ def summary(values: dict[str, float]) -> str:
 
 def _description(task: Task, state: TrainState) -> str:
   return (
-    f"{count_parameters(state.params):,} parameters; {len(task.source_vocabulary):,} source and "
-    f"{len(task.target_vocabulary):,} target words; on {jax.devices()[0].device_kind}"
+    f"{task}; {len(task.source_vocabulary):,} source and {len(task.target_vocabulary):,} target words; "
+    f"{count_parameters(state.params):,} parameters; on {jax.devices()[0].device_kind}"
   )
 
 

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from experiments.translation.mistakes import Mistake
+
 Alignment = frozenset[tuple[int, int]]
 
 # A word is a run of letters, digits and combining accents. It goes on over a hyphen between two
@@ -27,7 +29,7 @@ _NO_SPACE_AFTER = frozenset('([{«“„\u2018¿¡"')
 _CLOSED_BY = {'"': '"', "„": "“"}
 
 
-class DataError(ValueError):
+class DataError(Mistake):
   """A mistake in a file of parallel text, told in one line that names the file."""
 
 

@@ -59,6 +59,10 @@ class Task(Protocol):
     """Returns the batch of a training step, counted from 0."""
     ...
 
+  def __str__(self) -> str:
+    """Returns what there is to train on, in a few words."""
+    ...
+
   def examples(self, split: str, count: int) -> list[Example]:
     """Returns the first sentences of a split; 0 for all there are."""
     ...
@@ -80,10 +84,13 @@ def make_task(config: base.Config, vocabularies: Vocabularies | None = None) -> 
 
   Args:
     config: `config.data` says which.
-    vocabularies: of source and target; None to take them from the task's own training sentences.
+    vocabularies: of source and target, those of a run; None to take them from the training sentences.
+
+  Raises:
+    DataError: if a file cannot be used, or the vocabularies are not those of the toy language.
   """
   if config.data.task == "toy_translation":
-    return ToyTranslation(config)
+    return ToyTranslation(config, vocabularies)
   if config.data.task == "parallel_text":
     return ParallelText(config, vocabularies)
   raise ValueError(f"data.task must be toy_translation or parallel_text, got {config.data.task!r}")
@@ -94,12 +101,20 @@ class ToyTranslation:
 
   splits = tuple(split for split in grammar.SPLITS if split != "train")
 
-  def __init__(self, config: base.Config):
+  def __init__(self, config: base.Config, vocabularies: Vocabularies | None = None):
     self._seed = config.seed
     self._batch_size = config.train.batch_size
     self._default_count = config.evaluation.sentences
     self.source_vocabulary = Vocabulary(grammar.source_words())
     self.target_vocabulary = Vocabulary(grammar.target_words())
+    if vocabularies not in (None, (self.source_vocabulary, self.target_vocabulary)):
+      raise DataError(
+        "the toy language has other words now than when this run began: go on with the version that began "
+        "it, or take another --workdir"
+      )
+
+  def __str__(self) -> str:
+    return "toy sentences, as many as are wanted"
 
   def training_batch(self, step: int) -> Batch:
     first = step * self._batch_size
@@ -138,6 +153,13 @@ class ParallelText:
     if vocabularies is None:
       vocabularies = self._vocabulary("source"), self._vocabulary("target")
     self.source_vocabulary, self.target_vocabulary = vocabularies
+
+  def __str__(self) -> str:
+    used, left_out = len(self._training_ids), len(self._examples("train")) - len(self._training_ids)
+    text = f"{used:,} training pairs"
+    if left_out:
+      text += f" ({left_out:,} more are longer than config.data.max_length={self._config.data.max_length})"
+    return text
 
   def training_batch(self, step: int) -> Batch:
     order = self._order(step // self.batches_per_epoch)

@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-import flax
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,7 +14,7 @@ from experiments.translation.vocabularies import PAD
 
 
 class TrainState(NamedTuple):
-  """All that changes in training. The dropout of a step is a function of the seed and the step.
+  """All that changes in training.
 
   Attributes:
     step: how many updates were made, int32 [].
@@ -51,17 +50,28 @@ def make_schedule(config: base.Train) -> optax.Schedule:
   return optax.warmup_cosine_decay_schedule(
     init_value=0.0,
     peak_value=config.learning_rate,
-    warmup_steps=min(config.warmup_steps, config.steps - 1),
+    warmup_steps=int(config.warmup * config.steps),
     decay_steps=config.steps,
   )
 
 
+class Rngs(NamedTuple):
+  """What draws the parameters, and what draws the dropout."""
+
+  params: jax.Array
+  dropout: jax.Array
+
+
+def make_rngs(seed: int) -> Rngs:
+  """Returns the random keys of a run."""
+  return Rngs(*jax.random.split(jax.random.key(seed)))
+
+
 def init_state(
-  model: attention.Seq2Seq, optimizer: optax.GradientTransformation, batch: Batch, seed: int
+  model: attention.Seq2Seq, optimizer: optax.GradientTransformation, batch: Batch, rng: jax.Array
 ) -> TrainState:
   """Returns the state before the first step; the batch is for its shapes."""
-  init = jax.jit(model.init)
-  params = init(jax.random.key(seed), batch.sources, batch.source_lengths, batch.inputs)["params"]
+  params = jax.jit(model.init)(rng, batch.sources, batch.source_lengths, batch.inputs)["params"]
   return TrainState(jnp.int32(0), params, optimizer.init(params))
 
 
@@ -77,28 +87,28 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> Sums:
   return Sums(jnp.sum(losses * is_real), jnp.sum(is_real))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "optimizer", "seed"), donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("model", "optimizer"), donate_argnames="state")
 def train_steps(
   state: TrainState,
   batches: Batch,
+  rng: jax.Array,
   *,
   model: attention.Seq2Seq,
   optimizer: optax.GradientTransformation,
-  seed: int,
 ) -> tuple[TrainState, Sums]:
   """Makes one update for each of K batches, in one call.
 
   Args:
     state: before; its memory is used again, so it is gone afterwards.
     batches: arrays with an axis K in front.
+    rng: of the dropout, for the whole run; each step derives its own.
     model: the translator.
     optimizer: from `make_optimizer`.
-    seed: of the dropout.
 
   Returns:
     The state after, and the sums over all K batches.
   """
-  step = functools.partial(_train_step, model=model, optimizer=optimizer, seed=seed)
+  step = functools.partial(_train_step, rng=rng, model=model, optimizer=optimizer)
   state, sums = jax.lax.scan(step, state, batches)
   return state, jax.tree.map(jnp.sum, sums)
 
@@ -107,12 +117,12 @@ def _train_step(
   state: TrainState,
   batch: Batch,
   *,
+  rng: jax.Array,
   model: attention.Seq2Seq,
   optimizer: optax.GradientTransformation,
-  seed: int,
 ) -> tuple[TrainState, Sums]:
   """Makes one update."""
-  dropout_rng = jax.random.fold_in(jax.random.key(seed), state.step)
+  dropout_rng = jax.random.fold_in(rng, state.step)
 
   def mean_loss(params):
     logits, _ = model.apply(
@@ -132,6 +142,12 @@ def _train_step(
   return TrainState(state.step + 1, params, optimizer_state), sums
 
 
+@jax.jit
+def is_finite(params: Any) -> jax.Array:
+  """Returns whether all parameters are finite numbers."""
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
 def count_parameters(params: Any) -> int:
   """Returns how many numbers the parameters are."""
-  return sum(leaf.size for leaf in flax.traverse_util.flatten_dict(params).values())
+  return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,7 +1,7 @@
 """The folder of one run: what was asked, what was measured, what came out.
 
-config.json             the config
 vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
+config.json             the config; it is written after the vocabularies, so where it is, they are
 checkpoints/            training states
 metrics.jsonl           one object a line: `step` and what was measured then
 tensorboard/            the same for TensorBoard
@@ -20,11 +20,13 @@ from typing import Any
 import tensorboardX
 
 from configs import base
+from experiments.translation import settings
+from experiments.translation.mistakes import Mistake
 from experiments.translation.tasks import Vocabularies
 from experiments.translation.vocabularies import Vocabulary
 
 
-class WorkdirError(ValueError):
+class WorkdirError(Mistake):
   """A folder that cannot be used as asked, told in one line."""
 
 
@@ -38,43 +40,51 @@ def read_config(folder: pathlib.Path) -> base.Config:
   if not path.is_file():
     raise WorkdirError(f"{folder} holds no run: there is no {path}; train one with --workdir={folder}")
   try:
-    return _from_dict(base.Config, json.loads(path.read_text("utf-8")))
-  except (ValueError, TypeError, AttributeError) as error:
+    config = settings.from_dict(base.Config, json.loads(path.read_text("utf-8")))
+    settings.check_config(config)
+    return config
+  except ValueError as error:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
 
 
-def write_config(folder: pathlib.Path, config: base.Config) -> None:
-  """Makes the folder, and writes the config unless it is there already.
-
-  Raises:
-    WorkdirError: if the folder holds a run with another config; it names the fields that differ.
-  """
-  if (folder / "config.json").exists():
-    theirs, ours = _flat(read_config(folder)), _flat(config)
-    differing = [name for name in ours if ours[name] != theirs[name]]
-    if differing:
-      listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
-      raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+def check_config(folder: pathlib.Path, config: base.Config) -> None:
+  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
+  if not _holds_run(folder):
     return
-  folder.mkdir(parents=True, exist_ok=True)
-  write_json(folder / "config.json", dataclasses.asdict(config))
-
-
-def write_vocabularies(folder: pathlib.Path, vocabularies: Vocabularies) -> None:
-  """Writes the vocabularies of source and target."""
-  for vocabulary, path in zip(vocabularies, _vocabulary_paths(folder), strict=True):
-    vocabulary.save(path)
+  theirs, ours = settings.flat(read_config(folder)), settings.flat(config)
+  differing = [name for name in ours if ours[name] != theirs[name]]
+  if differing:
+    listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
+    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
 
 
 def read_vocabularies(folder: pathlib.Path) -> Vocabularies | None:
-  """Returns the vocabularies of source and target, or None if they have not been written."""
-  source, target = _vocabulary_paths(folder)
-  if not (source.exists() and target.exists()):
+  """Returns the vocabularies of source and target of a run, or None if the folder holds none.
+
+  Raises:
+    WorkdirError: if a file is not there, or is no vocabulary.
+  """
+  if not _holds_run(folder):
     return None
+  source, target = _vocabulary_paths(folder)
   try:
     return Vocabulary.load(source), Vocabulary.load(target)
+  except FileNotFoundError as error:
+    raise WorkdirError(
+      f"{folder} holds a run without its vocabulary: there is no {error.filename}"
+    ) from error
   except ValueError as error:
     raise WorkdirError(str(error)) from error
+
+
+def write_run(folder: pathlib.Path, config: base.Config, vocabularies: Vocabularies) -> None:
+  """Makes the folder of a run, unless it is there already."""
+  if _holds_run(folder):
+    return
+  folder.mkdir(parents=True, exist_ok=True)
+  for vocabulary, path in zip(vocabularies, _vocabulary_paths(folder), strict=True):
+    vocabulary.save(path)
+  write_json(folder / "config.json", dataclasses.asdict(config))
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -82,7 +92,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   _write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-class Metrics:
+class MetricsWriter:
   """Writes what is measured to metrics.jsonl and TensorBoard. A context manager.
 
   Args:
@@ -97,7 +107,7 @@ class Metrics:
     self._file = path.open("a", encoding="utf-8")
     self._board = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-  def __enter__(self) -> "Metrics":
+  def __enter__(self) -> "MetricsWriter":
     return self
 
   def __exit__(self, *_) -> None:
@@ -141,32 +151,9 @@ def _line(record: Mapping[str, float]) -> str:
   return json.dumps(record) + "\n"
 
 
+def _holds_run(folder: pathlib.Path) -> bool:
+  return (folder / "config.json").exists()
+
+
 def _vocabulary_paths(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
   return folder / "vocabulary.source.txt", folder / "vocabulary.target.txt"
-
-
-def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
-  """Returns a config as {"train.steps": 100, ...}."""
-  fields: dict[str, Any] = {}
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if dataclasses.is_dataclass(value):
-      fields |= _flat(value, f"{prefix}{field.name}.")
-    else:
-      fields[prefix + field.name] = value
-  return fields
-
-
-def _from_dict(kind: type, values: dict[str, Any]) -> Any:
-  """Returns a dataclass from what `dataclasses.asdict` made of it."""
-  names = {field.name for field in dataclasses.fields(kind)}
-  if set(values) != names:
-    raise ValueError(f"fields must be {sorted(names)}, got {sorted(values)}")
-  default = kind()
-  fields = {}
-  for name, value in values.items():
-    expected = type(getattr(default, name))
-    if dataclasses.is_dataclass(expected) != isinstance(value, dict):
-      raise ValueError(f"{name} must be of type {expected.__name__}, got {value!r}")
-    fields[name] = _from_dict(expected, value) if isinstance(value, dict) else value
-  return kind(**fields)
