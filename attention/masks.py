@@ -247,6 +247,8 @@ def prefix(length: int | Array) -> Mask:
 def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
   """Leaves out padding: s < source and t < target.
 
+  For scores with heads, [B N T S], pass lengths [B 1], `lengths[:, None]`: leading axes count from the right.
+
   Args:
     source: the number of real keys, an integer or integers [...]; None for no limit.
     target: the number of real queries, likewise. A query beyond it is an empty row.

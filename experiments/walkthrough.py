@@ -19,7 +19,7 @@ _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the he
 def main() -> None:
   if not _FIGURES.value:
     raise commands.UsageError("--figures must name a folder, got none")
-  rng = jax.random.key(0, impl="unsafe_rbg")  # Programs that draw from it compile sooner.
+  rng = jax.random.key(0, impl="unsafe_rbg")  # programs that draw from it compile sooner
   for lesson in lessons(rng, pathlib.Path(_FIGURES.value)):
     print(lesson, flush=True)
 

@@ -64,8 +64,9 @@ def _sigmoid(inputs):
 
 
 @functools.cache
-def _run(system, *arguments):
-  return _float64(system(jax.random.key(3, impl="unsafe_rbg"), *arguments))
+def _run(system, *sizes):
+  run = jax.jit(system, static_argnums=range(1, 1 + len(sizes)))
+  return _float64(run(jax.random.key(3, impl="unsafe_rbg"), *sizes))
 
 
 @functools.cache
@@ -77,7 +78,7 @@ def _one_head():
 def _four_heads():
   inputs = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
   rng = jax.random.key(3, impl="unsafe_rbg")
-  return inputs.astype(np.float64), _float64(systems.four_heads(rng, inputs))
+  return inputs.astype(np.float64), _float64(jax.jit(systems.four_heads)(rng, inputs))
 
 
 def test_the_five_words_are_rows_of_the_embedding():

@@ -31,7 +31,7 @@ def lessons(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
 def self_attention(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   """Tells text 0: one head on five words, then four."""
   head_rng, heads_rng = jax.random.split(rng)
-  one = systems.one_head(head_rng)
+  one = jax.jit(systems.one_head)(head_rng)
   words = systems.WORDS
   yield _title("0. Each word looks at all words")
   yield "A word's query asks, every word's key answers, and the answers weigh the values."
@@ -46,7 +46,7 @@ def self_attention(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   yield _array(f"z_1 = {terms}", one.z_1)
   yield _heat_map(folder / "self_attention.png", one.weights, words, words)
 
-  four = systems.four_heads(heads_rng, one.inputs)
+  four = jax.jit(systems.four_heads)(heads_rng, one.inputs)
   yield ""
   yield "Four heads look at once, each from its own angle; W_O mixes what they find."
   yield _formulas("result = [head_1 head_2 head_3 head_4] W_O")
@@ -61,7 +61,7 @@ def self_attention(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
 def heads_from_config(rng: jax.Array) -> Iterator[str]:
   """Tells text 1: heads one by one, and stacked."""
   text, config = "time flies like an arrow", systems.HeadsConfig()
-  run = systems.heads_from_config(rng, config, length=len(text.split()))
+  run = jax.jit(systems.heads_from_config, static_argnums=(1, 2))(rng, config, len(text.split()))
   yield _title("1. Many heads are one head with one more axis")
   yield "A config gives the hidden size and the number of heads; their width follows."
   yield _formulas("head_n = softmax(x W_Q[n] (x W_K[n])^T / sqrt(H)) x W_V[n],  H = D / N")
@@ -78,9 +78,9 @@ def soft_look_up(rng: jax.Array) -> Iterator[str]:
   yield "The better a key fits the query, the more of its value comes back. Here without the scale:"
   yield _formulas("weights = softmax(query . keys)")
   for name, query in (("dog", [1.0, 10.0, 1.0]), ("bird", [1.0, 1.0, 10.0])):
-    _, weights = systems.soft_look_up(query)
+    _, weights = jax.jit(systems.soft_look_up)(query)
     yield f"looking for {name}, {query}, in {list(systems.CONCEPTS)}: {np.round(weights, 2)}"
-  run = systems.same_shape(rng)
+  run = jax.jit(systems.same_shape)(rng)
   yield ""
   yield "Multi-head attention returns the shape it was given, so that layers can stand on layers:"
   yield f"4 heads: {run.inputs.shape} -> {run.outputs.shape}"
@@ -88,7 +88,7 @@ def soft_look_up(rng: jax.Array) -> Iterator[str]:
 
 def masked_attention(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   """Tells text 3: values wider than keys, and a hidden key."""
-  run = systems.masked_attention(rng)
+  run = jax.jit(systems.masked_attention)(rng)
   labels = [f"key {s}" for s in range(4)], [f"query {t}" for t in range(3)]
   yield _title("3. Keys that must not be seen")
   yield "Keys of width 8, values of width 16. A hidden key leaves its share to the others."
@@ -106,8 +106,9 @@ def masked_attention(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
 def translator_parts(rng: jax.Array) -> Iterator[str]:
   """Tells text 4: encoder layer, decoder step and multi-head attention at real sizes."""
   encoder_rng, decoder_rng, heads_rng = jax.random.split(rng, 3)
-  encoder, step = systems.encoder_layer(encoder_rng), systems.decoder_step(decoder_rng)
-  heads = systems.eight_heads(heads_rng)
+  encoder = jax.jit(systems.encoder_layer)(encoder_rng)
+  step = jax.jit(systems.decoder_step)(decoder_rng)
+  heads = jax.jit(systems.eight_heads)(heads_rng)
   yield _title("4. The parts of a translator")
   yield "An encoder layer: self-attention, then a small network at each position."
   yield _formulas("y = norm(x + multi_head_attention(x))", "z = norm(y + W_2 relu(W_1 y))")

@@ -22,7 +22,7 @@ class AlignedAttention(NamedTuple):
   alignment: Collection[tuple[int, int]]
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
   """Returns BLEU of plain text over a whole corpus, by sacrebleu with its standard settings.
 
   Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771.
@@ -30,7 +30,6 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
   Args:
     hypotheses: sentences in plain text; sacrebleu cuts them into words itself.
     references: as many.
-    lowercase: whether upper and lower case are the same.
 
   Returns:
     From 0 to 100.
@@ -42,10 +41,10 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
   100.0
   """
   _check_corpus(hypotheses, references)
-  return float(BLEU(lowercase=lowercase).corpus_score(hypotheses, [references]).score)
+  return float(BLEU().corpus_score(hypotheses, [references]).score)
 
 
-def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
   """Returns chrF of plain text over a whole corpus, by sacrebleu with its standard settings.
 
   Source: Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation".
@@ -53,7 +52,6 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
   Args:
     hypotheses: sentences in plain text.
     references: as many.
-    lowercase: whether upper and lower case are the same.
 
   Returns:
     From 0 to 100.
@@ -65,7 +63,7 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
   100.0
   """
   _check_corpus(hypotheses, references)
-  return float(CHRF(lowercase=lowercase).corpus_score(hypotheses, [references]).score)
+  return float(CHRF().corpus_score(hypotheses, [references]).score)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -12,6 +12,7 @@ from experiments.translation.tasks import Example
 Results = dict[str, dict[str, float]]  # split -> metric -> value
 
 _SHOWN = 5  # translations and attention maps
+_END = "</s>"  # how the end of a sentence is written in pictures
 
 _COLUMNS = {
   "sentences": "{:,.0f}",
@@ -87,9 +88,6 @@ def translation_map(source: Sequence[str], translation: Translation) -> Figure |
     return None
   ends = [_END] * (len(translation.weights) - len(translation.words))
   return figures.attention_map(translation.weights, [*source, _END], [*translation.words, *ends])
-
-
-_END = "</s>"  # how the end of a sentence is written in pictures
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
