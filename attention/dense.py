@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import dropout
-from attention.masks import Mask, from_array
+from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
-from attention.shapes import broadcasts_to, compute_dtype, with_rank
+from attention.shapes import broadcast_leading, broadcasts_to, check_rank, compute_dtype, with_rank
 
 Bias: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -87,12 +87,9 @@ def _attend(
   context = weights . values
   """
   scores = score.tile(score.query_features(queries), score.key_features(keys))
-  T, S = queries.shape[-2], keys.shape[-2]
-  if scores.shape[-2:] != (T, S):
-    raise ValueError(
-      f"{type(score).__name__}.tile must return scores [... T S] with T={T}, S={S}, got shape {scores.shape}"
-    )
-  leading = jnp.broadcast_shapes(scores.shape[:-2], values.shape[:-2])
+  _check_scores(score, scores, queries, keys)
+  scores = scores.astype(queries.dtype)
+  leading = broadcast_leading(scores, values, names="scores and values")
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
   allowed = _mask_array(mask, scores.shape)
   if bias is not None:
@@ -105,7 +102,7 @@ def _attend(
   return Attended(context, weights, logsumexp), allowed
 
 
-def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
+def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
   """Returns the softmax over the last axis of the scores that the mask allows.
 
       weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
@@ -114,7 +111,7 @@ def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
 
   Args:
     scores: [... T S], floating.
-    mask: booleans that broadcast to [... T S], True = may attend.
+    mask: a mask, or booleans that broadcast to [... T S], True = may attend.
 
   Returns:
     Weights [... T S] in the dtype of the scores.
@@ -126,9 +123,10 @@ def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
   [[1.0, 0.0], [0.0, 0.0]]
   """
   scores = jnp.asarray(scores)
+  check_rank("scores", scores, "[... T S]")
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
-  allowed = _mask_array(from_array(mask), scores.shape)
+  allowed = _mask_array(as_mask(mask), scores.shape)
   compute = scores.astype(compute_dtype(scores.dtype))
   return softmax_and_logsumexp(compute, allowed)[0].astype(scores.dtype)
 
@@ -155,6 +153,17 @@ def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
   columns = with_rank(jnp.arange(S, dtype=jnp.uint32), weights.ndim)
   keep = dropout.keep(dropout.seeds(rng), rate, rows, columns)
   return jnp.where(keep, weights / (1 - rate), 0)
+
+
+def _check_scores(score: Score, scores: jax.Array, queries: jax.Array, keys: jax.Array) -> None:
+  """Raises ValueError unless a user's tile has returned what it should."""
+  pairs = (*broadcast_leading(queries, keys, names="queries and keys"), queries.shape[-2], keys.shape[-2])
+  if scores.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, scores.shape):
+    raise ValueError(
+      f"{type(score).__name__}.tile must return scores [... T S] = {pairs}, got shape {scores.shape}"
+    )
+  if not jnp.issubdtype(scores.dtype, jnp.floating):
+    raise ValueError(f"{type(score).__name__}.tile must return floating scores, got {scores.dtype}")
 
 
 def _mask_array(mask: Mask | None, shape: tuple[int, ...]) -> jax.Array:

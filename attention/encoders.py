@@ -97,7 +97,8 @@ class TransformerEncoder(nn.Module):
     embedding_init = nn.initializers.normal(self.width**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     encodings = positions.sinusoidal(sources.shape[1], self.width)
-    layer = embed(sources) * self.width**0.5 + encodings[None]
+    layer = embed(sources) * self.width**0.5
+    layer += encodings[None].astype(layer.dtype)
     layer = nn.Dropout(self.dropout_rate)(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
     for i in range(self.num_layers):

@@ -36,8 +36,9 @@ def attend(
       context = weights . values
 
   A query that may attend to nothing gets zero context, zero weights, logsumexp -inf and zero gradients.
-  What is masked, even NaN, changes no output and no gradient. A NaN or infinity that is attended to
-  makes the query's results NaN. Scores, softmax and sums are in float32, or float64 for float64.
+  What is masked, even NaN, changes no output and no gradient. A NaN or infinity that is attended to makes
+  the query's results NaN, but not the gradients, which are those of zeros in its place. Scores, softmax and
+  sums are in float32, or float64 for float64.
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
   arXiv:1706.03762, section 3.2.

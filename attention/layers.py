@@ -17,6 +17,17 @@ from attention.shapes import project
 kernel_init = nn.initializers.lecun_normal()
 
 
+class Projection(nn.Module):
+  """Holds the kernel [D X] of a projection of vectors [... T D] to [... T X], in the vectors' dtype."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
+    return project(lambda x: jnp.einsum("...D,DX->...X", x, kernel.astype(x.dtype)), inputs)
+
+
 class HeadProjection(nn.Module):
   """Holds the kernel [D N H] and bias [N H] of `project_heads`."""
 
@@ -28,8 +39,8 @@ class HeadProjection(nn.Module):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     heads = (self.num_heads, self.head_width)
     init = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
-    kernel = self.param("kernel", init, (inputs.shape[-1], *heads))
-    bias = self.param("bias", nn.initializers.zeros, heads) if self.use_bias else None
+    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, heads, jnp.float32) if self.use_bias else None
     return project_heads(inputs, kernel, bias, name=self.name or "head")
 
 
@@ -42,8 +53,9 @@ class HeadMerge(nn.Module):
   @nn.compact
   def __call__(self, contexts: jax.Array) -> jax.Array:
     init = nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2)
-    kernel = self.param("kernel", init, (contexts.shape[-3], contexts.shape[-1], self.width))
-    bias = self.param("bias", nn.initializers.zeros, (self.width,)) if self.use_bias else None
+    shape = contexts.shape[-3], contexts.shape[-1], self.width
+    kernel = self.param("kernel", init, shape, jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32) if self.use_bias else None
     return merge_heads(contexts, kernel, bias)
 
 
@@ -244,14 +256,14 @@ class ProjectedAttention(SingleHeadAttention):
   width: int
 
   def setup(self):
-    self.query = nn.Dense(self.width, use_bias=False)
-    self.key = nn.Dense(self.width, use_bias=False)
+    self.query = Projection(self.width)
+    self.key = Projection(self.width)
 
   def project_queries(self, queries):
-    return project(self.query, queries)
+    return self.query(queries)
 
   def project_keys(self, keys):
-    return project(self.key, keys)
+    return self.key(keys)
 
 
 class AdditiveAttention(ProjectedAttention):
@@ -267,7 +279,7 @@ class AdditiveAttention(ProjectedAttention):
   def setup(self):
     super().setup()
     init = nn.initializers.normal(self.width**-0.5)
-    self.score_vector = self.param("score_vector", init, (self.width,))
+    self.score_vector = self.param("score_vector", init, (self.width,), jnp.float32)
 
   def score(self, queries, keys):
     return Additive(self.score_vector)
@@ -296,7 +308,7 @@ class BilinearAttention(SingleHeadAttention):
 
   @nn.compact
   def score(self, queries, keys):
-    return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1])))
+    return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32))
 
 
 class FeedForward(nn.Module):
@@ -391,13 +403,13 @@ class GRUParameters(nn.Module):
     H = self.width
     orthogonal = nn.initializers.orthogonal()
 
-    def recurrent_init(rng, shape, dtype=jnp.float32):
+    def recurrent_init(rng, shape, dtype):
       blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
       return jnp.concatenate(blocks, axis=1)
 
     return GRUWeights(
-      input=self.param("input", kernel_init, (input_width, 3 * H)),
-      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H)),
-      bias=self.param("bias", nn.initializers.zeros, (3 * H,)),
-      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,)),
+      input=self.param("input", kernel_init, (input_width, 3 * H), jnp.float32),
+      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H), jnp.float32),
+      bias=self.param("bias", nn.initializers.zeros, (3 * H,), jnp.float32),
+      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,), jnp.float32),
     )

@@ -11,7 +11,7 @@ from attention.dense import Bias
 from attention.functional import Result, attend
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, matmul_precision, project, with_rank
+from attention.shapes import broadcast_leading, check_rank, project, with_rank
 
 
 @jax.tree_util.register_dataclass
@@ -142,13 +142,18 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
       "output kernel must have axes [N H D], N the number of heads and H their width, "
       f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
     )
-  kernel = kernel.astype(contexts.dtype)
-  merged = jnp.einsum("...NTH,NHD->...TD", contexts, kernel, precision=matmul_precision())
-  if bias is None:
-    return merged
-  if np.shape(bias) != kernel.shape[2:]:
+  if bias is not None and np.shape(bias) != kernel.shape[2:]:
     raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {np.shape(bias)}")
-  return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)
+  N, H, D = kernel.shape
+
+  def function(side_by_side):
+    merged = jnp.einsum("...TX,XD->...TD", side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
+    if bias is None:
+      return merged
+    return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)
+
+  side_by_side = jnp.swapaxes(contexts, -3, -2).reshape(*contexts.shape[:-3], contexts.shape[-2], N * H)
+  return project(function, side_by_side)
 
 
 def attend_heads(
@@ -186,7 +191,7 @@ def attend_heads(
     )
   score = ScaledDotProduct() if score is None else score
   grouped = num_key_heads < num_heads
-  if grouped and any(jnp.ndim(leaf) for leaf in jax.tree.leaves(score)):
+  if grouped and any(np.ndim(leaf) for leaf in jax.tree.leaves(score)):
     grouped = False
     keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
   if grouped:

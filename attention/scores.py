@@ -113,17 +113,8 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   [[6.0]]
   """
   queries, keys = _floating(queries=queries, keys=keys)
-  matrix = jnp.asarray(matrix)
-  check_rank("matrix", matrix, "[... H K]")
-  if matrix.shape[-2:] != (queries.shape[-1], keys.shape[-1]):
-    raise ValueError(
-      "matrix must have axes [... H K], H the width of the queries and K that of the keys, "
-      f"got matrix {matrix.shape}, queries {queries.shape}, keys {keys.shape}"
-    )
-  broadcast_leading(queries, keys, matrix, names="queries, keys and matrix")
-  matrix = matrix.astype(queries.dtype)
-  projected = jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=matmul_precision())
-  return jnp.einsum("...TK,...SK->...TS", projected, keys, precision=matmul_precision())
+  score = Bilinear(jnp.asarray(matrix, queries.dtype))
+  return score.tile(score.query_features(queries), score.key_features(keys))
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -219,8 +210,29 @@ class Bilinear(Score):
 
   matrix: jax.Array
 
+  def query_features(self, queries):
+    matrix = self._checked_matrix(-2, queries=queries)
+    broadcast_leading(queries, matrix, names="queries and matrix")
+    return jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=matmul_precision())
+
+  def key_features(self, keys):
+    self._checked_matrix(-1, keys=keys)
+    return keys
+
+  def _checked_matrix(self, axis: int, **named: jax.Array) -> jax.Array:
+    """Returns the matrix, or raises ValueError if its axis does not fit the width of the vectors."""
+    ((name, vectors),) = named.items()
+    matrix = jnp.asarray(self.matrix)
+    check_rank("matrix", matrix, "[... H K]")
+    if matrix.shape[axis] != vectors.shape[-1]:
+      raise ValueError(
+        "matrix must have axes [... H K], H the width of the queries and K that of the keys, "
+        f"got matrix {matrix.shape}, {name} {vectors.shape}"
+      )
+    return matrix
+
   def tile(self, query_features, key_features):
-    return bilinear_scores(query_features, key_features, self.matrix)
+    return dot_product_scores(query_features, key_features)
 
 
 @jax.tree_util.register_dataclass

@@ -26,7 +26,7 @@ def main() -> None:
     raise commands.UsageError("--output must name the file to write, got none")
   task = make_task(config)
   examples = task.examples(_SPLIT.value, _COUNT.value)
-  pairs = [SentencePair(" ".join(example.source), example.text, example.alignment) for example in examples]
+  pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]
   write_pairs(_OUTPUT.value, pairs)
   print(f"wrote {len(pairs):,} pairs to {_OUTPUT.value}")
 

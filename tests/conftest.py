@@ -6,6 +6,9 @@ import hypothesis
 import jax
 import pytest
 
+# A CPU pretends to be several devices, for what is spread over them; all else runs on the first.
+jax.config.update("jax_num_cpu_devices", 8)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

@@ -181,7 +181,7 @@ PARAMETERS = {
   "bilinear_matrices_of_another_batch": (
     attention.bilinear_attention,
     (QUERIES, KEYS, VALUES, zeros(29, 11, 11)),
-    "queries keys matrix 2 29",
+    "queries matrix 2 29",
   ),
   "dot_product_scores": (
     attention.dot_product_scores,
@@ -224,6 +224,16 @@ PARAMETERS = {
     (zeros(3, 5),),
     "mask 3 5 23",
   ),
+  "masked_softmax_of_one_row": (
+    lambda scores: attention.masked_softmax(scores, np.ones(5, bool)),
+    (zeros(5),),
+    "scores T S 5",
+  ),
+  "additive_vectors_and_values_of_other_batches": (
+    attention.additive_attention,
+    (zeros(3, 11), zeros(5, 11), zeros(23, 5, 13), zeros(29, 11)),
+    "scores values 29 23",
+  ),
   "masked_softmax_of_integers": (
     lambda scores: attention.masked_softmax(scores, np.ones((3, 5), bool)),
     (zeros(3, 5, dtype=jnp.int32),),
@@ -264,6 +274,32 @@ def test_a_users_scores_of_the_wrong_shape_are_an_error():
   assert_error_says("Transposed T S 3 5", call, QUERIES, KEYS, VALUES)
 
 
+@jax.tree_util.register_static
+class WithoutBatch(attention.Score):
+  """A user's mistake: one batch element's scores for all."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)[0]
+
+
+@jax.tree_util.register_static
+class Matches(attention.Score):
+  """A user's mistake: scores that are no floating numbers."""
+
+  def tile(self, query_features, key_features):
+    return jnp.sum(query_features[..., :, None, :] == key_features[..., None, :, :], axis=-1)
+
+
+@pytest.mark.parametrize(
+  ("score", "words"), [(WithoutBatch(), "tile 2 3 5"), (Matches(), "tile floating int32")]
+)
+def test_a_users_scores_without_a_batch_or_a_floating_type_are_an_error(score, words):
+  def call(*arguments):
+    return attention.attend(score, *arguments)
+
+  assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
 class Unregistered(attention.Score):
   """A user's mistake: a score that JAX cannot look into."""
 
@@ -276,6 +312,12 @@ def test_a_users_score_that_is_no_pytree_is_an_error():
     return attention.attend(Unregistered(), *arguments)
 
   assert_error_says("Unregistered registered register_dataclass", call, QUERIES, KEYS, VALUES)
+
+  def call_grouped(*arguments):
+    return attention.multi_head.attend_heads(*arguments, score=Unregistered())
+
+  grouped = zeros(4, 3, 11), zeros(2, 5, 11), zeros(2, 5, 13)
+  assert_error_says("Unregistered registered register_dataclass", call_grouped, *grouped)
 
 
 MASKS = {

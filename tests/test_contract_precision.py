@@ -110,6 +110,28 @@ def test_float64_is_float64_throughout(kind, implementation, float64):
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT64)
 
 
+@jax.tree_util.register_static
+class Coarse(attention.Score):
+  """A user's score that is computed in half precision."""
+
+  def tile(self, query_features, key_features):
+    half = query_features.astype(jnp.bfloat16), key_features.astype(jnp.bfloat16)
+    return jnp.einsum("...TH,...SH->...TS", *half)
+
+
+@engines
+def test_the_softmax_of_a_score_in_half_precision_is_in_float32(implementation):
+  inputs = draw("scaled_dot_product")
+  context, weights, logsumexp = attention.attend(
+    Coarse(), *inputs[:3], return_weights=True, return_logsumexp=True, implementation=implementation
+  )
+  scores = np.float64(Coarse().tile(*map(jnp.asarray, inputs[:2])))
+  desired = np.exp(scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)))
+  assert_close(weights, desired, FLOAT32)
+  assert_close(context, desired @ inputs.values, FLOAT32)
+  assert logsumexp.dtype == np.float32
+
+
 def multi_head(inputs):
   kernel = inputs.keys.T[:, None]
   weights = attention.MultiHeadWeights(kernel, kernel, kernel, kernel.transpose(1, 2, 0))

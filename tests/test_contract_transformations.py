@@ -103,7 +103,7 @@ def test_checkpointed_gradients_are_the_references(kind, implementation, float64
 @engines
 def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
-  mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+  mesh = jax.make_mesh((DIMS.B,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
   split, same = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
   sharded = jax.shard_map(
     lambda inputs, lengths: attend_fully(

@@ -67,7 +67,7 @@ def _examples():
   rng = np.random.default_rng(1)
   targets = [tuple(rng.choice(TARGET_WORDS, length).tolist()) for length in (2, 3, 4, 1, 6, 17, 5)]
   return [
-    Example(source, target, frozenset({(0, 0)}), " ".join(target))
+    Example(source, target, frozenset({(0, 0)}), "source", " ".join(target))
     for source, target in zip(_sources(), targets, strict=True)
   ]
 
@@ -186,16 +186,16 @@ def test_a_model_without_attention_has_no_weights():
   translator = _translator("none")
   (found,) = translator.translate([("a", "b")])
   assert found.weights is None
-  (one,) = translator.score([Example(("a", "b"), ("x",), None, "x")])
+  (one,) = translator.score([Example(("a", "b"), ("x",), None, "source", "x")])
   assert one.weights is None
   log_probabilities, _ = _alone(("a", "b"), LetterTask.target_vocabulary.encode(("x",)), "none")
   expected = -log_probabilities[0, LetterTask.target_vocabulary.encode(("x",))[0]] - log_probabilities[1, END]
   np.testing.assert_allclose(one.loss, expected, rtol=1e-5)
 
 
-FIRST = Example(("a", "b"), ("x", "y"), frozenset({(0, 0), (1, 1)}), "x y")
-SECOND = Example(("c",), ("z", "v", "w"), frozenset({(2, 0)}), "z v w")
-UNALIGNED = Example(("d",), ("z",), None, "z")
+FIRST = Example(("a", "b"), ("x", "y"), frozenset({(0, 0), (1, 1)}), "source", "x y")
+SECOND = Example(("c",), ("z", "v", "w"), frozenset({(2, 0)}), "source", "z v w")
+UNALIGNED = Example(("d",), ("z",), None, "source", "z")
 
 
 @pytest.fixture
@@ -246,6 +246,19 @@ def test_without_alignments_there_are_no_metrics_of_attention(table_driven):
   values = table_driven.evaluate([UNALIGNED])
   assert values["exact_match"] == 1.0
   assert not {"alignment_error_rate", "attention_mass"} & set(values)
+
+
+def test_empty_alignments_alone_give_no_metrics_of_attention(table_driven):
+  empty = UNALIGNED._replace(alignment=frozenset())
+  scored = table_driven.score([UNALIGNED])
+  table_driven.score = lambda examples: scored
+  assert not {"alignment_error_rate", "attention_mass"} & set(table_driven.evaluate([empty]))
+
+
+def test_spaces_of_a_reference_decide_no_exact_match(table_driven):
+  scored = table_driven.score([FIRST])
+  table_driven.score = lambda examples: scored
+  assert table_driven.evaluate([FIRST._replace(target_text=" x  y ")])["exact_match"] == 1.0
 
 
 def test_without_attention_there_are_no_metrics_of_attention():

@@ -237,6 +237,62 @@ def test_encoder_layer_drops_units_of_each_sublayers_output(sublayer):
   assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / result.size)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("kind", SINGLE_HEAD)
+def test_layers_of_one_head_take_half_precision(kind, dtype):
+  layer = SINGLE_HEAD[kind]
+  variables = random_parameters(layer, queries, sources)
+  half = jnp.asarray(queries, dtype), jnp.asarray(sources, dtype)
+  context, weights = compiled(layer, return_weights=True)(variables, *half)
+  assert context.dtype == weights.dtype == dtype
+  desired = compiled(layer)(variables, *(array.astype(jnp.float32) for array in half))
+  assert_close(np.float32(context), desired, 10 * float(jnp.finfo(dtype).eps))
+
+
+def test_nan_in_a_padded_position_of_self_attention_reaches_no_gradient():
+  # Nobody may attend to it, but it is a query too.
+  layer = our_attention()
+  inputs = array(DIMS.B, DIMS.S, WIDTH)
+  lengths = np.array([3, 7])
+  is_padding = (np.arange(DIMS.S) >= lengths[:, None])[:, :, None]
+  mask = masks.lengths(source=jnp.asarray(lengths)[:, None])
+  variables = random_parameters(layer, inputs)
+  random = np.where(is_padding, 0, array(*inputs.shape, seed=9))
+
+  @jax.jit
+  def gradients(variables, inputs):
+    def loss(variables, inputs):
+      outputs = layer.apply(variables, inputs, mask=mask)
+      return jnp.sum(jnp.where(is_padding, 0, random * outputs))
+
+    return jax.grad(loss, argnums=(0, 1))(variables, inputs)
+
+  clean = np.where(is_padding, 0, inputs)
+  desired = gradients(variables, clean)
+  chex.assert_trees_all_equal(gradients(variables, np.where(is_padding, np.nan, inputs)), desired)
+
+
+X64_LAYERS = {
+  "multi_head": (attention.MultiHeadAttention(2, 6), (array(3, 5, 7),)),
+  "additive": (attention.AdditiveAttention(4), (array(3, 5, 7), array(3, 2, 7))),
+  "bilinear": (attention.BilinearAttention(), (array(3, 5, 7), array(3, 2, 7))),
+  "recurrent_encoder": (attention.RecurrentEncoder(11, 5, 3), (np.ones((2, 5), int), np.array([5, 2]))),
+  "transformer_encoder": (
+    attention.TransformerEncoder(11, 4, num_heads=2),
+    (np.ones((2, 5), int), np.array([5, 2])),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", X64_LAYERS)
+def test_parameters_and_results_are_float32_where_64_bits_are_allowed(name, float64):
+  layer, inputs = X64_LAYERS[name]
+  inputs = jax.tree.map(jnp.asarray, inputs)
+  outputs, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), *inputs)
+  dtypes = {leaf.dtype for leaf in jax.tree.leaves((outputs, variables))}
+  assert dtypes == {np.dtype(np.float32)}
+
+
 LAYERS = {
   "multi_head": (our_attention(), (queries, sources)),
   **{kind: (layer, (queries, sources)) for kind, layer in SINGLE_HEAD.items()},

@@ -10,9 +10,9 @@ from experiments.translation.evaluation import Scored, Translation
 from experiments.translation.tasks import Example
 
 EXAMPLES = [
-  Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "il gatto"),
-  Example(("she", "sees", "the", "friend"), ("vede", "l'", "amico"), frozenset(), "vede l'amico"),
-  Example(("hi",), ("ciao",), None, "ciao"),
+  Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "source", "il gatto"),
+  Example(("she", "sees", "the", "friend"), ("vede", "l'", "amico"), frozenset(), "source", "vede l'amico"),
+  Example(("hi",), ("ciao",), None, "source", "ciao"),
 ]
 
 

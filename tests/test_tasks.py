@@ -68,7 +68,7 @@ def test_toy_examples_have_words_text_and_alignment():
     for index, example in enumerate(_toy(seed=5).examples(split, 4)):
       # All seeds are scored on the same sentences.
       pair = grammar.pair(seed=5 if split == "train" else 0, split=split, index=index)
-      assert example == (*pair, grammar.join(pair.target))
+      assert example == (*pair, " ".join(pair.source), grammar.join(pair.target))
 
 
 def test_all_of_the_endless_toy_sentences_is_an_error():
@@ -251,7 +251,8 @@ def test_alignments_of_a_third_column_are_kept(tmp_path):
   assert first.source == ("the", "cat", "sleeps", ".")
   assert first.target == ("il", "gatto", "dorme", ".")
   assert first.alignment == {(0, 0), (1, 2)}
-  assert first.text == "il gatto dorme."
+  assert first.source_text == "the cat sleeps."
+  assert first.target_text == "il gatto dorme."
   assert second.alignment == frozenset()
   (unaligned,) = _parallel_text(tmp_path, [("Hi", "Ciao")]).examples("validation", 0)
   assert unaligned.alignment is None
@@ -260,7 +261,11 @@ def test_alignments_of_a_third_column_are_kept(tmp_path):
 def test_capitals_are_kept_if_asked(tmp_path):
   task = _parallel_text(tmp_path, [("The cat", "Il gatto")], lowercase=False)
   (example,) = task.examples("validation", 0)
-  assert (example.source, example.target, example.text) == (("The", "cat"), ("Il", "gatto"), "Il gatto")
+  assert (example.source, example.target, example.target_text) == (
+    ("The", "cat"),
+    ("Il", "gatto"),
+    "Il gatto",
+  )
   assert task.tokenize("The CAT") == ("The", "CAT")
   assert task.source_vocabulary.words == ("The", "cat")
 

@@ -41,7 +41,7 @@ def test_config_json_holds_every_field(tmp_path):
 def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
   workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
   before = (tmp_path / "config.json").stat()
-  workdir.check_config(tmp_path, dataclasses.replace(CONFIG))
+  workdir.check_same_config(tmp_path, dataclasses.replace(CONFIG))
   workdir.write_run(tmp_path, dataclasses.replace(CONFIG), VOCABULARIES)
   after = (tmp_path / "config.json").stat()
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
@@ -52,7 +52,7 @@ def test_another_config_is_an_error_that_names_the_fields(tmp_path):
   before = (tmp_path / "config.json").read_bytes()
   other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
   with pytest.raises(WorkdirError) as caught:
-    workdir.check_config(tmp_path, other)
+    workdir.check_same_config(tmp_path, other)
   text = _one_line(caught)
   assert str(tmp_path) in text
   assert "seed 3 (here 4)" in text
@@ -105,6 +105,14 @@ def test_vocabularies_without_a_config_are_no_run(tmp_path):
   others = tuple(reversed(VOCABULARIES))
   workdir.write_run(tmp_path, CONFIG, others)
   assert workdir.read_vocabularies(tmp_path) == others
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
+def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_path, name):
+  (tmp_path / name).mkdir()
+  with pytest.raises(WorkdirError) as caught:
+    workdir.check_same_config(tmp_path, CONFIG)
+  assert name in _one_line(caught)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

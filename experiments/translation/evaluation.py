@@ -22,7 +22,7 @@ class Translation(NamedTuple):
 
   Attributes:
     words: without the end of the sentence.
-    score: its log-probability, in nats.
+    score: its log-probability among translations without PAD and START, in nats.
     weights: attention, [T S]; rows are the words and, unless it was cut, the end of the sentence,
       columns the source words and the end of the source. None without attention.
   """
@@ -104,19 +104,20 @@ class Translator:
 
     Exact match, BLEU, chrF and token accuracy are of greedy translations; the loss, in nats for each
     token, and the attention are of the true translation. Attention is scored where alignments are known.
+    BLEU and chrF compare plain text; exact match and token accuracy words, since spaces are no words.
     """
     translations = self.translate([example.source for example in examples])
     texts = [self.task.detokenize(translation.words) for translation in translations]
-    references = [example.text for example in examples]
+    references = [example.target_text for example in examples]
+    words = [translation.words for translation in translations]
+    true_words = [example.target for example in examples]
     scored = self.score(examples)
     values = {
       "sentences": float(len(examples)),
-      "exact_match": metrics.exact_match(texts, references),
+      "exact_match": metrics.exact_match(words, true_words),
       "bleu": metrics.corpus_bleu(texts, references),
       "chrf": metrics.corpus_chrf(texts, references),
-      "token_accuracy": metrics.token_accuracy(
-        [translation.words for translation in translations], [example.target for example in examples]
-      ),
+      "token_accuracy": metrics.token_accuracy(words, true_words),
       "loss": sum(one.loss for one in scored) / sum(one.tokens for one in scored),
     }
     return values | _alignment_metrics(examples, scored)
@@ -191,13 +192,13 @@ def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:
-  """Returns the metrics of the attention; none where there is none, or no true alignment."""
+  """Returns the metrics of the attention; none where there is none, or no true link."""
   aligned = [
     metrics.AlignedAttention(one.weights, example.alignment)
     for example, one in zip(examples, scored, strict=True)
     if one.weights is not None and example.alignment is not None
   ]
-  if not aligned:
+  if not any(one.alignment for one in aligned):
     return {}
   return {
     "alignment_error_rate": metrics.alignment_error_rate(aligned),

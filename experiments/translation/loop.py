@@ -98,7 +98,7 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
 def _open(config: base.Config, folder: pathlib.Path) -> Task:
   """Returns the task of a run, and makes its folder once every mistake that can be seen has been."""
   check_config(config)
-  workdir.check_config(folder, config)
+  workdir.check_same_config(folder, config)
   task = make_task(config, workdir.read_vocabularies(folder))
   task.training_batch(0)
   for split in task.splits:

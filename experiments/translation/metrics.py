@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
+
+Words: TypeAlias = tuple[str, ...]
 
 
 class AlignedAttention(NamedTuple):
@@ -66,7 +68,9 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
   return float(CHRF().corpus_score(hypotheses, [references]).score)
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+def exact_match(
+  hypotheses: Sequence[str] | Sequence[Words], references: Sequence[str] | Sequence[Words]
+) -> float:
   """Returns the share of sentences that equal their reference, from 0 to 1.
 
   Args:

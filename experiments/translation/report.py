@@ -61,7 +61,8 @@ def show_translations(translator: Translator) -> None:
   for example, translation in zip(examples, translations, strict=True):
     found = translator.task.detokenize(translation.words)
     print(f"\n  source       {' '.join(example.source)}\n  translation  {found}")
-    print("  (correct)" if found == example.text else f"  reference    {example.text}")
+    is_correct = translation.words == example.target
+    print("  (correct)" if is_correct else f"  reference    {example.target_text}")
 
 
 def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.Path]:

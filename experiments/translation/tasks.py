@@ -33,13 +33,15 @@ class Example(NamedTuple):
     source: words.
     target: words of its translation.
     alignment: true links (target position, source position); None if they are not known.
-    text: the translation as plain text, which translations are compared with.
+    source_text: the source as plain text.
+    target_text: the translation as plain text.
   """
 
   source: tuple[str, ...]
   target: tuple[str, ...]
   alignment: frozenset[tuple[int, int]] | None
-  text: str
+  source_text: str
+  target_text: str
 
 
 class Task(Protocol):
@@ -104,7 +106,6 @@ class ToyTranslation:
   def __init__(self, config: base.Config, vocabularies: Vocabularies | None = None):
     self._seed = config.seed
     self._batch_size = config.train.batch_size
-    self._default_count = config.evaluation.sentences
     self.source_vocabulary = Vocabulary(grammar.source_words())
     self.target_vocabulary = Vocabulary(grammar.target_words())
     if vocabularies not in (None, (self.source_vocabulary, self.target_vocabulary)):
@@ -130,7 +131,7 @@ class ToyTranslation:
     if not count:
       raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
     pairs = (self._pair(split, i) for i in range(count))
-    return [Example(*pair, text=self.detokenize(pair.target)) for pair in pairs]
+    return [Example(*pair, " ".join(pair.source), self.detokenize(pair.target)) for pair in pairs]
 
   def tokenize(self, text: str) -> tuple[str, ...]:
     return parallel_text.tokenize(text)
@@ -193,11 +194,14 @@ class ParallelText:
     """Returns the sentences of a file, in its order."""
     examples = []
     for source, target, alignment in parallel_text.read_pairs(getattr(self._config.data, split)):
-      text = unicodedata.normalize("NFC", target)  # as the words are
-      text = text.lower() if self._config.data.lowercase else text
-      words = self.tokenize(target)
-      examples.append(Example(self.tokenize(source), words, alignment, text))
+      words = self.tokenize(source), self.tokenize(target)
+      examples.append(Example(*words, alignment, self._normalize(source), self._normalize(target)))
     return examples
+
+  def _normalize(self, text: str) -> str:
+    """Returns a text in the Unicode form and the case of its words."""
+    text = unicodedata.normalize("NFC", text)
+    return text.lower() if self._config.data.lowercase else text
 
   def _vocabulary(self, side: str) -> Vocabulary:
     sentences = [getattr(example, side) for example in self._examples("train")]

@@ -47,9 +47,12 @@ def read_config(folder: pathlib.Path) -> base.Config:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
 
 
-def check_config(folder: pathlib.Path, config: base.Config) -> None:
+def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
   if not _holds_run(folder):
+    left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
+    if left:
+      raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
     return
   theirs, ours = settings.flat(read_config(folder)), settings.flat(config)
   differing = [name for name in ours if ours[name] != theirs[name]]
