@@ -48,10 +48,7 @@ def _lose_one_parameter(state, sums):
   return state._replace(params=jax.tree.unflatten(structure, leaves)), sums
 
 
-@pytest.mark.parametrize(
-  ("broken_step", "damage"),
-  [(3, _lose_loss), (4, _lose_loss), (4, _lose_one_parameter), (3, _lose_one_parameter)],
-)
+@pytest.mark.parametrize(("broken_step", "damage"), [(3, _lose_loss), (4, _lose_one_parameter)])
 def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(
   tmp_path, break_step, broken_step, damage
 ):
@@ -67,20 +64,25 @@ def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(
   assert config == CONFIG
 
 
-def test_another_batch_size_for_translating_changes_no_other_field(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("run")
   with jax.numpy_dtype_promotion("standard"):
-    loop.train(CONFIG, tmp_path)
-  config, _ = loop.load(tmp_path, batch_size=1)
+    loop.train(CONFIG, folder)
+  return folder
+
+
+def test_another_batch_size_for_translating_changes_no_other_field(trained):
+  config, _ = loop.load(trained, batch_size=1)
   assert config.evaluation.batch_size == 1
-  assert workdir.read_config(tmp_path) == CONFIG
+  config.evaluation.batch_size = CONFIG.evaluation.batch_size
+  assert config == CONFIG
 
 
-def test_looking_at_a_run_writes_nothing(tmp_path):
-  with jax.numpy_dtype_promotion("standard"):
-    loop.train(CONFIG, tmp_path)
-  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-  loop.load(tmp_path)
-  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+def test_looking_at_a_run_writes_nothing(trained):
+  before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+  loop.load(trained)
+  assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
 _SAVE_ON_ANOTHER_DEVICE = """
