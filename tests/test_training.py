@@ -253,6 +253,11 @@ class Embedder(nn.Module):
     return nn.Embed(11, 3)(sources)
 
 
+def test_parameters_and_dropout_are_drawn_from_different_keys_of_the_seed():
+  keys = [np.asarray(jax.random.key_data(rng)).tolist() for seed in (0, 1) for rng in make_rngs(seed)]
+  assert all(keys.count(key) == 1 for key in keys)
+
+
 def test_the_first_state_is_a_function_of_the_seed():
   first, again, other = (
     init_state(Embedder(), OPTIMIZER, _batch(), make_rngs(seed).params) for seed in (0, 0, 1)
