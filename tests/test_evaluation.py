@@ -182,6 +182,17 @@ def test_a_translation_that_was_cut_has_a_row_for_each_word():
   assert found.weights.shape == (MAX_TARGET_LENGTH, 4)
 
 
+@pytest.mark.parametrize("symbol", [PAD, START])
+def test_a_translation_has_no_symbol_that_is_no_word(symbol):
+  model, params = MODELS["additive"]
+  params = jax.tree.map(lambda leaf: leaf, params)
+  bias = params["decoder"]["logits"]["bias"]
+  params["decoder"]["logits"]["bias"] = bias.at[np.array([symbol, END])].set(np.array([1e4, -1e4]))
+  translator = Translator(LetterTask(), model, params, batch_size=1, max_target_length=MAX_TARGET_LENGTH)
+  (found,) = translator.translate([("a", "b", "c")])
+  assert len(found.words) == MAX_TARGET_LENGTH
+
+
 def test_a_model_without_attention_has_no_weights():
   translator = _translator("none")
   (found,) = translator.translate([("a", "b")])
@@ -233,6 +244,17 @@ def test_metrics_are_as_worked_out_by_hand(table_driven):
     "alignment_error_rate": pytest.approx(1 - 2 * 2 / (3 + 3)),
     "attention_mass": pytest.approx((0.5 + 0.25 + 0.625) / 3),
   }
+
+
+def test_bleu_and_chrf_compare_translations_with_the_true_ones(table_driven):
+  true, found = tuple("xyzvw"), tuple("xyzvv")
+  example = Example(("e",), true, None, "source", "x y z v w")
+  table_driven.translate = lambda sources: [Translation(found, 0.0, None)]
+  table_driven.score = lambda examples: [Scored(1.0, 6, None)]
+  values = table_driven.evaluate([example])
+  for name, metric in (("bleu", metrics.corpus_bleu), ("chrf", metrics.corpus_chrf)):
+    assert values[name] == metric(["x y z v v"], ["x y z v w"])
+    assert 1.0 < values[name] < 99.0
 
 
 def test_attention_is_scored_where_alignments_are_known(table_driven):
