@@ -103,18 +103,40 @@ def test_an_error_in_a_config_is_told_as_it_is(tmp_path):
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
 
 
-@pytest.mark.parametrize("script", ["train", "export_data"])
-def test_a_script_can_be_imported_anywhere(tmp_path, script):
-  code = f"import experiments.{script}; print('imported')"
-  finished = subprocess.run(
-    [sys.executable, "-c", code, "--config=nothing.py"],
-    cwd=tmp_path,
+def test_an_error_of_several_lines_is_told_in_one(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
+
+
+def test_the_last_of_several_config_files_counts(tmp_path):
+  line = _train_mistake(tmp_path, "--config=configs/toy_translation.py", "--config=nothing.py")
+  assert line.startswith("--config must name a file such as configs/toy_translation.py")
+
+
+def _python_elsewhere(folder, *arguments):
+  """Returns what Python did in another folder than that of the scripts."""
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=folder,
     env=os.environ | {"PYTHONPATH": str(scripts.ROOT)},
     capture_output=True,
     encoding="utf-8",
     check=False,
   )
+
+
+@pytest.mark.parametrize("script", ["train", "export_data"])
+def test_a_script_can_be_imported_anywhere(tmp_path, script):
+  code = f"import experiments.{script}; print('imported')"
+  finished = _python_elsewhere(tmp_path, "-c", code, "--config=nothing.py")
   assert finished.stdout == "imported\n", finished.stderr
+
+
+def test_the_default_config_is_found_from_any_folder(tmp_path):
+  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.steps=0")
+  assert finished.returncode == 2
+  assert finished.stderr == "error: config.train.steps must be at least 1, got 0\n"
 
 
 @pytest.mark.parametrize(
