@@ -1,6 +1,7 @@
 """Tests of experiments/translation/loop.py in this process; test_scripts.py has whole runs."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -64,12 +65,29 @@ def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(
   assert config == CONFIG
 
 
+def _press_ctrl_c(state, sums):
+  os.kill(os.getpid(), signal.SIGINT)
+  return state, sums
+
+
+def test_ctrl_c_saves_the_step_it_meets(tmp_path, break_step):
+  break_step(3, _press_ctrl_c)
+  with pytest.raises(loop.Interrupted, match="step 3"):
+    loop.train(CONFIG, tmp_path)
+  with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+    assert checkpoints.latest_step() == 3
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
   folder = tmp_path_factory.mktemp("run")
   with jax.numpy_dtype_promotion("standard"):
     loop.train(CONFIG, folder)
   return folder
+
+
+def test_the_newest_two_checkpoints_are_kept(trained):
+  assert sorted(path.name for path in (trained / "checkpoints").iterdir()) == ["4", "6"]
 
 
 def test_another_batch_size_for_translating_changes_no_other_field(trained):

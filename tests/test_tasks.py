@@ -270,6 +270,13 @@ def test_capitals_are_kept_if_asked(tmp_path):
   assert task.source_vocabulary.words == ("The", "cat")
 
 
+def test_pairs_that_are_left_out_are_counted(tmp_path):
+  pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
+  assert str(_parallel_text(tmp_path, pairs)) == "4 training pairs"
+  task = _parallel_text(tmp_path, pairs, max_length=2)
+  assert str(task) == "2 training pairs (2 more are longer than config.data.max_length=2)"
+
+
 def test_a_missing_file_is_an_error_that_names_it(tmp_path):
   missing = str(tmp_path / "nothing.tsv")
   config = base.Config(data=base.Data(task="parallel_text", train=missing, validation=missing))

@@ -107,6 +107,17 @@ def test_vocabularies_without_a_config_are_no_run(tmp_path):
   assert workdir.read_vocabularies(tmp_path) == others
 
 
+def test_a_folder_is_no_run_before_its_vocabularies_are_written(tmp_path, monkeypatch):
+  def fail(vocabulary, path):
+    raise OSError("disk full")
+
+  monkeypatch.setattr(Vocabulary, "save", fail)
+  with pytest.raises(OSError):
+    workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  with pytest.raises(WorkdirError, match="holds no run"):
+    workdir.read_config(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
 def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_path, name):
   (tmp_path / name).mkdir()
