@@ -25,6 +25,8 @@ def main() -> None:
     raise commands.UsageError("--figure draws the attention of one --text, got no --text")
   if _FIGURE.value is not None and not _FIGURE.value.endswith(".png"):
     raise commands.UsageError(f"--figure must end in .png, got {_FIGURE.value!r}")
+  if _FIGURE.value is not None and pathlib.Path(_FIGURE.value).is_dir():
+    raise commands.UsageError(f"--figure must be a file, got the folder {_FIGURE.value!r}")
   _, translator = load(folder, batch_size=1)
   for text in _lines() if _TEXT.value is None else [_TEXT.value]:
     print(_translate(translator, text), flush=True)
@@ -41,20 +43,27 @@ def _translate(translator: Translator, text: str) -> str:
   if unknown:
     print(f"unknown words: {' '.join(unknown)}", file=sys.stderr, flush=True)
   (translation,) = translator.translate([words])
+  if translation.is_cut:
+    print("cut: longer than config.evaluation.max_target_length", file=sys.stderr, flush=True)
   if _FIGURE.value is not None:
     figure = report.translation_map(words, translation)
     if figure is None:
       raise commands.UsageError("--figure needs a model with attention; this one has none")
     figures.save(figure, pathlib.Path(_FIGURE.value))
+    print(f"wrote {_FIGURE.value}", file=sys.stderr, flush=True)
   return translator.task.detokenize(translation.words)
 
 
 def _lines() -> Iterator[str]:
   """Yields the lines of standard input, each after a prompt if a person types them."""
+  sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
   while True:
     if sys.stdin.isatty():
       print("> ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
+    try:
+      line = sys.stdin.readline()
+    except UnicodeDecodeError as error:
+      raise commands.UsageError(f"standard input: expected UTF-8, got {error}") from error
     if not line:
       return
     yield line.strip()

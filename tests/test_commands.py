@@ -61,18 +61,17 @@ def test_a_wrong_field_names_the_nearest(tmp_path, flag, line):
 
 
 @pytest.mark.parametrize(
-  ("flag", "value"),
+  ("field", "value", "kind"),
   [
-    ("--config.train.steps", "abc"),
-    ("--config.train.steps", "1.5"),
-    ("--config.train.learning_rate", "fast"),
-    ("--config.data.lowercase", "maybe"),
+    ("train.steps", "abc", "int"),
+    ("train.steps", "1.5", "int"),
+    ("train.learning_rate", "fast: really", "float"),
+    ("data.lowercase", "maybe", "bool"),
   ],
 )
-def test_a_wrong_type_names_the_flag_and_what_came(tmp_path, flag, value):
-  line = _train_mistake(tmp_path, f"{flag}={value}")
-  assert flag in line
-  assert repr(value) in line
+def test_a_wrong_type_names_the_field_and_what_came(tmp_path, field, value, kind):
+  line = _train_mistake(tmp_path, f"--config.{field}={value}")
+  assert line.startswith(f"config.{field} must be of type {kind}, got '{value[:4]}")
 
 
 @pytest.mark.parametrize(
@@ -212,8 +211,8 @@ def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
 def test_a_workdir_that_is_a_file_is_named(tmp_path):
   path = tmp_path / "file"
   path.write_text("mine", "utf-8")
-  for script in ("train", "evaluate"):
-    assert str(path) in _mistake(script, f"--workdir={path}")
+  assert _mistake("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
+  assert str(path) in _mistake("evaluate", f"--workdir={path}")
   assert path.read_text("utf-8") == "mine"
 
 
@@ -245,6 +244,13 @@ def test_a_workdir_must_be_named(script):
 )
 def test_a_figure_needs_a_text_and_the_name_of_a_png(tmp_path, flags, line):
   assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
+
+
+def test_a_figure_cannot_be_a_folder(tmp_path):
+  folder = tmp_path / "map.png"
+  folder.mkdir()
+  line = _mistake("translate", f"--workdir={tmp_path}", "--text=a", f"--figure={folder}")
+  assert line == f"--figure must be a file, got the folder '{folder}'"
 
 
 def test_a_number_of_sentences_must_not_be_negative(tmp_path):

@@ -180,6 +180,7 @@ def test_a_translation_that_was_cut_has_a_row_for_each_word():
   (found,) = translator.translate([("a", "b", "c")])
   assert len(found.words) == MAX_TARGET_LENGTH
   assert found.weights.shape == (MAX_TARGET_LENGTH, 4)
+  assert found.is_cut
 
 
 @pytest.mark.parametrize("symbol", [PAD, START])

@@ -154,7 +154,7 @@ def test_training_prints_its_progress_a_table_and_translations(trained):
   assert f"step 10/{STEPS}, loss " in output
   assert "tokens/s" in output
   assert "s left" in output
-  assert f"step {STEPS}, validation: exact match " in output
+  assert f"step {STEPS}, validation: 10 sentences, exact match " in output
   assert [line.split()[0] for line in output.splitlines() if line.startswith(SPLITS)] == list(SPLITS)
   assert output.count("  source  ") == output.count("  translation  ") == 5
 
@@ -247,8 +247,24 @@ def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
   figure = tmp_path / "map.png"
   finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--figure={figure}")
   assert len(finished.output.splitlines()) == 1
-  assert finished.errors == "unknown words: zebra\n"
+  assert finished.errors == f"unknown words: zebra\nwrote {figure}\n"
   assert _is_png(figure)
+
+
+def test_translate_says_that_a_translation_is_cut(trained, run):
+  # After the few steps of this run, a long sentence does not end within 20 words.
+  text = " and ".join(["the cat sees the dog"] * 12)
+  finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
+  assert finished.errors == "cut: longer than config.evaluation.max_target_length\n"
+
+
+def test_lines_that_are_not_utf_8_are_a_mistake(trained):
+  command = [sys.executable, "-m", "experiments.translate", f"--workdir={trained[0]}"]
+  finished = subprocess.run(
+    command, cwd=scripts.ROOT, input="caff\xe8\n".encode("latin-1"), capture_output=True, check=False
+  )
+  assert finished.returncode == 2
+  assert finished.stderr.startswith(b"error: standard input: expected UTF-8")
 
 
 def test_translate_reads_lines_and_prints_one_for_each(trained, run):

@@ -17,6 +17,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import base
+from experiments.translation import settings
 from experiments.translation.loop import Interrupted
 from experiments.translation.mistakes import Mistake
 from experiments.translation.workdir import closest
@@ -77,7 +78,8 @@ def _run(main: Callable[[], None]) -> None:
   except OSError as error:  # a file or folder of the person's
     if error.filename is None:
       raise
-    _fail(f"{error.filename}: {error.strerror}")
+    is_in_the_way = isinstance(error, FileExistsError)
+    _fail(f"{error.filename}: {'expected a folder, got a file' if is_in_the_way else error.strerror}")
   except Interrupted as error:
     print(error, file=sys.stderr)
     sys.exit(INTERRUPTED)
@@ -98,6 +100,8 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     _check_fields(given)
   try:
     rest = flags.FLAGS([program, *given])
+  except flags.IllegalFlagValueError as error:
+    _fail(_type_error(str(error)))
   except (flags.Error, OSError) as error:
     _fail(str(error))
   except SystemExit:  # by --help, which to absl is a failure
@@ -105,6 +109,16 @@ def _parse(arguments: Sequence[str]) -> list[str]:
   if len(rest) > 1:
     _fail(f"all options are flags (--name=value), got {rest[1]!r}")
   return rest
+
+
+def _type_error(message: str) -> str:
+  """Returns absl's message about a flag, or what a config's field must be if the flag is one."""
+  match = re.match(r"flag --config\.([^=]*)=(.*?): ", message, re.DOTALL)
+  if not match:
+    return message
+  name, value = match.groups()
+  kind = type(settings.flat(base.Config())[name]).__name__
+  return f"config.{name} must be of type {kind}, got {value!r}"
 
 
 def _config_path(arguments: Sequence[str]) -> str | None:

@@ -25,11 +25,13 @@ class Translation(NamedTuple):
     score: its log-probability among translations without PAD and START, in nats.
     weights: attention, [T S]; rows are the words and, unless it was cut, the end of the sentence,
       columns the source words and the end of the source. None without attention.
+    is_cut: whether it had not ended at the greatest length.
   """
 
   words: tuple[str, ...]
   score: float
   weights: np.ndarray | None
+  is_cut: bool = False
 
 
 class Scored(NamedTuple):
@@ -128,7 +130,8 @@ class Translator:
     """Cuts what the search returned to the sentence's own lengths."""
     length = tokens.index(END) + 1 if END in tokens else len(tokens)
     cut = None if weights is None else weights[:length, : source_length + 1]
-    return Translation(self.task.target_vocabulary.decode(tokens), float(score), cut)
+    words = self.task.target_vocabulary.decode(tokens)
+    return Translation(words, float(score), cut, is_cut=END not in tokens)
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]

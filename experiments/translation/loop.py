@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pathlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +92,9 @@ def train(config: base.Config, folder: pathlib.Path) -> Translator:
         checkpoints.save(state)  # last: a run killed before it measures again
       if is_stopped:
         raise Interrupted(f"stopped at step {step:,}; the same command continues from there")
-  print(f"trained to step {int(state.step):,} in {time.perf_counter() - begin:.0f} s", flush=True)
+  if start < config.train.steps:
+    seconds = time.perf_counter() - begin
+    print(f"trained {config.train.steps - start:,} steps in {seconds:.0f} s", flush=True)
   return make_translator(config, task, model, state.params)
 
 
@@ -166,10 +169,13 @@ def make_translator(config: base.Config, task: Task, model: attention.Seq2Seq, p
 def summary(values: dict[str, float]) -> str:
   """Returns the main metrics in a few words.
 
-  >>> summary({"exact_match": 0.5, "bleu": 61.25, "loss": 0.1})
-  'exact match 0.500, BLEU 61.2, loss 0.1000'
+  >>> summary({"sentences": 200.0, "exact_match": 0.5, "bleu": 61.25, "loss": 0.1})
+  '200 sentences, exact match 0.500, BLEU 61.2, loss 0.1000'
   """
-  text = f"exact match {values['exact_match']:.3f}, BLEU {values['bleu']:.1f}, loss {values['loss']:.4f}"
+  text = (
+    f"{values['sentences']:,.0f} sentences, exact match {values['exact_match']:.3f}, "
+    f"BLEU {values['bleu']:.1f}, loss {values['loss']:.4f}"
+  )
   if "alignment_error_rate" in values:
     text += f", alignment error rate {values['alignment_error_rate']:.3f}"
   return text
@@ -216,6 +222,7 @@ def _stop_request() -> Iterator[Callable[[], bool]]:
   def handle(*_) -> None:
     nonlocal requested
     requested = True
+    print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
     signal.signal(signal.SIGINT, before)
 
   before = signal.signal(signal.SIGINT, handle)

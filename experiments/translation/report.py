@@ -77,6 +77,7 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
         [*example.source, _END],
         [*example.target, _END],
         alignment=example.alignment,
+        title="attention along the true translation",
       )
       paths.append(folder / "figures" / f"attention_{i}.png")
       figures.save(figure, paths[-1])
@@ -88,7 +89,9 @@ def translation_map(source: Sequence[str], translation: Translation) -> Figure |
   if translation.weights is None:
     return None
   ends = [_END] * (len(translation.weights) - len(translation.words))
-  return figures.attention_map(translation.weights, [*source, _END], [*translation.words, *ends])
+  return figures.attention_map(
+    translation.weights, [*source, _END], [*translation.words, *ends], title="attention of the translation"
+  )
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
