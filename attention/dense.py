@@ -3,9 +3,10 @@
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +58,18 @@ def dense(
   queries, bad_queries = _without_nonfinite(queries)
   keys, bad_keys = _without_nonfinite(keys)
   values, bad_values = _without_nonfinite(values)
-  attended, allowed = _attend(score, queries, keys, values, mask, bias, dropout_rate, dropout_rng)
-  row_is_bad = allowed & with_rank(bad_queries[..., :, None], allowed.ndim)
-  row_is_bad |= allowed & with_rank(bad_keys[..., None, :], allowed.ndim)
-  scores_poison = _nan_where(jnp.any(row_is_bad, axis=-1))
+  query_features, overflowing_queries = _features(score.query_features(queries))
+  key_features, overflowing_keys = _features(score.key_features(keys))
+  scores = score.tile(query_features, key_features)
+  _check_scores(score, scores, queries, keys)
+  attended, allowed, bad_pairs = _attend(
+    scores.astype(queries.dtype), values, mask, bias, dropout_rate, dropout_rng
+  )
+  for bad in (bad_queries, overflowing_queries):
+    bad_pairs |= allowed & with_rank(bad[..., :, None], allowed.ndim)
+  for bad in (bad_keys, overflowing_keys):
+    bad_pairs |= allowed & with_rank(bad[..., None, :], allowed.ndim)
+  scores_poison = _nan_where(jnp.any(bad_pairs, axis=-1))
   reaches_bad_value = allowed & with_rank(bad_values[..., None, :], allowed.ndim)
   context_poison = scores_poison + _nan_where(jnp.any(reaches_bad_value, axis=-1))
   dtype = attended.context.dtype
@@ -72,23 +81,18 @@ def dense(
 
 
 def _attend(
-  score: Score,
-  queries: jax.Array,
-  keys: jax.Array,
+  scores: jax.Array,
   values: jax.Array,
   mask: Mask | None,
   bias: Bias | None,
   dropout_rate: float,
   dropout_rng: jax.Array | None,
-) -> tuple[Attended, jax.Array]:
-  """Returns the attention and which pairs were allowed, [... T S].
+) -> tuple[Attended, jax.Array, jax.Array]:
+  """Returns the attention, which pairs were allowed, and which of those spoil their row, [... T S].
 
   weights = softmax(scores + bias, over the keys that the mask allows)
   context = weights . values
   """
-  scores = score.tile(score.query_features(queries), score.key_features(keys))
-  _check_scores(score, scores, queries, keys)
-  scores = scores.astype(queries.dtype)
   leading = broadcast_leading(scores, values, names="scores and values")
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
   allowed = _mask_array(mask, scores.shape)
@@ -96,10 +100,15 @@ def _attend(
     terms = _bias_array(bias, scores.shape).astype(scores.dtype)
     allowed &= terms != -jnp.inf
     scores += terms
-  weights, logsumexp = softmax_and_logsumexp(scores, allowed)
-  kept = _drop(weights, dropout_rate, dropout_rng)
+  # A score of -inf has no weight, but a row of nothing else has overflowed, and is not an empty one.
+  has_weight = allowed & (scores != -jnp.inf)
+  bad_pairs = allowed & ~jnp.any(has_weight, axis=-1, keepdims=True)
+  bad_pairs |= has_weight & ~jnp.isfinite(scores)
+  weights, logsumexp = softmax_and_logsumexp(jnp.where(jnp.isfinite(scores), scores, 0), has_weight)
+  # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
+  kept = jnp.where(allowed, _drop(weights, dropout_rate, dropout_rng), 0)
   context = jnp.einsum("...TS,...SD->...TD", kept, values)
-  return Attended(context, weights, logsumexp), allowed
+  return Attended(context, weights, logsumexp), allowed, bad_pairs
 
 
 def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
@@ -107,7 +116,7 @@ def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
 
       weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
 
-  A row that allows nothing gets zero weights and zero gradients.
+  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients.
 
   Args:
     scores: [... T S], floating.
@@ -127,6 +136,7 @@ def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   allowed = _mask_array(as_mask(mask), scores.shape)
+  allowed &= scores != -jnp.inf
   compute = scores.astype(compute_dtype(scores.dtype))
   return softmax_and_logsumexp(compute, allowed)[0].astype(scores.dtype)
 
@@ -178,7 +188,10 @@ def _mask_array(mask: Mask | None, shape: tuple[int, ...]) -> jax.Array:
 def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
   """Returns the bias as an array of the shape of the scores."""
   T, S = shape[-2:]
-  bias = jnp.asarray(bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias)
+  bias = bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias
+  if bias is None or isinstance(bias, str):
+    raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}")
+  bias = jnp.asarray(bias)
   if not jnp.issubdtype(bias.dtype, jnp.floating):
     raise ValueError(
       f"bias must be of a floating type, got {bias.dtype}; who may attend is the `mask` argument"
@@ -196,6 +209,18 @@ def _without_nonfinite(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns the vectors [... X H] with zeros for NaN and infinity, and which had any, [... X]."""
   finite = jnp.isfinite(vectors)
   return jnp.where(finite, vectors, 0), ~jnp.all(finite, axis=-1)
+
+
+def _features(features: Any) -> tuple[Any, jax.Array]:
+  """Returns a pytree of features [... X H] without what is not finite, and which vectors had any, [... X].
+
+  The inputs are finite, so this is what overflowed; an empty row must not pay for it with 0 * inf.
+  """
+  leaves, structure = jax.tree.flatten(features)
+  cleaned, bad = zip(*map(_without_nonfinite, leaves), strict=True)
+  rank = max(one.ndim for one in bad)
+  is_bad = functools.reduce(jnp.logical_or, (with_rank(one, rank) for one in bad))
+  return jax.tree.unflatten(structure, cleaned), is_bad
 
 
 def _nan_where(condition: jax.Array) -> jax.Array:

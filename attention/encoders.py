@@ -97,7 +97,8 @@ class TransformerEncoder(nn.Module):
     embedding_init = nn.initializers.normal(self.width**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     encodings = positions.sinusoidal(sources.shape[1], self.width)
-    layer = embed(sources) * self.width**0.5
+    is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
+    layer = embed(jnp.where(is_real, sources, 0)) * self.width**0.5
     layer += encodings[None].astype(layer.dtype)
     layer = nn.Dropout(self.dropout_rate)(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
@@ -111,7 +112,6 @@ class TransformerEncoder(nn.Module):
         name=f"layer_{i}",
       )(layer, mask=mask, deterministic=deterministic)
     memory = nn.LayerNorm(name="norm")(layer) if self.norm == "pre" else layer
-    is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
     total = jnp.einsum("BSD,BS->BD", memory, is_real.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
     return Encoded(memory=memory, summary=total / count[:, None])

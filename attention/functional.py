@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.dense import Bias, dense
 from attention.masks import Array, Mask, as_mask
@@ -89,7 +90,7 @@ def attend(
       values,
       mask=None if mask is None else as_mask(mask),
       bias=bias,
-      dropout_rate=dropout_rate,
+      dropout_rate=float(dropout_rate),
       dropout_rng=dropout_rng,
     )
   context = attended.context.astype(dtype)
@@ -313,8 +314,8 @@ def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
 
 
 def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> None:
-  if not 0.0 <= rate < 1.0:
-    raise ValueError(f"dropout_rate must be in [0, 1), got {rate}")
+  if not isinstance(rate, (float, int, np.floating)) or not 0.0 <= rate < 1.0:
+    raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
   if rate > 0.0 and rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
   if implementation not in IMPLEMENTATIONS:

@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         "num_heads and num_key_value_heads must be at least 1, "
         f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
       )
-    if self.width % self.num_heads:
+    if self.width < 1 or self.width % self.num_heads:
       raise ValueError(
         f"width must be a multiple of num_heads, got width={self.width}, num_heads={self.num_heads}"
       )
@@ -256,6 +256,8 @@ class ProjectedAttention(SingleHeadAttention):
   width: int
 
   def setup(self):
+    if self.width < 1:
+      raise ValueError(f"width must be at least 1, got {self.width}")
     self.query = Projection(self.width)
     self.key = Projection(self.width)
 
@@ -328,9 +330,9 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool = True) -> jax.Array:
-    hidden = nn.relu(nn.Dense(self.hidden_width, name="hidden")(inputs))
+    hidden = nn.relu(nn.Dense(self.hidden_width, dtype=inputs.dtype, name="hidden")(inputs))
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
-    return nn.Dense(inputs.shape[-1], name="out")(hidden)
+    return nn.Dense(inputs.shape[-1], dtype=inputs.dtype, name="out")(hidden)
 
 
 class EncoderLayer(nn.Module):
@@ -338,6 +340,9 @@ class EncoderLayer(nn.Module):
 
       post-norm:  x = norm(x + sublayer(x))
       pre-norm:   x = x + sublayer(norm(x))
+
+  Padding must be finite: the attention lets nothing through that is masked, but a NaN there reaches the
+  gradients of the norms and the network, which work on every position.
 
   Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm: Xiong et al. 2020,
   arXiv:2002.04745.
@@ -385,7 +390,8 @@ class EncoderLayer(nn.Module):
     }
     outputs = inputs
     for name, sublayer in sublayers.items():
-      norm, dropout = nn.LayerNorm(name=name), nn.Dropout(self.dropout_rate, deterministic=deterministic)
+      norm = nn.LayerNorm(dtype=inputs.dtype, name=name)
+      dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
       if self.norm == "pre":
         outputs = outputs + dropout(sublayer(norm(outputs)))
       else:

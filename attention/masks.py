@@ -85,8 +85,8 @@ class Causal(Mask):
   offset: int | Array
 
   def tile(self, t, s):
-    t, s, offset = _same_rank(t, s, _per_pair(self.offset))
-    return s <= t + offset
+    distance, offset = _same_rank(s - t, _per_pair(self.offset))
+    return distance <= offset  # not s <= t + offset, which may overflow
 
 
 @_pytree
@@ -98,8 +98,8 @@ class SlidingWindow(Mask):
 
   def tile(self, t, s):
     before, after = _per_pair(self.before), _per_pair(self.after)
-    t, s, before, after = _same_rank(t, s, before, after)
-    return (s >= t - before) & (s <= t + after)
+    distance, before, after = _same_rank(s - t, before, after)
+    return (distance >= -before) & (distance <= after)
 
 
 @_pytree
@@ -281,9 +281,9 @@ def segments(target: Array, source: Array) -> Mask:
   [[1, 1, 0], [0, 0, 1]]
   """
   for name, ids in (("target", target), ("source", source)):
-    if jnp.ndim(_integers(name, ids)) < 1:
+    if np.ndim(_integers(name, ids)) < 1:
       raise ValueError(f"{name} must have axes [... {name[0].upper()}], got a single number")
-  return Segments(target, source)
+  return Segments(_integers("target", target), _integers("source", source))
 
 
 def from_array(array: Array) -> Mask:
@@ -295,24 +295,33 @@ def from_array(array: Array) -> Mask:
   Raises:
     ValueError: if the array is not boolean.
   """
-  dtype = jnp.result_type(array)
-  if dtype != jnp.bool_:
+  array = jnp.asarray(array)
+  if array.dtype != jnp.bool_:
     raise ValueError(
-      f"mask must be boolean, True = may attend, got {dtype}; additive terms are the `bias` argument"
+      f"mask must be boolean, True = may attend, got {array.dtype}; additive terms are the `bias` argument"
     )
-  return FromArray(jnp.asarray(array))
+  return FromArray(array)
 
 
 def as_mask(mask: Mask | Array) -> Mask:
   """Returns a mask as it is and an array as `from_array` of it."""
-  return mask if isinstance(mask, Mask) else from_array(mask)
+  if isinstance(mask, Mask):
+    return mask
+  if isinstance(mask, str) or callable(mask):
+    raise ValueError(f"mask must be a mask such as causal(), or a boolean array, got {mask!r}")
+  return from_array(mask)
 
 
 def _integers(name: str, value):
-  """Checks that a bound or a list of ids is of an integer type."""
-  dtype = jnp.result_type(value)
+  """Returns a bound or ids, or raises ValueError unless they are integers that JAX can hold."""
+  value = np.asarray(value) if isinstance(value, (list, tuple)) else value
+  dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
   if not jnp.issubdtype(dtype, jnp.integer):
     raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
+  if not isinstance(value, jax.Array):  # which has lost what it cannot hold
+    held = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
+    if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
+      raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
   return value
 
 

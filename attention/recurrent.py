@@ -88,6 +88,9 @@ def gru(
   Raises:
     ValueError: if the shapes do not fit.
   """
+  if inputs.ndim != 3 or (lengths is not None and lengths.shape != inputs.shape[:1]):
+    got = f"inputs {inputs.shape}, lengths {None if lengths is None else lengths.shape}"
+    raise ValueError(f"a GRU must have inputs [B T D] and lengths [B], got {got}")
   B, T, D = inputs.shape
   H = weights.recurrent.shape[0]
   if weights.input.shape != (D, 3 * H) or state.shape != (B, H):

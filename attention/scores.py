@@ -120,6 +120,8 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   """Returns the cosine of the angle between every query and every key; a zero vector scores 0.
 
+  So does one whose numbers are all below the smallest normal one, 1e-38 in float32: XLA takes them for 0.
+
       scores[t, s] = queries[t] . keys[s] / (|queries[t]| |keys[s]|)
 
   Source: Graves et al. 2014, arXiv:1410.5401, equation 6.
@@ -185,7 +187,7 @@ class ScaledDotProduct(Score):
   scale: jax.Array | float | None = None
 
   def query_features(self, queries):
-    scale = queries.shape[-1] ** -0.5 if self.scale is None else self.scale
+    scale = max(queries.shape[-1], 1) ** -0.5 if self.scale is None else self.scale
     return _scaled(queries, scale)
 
   def tile(self, query_features, key_features):

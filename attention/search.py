@@ -71,7 +71,7 @@ def greedy(
     i, state, tokens, ended, found = carry
     state, logits, weights = step(state, tokens)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
-    best = jnp.argmax(log_probabilities, axis=-1).astype(jnp.int32)
+    best = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     tokens = jnp.where(ended, pad, best)
     gained = jnp.where(ended, 0.0, jnp.max(log_probabilities, axis=-1))
     if weights is not None:

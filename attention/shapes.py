@@ -55,7 +55,12 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
 
   A vector that holds a NaN or infinity becomes NaN, and gives no gradient: if it is masked, its zero
   gradient would be multiplied by it on the way to the projection's weights, and 0 * NaN is NaN.
+
+  Raises:
+    ValueError: if the vectors are not of a floating type.
   """
+  if not jnp.issubdtype(inputs.dtype, jnp.floating):
+    raise ValueError(f"queries, keys, sources and contexts must be of a floating type, got {inputs.dtype}")
   finite = jnp.all(jnp.isfinite(inputs), axis=-1, keepdims=True)
   with jax.default_matmul_precision(matmul_precision()):
     outputs = function(jnp.where(finite, inputs, 0))

@@ -320,7 +320,37 @@ def test_a_users_score_that_is_no_pytree_is_an_error():
   assert_error_says("Unregistered registered register_dataclass", call_grouped, *grouped)
 
 
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"mask": masks.causal}, "mask causal boolean"),
+    ({"mask": "causal"}, "mask causal boolean"),
+    ({"bias": "alibi"}, "bias array function alibi"),
+    ({"bias": lambda t, s: None}, "bias array function None"),
+    ({"dropout_rate": "0.1", "dropout_rng": jax.random.key(0)}, "dropout_rate 0 1 '0.1'"),
+    ({"dropout_rate": None}, "dropout_rate 0 1 None"),
+  ],
+)
+def test_options_of_another_kind_are_an_error(options, words):
+  def call(*arguments):
+    return attention.scaled_dot_product_attention(*arguments, **options)
+
+  assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
+def test_a_traced_dropout_rate_is_an_error():
+  def call(rate):
+    ones = jnp.ones((3, 11))
+    return attention.scaled_dot_product_attention(
+      ones, ones, ones, dropout_rate=rate, dropout_rng=jax.random.key(0)
+    )
+
+  assert_error_says("dropout_rate 0 1", call, zeros())
+
+
 MASKS = {
+  "bounds_beyond_32_bits": (lambda: masks.prefix(np.int64(2**40)), "length 2147483647 1099511627776"),
+  "offsets_beyond_32_bits": (lambda: masks.causal(-(2**40)), "offset -2147483648 -1099511627776"),
   "from_array_of_floats": (lambda: masks.from_array(np.ones((3, 5))), "boolean float32 bias"),
   "from_array_of_integers": (
     lambda: masks.from_array(np.ones((3, 5), np.int32)),
@@ -336,11 +366,11 @@ MASKS = {
   ),
   "segments_of_floats": (
     lambda: masks.segments(target=np.ones(3), source=np.ones(5)),
-    "target integer float32",
+    "target integer float64",
   ),
   "lengths_of_floats": (
     lambda: masks.lengths(source=np.ones(2)),
-    "source integer float32",
+    "source integer float64",
   ),
   "no_lengths": (lambda: masks.lengths(), "source target"),
   "joined_with_floats": (lambda: masks.causal() & np.ones((3, 5)), "boolean float32 bias"),

@@ -3,6 +3,7 @@
 And the other half: what is not masked is not hidden either.
 """
 
+import jax
 import numpy as np
 import pytest
 from contract import (
@@ -143,7 +144,54 @@ def test_masked_scores_that_overflow_change_nothing(kind, implementation):
   assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
 
 
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+@engines
+def test_masked_values_whose_products_with_the_gradient_overflow_change_nothing(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
+  corrupted = inputs._replace(values=replaced(inputs.values, np.s_[:, 3:], 3e38))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = tuple(1e6 * array for array in draw_loss(desired))
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_finite(slopes)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear"])
+@engines
+def test_the_query_of_an_empty_row_may_overflow_in_its_features(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  inputs = inputs._replace(parameters=jax.tree.map(lambda array: np.float32(1e10) * array, inputs.parameters))
+  inputs = inputs._replace(queries=np.float32(1e-10) * inputs.queries)
+  mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
+  corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], 1e30))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
 # What is attended to is not hidden.
+
+
+@kinds
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@engines
+def test_a_bias_that_is_not_finite_spoils_its_row_and_no_gradient_of_others(kind, bad, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.ones((B, T, S), bool)
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  for array in of_loss:
+    array[:, 1] = 0
+  corrupted = inputs._replace(bias=replaced(inputs.bias, (1, 3), bad))
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  for actual, array in zip(outputs, desired, strict=True):
+    assert np.all(np.isnan(actual[:, 1]))
+    assert_trees_close(actual[:, [0, 2]], array[:, [0, 2]], FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
 
 
 @kinds

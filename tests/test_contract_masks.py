@@ -354,3 +354,21 @@ def test_a_bias_of_minus_infinity_masks(kind, implementation):
   actual = results(kind, inputs, mask=everyone, implementation=implementation)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
   np.testing.assert_array_equal(actual[1] == 0, ~allowed)
+
+
+def test_the_greatest_bounds_are_no_bounds():
+  greatest = np.iinfo(np.int32).max
+  np.testing.assert_array_equal(masks.causal(greatest).array(3, 5), np.ones((3, 5)))
+  np.testing.assert_array_equal(masks.causal(-greatest).array(3, 5), np.zeros((3, 5)))
+  window = masks.sliding_window(greatest, greatest)
+  np.testing.assert_array_equal(window.array(3, 5), np.ones((3, 5)))
+  np.testing.assert_array_equal(masks.sliding_window(0, greatest).array(3, 5), np.triu(np.ones((3, 5))))
+
+
+def test_lists_are_arrays_to_masks():
+  np.testing.assert_array_equal(
+    masks.lengths(source=[1, 2]).array(1, 3), masks.lengths(source=np.array([1, 2])).array(1, 3)
+  )
+  np.testing.assert_array_equal(
+    (masks.segments([0, 1], [0, 0, 1]) & [True, False, True]).array(2, 3), [[1, 0, 0], [0, 0, 1]]
+  )

@@ -185,6 +185,7 @@ def test_a_mask_of_the_batch_without_an_axis_for_heads_is_an_error():
     (QUERIES, zeros(17), "sources S D 17"),
     (zeros(2, 3, 7, dtype=jnp.bfloat16), SOURCES, "queries sources bfloat16 float32"),
     (QUERIES, zeros(29, 5, 17), "queries sources 2 29"),
+    (zeros(2, 3, 7, dtype=jnp.int32), zeros(2, 5, 17, dtype=jnp.int32), "queries sources floating int32"),
   ],
 )
 def test_inputs_that_do_not_fit_are_an_error(queries, sources, words):

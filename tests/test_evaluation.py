@@ -9,6 +9,7 @@ from configs import base
 from experiments.translation import metrics
 from experiments.translation.batches import make_batch
 from experiments.translation.evaluation import Scored, Translation, Translator
+from experiments.translation.mistakes import Diverged
 from experiments.translation.models import make_model
 from experiments.translation.tasks import Example
 from experiments.translation.vocabularies import END, PAD, START, Vocabulary
@@ -192,6 +193,14 @@ def test_a_translation_has_no_symbol_that_is_no_word(symbol):
   translator = Translator(LetterTask(), model, params, batch_size=1, max_target_length=MAX_TARGET_LENGTH)
   (found,) = translator.translate([("a", "b", "c")])
   assert len(found.words) == MAX_TARGET_LENGTH
+
+
+def test_a_model_that_diverged_is_told_so():
+  model, params = MODELS["additive"]
+  params = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), params)
+  translator = Translator(LetterTask(), model, params, batch_size=1, max_target_length=MAX_TARGET_LENGTH)
+  with pytest.raises(Diverged, match="not finite"):
+    translator.score([Example(("a", "b"), ("x",), None, "source", "x")])
 
 
 def test_a_model_without_attention_has_no_weights():

@@ -237,6 +237,28 @@ def test_encoder_layer_drops_units_of_each_sublayers_output(sublayer):
   assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / result.size)
 
 
+@pytest.mark.parametrize("layer", [attention.AdditiveAttention(0), attention.DotProductAttention(0)])
+def test_a_width_of_zero_is_an_error(layer):
+  with pytest.raises(ValueError, match="width must be at least 1, got 0"):
+    layer.init(jax.random.key(0), queries, sources)
+
+
+def test_layers_of_integers_are_an_error():
+  integers = np.ones((5, 7), int)
+  for layer in (our_attention(), *SINGLE_HEAD.values()):
+    with pytest.raises(ValueError, match="floating"):
+      layer.init(jax.random.key(0), integers, integers)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_an_encoder_layer_keeps_half_precision(dtype):
+  inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), dtype)
+  with jax.numpy_dtype_promotion("standard"):  # Flax's norm computes in float32
+    outputs, variables = jax.eval_shape(encoder_layer("pre").init_with_output, jax.random.key(0), inputs)
+  assert outputs.dtype == dtype
+  assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
 def test_layers_of_one_head_take_half_precision(kind, dtype):
@@ -372,6 +394,7 @@ def test_gru_begins_with_orthogonal_gates():
     (attention.MultiHeadAttention(6, 12, 4), "num_heads=6, num_key_value_heads=4"),
     (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads=0"),
     (attention.MultiHeadAttention(0, 12), "num_heads=0"),
+    (attention.MultiHeadAttention(2, 0), "width=0"),
     (attention.EncoderLayer(1, 7, norm="Pre"), "norm must be pre or post, got 'Pre'"),
     (attention.EncoderLayer(2, 7), "width=13, num_heads=2"),
   ],

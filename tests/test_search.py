@@ -139,6 +139,14 @@ def test_the_search_stops_at_the_last_end_symbol():
   assert len(calls) == longest
 
 
+def test_an_infinite_logit_is_the_likeliest():
+  def step(state, tokens):
+    return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
+
+  found = attention.search.greedy(step, None, batch_size=1, max_length=3, start=1, end=2)
+  assert found.tokens.tolist() == [[2, 0, 0]]
+
+
 def test_half_precision_logits_are_added_up_in_single_precision():
   def half(state, tokens):
     state, logits, weights = step(state, tokens)

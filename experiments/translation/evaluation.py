@@ -13,6 +13,7 @@ import attention
 from attention import search
 from experiments.translation import metrics
 from experiments.translation.batches import Batch, make_batch, round_up
+from experiments.translation.mistakes import Diverged
 from experiments.translation.tasks import LENGTH_MULTIPLE, Example, Task
 from experiments.translation.vocabularies import END, PAD, START
 
@@ -89,7 +90,11 @@ class Translator:
     return [translations[i] for i in range(len(sources))]
 
   def score(self, examples: Sequence[Example]) -> list[Scored]:
-    """Returns how the model sees each true translation."""
+    """Returns how the model sees each true translation.
+
+    Raises:
+      Diverged: if the loss or the attention is not finite.
+    """
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches([(example.source, example.target) for example in examples]):
       losses, weights = _score(self._params, batch, model=self._model)
@@ -98,6 +103,10 @@ class Translator:
       for row, i in enumerate(chosen):
         tokens, width = len(examples[i].target) + 1, len(examples[i].source) + 1
         cut = None if weights is None else weights[row, :tokens, :width]
+        if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
+          raise Diverged(
+            "the model's loss or attention is not finite; try a smaller config.train.learning_rate"
+          )
         scored[i] = Scored(float(losses[row]), tokens, cut)
     return [scored[i] for i in range(len(examples))]
 

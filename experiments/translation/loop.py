@@ -20,7 +20,7 @@ from experiments.translation import workdir
 from experiments.translation.batches import Batch, stack
 from experiments.translation.checkpoints import Checkpoints
 from experiments.translation.evaluation import Translator
-from experiments.translation.mistakes import Mistake
+from experiments.translation.mistakes import Diverged
 from experiments.translation.models import make_model
 from experiments.translation.progress import Progress
 from experiments.translation.settings import check_config
@@ -39,10 +39,6 @@ from experiments.translation.training import (
 
 class Interrupted(Exception):
   """Ctrl-C has stopped a run; its checkpoint is written."""
-
-
-class Diverged(Mistake):
-  """Training has left the finite numbers; the last checkpoint is from before."""
 
 
 def train(config: base.Config, folder: pathlib.Path) -> Translator:
