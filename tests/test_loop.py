@@ -23,6 +23,15 @@ CONFIG = base.Config(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_optimizer():
+  """Lets all runs share what is compiled for their optimiser."""
+  optimizer = loop.make_optimizer(CONFIG.train)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_optimizer", lambda config: optimizer)
+    yield
+
+
 @pytest.fixture
 def break_step(monkeypatch):
   """Gives a function that breaks what a step returns."""

@@ -131,8 +131,8 @@ def test_concatenated_heads_times_the_output_kernel_are_the_result():
 
 
 def test_heads_one_by_one_and_stacked_equal_the_formula():
-  config = systems.HeadsConfig()
-  run = _run(systems.heads_from_config, config, 5)
+  config = systems.HeadsConfig(hidden_size=15, num_attention_heads=5)
+  run = _run(systems.heads_from_config, config, 7)
   heads = []
   for n in range(config.num_attention_heads):
     head = run.params[f"head_{n}"]
@@ -140,7 +140,7 @@ def test_heads_one_by_one_and_stacked_equal_the_formula():
     projected = [_dense(head[name], run.inputs) for name in ("query", "key", "value")]
     heads.append(_attend(*projected)[0])
   expected = _dense(run.params["output"], np.concatenate(heads, axis=-1))
-  assert expected.shape == (1, 5, config.hidden_size)
+  assert expected.shape == (1, 7, 15)
   _close(run.one_by_one, expected)
   _close(run.stacked, expected)
 
