@@ -3,9 +3,9 @@
 import contextlib
 import dataclasses
 import math
+import os
 import pathlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -218,7 +218,8 @@ def _stop_request() -> Iterator[Callable[[], bool]]:
   def handle(*_) -> None:
     nonlocal requested
     requested = True
-    print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+    # Not print: the step that is interrupted may be writing to the same stream.
+    os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")
     signal.signal(signal.SIGINT, before)
 
   before = signal.signal(signal.SIGINT, handle)
