@@ -3,16 +3,15 @@
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
-import functools
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention import dropout
+from attention.finite import Finite, finite_features, nan_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import broadcast_leading, broadcasts_to, check_rank, compute_dtype, with_rank
@@ -21,10 +20,10 @@ Bias: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Arra
 
 
 class Attended(NamedTuple):
-  """What an engine returns: context [... T D], weights [... T S], logsumexp [... T]."""
+  """What an engine returns: context [... T D], weights [... T S] or None, logsumexp [... T]."""
 
   context: jax.Array
-  weights: jax.Array
+  weights: jax.Array | None
   logsumexp: jax.Array
 
 
@@ -41,10 +40,6 @@ def dense(
 ) -> Attended:
   """Returns the attention of the queries to the keys and values; the checks are `attend`'s.
 
-  A NaN in a key that some query may not attend to must not reach that query, forward or backward, and
-  0 * NaN is NaN. So all arithmetic is done on finite numbers, and the queries that did attend to
-  something not finite are made NaN at the end.
-
   Args:
     score: how well a key fits a query.
     queries: [... T H], float32 or float64, as are keys and values.
@@ -55,60 +50,52 @@ def dense(
     dropout_rate: probability of dropping a weight.
     dropout_rng: needed where the rate is not 0.
   """
-  queries, bad_queries = _without_nonfinite(queries)
-  keys, bad_keys = _without_nonfinite(keys)
-  values, bad_values = _without_nonfinite(values)
-  query_features, overflowing_queries = _features(score.query_features(queries))
-  key_features, overflowing_keys = _features(score.key_features(keys))
-  scores = score.tile(query_features, key_features)
-  _check_scores(score, scores, queries, keys)
-  attended, allowed, bad_pairs = _attend(
-    scores.astype(queries.dtype), values, mask, bias, dropout_rate, dropout_rng
+  finite = finite_features(score, queries, keys, values)
+  scores, allowed = scores_and_allowed(score, finite, mask, bias)
+  rank = scores.ndim
+  # A score of -inf has no weight, but a row of nothing else has overflowed, and is not an empty one.
+  has_weight = allowed & (scores != -jnp.inf)
+  overflows = jnp.any(has_weight & ~jnp.isfinite(scores), axis=-1, keepdims=True)
+  overflows |= jnp.any(allowed, axis=-1, keepdims=True) & ~jnp.any(has_weight, axis=-1, keepdims=True)
+  has_weight &= ~overflows
+  weights, logsumexp = softmax_and_logsumexp(jnp.where(has_weight, scores, 0), has_weight)
+  # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
+  kept = jnp.where(allowed, _drop(weights, dropout_rate, dropout_rng), 0)
+  context = jnp.einsum("...TS,...SD->...TD", kept, finite.values)
+
+  bad_queries, bad_keys, bad_values = (
+    with_rank(bad, rank - 1) for bad in (finite.bad_queries, finite.bad_keys, finite.bad_values)
   )
-  for bad in (bad_queries, overflowing_queries):
-    bad_pairs |= allowed & with_rank(bad[..., :, None], allowed.ndim)
-  for bad in (bad_keys, overflowing_keys):
-    bad_pairs |= allowed & with_rank(bad[..., None, :], allowed.ndim)
-  scores_poison = _nan_where(jnp.any(bad_pairs, axis=-1))
-  reaches_bad_value = allowed & with_rank(bad_values[..., None, :], allowed.ndim)
-  context_poison = scores_poison + _nan_where(jnp.any(reaches_bad_value, axis=-1))
-  dtype = attended.context.dtype
+  bad_pairs = allowed & (bad_queries[..., :, None] | bad_keys[..., None, :])
+  bad_scores = overflows[..., 0] | jnp.any(bad_pairs, axis=-1)
+  bad_context = bad_scores | jnp.any(allowed & bad_values[..., None, :], axis=-1)
+  spoil = nan_where(bad_scores).astype(weights.dtype)
   return Attended(
-    attended.context + context_poison[..., None].astype(dtype),
-    jnp.where(allowed, attended.weights + scores_poison[..., None].astype(dtype), 0),
-    attended.logsumexp + scores_poison.astype(dtype),
+    context + nan_where(bad_context)[..., None].astype(context.dtype),
+    jnp.where(allowed, weights + spoil[..., None], 0),
+    logsumexp + spoil,
   )
 
 
-def _attend(
-  scores: jax.Array,
-  values: jax.Array,
-  mask: Mask | None,
-  bias: Bias | None,
-  dropout_rate: float,
-  dropout_rng: jax.Array | None,
-) -> tuple[Attended, jax.Array, jax.Array]:
-  """Returns the attention, which pairs were allowed, and which of those spoil their row, [... T S].
+def scores_and_allowed(
+  score: Score, finite: Finite, mask: Mask | None, bias: Bias | None
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the scores with their bias, and which pairs may attend, [... T S].
 
-  weights = softmax(scores + bias, over the keys that the mask allows)
-  context = weights . values
+  Raises:
+    ValueError: if the score's tile, the mask or the bias do not fit the queries and keys.
   """
-  leading = broadcast_leading(scores, values, names="scores and values")
+  scores = score.tile(finite.query_features, finite.key_features)
+  _check_scores(score, scores, finite.bad_queries, finite.bad_keys)
+  scores = scores.astype(finite.values.dtype)
+  leading = broadcast_leading(scores, finite.values, names="scores and values")
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
   allowed = _mask_array(mask, scores.shape)
   if bias is not None:
     terms = _bias_array(bias, scores.shape).astype(scores.dtype)
     allowed &= terms != -jnp.inf
     scores += terms
-  # A score of -inf has no weight, but a row of nothing else has overflowed, and is not an empty one.
-  has_weight = allowed & (scores != -jnp.inf)
-  bad_pairs = allowed & ~jnp.any(has_weight, axis=-1, keepdims=True)
-  bad_pairs |= has_weight & ~jnp.isfinite(scores)
-  weights, logsumexp = softmax_and_logsumexp(jnp.where(jnp.isfinite(scores), scores, 0), has_weight)
-  # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
-  kept = jnp.where(allowed, _drop(weights, dropout_rate, dropout_rng), 0)
-  context = jnp.einsum("...TS,...SD->...TD", kept, values)
-  return Attended(context, weights, logsumexp), allowed, bad_pairs
+  return scores, allowed
 
 
 def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
@@ -158,16 +145,15 @@ def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
   """Returns the weights with a share of them set to zero, the others scaled to keep the mean."""
   if rate == 0.0 or rng is None:
     return weights
-  *leading, T, S = weights.shape
-  rows = jnp.arange(math.prod(leading) * T, dtype=jnp.uint32).reshape(*leading, T, 1)
-  columns = with_rank(jnp.arange(S, dtype=jnp.uint32), weights.ndim)
-  keep = dropout.keep(dropout.seeds(rng), rate, rows, columns)
-  return jnp.where(keep, weights / (1 - rate), 0)
+  rows = dropout.rows(weights.shape[:-1])[..., None]
+  columns = with_rank(jnp.arange(weights.shape[-1], dtype=jnp.uint32), weights.ndim)
+  return dropout.drop(dropout.seeds(rng), rate, rows, columns, weights)
 
 
-def _check_scores(score: Score, scores: jax.Array, queries: jax.Array, keys: jax.Array) -> None:
-  """Raises ValueError unless a user's tile has returned what it should."""
-  pairs = (*broadcast_leading(queries, keys, names="queries and keys"), queries.shape[-2], keys.shape[-2])
+def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_keys: jax.Array) -> None:
+  """Raises ValueError unless a user's tile has returned what it should, for queries [... T] and keys [... S]."""
+  leading = broadcast_leading(bad_queries[..., None], bad_keys[..., None], names="queries and keys")
+  pairs = (*leading, bad_queries.shape[-1], bad_keys.shape[-1])
   if scores.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, scores.shape):
     raise ValueError(
       f"{type(score).__name__}.tile must return scores [... T S] = {pairs}, got shape {scores.shape}"
@@ -203,26 +189,3 @@ def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
     raise ValueError(f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}")
-
-
-def _without_nonfinite(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns the vectors [... X H] with zeros for NaN and infinity, and which had any, [... X]."""
-  finite = jnp.isfinite(vectors)
-  return jnp.where(finite, vectors, 0), ~jnp.all(finite, axis=-1)
-
-
-def _features(features: Any) -> tuple[Any, jax.Array]:
-  """Returns a pytree of features [... X H] without what is not finite, and which vectors had any, [... X].
-
-  The inputs are finite, so this is what overflowed; an empty row must not pay for it with 0 * inf.
-  """
-  leaves, structure = jax.tree.flatten(features)
-  cleaned, bad = zip(*map(_without_nonfinite, leaves), strict=True)
-  rank = max(one.ndim for one in bad)
-  is_bad = functools.reduce(jnp.logical_or, (with_rank(one, rank) for one in bad))
-  return jax.tree.unflatten(structure, cleaned), is_bad
-
-
-def _nan_where(condition: jax.Array) -> jax.Array:
-  """Returns NaN where the condition holds and 0 elsewhere."""
-  return jnp.where(condition, jnp.nan, 0.0)

@@ -5,6 +5,8 @@ otherwise than one that does not. Here each pair's bits are a hash of (seed, row
 be computed alone, and every engine drops the same pairs for the same key.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,16 @@ import numpy as np
 def seeds(rng: jax.Array) -> jax.Array:
   """Returns the two words, uint32 [2], that `keep` hashes."""
   return jax.random.bits(rng, (2,), jnp.uint32)
+
+
+def rows(shape: tuple[int, ...]) -> jax.Array:
+  """Returns a number for each query [... T], unique over leading axes too, uint32."""
+  return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+
+
+def drop(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array, weights: jax.Array) -> jax.Array:
+  """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean."""
+  return jnp.where(keep(seeds, rate, rows, columns), weights / (1 - rate), 0)
 
 
 def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> jax.Array:

@@ -1,17 +1,19 @@
 """Attention as pure functions: `attend` and its named forms."""
 
+import dataclasses
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.blockwise import blockwise
 from attention.dense import Bias, dense
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
 
-IMPLEMENTATIONS = ("auto", "dense")
+IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 # The context alone, or a tuple of the context and what was asked for besides.
 Result: TypeAlias = Any
@@ -30,6 +32,7 @@ def attend(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns, for each query, the mean of the values weighted by how well their keys fit the query.
 
@@ -57,7 +60,9 @@ def attend(
     dropout_rng: key for the dropout; needed where the rate is not 0.
     return_weights: whether to return the weights too.
     return_logsumexp: whether to return the logarithm of the softmax's denominator too.
-    implementation: "dense", the definition; or "auto", the best choice for the inputs.
+    implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S; or
+      "auto", the best choice for the inputs.
+    block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast.
 
   Returns:
     The context [... T D]; or a tuple of the context, then, if asked for, the weights [... T S] (before
@@ -83,16 +88,19 @@ def attend(
   queries, keys = with_rank(queries, rank), with_rank(keys, rank)
   score = _with_dtype(score, queries.dtype)
   with jax.default_matmul_precision(matmul_precision()):
-    attended = dense(
-      score,
-      queries,
-      keys,
-      values,
-      mask=None if mask is None else as_mask(mask),
-      bias=bias,
-      dropout_rate=float(dropout_rate),
-      dropout_rng=dropout_rng,
-    )
+    options: dict[str, Any] = {
+      "mask": None if mask is None else as_mask(mask),
+      "bias": bias,
+      "dropout_rate": float(dropout_rate),
+      "dropout_rng": dropout_rng,
+    }
+    if implementation == "blockwise":
+      attended = blockwise(score, queries, keys, values, **options, block_sizes=block_sizes)
+      if return_weights:  # they are [... T S] whoever calculates them
+        weights = dense(score, queries, keys, values, **options).weights
+        attended = attended._replace(weights=weights)
+    else:
+      attended = dense(score, queries, keys, values, **options)
   context = attended.context.astype(dtype)
   asked: tuple[jax.Array, ...] = (context,)
   if return_weights:
@@ -115,6 +123,7 @@ def scaled_dot_product_attention(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns `attend` with scores scale * queries . keys.
 
@@ -145,6 +154,7 @@ def scaled_dot_product_attention(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
 
 
@@ -161,6 +171,7 @@ def additive_attention(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns `attend` with scores score_vector . tanh(queries + keys).
 
@@ -189,6 +200,7 @@ def additive_attention(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
 
 
@@ -205,6 +217,7 @@ def bilinear_attention(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns `attend` with scores queries . matrix . keys.
 
@@ -233,6 +246,7 @@ def bilinear_attention(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
 
 
@@ -249,6 +263,7 @@ def cosine_attention(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns `attend` with scores scale * cosine of the angle between query and key.
 
@@ -277,6 +292,7 @@ def cosine_attention(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
 
 
@@ -310,7 +326,9 @@ def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
     is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     return jnp.asarray(leaf, dtype) if is_floating else leaf
 
-  return jax.tree.map(convert, score)
+  fields = {name: getattr(score, name) for name in score.axes}
+  lists = {name: np.asarray(field) for name, field in fields.items() if isinstance(field, (list, tuple))}
+  return jax.tree.map(convert, dataclasses.replace(score, **lists) if lists else score)
 
 
 def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> None:

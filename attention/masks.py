@@ -2,28 +2,49 @@
 
 A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
 boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
-by `&`, `|` and `~`, go through `jax.jit` as arguments, and are asked for one tile of pairs at a time.
+by `&`, `|` and `~`, go through `jax.jit` as arguments, and are asked for one tile of pairs at a time: which
+of its pairs may attend, and before that whether any or all of them may, so that whole tiles are skipped.
 
 Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
 With heads, [B N T S], pass `lengths[:, None]`.
 """
 
 import dataclasses
-from typing import TypeAlias, dataclass_transform
+from typing import NamedTuple, TypeAlias, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.shapes import broadcasts_to, with_rank
+from attention.shapes import HasAxes, broadcasts_to, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
 
-class Mask:
+class Outline(NamedTuple):
+  """What a mask says of a whole tile without looking at its pairs, booleans [...].
+
+  Attributes:
+    some: whether a pair may be allowed. False only if none is.
+    every: whether all pairs are allowed. True only if they are.
+  """
+
+  some: jax.Array
+  every: jax.Array
+
+
+class Band(NamedTuple):
+  """How many positions before and after its own a query may attend to at the most; None for no limit."""
+
+  before: int | None
+  after: int | None
+
+
+class Mask(HasAxes):
   """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
 
-  Those that hold something of a given number of positions define `check` too.
+  Those that hold something of a given number of positions define `check` too, and name the axes of their
+  arrays in `axes`: what has an axis "T" or "S" is cut to the tile before `tile` and `outline` are called.
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
@@ -32,13 +53,21 @@ class Mask:
     """Returns whether each query of a tile may attend to each key.
 
     Args:
-      t: query positions, integers [T 1].
-      s: key positions, integers [1 S].
+      t: query positions, consecutive integers [T 1].
+      s: key positions, consecutive integers [1 S].
 
     Returns:
       Booleans that broadcast to [... T S].
     """
     raise NotImplementedError
+
+  def outline(self, t: jax.Array, s: jax.Array) -> Outline:
+    """Returns what is known of a tile at once; like here, nothing is always right."""
+    return Outline(jnp.ones((), bool), jnp.zeros((), bool))
+
+  def band(self) -> Band:
+    """Returns the band of keys around each query outside of which nothing is allowed."""
+    return Band(None, None)
 
   def check(self, T: int, S: int) -> None:
     """Raises ValueError unless the mask is one for T queries and S keys."""
@@ -82,17 +111,26 @@ def _pytree(cls):
 class Causal(Mask):
   """See `causal`."""
 
+  axes = {"offset": ""}
   offset: int | Array
 
   def tile(self, t, s):
     distance, offset = _same_rank(s - t, _per_pair(self.offset))
     return distance <= offset  # not s <= t + offset, which may overflow
 
+  def outline(self, t, s):
+    nearest, farthest = _distances(t, s)
+    return Outline(nearest <= self.offset, farthest <= self.offset)
+
+  def band(self):
+    return Band(None, _constant(self.offset))
+
 
 @_pytree
 class SlidingWindow(Mask):
   """See `sliding_window`."""
 
+  axes = {"before": "", "after": ""}
   before: int | Array
   after: int | Array
 
@@ -101,11 +139,20 @@ class SlidingWindow(Mask):
     distance, before, after = _same_rank(s - t, before, after)
     return (distance >= -before) & (distance <= after)
 
+  def outline(self, t, s):
+    nearest, farthest = _distances(t, s)
+    before, after = jnp.asarray(self.before), jnp.asarray(self.after)
+    return Outline((farthest >= -before) & (nearest <= after), (nearest >= -before) & (farthest <= after))
+
+  def band(self):
+    return Band(_constant(self.before), _constant(self.after))
+
 
 @_pytree
 class Lengths(Mask):
   """See `lengths` and `prefix`."""
 
+  axes = {"source": "", "target": ""}
   source: int | Array | None
   target: int | Array | None
 
@@ -119,19 +166,39 @@ class Lengths(Mask):
       allowed &= t < target
     return allowed
 
+  def outline(self, t, s):
+    some = every = jnp.ones((), bool)
+    for positions, length in ((s[0], self.source), (t[:, 0], self.target)):
+      if length is not None:
+        some, here = _same_rank(some, positions[0] < jnp.asarray(length))
+        every, throughout = _same_rank(every, positions[-1] < jnp.asarray(length))
+        some, every = some & here, every & throughout
+    return Outline(some, every)
+
 
 @_pytree
 class Segments(Mask):
   """See `segments`."""
 
+  axes = {"target": "T", "source": "S"}
   target: Array
   source: Array
 
   def tile(self, t, s):
-    target = jnp.take(jnp.asarray(self.target), t[:, 0], axis=-1, mode="clip")[..., :, None]
-    source = jnp.take(jnp.asarray(self.source), s[0], axis=-1, mode="clip")[..., None, :]
-    target, source = _same_rank(target, source)
+    target, source = _same_rank(
+      jnp.asarray(self.target)[..., :, None], jnp.asarray(self.source)[..., None, :]
+    )
     return target == source
+
+  def outline(self, t, s):
+    ends = [
+      end(jnp.asarray(ids), axis=-1) for ids in (self.target, self.source) for end in (jnp.min, jnp.max)
+    ]
+    first_target, last_target, first_source, last_source = _same_rank(*ends)
+    return Outline(
+      (first_target <= last_source) & (first_source <= last_target),
+      (first_target == last_source) & (first_source == last_target),
+    )
 
   def check(self, T, S):
     for name, ids, size in (("target", self.target, T), ("source", self.source, S)):
@@ -143,15 +210,15 @@ class Segments(Mask):
 class FromArray(Mask):
   """See `from_array`."""
 
+  axes = {"values": "TS"}
   values: Array
 
   def tile(self, t, s):
-    values = with_rank(jnp.asarray(self.values), 2)
-    if values.shape[-2] != 1:
-      values = jnp.take(values, t[:, 0], axis=-2, mode="clip")
-    if values.shape[-1] != 1:
-      values = jnp.take(values, s[0], axis=-1, mode="clip")
-    return values
+    return jnp.asarray(self.values)
+
+  def outline(self, t, s):
+    values = jnp.asarray(self.values)
+    return Outline(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
 
   def check(self, T, S):
     shape = jnp.shape(self.values)
@@ -170,6 +237,13 @@ class Both(Mask):
     first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
     return first & second
 
+  def outline(self, t, s):
+    first, second = self.first.outline(t, s), self.second.outline(t, s)
+    return Outline(*(jnp.logical_and(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
+
+  def band(self):
+    return Band(*map(_smaller, self.first.band(), self.second.band()))
+
   def check(self, T, S):
     self.first.check(T, S)
     self.second.check(T, S)
@@ -186,6 +260,13 @@ class Either(Mask):
     first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
     return first | second
 
+  def outline(self, t, s):
+    first, second = self.first.outline(t, s), self.second.outline(t, s)
+    return Outline(*(jnp.logical_or(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
+
+  def band(self):
+    return Band(*map(_larger, self.first.band(), self.second.band()))
+
   def check(self, T, S):
     self.first.check(T, S)
     self.second.check(T, S)
@@ -199,6 +280,10 @@ class Not(Mask):
 
   def tile(self, t, s):
     return ~self.mask.tile(t, s)
+
+  def outline(self, t, s):
+    some, every = self.mask.outline(t, s)
+    return Outline(~every, ~some)
 
   def check(self, T, S):
     self.mask.check(T, S)
@@ -300,7 +385,7 @@ def from_array(array: Array) -> Mask:
     raise ValueError(
       f"mask must be boolean, True = may attend, got {array.dtype}; additive terms are the `bias` argument"
     )
-  return FromArray(array)
+  return FromArray(with_rank(array, max(array.ndim, 2)))
 
 
 def as_mask(mask: Mask | Array) -> Mask:
@@ -323,6 +408,28 @@ def _integers(name: str, value):
     if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
       raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
   return value
+
+
+def _distances(t: jax.Array, s: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns the smallest and the largest s - t of a tile."""
+  return s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]
+
+
+def _constant(bound: int | Array) -> int | None:
+  """Returns a bound of a band if its value is known while the program is compiled, else None."""
+  return (
+    int(np.max(bound, initial=np.iinfo(np.int32).min))
+    if isinstance(bound, (int, np.integer, np.ndarray))
+    else None
+  )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+  return min((bound for bound in (one, other) if bound is not None), default=None)
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+  return None if one is None or other is None else max(one, other)
 
 
 def _per_pair(value) -> jax.Array:

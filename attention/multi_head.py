@@ -52,6 +52,7 @@ def multi_head_attention(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns what N heads find in the sources, each with its own projections, joined by a projection.
 
@@ -104,6 +105,7 @@ def multi_head_attention(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
   context, *asked = result if isinstance(result, tuple) else (result,)
   merged = merge_heads(context, weights.output, weights.output_bias)
@@ -169,6 +171,7 @@ def attend_heads(
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
 ) -> Result:
   """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
 
@@ -212,6 +215,7 @@ def attend_heads(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
+    block_sizes=block_sizes,
   )
   if not grouped:
     return result

@@ -24,7 +24,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
+from attention.shapes import (
+  HasAxes,
+  broadcast_leading,
+  check_rank,
+  compute_dtype,
+  matmul_precision,
+  with_rank,
+)
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -143,7 +150,7 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   return dot_product_scores(_unit(queries), _unit(keys))
 
 
-class Score:
+class Score(HasAxes):
   """A score function. Subclasses are frozen dataclasses, registered as pytrees, that define `tile`.
 
   The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
@@ -184,6 +191,7 @@ class ScaledDotProduct(Score):
   Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
   """
 
+  axes = {"scale": ""}
   scale: jax.Array | float | None = None
 
   def query_features(self, queries):
@@ -199,6 +207,7 @@ class ScaledDotProduct(Score):
 class Additive(Score):
   """`additive_scores` with its score vector, [A] or [... A]."""
 
+  axes = {"score_vector": "A"}
   score_vector: jax.Array
 
   def tile(self, query_features, key_features):
@@ -210,6 +219,7 @@ class Additive(Score):
 class Bilinear(Score):
   """`bilinear_scores` with its matrix, [H K] or [... H K]."""
 
+  axes = {"matrix": "HK"}
   matrix: jax.Array
 
   def query_features(self, queries):
@@ -242,6 +252,7 @@ class Bilinear(Score):
 class Cosine(Score):
   """`cosine_scores` times a scale: a number, or numbers [...] that broadcast (one for each head)."""
 
+  axes = {"scale": ""}
   scale: jax.Array | float = 1.0
 
   def query_features(self, queries):

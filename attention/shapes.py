@@ -1,9 +1,38 @@
 """Shapes and dtypes: the few rules that masks, scores and engines share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+
+
+class HasAxes:
+  """A pytree that names the axes of its arrays, so that they can be cut: a score, a mask, a bias.
+
+  Attributes:
+    axes: for a field, its own axes, one letter each: {"score_vector": "A"}, {"segments": "S"}, {"scale": ""}.
+      What precedes them are leading axes that broadcast, like those of the queries. An axis "T" or "S" holds
+      something for each query or key. A field that is not named is never cut.
+  """
+
+  axes: ClassVar[Mapping[str, str]] = {}
+
+
+def axes_of(tree: Any) -> list[str | None]:
+  """Returns the own axes of each leaf of a pytree of HasAxes, None where they are not named."""
+  return [_axes_at(tree, path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
+  """Returns the axes of the leaf that a path of keys leads to."""
+  if not path:
+    return None
+  name = getattr(path[0], "name", None)
+  child = getattr(node, name, None) if name else None
+  if isinstance(child, HasAxes):
+    return _axes_at(child, path[1:])
+  return node.axes.get(name) if isinstance(node, HasAxes) else None
 
 
 def with_rank(array: jax.Array, rank: int) -> jax.Array:
@@ -27,6 +56,21 @@ def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
   except ValueError:
     got = ", ".join(str(array.shape) for array in arrays)
     raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}") from None
+
+
+def varying_like(tree: Any, arrays: Any) -> Any:
+  """Returns the tree as one that differs from device to device wherever one of the arrays does.
+
+  Inside `jax.shard_map` a loop's first value must be declared so; elsewhere this does nothing.
+  """
+  names = frozenset().union(*(_varying(array) for array in jax.tree.leaves(arrays)))
+  return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, tuple(names - _varying(leaf)), to="varying"), tree)
+
+
+def _varying(array: jax.Array) -> frozenset[str]:
+  """Returns the axes of a device mesh along which an array differs."""
+  aval: Any = jax.typeof(array)
+  return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma  # before JAX 0.10
 
 
 def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:

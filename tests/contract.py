@@ -14,7 +14,7 @@ import reference
 
 import attention
 
-ENGINES = ("dense",)
+ENGINES = ("dense", "blockwise")
 
 # Each axis has its own prime, so that no two can be mistaken for each other. K: the keys' width, where
 # it may differ from the queries'.

@@ -1,0 +1,146 @@
+"""Cutting arrays with named axes: one index of their leading axes, or one block of positions, at a time.
+
+An array's own axes are a string with one letter each, "TH" or "S"; what precedes them are leading axes, which
+broadcast. An array whose axes are None is never cut.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Arrays = list[jax.Array]
+Axes = Sequence[str | None]
+
+
+class Blocks(NamedTuple):
+  """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end."""
+
+  length: int
+  count: int
+  size: int
+
+  @property
+  def overlap(self) -> int:
+    """By how many positions the last block reaches beyond the end."""
+    return self.count * self.size - self.length
+
+
+def even_blocks(length: int, largest: int) -> Blocks:
+  """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
+
+  >>> even_blocks(10, 4)
+  Blocks(length=10, count=3, size=4)
+  """
+  count = math.ceil(length / largest)
+  return Blocks(length, count, math.ceil(length / count))
+
+
+def over_leading(
+  function: Callable[[Arrays], Any], arrays: Arrays, axes: Axes, leading: tuple[int, ...], kept: int
+) -> Any:
+  """Returns `function` of the arrays at each index of their leading axes but the last `kept`, stacked.
+
+  One index after the other: a single index's work stays in the cache. An array that does not have an axis,
+  or broadcasts along it, is not copied.
+
+  Args:
+    function: takes the arrays without the leading axes, returns a pytree of arrays.
+    arrays: all of the same number of leading axes, but those whose axes are None.
+    axes: the own axes of each.
+    leading: the leading axes, of the sizes that the results have.
+    kept: how many of the last of them the function takes all at once.
+  """
+
+  def varying(axis: int) -> list[bool]:
+    return [own is not None and array.shape[axis] > 1 for array, own in zip(arrays, axes, strict=True)]
+
+  if len(leading) <= kept:
+    return function(arrays)
+  varies, count = varying(0), 1
+  while count < len(leading) - kept and varying(count) == varies:
+    count += 1  # these axes are walked as one
+  size = math.prod(leading[:count])
+
+  def rest(own: str | None, array: jax.Array, varies: bool) -> jax.Array:
+    return array if own is None else array.reshape((size,) * varies + array.shape[count:])
+
+  arrays = [rest(*each) for each in zip(axes, arrays, varies, strict=True)]
+  if not any(varies):
+    results = over_leading(function, arrays, axes, leading[count:], kept)
+    return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
+
+  def at_index(moving: Arrays) -> Any:
+    moving = iter(moving)
+    here = [next(moving) if moves else array for array, moves in zip(arrays, varies, strict=True)]
+    return over_leading(function, here, axes, leading[count:], kept)
+
+  results = jax.lax.map(at_index, [array for array, moves in zip(arrays, varies, strict=True) if moves])
+  return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
+
+
+def cut(
+  arrays: Arrays, axes: Axes, letter: str, blocks: Blocks, *, last: bool = False
+) -> tuple[Arrays, Callable[[Arrays], Arrays]]:
+  """Cuts the arrays that have the axis `letter` into blocks.
+
+  Args:
+    arrays: [...].
+    axes: the own axes of each.
+    letter: the axis to cut.
+    blocks: how.
+    last: whether the blocks of matrices [X Y], cut along X, are held as [Y X]. Products with them, and those
+      of their derivatives, are then in the order that is fast on a CPU.
+
+  Returns:
+    The blocks, [count ...] for each array that has the axis; and a function that takes one block of each and
+    returns all arrays, with that block in the place of the whole.
+  """
+
+  def has(array: jax.Array, own: str | None) -> bool:
+    return own is not None and letter in own and array.shape[_axis(array, own, letter)] == blocks.length
+
+  cuts = [has(array, own) for array, own in zip(arrays, axes, strict=True)]
+  turned = [
+    last and is_cut and own is not None and own.index(letter) == len(own) - 2
+    for is_cut, own in zip(cuts, axes, strict=True)
+  ]
+  stacked = []
+  for array, own, is_cut, turn in zip(arrays, axes, cuts, turned, strict=True):
+    if not is_cut:
+      continue
+    block = _stacked(array, _axis(array, own, letter), blocks)
+    # Without the barrier the compiler would undo the turn.
+    stacked.append(jax.lax.optimization_barrier(jnp.swapaxes(block, -1, -2)) if turn else block)
+
+  def put(block: Arrays) -> Arrays:
+    moving = iter(block)
+    return [
+      (jnp.swapaxes(next(moving), -1, -2) if turn else next(moving)) if is_cut else array
+      for array, is_cut, turn in zip(arrays, cuts, turned, strict=True)
+    ]
+
+  return stacked, put
+
+
+def join(stacked: jax.Array, own: str, letter: str, blocks: Blocks) -> jax.Array:
+  """Returns blocks [count ...] as one array again, without what reached beyond the end."""
+  axis = stacked.ndim - 1 - len(own) + own.index(letter)
+  joined = jnp.moveaxis(stacked, 0, axis)
+  shape = joined.shape[:axis] + (blocks.count * blocks.size,) + joined.shape[axis + 2 :]
+  return jax.lax.slice_in_dim(joined.reshape(shape), 0, blocks.length, axis=axis)
+
+
+def _axis(array: jax.Array, own: str, letter: str) -> int:
+  return array.ndim - len(own) + own.index(letter)
+
+
+def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
+  """Returns the blocks [count ...] of an array along an axis, filled up with zeros."""
+  padding = [(0, 0)] * array.ndim
+  padding[axis] = (0, blocks.overlap)
+  array = jnp.pad(array, padding) if blocks.overlap else array
+  shape = array.shape[:axis] + (blocks.count, blocks.size) + array.shape[axis + 1 :]
+  return jnp.moveaxis(array.reshape(shape), axis, 0)
