@@ -7,8 +7,8 @@ Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is one 
 forward mode; JAX transposes it for gradients and differentiates it for second derivatives:
 
     d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
-    d context[t]   = sum over s of weights[t, s] (d scores[t, s] values[s] + d values[s])
-                     - context[t] d logsumexp[t]
+    d context[t] = sum over s of weights[t, s] (d scores[t, s] values[s] + d values[s])
+                   - context[t] d logsumexp[t]
 
 The engine knows a score by its features and its `tile`, a mask by its `tile` and `outline`, a bias by the
 tile that it gives. Along which axes it may cut their arrays, they say themselves (`HasAxes`).
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from attention import dropout
 from attention.dense import Attended, Bias, dense, scores_and_allowed
-from attention.finite import Finite, finite_features, nan_where
+from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Mask, lengths
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision, varying_like, with_rank
@@ -56,8 +56,8 @@ def blockwise(
     dropout_rng: needed where the rate is not 0.
     block_sizes: how many queries and keys a tile has at the most; None for what is fast.
   """
-  finite = finite_features(score, queries, keys, values)
-  pairs = jax.eval_shape(lambda: scores_and_allowed(score, finite, mask, bias))[0].shape
+  features = features_of(score, queries, keys, values)
+  pairs = jax.eval_shape(lambda: scores_and_allowed(score, features, mask, bias))[0].shape
   T, S = pairs[-2:]
   if 0 in (*pairs, values.shape[-1]):
     attended = dense(
@@ -67,24 +67,23 @@ def blockwise(
   sizes = default_block_sizes(T, S, mask) if block_sizes is None else block_sizes
   query_blocks, key_blocks = map(even_blocks, (T, S), sizes)
   has_dropout = dropout_rate > 0.0 and dropout_rng is not None
-  operands = Operands(
-    score,
-    finite.query_features,
-    finite.key_features,
-    finite.values,
-    _with_end(mask, key_blocks),
-    _bias_operand(bias, query_blocks, key_blocks),
-    dropout.rows(pairs[:-1]) if has_dropout else None,
-    dropout.seeds(dropout_rng) if has_dropout else None,
+  rules = Operands(mask=_with_end(mask, key_blocks), bias=_bias_operand(bias, query_blocks, key_blocks))
+  spoiled = _spoiled(rules, features, pairs, query_blocks, key_blocks)
+  operands = rules._replace(
+    score=score,
+    query_features=features.queries,
+    key_features=features.keys,
+    values=values,
+    rows=dropout.rows(pairs[:-1]) if has_dropout else None,
+    seeds=dropout.seeds(dropout_rng) if has_dropout else None,
   )
   plan, arrays = _plan(operands, pairs[:-2], query_blocks, key_blocks, dropout_rate)
-  context, logsumexp = _attention(plan, arrays)
-  bad_scores, bad_context = _spoiled(operands, finite, plan, logsumexp)
-  return Attended(
-    context + nan_where(bad_context)[..., None].astype(context.dtype),
-    None,
-    logsumexp + nan_where(bad_scores).astype(logsumexp.dtype),
-  )
+  spoil = [nan_where(bad, values.dtype) for bad in spoiled]
+  # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
+  # happen within a loop, of which each device may take other turns.
+  arrays, spoil = varying_like((arrays, spoil), (arrays, spoil))
+  context, logsumexp = _attention(plan, arrays, spoil)
+  return Attended(context, None, logsumexp)
 
 
 def default_block_sizes(T: int, S: int, mask: Mask | None) -> tuple[int, int]:
@@ -102,20 +101,20 @@ class Operands(NamedTuple):
     query_features: arrays [... T X].
     key_features: arrays [... S X].
     values: [... S D].
-    mask: or None.
-    bias: a function of two index tiles, or None.
-    rows: a number for each query that no other has, for the dropout, [... T]; or None.
-    seeds: of the dropout, or None.
+    mask: who may attend to whom.
+    bias: a function of two index tiles.
+    rows: a number for each query that no other has, for the dropout, [... T].
+    seeds: of the dropout.
   """
 
-  score: Any
-  query_features: Any
-  key_features: Any
-  values: Any
-  mask: Any
-  bias: Any
-  rows: Any
-  seeds: Any
+  score: Any = None
+  query_features: Any = None
+  key_features: Any = None
+  values: Any = None
+  mask: Any = None
+  bias: Any = None
+  rows: Any = None
+  seeds: Any = None
 
   def axes(self) -> list[str | None]:
     """Returns the own axes of each array."""
@@ -189,33 +188,62 @@ def _plan(
 
 
 class Found(NamedTuple):
-  """What queries have found in the keys so far: sum of exp(score - largest) values, and without the values."""
+  """What queries have found in the keys so far.
 
-  largest: jax.Array  # [... T 1]
-  total: jax.Array  # [... T 1]
-  context: jax.Array  # [... T D]
+  Attributes:
+    largest: the largest score, [... T 1].
+    total: sum of exp(score - largest), [... T 1].
+    context: sum of exp(score - largest) value, [... T D].
+    attends: whether a key was allowed, be its score what it may, [... T 1].
+  """
+
+  largest: jax.Array
+  total: jax.Array
+  context: jax.Array
+  attends: jax.Array
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _attention(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
-  """Returns context [... T D] and logsumexp [... T]; NaN for queries some of whose scores overflowed."""
+def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, jax.Array]:
+  """Returns context [... T D] and logsumexp [... T].
+
+  Args:
+    plan: what is known before the numbers are.
+    arrays: those of the Operands.
+    spoil: NaN for queries whose logsumexp, and whose context, come from something not finite, else 0, [... T].
+  """
+  axes = (*plan.axes, "T", "T")
+
+  def at_index(arrays: Arrays):
+    return _over_query_blocks(
+      plan, functools.partial(_attend_block, plan), ("TD", "T"), _finite(plan, arrays), axes
+    )
+
   with jax.default_matmul_precision(plan.precision):
-    return _over_query_blocks(plan, functools.partial(_attend_block, plan), ("TD", "T"), arrays, plan.axes)
+    return over_leading(at_index, [*arrays, *spoil], axes, plan.leading, plan.kept)
 
 
 def _attention_tangent(plan: Plan, primals, tangents):
   """The rule of the module's docstring, linear in the tangents; those that are known to be 0 are left out."""
-  (arrays,), (tangents,) = primals, tangents
-  context, logsumexp = _attention(plan, arrays)
+  arrays, spoil = primals
+  context, logsumexp = _attention(plan, arrays, [jnp.zeros_like(array) for array in spoil])
   # Queries without a finite logsumexp, empty or overflowing, have no weights and no tangents.
   has_weights = jnp.isfinite(logsumexp)
   residuals = [jnp.where(has_weights[..., None], context, 0), jnp.where(has_weights, logsumexp, jnp.inf)]
-  moving = [i for i, tangent in enumerate(tangents) if not _is_zero(tangent)]
+  moving = [i for i, tangent in enumerate(tangents[0]) if not _is_zero(tangent)]
   axes = (*plan.axes, "TD", "T", *(plan.axes[i] for i in moving))
-  function = functools.partial(_differentiate_block, plan, moving, axes)
-  arrays = [*arrays, *residuals, *(tangents[i] for i in moving)]
+
+  @_recomputed
+  def at_index(arrays: Arrays):
+    function = functools.partial(_differentiate_block, plan, moving, axes)
+    return _over_query_blocks(plan, function, ("TD", "T"), _finite(plan, arrays, moving), axes)
+
+  operands = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
   with jax.default_matmul_precision(plan.precision):
-    return (context, logsumexp), _over_query_blocks(plan, function, ("TD", "T"), arrays, axes)
+    d_context, d_logsumexp = over_leading(at_index, operands, axes, plan.leading, plan.kept)
+  spoil_logsumexp, spoil_context = spoil
+  results = context + spoil_context[..., None], logsumexp + spoil_logsumexp
+  return results, (d_context, d_logsumexp)
 
 
 _attention.defjvp(_attention_tangent, symbolic_zeros=True)
@@ -225,12 +253,27 @@ def _is_zero(tangent: Any) -> bool:
   return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
 
 
+def _finite(plan: Plan, arrays: Arrays, moving: Sequence[int] = ()) -> Arrays:
+  """Returns the arrays with zeros for what is not finite in features and values, and for its tangents.
+
+  This is done to one index of the leading axes at a time, together with cutting it out of the whole.
+  """
+  arrays = list(arrays)
+  vectors = [i for i, own in enumerate(plan.axes) if own in ("TX", "SX", "SD")]
+  for tangent, i in enumerate(moving, start=len(arrays) - len(moving)):
+    if i in vectors:
+      arrays[tangent] = jnp.where(jnp.isfinite(arrays[i]), arrays[tangent], 0)
+  for i in vectors:
+    arrays[i] = finite(arrays[i])
+  return arrays
+
+
 def _attend_block(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
   """Returns what the queries of one block find, context [... T D] and logsumexp [... T]."""
 
   def step(some_are_masked: bool, s: jax.Array, here: Arrays, found: Found) -> Found:
     operands = plan.operands(here)
-    scores = _scores(operands, t, s, some_are_masked)
+    scores, allowed = _scores(operands, t, s, some_are_masked)
     largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
     weights = jnp.exp(scores - shift)
@@ -240,21 +283,26 @@ def _attend_block(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, 
       largest,
       found.total * rescale + jnp.sum(weights, axis=-1, keepdims=True),
       found.context * rescale + context,
+      found.attends | (True if allowed is None else jnp.any(allowed, axis=-1, keepdims=True)),
     )
 
-  values = plan.operands(arrays).values
+  *operands, spoil_logsumexp, spoil_context = arrays
+  values = plan.operands(operands).values
   rows = (*plan.tile_leading, t.shape[0])
   nothing = Found(
     jnp.full((*rows, 1), -jnp.inf, values.dtype),
     jnp.zeros((*rows, 1), values.dtype),
     jnp.zeros((*rows, values.shape[-1]), values.dtype),
+    jnp.zeros((*rows, 1), bool),
   )
   nothing = varying_like(nothing, arrays)
-  largest, total, context = _over_key_blocks(plan, step, t, arrays, plan.axes, nothing)
-  logsumexp = (jnp.log(total) + jnp.where(jnp.isfinite(largest), largest, 0))[..., 0]
-  logsumexp = jnp.where(logsumexp == jnp.inf, jnp.nan, logsumexp)
-  context /= jnp.where(total == 0, 1, total)
-  return context + nan_where(jnp.isnan(logsumexp))[..., None].astype(context.dtype), logsumexp
+  found = _over_key_blocks(plan, step, t, operands, plan.axes, nothing)
+  # A query that attends, but only to scores of -inf or to one of inf or NaN, has overflowed.
+  overflows = found.attends & ~jnp.isfinite(found.largest)
+  spoil = nan_where(overflows, values.dtype)
+  logsumexp = jnp.log(found.total) + jnp.where(overflows, 0, found.largest) + spoil
+  context = found.context / jnp.where(found.total == 0, 1, found.total) + spoil
+  return context + spoil_context[..., None], logsumexp[..., 0] + spoil_logsumexp
 
 
 # For functions whose derivative calculates them again, and keeps nothing but their arguments.
@@ -286,7 +334,7 @@ def _differentiate_block(
     def scores_and_values(*moved):
       changed = dict(zip(moving, moved, strict=True))
       operands = plan.operands([changed.get(i, array) for i, array in enumerate(primals)])
-      return _scores(operands, t, s, some_are_masked), operands.values
+      return _scores(operands, t, s, some_are_masked)[0], operands.values
 
     (scores, values), (d_scores, d_values) = jax.jvp(
       scores_and_values, tuple(primals[i] for i in moving), tuple(tangents)
@@ -316,19 +364,14 @@ def _over_query_blocks(
 ) -> Any:
   """Returns the results of `function(t, arrays)` for all queries, from those of each block of queries."""
 
-  def at_index(arrays: Arrays):
-    blocks, put = cut(arrays, axes, "T", plan.queries)
-    if plan.queries.count == 1:
-      return function(_positions(plan.queries, 0)[:, None], put([block[0] for block in blocks]))
-    results = jax.lax.map(
-      lambda i_and_block: function(_positions(plan.queries, i_and_block[0])[:, None], put(i_and_block[1])),
-      (jnp.arange(plan.queries.count), blocks),
-    )
-    return tuple(
-      join(result, own, "T", plan.queries) for result, own in zip(results, result_axes, strict=True)
-    )
-
-  return over_leading(at_index, arrays, axes, plan.leading, plan.kept)
+  blocks, put = cut(arrays, axes, "T", plan.queries)
+  if plan.queries.count == 1:
+    return function(_positions(plan.queries, 0)[:, None], put([block[0] for block in blocks]))
+  results = jax.lax.map(
+    lambda i_and_block: function(_positions(plan.queries, i_and_block[0])[:, None], put(i_and_block[1])),
+    (jnp.arange(plan.queries.count), blocks),
+  )
+  return tuple(join(result, own, "T", plan.queries) for result, own in zip(results, result_axes, strict=True))
 
 
 def _over_key_blocks(
@@ -367,17 +410,32 @@ def _positions(blocks: Blocks, i: jax.Array | int) -> jax.Array:
   return i * blocks.size + jnp.arange(blocks.size)
 
 
-def _scores(operands: Operands, t: jax.Array, s: jax.Array, some_are_masked: bool) -> jax.Array:
-  """Returns the scores of a tile with their bias, -inf for pairs that may not attend."""
+def _scores(
+  operands: Operands, t: jax.Array, s: jax.Array, some_are_masked: bool
+) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the scores of a tile, -inf for pairs that may not attend, and which may; None for all."""
   dtype = operands.values.dtype
   scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
-  if operands.bias is not None:
-    scores, terms = _same_rank(scores, jnp.asarray(operands.bias(t, s)).astype(dtype))
-    scores = jnp.where(terms == -jnp.inf, -jnp.inf, scores + terms)
-  if some_are_masked:
-    scores, allowed = _same_rank(scores, operands.mask.tile(t, s))
+  terms, allowed = _bias_and_allowed(operands, t, s, some_are_masked)
+  if terms is not None:
+    scores, terms = _same_rank(scores, terms.astype(dtype))
+    scores += terms
+  if allowed is not None:
+    scores, allowed = _same_rank(scores, allowed)
     scores = jnp.where(allowed, scores, -jnp.inf)
-  return scores
+  return scores, allowed
+
+
+def _bias_and_allowed(
+  operands: Operands, t: jax.Array, s: jax.Array, some_are_masked: bool
+) -> tuple[jax.Array | None, jax.Array | None]:
+  """Returns the bias of a tile and which of its pairs may attend, None for no bias and for all pairs."""
+  terms = None if operands.bias is None else jnp.asarray(operands.bias(t, s))
+  allowed = None if terms is None else terms != -jnp.inf
+  if some_are_masked:
+    tile = operands.mask.tile(t, s)
+    allowed = tile if allowed is None else functools.reduce(jnp.logical_and, _same_rank(allowed, tile))
+  return terms, allowed
 
 
 def _drop(plan: Plan, operands: Operands, s: jax.Array, weights: jax.Array) -> jax.Array:
@@ -390,37 +448,35 @@ def _drop(plan: Plan, operands: Operands, s: jax.Array, weights: jax.Array) -> j
 
 
 def _spoiled(
-  operands: Operands, finite: Finite, plan: Plan, logsumexp: jax.Array
+  rules: Operands, features: Features, pairs: tuple[int, ...], queries: Blocks, keys: Blocks
 ) -> tuple[jax.Array, jax.Array]:
   """Returns for which queries [... T] the scores, and the context, come from something that is not finite.
 
   These are the queries that attend to it. Who attends to what is only asked where there is something.
   """
-  rank = len(plan.leading) + 1
   bad_queries, bad_keys, bad_values = (
-    with_rank(bad, rank) for bad in (finite.bad_queries, finite.bad_keys, finite.bad_values)
+    with_rank(bad, len(pairs) - 1) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
   )
-  nothing_found = logsumexp == -jnp.inf
-  if operands.mask is None and operands.bias is None:
-    bad_scores = bad_queries | jnp.any(bad_keys, axis=-1, keepdims=True) | nothing_found
-    return bad_scores, bad_scores | jnp.any(bad_values, axis=-1, keepdims=True)
-  rules = Operands(None, None, None, None, operands.mask, operands.bias, None, None)
-  rules_plan, arrays = _plan(rules, plan.leading, plan.queries, plan.keys, 0.0)
+  if rules.mask is None and rules.bias is None:
+    bad_scores = bad_queries | jnp.any(bad_keys, axis=-1, keepdims=True)
+    bad_context = bad_scores | jnp.any(bad_values, axis=-1, keepdims=True)
+    return jnp.broadcast_to(bad_scores, pairs[:-1]), jnp.broadcast_to(bad_context, pairs[:-1])
+  plan, arrays = _plan(rules, pairs[:-2], queries, keys, 0.0)
   flags = [*map(jax.lax.stop_gradient, arrays), bad_keys, bad_values]
+  axes = (*plan.axes, "S", "S")
 
   def ask():
-    function = functools.partial(_attends_to, rules_plan)
-    axes = (*rules_plan.axes, "S", "S")
-    return _over_query_blocks(rules_plan, function, ("T", "T", "T"), flags, axes)
+    def at_index(flags: Arrays):
+      return _over_query_blocks(plan, functools.partial(_attends_to, plan), ("T", "T", "T"), flags, axes)
+
+    return over_leading(at_index, flags, axes, plan.leading, plan.kept)
 
   def no_need():
-    return varying_like((jnp.zeros(logsumexp.shape, bool),) * 3, flags)
+    return varying_like((jnp.zeros(pairs[:-1], bool),) * 3, flags)
 
-  is_needed = functools.reduce(
-    jnp.logical_or, map(jnp.any, (bad_queries, bad_keys, bad_values, nothing_found))
-  )
+  is_needed = jnp.any(bad_queries) | jnp.any(bad_keys) | jnp.any(bad_values)
   to_any, to_bad_keys, to_bad_values = jax.lax.cond(is_needed, ask, no_need)
-  bad_scores = to_bad_keys | (to_any & (bad_queries | nothing_found))
+  bad_scores = to_bad_keys | (to_any & bad_queries)
   return bad_scores, bad_scores | to_bad_values
 
 
@@ -428,15 +484,11 @@ def _attends_to(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, ja
   """Returns which queries of a block may attend to any key, to a bad key, to a bad value, booleans [... T]."""
 
   def step(some_are_masked: bool, s: jax.Array, here: Arrays, carry):
-    operands, flags = plan.operands(here), here[-2:]
-    allowed = jnp.ones((1,) * (plan.kept + 2), bool)
-    if operands.bias is not None:
-      allowed, terms = _same_rank(allowed, jnp.asarray(operands.bias(t, s)))
-      allowed &= terms != -jnp.inf
-    if some_are_masked:
-      allowed, tile = _same_rank(allowed, operands.mask.tile(t, s))
-      allowed &= tile
-    found = [allowed, *(allowed & flag[..., None, :] for flag in flags)]
+    flags = here[-2:]
+    everything = jnp.ones((1,) * (plan.kept + 2), bool)
+    _, allowed = _bias_and_allowed(plan.operands(here), t, s, some_are_masked)
+    everything, allowed = _same_rank(everything, everything if allowed is None else allowed)
+    found = allowed & everything, *(allowed & flag[..., None, :] for flag in flags)
     return tuple(one | jnp.any(two, axis=-1) for one, two in zip(carry, found, strict=True))
 
   nothing = varying_like((jnp.zeros((*plan.tile_leading, t.shape[0]), bool),) * 3, arrays)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import dropout
-from attention.finite import Finite, finite_features, nan_where
+from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import broadcast_leading, broadcasts_to, check_rank, compute_dtype, with_rank
@@ -50,8 +50,8 @@ def dense(
     dropout_rate: probability of dropping a weight.
     dropout_rng: needed where the rate is not 0.
   """
-  finite = finite_features(score, queries, keys, values)
-  scores, allowed = scores_and_allowed(score, finite, mask, bias)
+  features = features_of(score, queries, keys, values)
+  scores, allowed = scores_and_allowed(score, features, mask, bias)
   rank = scores.ndim
   # A score of -inf has no weight, but a row of nothing else has overflowed, and is not an empty one.
   has_weight = allowed & (scores != -jnp.inf)
@@ -61,34 +61,34 @@ def dense(
   weights, logsumexp = softmax_and_logsumexp(jnp.where(has_weight, scores, 0), has_weight)
   # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
   kept = jnp.where(allowed, _drop(weights, dropout_rate, dropout_rng), 0)
-  context = jnp.einsum("...TS,...SD->...TD", kept, finite.values)
+  context = jnp.einsum("...TS,...SD->...TD", kept, finite(features.values))
 
   bad_queries, bad_keys, bad_values = (
-    with_rank(bad, rank - 1) for bad in (finite.bad_queries, finite.bad_keys, finite.bad_values)
+    with_rank(bad, rank - 1) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
   )
   bad_pairs = allowed & (bad_queries[..., :, None] | bad_keys[..., None, :])
   bad_scores = overflows[..., 0] | jnp.any(bad_pairs, axis=-1)
   bad_context = bad_scores | jnp.any(allowed & bad_values[..., None, :], axis=-1)
-  spoil = nan_where(bad_scores).astype(weights.dtype)
+  spoil = nan_where(bad_scores, weights.dtype)
   return Attended(
-    context + nan_where(bad_context)[..., None].astype(context.dtype),
+    context + nan_where(bad_context, context.dtype)[..., None],
     jnp.where(allowed, weights + spoil[..., None], 0),
     logsumexp + spoil,
   )
 
 
 def scores_and_allowed(
-  score: Score, finite: Finite, mask: Mask | None, bias: Bias | None
+  score: Score, features: Features, mask: Mask | None, bias: Bias | None
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the scores with their bias, and which pairs may attend, [... T S].
 
   Raises:
     ValueError: if the score's tile, the mask or the bias do not fit the queries and keys.
   """
-  scores = score.tile(finite.query_features, finite.key_features)
-  _check_scores(score, scores, finite.bad_queries, finite.bad_keys)
-  scores = scores.astype(finite.values.dtype)
-  leading = broadcast_leading(scores, finite.values, names="scores and values")
+  scores = score.tile(finite(features.queries), finite(features.keys))
+  _check_scores(score, scores, features.bad_queries, features.bad_keys)
+  scores = scores.astype(features.values.dtype)
+  leading = broadcast_leading(scores, features.values, names="scores and values")
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
   allowed = _mask_array(mask, scores.shape)
   if bias is not None:

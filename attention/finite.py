@@ -6,6 +6,7 @@ something not finite NaN at the end.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,62 +16,59 @@ from attention.scores import Score
 from attention.shapes import with_rank
 
 
-class Finite(NamedTuple):
-  """The features and values of an attention without what was not finite, and where that was.
+class Features(NamedTuple):
+  """What an engine calculates with, and where it is not finite.
+
+  The features are those of finite queries and keys, so that they have finite derivatives. They may hold what
+  is not finite all the same, where they overflowed or are the queries and keys themselves.
 
   Attributes:
-    query_features: a pytree of arrays [... T X].
-    key_features: a pytree of arrays [... S X].
+    queries: a pytree of arrays [... T X].
+    keys: a pytree of arrays [... S X].
     values: [... S D].
-    bad_queries: which queries held something not finite, or have features that overflowed, [... T].
+    bad_queries: which queries or their features are not finite, booleans [... T].
     bad_keys: likewise, [... S].
-    bad_values: which values held something not finite, [... S].
+    bad_values: which values are not finite, [... S].
   """
 
-  query_features: Any
-  key_features: Any
+  queries: Any
+  keys: Any
   values: jax.Array
   bad_queries: jax.Array
   bad_keys: jax.Array
   bad_values: jax.Array
 
 
-def finite_features(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> Finite:
+def features_of(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> Features:
   """Returns the features of queries [... T H] and keys [... S H], and the values [... S D]."""
-  queries, bad_queries = _without_nonfinite(queries)
-  keys, bad_keys = _without_nonfinite(keys)
-  values, bad_values = _without_nonfinite(values)
-  query_features, overflowing_queries = _features(score.query_features(queries))
-  key_features, overflowing_keys = _features(score.key_features(keys))
-  return Finite(
-    query_features,
-    key_features,
-    values,
-    _either(bad_queries, overflowing_queries),
-    _either(bad_keys, overflowing_keys),
-    bad_values,
-  )
+  query_features, bad_queries = _features(score.query_features, queries)
+  key_features, bad_keys = _features(score.key_features, keys)
+  return Features(query_features, key_features, values, bad_queries, bad_keys, _is_bad(values))
 
 
-def nan_where(condition: jax.Array) -> jax.Array:
+def finite(tree: Any) -> Any:
+  """Returns a pytree of arrays with zeros in the place of NaN and infinity."""
+  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, 0), tree)
+
+
+def nan_where(condition: jax.Array, dtype: jnp.dtype) -> jax.Array:
   """Returns NaN where the condition holds and 0 elsewhere."""
-  return jnp.where(condition, jnp.nan, 0.0)
+  return jnp.where(condition, jnp.asarray(jnp.nan, dtype), 0)
 
 
-def _without_nonfinite(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns the vectors [... X H] with zeros for NaN and infinity, and which had any, [... X]."""
-  finite = jnp.isfinite(vectors)
-  return jnp.where(finite, vectors, 0), ~jnp.all(finite, axis=-1)
+def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
+  """Returns the features of vectors [... X H], and which are not finite, [... X]."""
+  cleaned = finite(vectors)
+  # Vectors that are their own features need not be copied.
+  leaves, structure = jax.tree.flatten(function(cleaned))
+  leaves = [vectors if leaf is cleaned else leaf for leaf in leaves]
+  distinct = {id(leaf): leaf for leaf in (vectors, *leaves)}.values()
+  return jax.tree.unflatten(structure, leaves), functools.reduce(_either, map(_is_bad, distinct))
 
 
-def _features(features: Any) -> tuple[Any, jax.Array]:
-  """Returns a pytree of features [... X H] without what is not finite, and which vectors had any, [... X].
-
-  The inputs are finite, so this is what overflowed; an empty row must not pay for it with 0 * inf.
-  """
-  leaves, structure = jax.tree.flatten(features)
-  cleaned, bad = zip(*map(_without_nonfinite, leaves), strict=True)
-  return jax.tree.unflatten(structure, cleaned), functools.reduce(_either, bad)
+def _is_bad(vectors: jax.Array) -> jax.Array:
+  """Returns which vectors [... X H] hold something that is not finite, [... X]."""
+  return ~jnp.all(jnp.isfinite(vectors), axis=-1)
 
 
 def _either(one: jax.Array, other: jax.Array) -> jax.Array:

@@ -15,6 +15,8 @@ import reference
 import attention
 
 ENGINES = ("dense", "blockwise")
+# So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
+BLOCK_SIZES = 2, 2
 
 # Each axis has its own prime, so that no two can be mistaken for each other. K: the keys' width, where
 # it may differ from the queries'.
@@ -137,6 +139,7 @@ def draw_saturated(size, factor=1):
 
 def attend(kind, inputs, **options):
   """attention.attend with the score `kind`."""
+  options = {"block_sizes": BLOCK_SIZES, **options}
   return attention.attend(SCORES[kind].score(**inputs.parameters), *inputs[:3], bias=inputs.bias, **options)
 
 
@@ -167,6 +170,7 @@ def results_and_gradients(kind, inputs, of_loss, mask=None, implementation="auto
       return_weights=True,
       return_logsumexp=True,
       implementation=implementation,
+      block_sizes=BLOCK_SIZES,
     )
 
   outputs, pull = jax.vjp(run, score, *inputs[:3], inputs.bias)
