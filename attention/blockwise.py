@@ -82,8 +82,8 @@ def blockwise(
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
   arrays, spoil = varying_like((arrays, spoil), (arrays, spoil))
-  context, logsumexp = _attention(plan, arrays, spoil)
-  return Attended(context, None, logsumexp)
+  context, shift, log_total = _attention(plan, arrays, spoil)
+  return Attended(context, None, shift + log_total)
 
 
 def default_block_sizes(T: int, S: int, mask: Mask | None) -> tuple[int, int]:
@@ -204,8 +204,11 @@ class Found(NamedTuple):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, jax.Array]:
-  """Returns context [... T D] and logsumexp [... T].
+def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns context [... T D], and the logsumexp as the sum of two numbers [... T].
+
+  These are the largest score, or 0 if there is none, and the logarithm of the sum of exp(score - largest).
+  Derivatives need the two apart: a logsumexp of 1e4 is off by 1e-3 in float32, and the weights with it.
 
   Args:
     plan: what is known before the numbers are.
@@ -215,9 +218,8 @@ def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, ja
   axes = (*plan.axes, "T", "T")
 
   def at_index(arrays: Arrays):
-    return _over_query_blocks(
-      plan, functools.partial(_attend_block, plan), ("TD", "T"), _finite(plan, arrays), axes
-    )
+    function = functools.partial(_attend_block, plan)
+    return _over_query_blocks(plan, function, ("TD", "T", "T"), _finite(plan, arrays), axes)
 
   with jax.default_matmul_precision(plan.precision):
     return over_leading(at_index, [*arrays, *spoil], axes, plan.leading, plan.kept)
@@ -226,12 +228,16 @@ def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, ja
 def _attention_tangent(plan: Plan, primals, tangents):
   """The rule of the module's docstring, linear in the tangents; those that are known to be 0 are left out."""
   arrays, spoil = primals
-  context, logsumexp = _attention(plan, arrays, [jnp.zeros_like(array) for array in spoil])
-  # Queries without a finite logsumexp, empty or overflowing, have no weights and no tangents.
-  has_weights = jnp.isfinite(logsumexp)
-  residuals = [jnp.where(has_weights[..., None], context, 0), jnp.where(has_weights, logsumexp, jnp.inf)]
+  context, shift, log_total = _attention(plan, arrays, [jnp.zeros_like(array) for array in spoil])
+  # Queries that are empty or overflow have no weights and no tangents.
+  has_weights = jnp.isfinite(log_total)
+  residuals = [
+    jnp.where(has_weights[..., None], context, 0),
+    shift,
+    jnp.where(has_weights, log_total, jnp.inf),
+  ]
   moving = [i for i, tangent in enumerate(tangents[0]) if not _is_zero(tangent)]
-  axes = (*plan.axes, "TD", "T", *(plan.axes[i] for i in moving))
+  axes = (*plan.axes, "TD", "T", "T", *(plan.axes[i] for i in moving))
 
   @_recomputed
   def at_index(arrays: Arrays):
@@ -241,9 +247,8 @@ def _attention_tangent(plan: Plan, primals, tangents):
   operands = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
   with jax.default_matmul_precision(plan.precision):
     d_context, d_logsumexp = over_leading(at_index, operands, axes, plan.leading, plan.kept)
-  spoil_logsumexp, spoil_context = spoil
-  results = context + spoil_context[..., None], logsumexp + spoil_logsumexp
-  return results, (d_context, d_logsumexp)
+  results = context + spoil[1][..., None], shift, log_total + spoil[0]
+  return results, (d_context, jnp.zeros_like(shift), d_logsumexp)
 
 
 _attention.defjvp(_attention_tangent, symbolic_zeros=True)
@@ -268,8 +273,8 @@ def _finite(plan: Plan, arrays: Arrays, moving: Sequence[int] = ()) -> Arrays:
   return arrays
 
 
-def _attend_block(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
-  """Returns what the queries of one block find, context [... T D] and logsumexp [... T]."""
+def _attend_block(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns what the queries of one block find: context [... T D], shift and log total [... T]."""
 
   def step(some_are_masked: bool, s: jax.Array, here: Arrays, found: Found) -> Found:
     operands = plan.operands(here)
@@ -298,11 +303,12 @@ def _attend_block(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, 
   nothing = varying_like(nothing, arrays)
   found = _over_key_blocks(plan, step, t, operands, plan.axes, nothing)
   # A query that attends, but only to scores of -inf or to one of inf or NaN, has overflowed.
-  overflows = found.attends & ~jnp.isfinite(found.largest)
-  spoil = nan_where(overflows, values.dtype)
-  logsumexp = jnp.log(found.total) + jnp.where(overflows, 0, found.largest) + spoil
+  has_shift = jnp.isfinite(found.largest)
+  spoil = nan_where(found.attends & ~has_shift, values.dtype)
+  shift = jnp.where(has_shift, found.largest, 0)
+  log_total = jnp.log(found.total) + spoil
   context = found.context / jnp.where(found.total == 0, 1, found.total) + spoil
-  return context + spoil_context[..., None], logsumexp[..., 0] + spoil_logsumexp
+  return context + spoil_context[..., None], shift[..., 0], log_total[..., 0] + spoil_logsumexp
 
 
 # For functions whose derivative calculates them again, and keeps nothing but their arguments.
@@ -321,7 +327,7 @@ def _differentiate_block(
     moving: which of the operands' arrays have a tangent.
     axes: of the arrays.
     t: positions of the queries.
-    arrays: those of the operands, context, logsumexp, and the tangents.
+    arrays: those of the operands, the three residuals, and the tangents.
   """
   count = len(plan.axes)
 
@@ -329,7 +335,8 @@ def _differentiate_block(
     return _recomputed(functools.partial(differentiate_tile, some_are_masked))(s, here, carry)
 
   def differentiate_tile(some_are_masked: bool, s: jax.Array, here: Arrays, carry):
-    primals, logsumexp, tangents = here[:count], here[count + 1][..., None], here[count + 2 :]
+    primals, tangents = here[:count], here[count + 3 :]
+    shift, log_total = (residual[..., None] for residual in here[count + 1 : count + 3])
 
     def scores_and_values(*moved):
       changed = dict(zip(moving, moved, strict=True))
@@ -339,7 +346,7 @@ def _differentiate_block(
     (scores, values), (d_scores, d_values) = jax.jvp(
       scores_and_values, tuple(primals[i] for i in moving), tuple(tangents)
     )
-    weights = jnp.exp(jnp.where(logsumexp < jnp.inf, scores - logsumexp, -jnp.inf))
+    weights = jnp.exp(jnp.where(log_total < jnp.inf, scores - shift - log_total, -jnp.inf))
     kept = _drop(plan, plan.operands(primals), s, weights)
     d_context = jnp.einsum("...TS,...SD->...TD", kept * d_scores, values)
     d_context += jnp.einsum("...TS,...SD->...TD", kept, d_values)
@@ -347,8 +354,8 @@ def _differentiate_block(
 
   @_recomputed
   def over_keys(arrays: Arrays):
-    context, logsumexp = arrays[count : count + 2]
-    nothing = varying_like((jnp.zeros_like(context), jnp.zeros_like(logsumexp)), arrays)
+    context, shift = arrays[count : count + 2]
+    nothing = varying_like((jnp.zeros_like(context), jnp.zeros_like(shift)), arrays)
     d_context, d_logsumexp = _over_key_blocks(plan, step, t, arrays, axes, nothing)
     return d_context - context * d_logsumexp[..., None], d_logsumexp
 

@@ -24,14 +24,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention.additive import sums_of_tanh
 from attention.shapes import (
   HasAxes,
   broadcast_leading,
   check_rank,
   compute_dtype,
   matmul_precision,
+  varying_like,
   with_rank,
 )
+from attention.tiles import over_leading
+
+# How many scores of additive attention are calculated at once.
+CACHED_PAIRS = 2**19
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -90,12 +96,16 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   _check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
   vectors = score_vector.astype(queries.dtype)[..., None, :]
   leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
-  # One leading axis at most: a product-and-sum of rank 7 or more crashes some versions of XLA on a CPU.
-  queries, keys, vectors = (_collapse_leading(array, leading) for array in (queries, keys, vectors))
-  hidden = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
-  # A product and a sum, not an einsum: XLA fuses them, and a jitted forward pass stores no [... T S A].
-  scores = jnp.sum(hidden * vectors[:, None, :, :], axis=-1)
-  return scores.reshape(*leading, *scores.shape[-2:])
+  queries, keys, vectors = varying_like((queries, keys, vectors), (queries, keys, vectors))
+  pairs = queries.shape[-2], keys.shape[-2]
+  rank = len(leading) + 2
+  arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
+
+  # As many leading axes at once as stay in the cache.
+  kept = 0
+  while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
+    kept += 1
+  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, ("TA", "SA", "1A"), leading, kept)
 
 
 def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:
@@ -303,11 +313,3 @@ def _floating(**arrays: jax.Array) -> list[jax.Array]:
 def _check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:
   if array.shape[-1] != width:
     raise ValueError(f"{name} must have {allowed}, {width}, got shape {array.shape}")
-
-
-def _collapse_leading(array: jax.Array, leading: tuple[int, ...]) -> jax.Array:
-  """Returns the array [... X Y] as [1 X Y] if it has no leading axes larger than 1, or as [L X Y]."""
-  if all(size == 1 for size in array.shape[:-2]):
-    return array.reshape(1, *array.shape[-2:])
-  array = jnp.broadcast_to(array, (*leading, *array.shape[-2:]))
-  return array.reshape(math.prod(leading), *array.shape[-2:])

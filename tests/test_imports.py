@@ -13,12 +13,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 # Each module of the library may import those before it. The first have no Flax in them.
 PURE = (
   "shapes",
+  "tiles",
   "masks",
+  "additive",
   "scores",
   "dropout",
   "finite",
   "dense",
-  "tiles",
   "blockwise",
   "functional",
   "multi_head",

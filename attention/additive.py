@@ -1,0 +1,172 @@
+"""The sums of additive attention, score_vector . tanh(query + key), fast on a CPU and never [T S A] in memory.
+
+A pair of a query and a key costs no tanh. With
+
+    r = 1 / (1 + exp(2 query) exp(2 key))
+
+tanh(query + key) is 1 - 2 r and its derivative 4 (r - r^2). So each query and each key is exponentiated once,
+and two reciprocals are one division: 1 / a = b / (a b) and 1 / b = a / (a b). That holds while a b stays in the
+range of the floating type; beyond it, r is calculated from tanh.
+
+Every loop walks along one axis and adds to a matrix over the other two: along the units A for the sums, along the
+keys or the queries for their gradients. A step takes a few rows, each an array of its own: only then does XLA
+make a single fast pass over the matrix of it.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.shapes import varying_like
+
+# How many rows a step takes; with more, a CPU runs out of registers.
+ROWS = 8
+
+# Gives r for each of some pairs of prepared queries and keys.
+Reciprocals = Callable[[list[tuple[jax.Array, jax.Array]]], list[jax.Array]]
+
+
+@jax.custom_jvp
+def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns score_vector . tanh(queries[t] + keys[s]), [... T S].
+
+  No derivative keeps anything but the arguments.
+
+  Args:
+    queries: [... T A].
+    keys: [... S A].
+    score_vector: [... 1 A]. All have the same rank, and leading axes that broadcast.
+  """
+  return jnp.sum(score_vector, axis=-1, keepdims=True) - 2 * _by_platform(_sum, queries, keys, score_vector)
+
+
+@functools.partial(sums_of_tanh.defjvp, symbolic_zeros=True)
+def _tangent(primals, tangents):
+  """d sums[t, s] = score_vector . (1 - tanh^2)(d queries[t] + d keys[s]) + d score_vector . tanh."""
+  queries, keys, score_vector = primals
+  d_queries, d_keys, d_vector = (
+    None if isinstance(tangent, jax.custom_derivatives.SymbolicZero) else tangent for tangent in tangents
+  )
+  sums = sums_of_tanh(*primals)
+  d_sums = jnp.zeros_like(sums)
+  if d_queries is not None:
+    d_sums += jnp.swapaxes(_by_platform(_slopes, queries, keys, score_vector * d_queries), -1, -2)
+  if d_keys is not None:
+    d_sums += _by_platform(_slopes, keys, queries, score_vector * d_keys)
+  if d_vector is not None:
+    factors = d_vector + jnp.zeros_like(queries)
+    d_sums += jnp.swapaxes(_by_platform(_tanhs, queries, keys, factors), -1, -2)
+  return sums, d_sums
+
+
+def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns score_vector . r, [... T S]."""
+  x, y, factors = (
+    jnp.moveaxis(array, -1, 0) for array in (formula.prepare(queries), formula.prepare(keys), score_vector)
+  )
+
+  def step(sums, units):
+    pairs = [(x[..., :, None], y[..., None, :]) for x, y, _ in units]
+    for (_, _, factor), r in zip(units, formula.reciprocals(pairs), strict=True):
+      sums += factor[..., None] * r
+    return sums, None
+
+  leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
+  nothing = jnp.zeros((*leading, queries.shape[-2], keys.shape[-2]), queries.dtype)
+  units = list(zip(*map(_rows, (x, y, factors)), strict=True))
+  return jax.lax.scan(step, varying_like(nothing, (x, y, factors)), units)[0]
+
+
+def _slopes(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
+  """Returns sum over a of (1 - tanh^2)(matrix[x, a] + rows[r, a]) factors[x, a], [... R X], linear in the last."""
+  return _sweep(formula, lambda r: 4 * (r - r * r), matrix, rows, factors)
+
+
+def _tanhs(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
+  """Returns sum over a of tanh(matrix[x, a] + rows[r, a]) factors[x, a], [... R X], linear in the last."""
+  return _sweep(formula, lambda r: 1 - 2 * r, matrix, rows, factors)
+
+
+def _sweep(
+  formula: "Formula",
+  function: Callable[[jax.Array], jax.Array],
+  matrix: jax.Array,
+  rows: jax.Array,
+  factors: jax.Array,
+) -> jax.Array:
+  """Returns sum over a of function(r[x, r, a]) factors[x, a], [... R X]; its transpose is one loop over the rows."""
+  x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
+
+  @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False)
+  def step(x, factors, rows):
+    reciprocals = formula.reciprocals([(x, row[..., None, :]) for row in rows])
+    return [jnp.sum(function(r) * factors, axis=-1) for r in reciprocals]
+
+  _, sums = jax.lax.scan(lambda _, rows: (None, step(x, factors, rows)), None, _rows(y))
+  return jnp.moveaxis(jnp.concatenate(sums)[: y.shape[0]], 0, -2)
+
+
+def _rows(array: jax.Array) -> list[jax.Array]:
+  """Returns an array [R ...] as up to ROWS arrays of consecutive rows, filled up with zeros."""
+  count = min(ROWS, max(array.shape[0], 1))
+  size = math.ceil(array.shape[0] / count)
+  padding = [(0, count * size - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+  array = jnp.pad(array, padding)
+  return [array[i * size : (i + 1) * size] for i in range(count)]
+
+
+class Formula(NamedTuple):
+  """A way to calculate r: what to do once for each query and key, and then for pairs of them."""
+
+  prepare: Callable[[jax.Array], jax.Array]
+  reciprocals: Reciprocals
+
+
+def _exponentials(vectors: jax.Array) -> jax.Array:
+  """Returns exp(2 x); what is too large for it is cut off, so that it harms nothing where it is not wanted."""
+  limit = _limit(vectors.dtype)
+  return jnp.exp(2 * jnp.clip(vectors, -limit, limit))
+
+
+def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
+  """Returns 1 / (1 + x y) for each pair, with one division for two."""
+  divisors = [1 + x * y for x, y in pairs]
+  results = []
+  for one, other in zip(divisors[::2], divisors[1::2], strict=False):
+    inverse = 1 / (one * other)
+    results += [other * inverse, one * inverse]
+  return results if len(divisors) % 2 == 0 else [*results, 1 / divisors[-1]]
+
+
+def _by_tanh(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
+  """Returns r for each pair of a query and a key."""
+  return [0.5 - 0.5 * jnp.tanh(x + y) for x, y in pairs]
+
+
+FACTORED = Formula(_exponentials, _by_division)
+DIRECT = Formula(lambda vectors: vectors, _by_tanh)
+
+
+def _by_platform(
+  function: Callable[..., jax.Array], queries: jax.Array, keys: jax.Array, factors: jax.Array
+) -> jax.Array:
+  """Returns `function(formula, queries, keys, factors)`, calculated in the way that the platform likes best."""
+
+  def on_cpu(queries, keys, factors):
+    each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
+    in_range = jnp.max(sum(each), initial=0.0) <= _limit(queries.dtype)
+    choices = functools.partial(function, FACTORED), functools.partial(function, DIRECT)
+    return jax.lax.cond(in_range, *choices, queries, keys, factors)
+
+  return jax.lax.platform_dependent(
+    queries, keys, factors, cpu=on_cpu, default=functools.partial(function, DIRECT)
+  )
+
+
+def _limit(dtype: jnp.dtype) -> float:
+  """Returns how large |query| + |key| may be: the product of two exp(2 (query + key)) must not overflow."""
+  return math.log(float(jnp.finfo(dtype).max)) / 4 - 1
