@@ -1,16 +1,16 @@
-"""The sums of additive attention, score_vector . tanh(query + key), fast on a CPU and never [T S A] in memory.
+"""The sums of additive attention, score_vector . tanh(query + key), without an array [T S A].
 
 A pair of a query and a key costs no tanh. With
 
     r = 1 / (1 + exp(2 query) exp(2 key))
 
 tanh(query + key) is 1 - 2 r and its derivative 4 (r - r^2). So each query and each key is exponentiated once,
-and two reciprocals are one division: 1 / a = b / (a b) and 1 / b = a / (a b). That holds while a b stays in the
-range of the floating type; beyond it, r is calculated from tanh.
+and for the sums two reciprocals are one division: 1 / a = b / (a b) and 1 / b = a / (a b). That holds while
+a b stays in the range of the floating type; beyond it, r is calculated from tanh.
 
-Every loop walks along one axis and adds to a matrix over the other two: along the units A for the sums, along the
-keys or the queries for their gradients. A step takes a few rows, each an array of its own: only then does XLA
-make a single fast pass over the matrix of it.
+Every loop walks along one axis and adds to a matrix over the other two: along the units A for the sums, along
+the keys or the queries for their gradients. A step takes a few rows, each an array of its own: only then does
+XLA make a single fast pass over the matrix of it.
 """
 
 import functools
@@ -82,12 +82,12 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
 
 
 def _slopes(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
-  """Returns sum over a of (1 - tanh^2)(matrix[x, a] + rows[r, a]) factors[x, a], [... R X], linear in the last."""
+  """Returns sum over a of (1 - tanh^2)(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
   return _sweep(formula, lambda r: 4 * (r - r * r), matrix, rows, factors)
 
 
 def _tanhs(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
-  """Returns sum over a of tanh(matrix[x, a] + rows[r, a]) factors[x, a], [... R X], linear in the last."""
+  """Returns sum over a of tanh(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
   return _sweep(formula, lambda r: 1 - 2 * r, matrix, rows, factors)
 
 
@@ -98,12 +98,16 @@ def _sweep(
   rows: jax.Array,
   factors: jax.Array,
 ) -> jax.Array:
-  """Returns sum over a of function(r[x, r, a]) factors[x, a], [... R X]; its transpose is one loop over the rows."""
+  """Returns sum over a of function(1 / (1 + exp(2 matrix[x, a]) exp(2 rows[r, a]))) factors[x, a], [... R X].
+
+  It is linear in the factors, and made for being transposed: that is one loop over the rows.
+  """
   x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
 
   @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False)
   def step(x, factors, rows):
-    reciprocals = formula.reciprocals([(x, row[..., None, :]) for row in rows])
+    # Rows share no division: a masked key must not change even the last bit of another's gradient.
+    reciprocals = [formula.reciprocals([(x, row[..., None, :])])[0] for row in rows]
     return [jnp.sum(function(r) * factors, axis=-1) for r in reciprocals]
 
   _, sums = jax.lax.scan(lambda _, rows: (None, step(x, factors, rows)), None, _rows(y))
@@ -127,7 +131,7 @@ class Formula(NamedTuple):
 
 
 def _exponentials(vectors: jax.Array) -> jax.Array:
-  """Returns exp(2 x); what is too large for it is cut off, so that it harms nothing where it is not wanted."""
+  """Returns exp(2 x); where x is too large, and the result not used, it is at least finite."""
   limit = _limit(vectors.dtype)
   return jnp.exp(2 * jnp.clip(vectors, -limit, limit))
 
@@ -154,7 +158,7 @@ DIRECT = Formula(lambda vectors: vectors, _by_tanh)
 def _by_platform(
   function: Callable[..., jax.Array], queries: jax.Array, keys: jax.Array, factors: jax.Array
 ) -> jax.Array:
-  """Returns `function(formula, queries, keys, factors)`, calculated in the way that the platform likes best."""
+  """Returns `function(formula, queries, keys, factors)` by the formula that suits the platform."""
 
   def on_cpu(queries, keys, factors):
     each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]

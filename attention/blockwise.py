@@ -2,9 +2,9 @@
 
 A block of queries meets one block of keys after the other. What a query has found so far is a weighted sum,
 the sum of the weights, and the largest score, by which all exponentials are shifted (Milakov and Gimelshein
-2018, arXiv:1805.02867). Nothing of a tile is kept: derivatives calculate it again from the logsumexp (Rabe and
-Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is one rule of differentiation, that of
-forward mode; JAX transposes it for gradients and differentiates it for second derivatives:
+2018, arXiv:1805.02867). Nothing of a tile is kept: derivatives calculate it again from the logsumexp (Rabe
+and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is one rule of differentiation,
+that of forward mode; JAX transposes it for gradients and differentiates it for second derivatives:
 
     d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
     d context[t] = sum over s of weights[t, s] (d scores[t, s] values[s] + d values[s])
@@ -28,7 +28,7 @@ from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Mask, lengths
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision, varying_like, with_rank
-from attention.tiles import Arrays, Blocks, cut, even_blocks, join, over_leading
+from attention.tiles import Arrays, Blocks, cut, even_blocks, join, one_by_one, over, over_leading
 
 
 def blockwise(
@@ -66,7 +66,6 @@ def blockwise(
     return attended._replace(weights=None)
   sizes = default_block_sizes(T, S, mask) if block_sizes is None else block_sizes
   query_blocks, key_blocks = map(even_blocks, (T, S), sizes)
-  has_dropout = dropout_rate > 0.0 and dropout_rng is not None
   rules = Operands(mask=_with_end(mask, key_blocks), bias=_bias_operand(bias, query_blocks, key_blocks))
   spoiled = _spoiled(rules, features, pairs, query_blocks, key_blocks)
   operands = rules._replace(
@@ -74,8 +73,8 @@ def blockwise(
     query_features=features.queries,
     key_features=features.keys,
     values=values,
-    rows=dropout.rows(pairs[:-1]) if has_dropout else None,
-    seeds=dropout.seeds(dropout_rng) if has_dropout else None,
+    rows=dropout.rows(pairs[:-1]) if dropout_rate > 0.0 else None,
+    seeds=dropout.seeds(dropout_rng) if dropout_rng is not None and dropout_rate > 0.0 else None,
   )
   plan, arrays = _plan(operands, pairs[:-2], query_blocks, key_blocks, dropout_rate)
   spoil = [nan_where(bad, values.dtype) for bad in spoiled]
@@ -118,24 +117,26 @@ class Operands(NamedTuple):
 
   def axes(self) -> list[str | None]:
     """Returns the own axes of each array."""
-    score, mask, bias = (axes_of(rule) for rule in (self.score, self.mask, self.bias))
-    query_features = ["TX"] * len(jax.tree.leaves(self.query_features))
-    key_features = ["SX"] * len(jax.tree.leaves(self.key_features))
-    rest = [["SD"], mask, bias, ["T"], [None]]
-    present = [self.values, self.mask, self.bias, self.rows, self.seeds]
-    flat = [own for axes, operand in zip(rest, present, strict=True) if operand is not None for own in axes]
-    return [*score, *query_features, *key_features, *flat]
+    own: dict[str, list[str | None]] = {
+      "score": axes_of(self.score),
+      "query_features": ["TX"] * len(jax.tree.leaves(self.query_features)),
+      "key_features": ["SX"] * len(jax.tree.leaves(self.key_features)),
+      "values": ["SD"],
+      "mask": axes_of(self.mask),
+      "bias": axes_of(self.bias),
+      "rows": ["T"],
+      "seeds": [None],
+    }
+    return [axes for name in self._fields if getattr(self, name) is not None for axes in own[name]]
 
   def can_be_cut(self) -> bool:
-    """Whether all arrays that may have leading axes say so."""
+    """Whether everything that may have leading axes names its own."""
     if isinstance(self.bias, _FunctionBias):
       return not self.bias.has_leading_axes and self._replace(bias=None).can_be_cut()
     rules = self.score, self.mask, self.bias
-    return all(
-      own is not None or jnp.ndim(array) == 0
-      for rule in rules
-      for own, array in zip(axes_of(rule), jax.tree.leaves(rule), strict=True)
-    )
+    arrays = [array for rule in rules for array in jax.tree.leaves(rule)]
+    axes = [own for rule in rules for own in axes_of(rule)]
+    return all(own is not None or jnp.ndim(array) == 0 for own, array in zip(axes, arrays, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _attention(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, ja
   Args:
     plan: what is known before the numbers are.
     arrays: those of the Operands.
-    spoil: NaN for queries whose logsumexp, and whose context, come from something not finite, else 0, [... T].
+    spoil: NaN for queries that attend to something not finite, else 0, [... T]: by scores, by any of it.
   """
   axes = (*plan.axes, "T", "T")
 
@@ -374,7 +375,7 @@ def _over_query_blocks(
   blocks, put = cut(arrays, axes, "T", plan.queries)
   if plan.queries.count == 1:
     return function(_positions(plan.queries, 0)[:, None], put([block[0] for block in blocks]))
-  results = jax.lax.map(
+  results = over(
     lambda i_and_block: function(_positions(plan.queries, i_and_block[0])[:, None], put(i_and_block[1])),
     (jnp.arange(plan.queries.count), blocks),
   )
@@ -389,14 +390,14 @@ def _over_key_blocks(
   axes: Sequence[str | None],
   carry: Any,
 ) -> Any:
-  """Returns the carry after `step(some_are_masked, s, arrays, carry)` for each block of keys but empty ones."""
+  """Returns the carry after `step(some_are_masked, s, arrays, carry)` for each block of keys not empty."""
   blocks, put = cut(arrays, axes, "S", plan.keys, last=True)
 
   def at_block(carry, j_and_block):
     s, here = _positions(plan.keys, j_and_block[0])[None, :], put(j_and_block[1])
     mask = plan.operands(here).mask
-    if mask is None:
-      return step(False, s, here, carry), None
+    if mask is None or not one_by_one():
+      return step(mask is not None, s, here, carry), None
     some, every = mask.outline(t, s)
     choice = jnp.any(some).astype(jnp.int32) + jnp.all(every).astype(jnp.int32)
     cases = [
@@ -488,7 +489,7 @@ def _spoiled(
 
 
 def _attends_to(plan: Plan, t: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns which queries of a block may attend to any key, to a bad key, to a bad value, booleans [... T]."""
+  """Returns which queries of a block may attend to any key, to a bad key, to a bad value, [... T]."""
 
   def step(some_are_masked: bool, s: jax.Array, here: Arrays, carry):
     flags = here[-2:]

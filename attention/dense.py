@@ -151,7 +151,7 @@ def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
 
 
 def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_keys: jax.Array) -> None:
-  """Raises ValueError unless a user's tile has returned what it should, for queries [... T] and keys [... S]."""
+  """Raises ValueError unless a user's tile of T queries and S keys has returned what it should."""
   leading = broadcast_leading(bad_queries[..., None], bad_keys[..., None], names="queries and keys")
   pairs = (*leading, bad_queries.shape[-1], bad_keys.shape[-1])
   if scores.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, scores.shape):

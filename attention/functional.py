@@ -1,6 +1,7 @@
 """Attention as pure functions: `attend` and its named forms."""
 
 import dataclasses
+import math
 from typing import Any, TypeAlias
 
 import jax
@@ -12,6 +13,7 @@ from attention.dense import Bias, dense
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
+from attention.tiles import one_by_one
 
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
@@ -80,7 +82,7 @@ def attend(
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
   queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   _check_inputs(queries, keys, values)
-  _check_options(dropout_rate, dropout_rng, implementation)
+  _check_options(dropout_rate, dropout_rng, implementation, block_sizes)
   dtype = queries.dtype
   queries, keys, values = (array.astype(compute_dtype(dtype)) for array in (queries, keys, values))
   # A score sees queries and keys of one rank, and has parameters of their dtype.
@@ -94,6 +96,8 @@ def attend(
       "dropout_rate": float(dropout_rate),
       "dropout_rng": dropout_rng,
     }
+    if implementation == "auto":
+      implementation = _fastest(queries, keys, values, return_weights)
     if implementation == "blockwise":
       attended = blockwise(score, queries, keys, values, **options, block_sizes=block_sizes)
       if return_weights:  # they are [... T S] whoever calculates them
@@ -103,7 +107,7 @@ def attend(
       attended = dense(score, queries, keys, values, **options)
   context = attended.context.astype(dtype)
   asked: tuple[jax.Array, ...] = (context,)
-  if return_weights:
+  if return_weights and attended.weights is not None:
     asked += (attended.weights.astype(dtype),)
   if return_logsumexp:
     asked += (attended.logsumexp,)
@@ -296,6 +300,23 @@ def cosine_attention(
   )
 
 
+# As many scores are stored without a thought: 64 MiB in float32.
+FEW_SCORES = 2**24
+# Below this many scores for one index of the leading axes, tiles are too small for a CPU to be worth a loop.
+SCORES_OF_A_TILE = 2**16
+
+
+def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
+  """Returns the implementation that is fastest, as measured, or whose memory is bearable."""
+  if return_weights:
+    return "dense"  # the scores are stored anyway
+  scores = queries.shape[-2] * keys.shape[-2]
+  many = math.prod(broadcast_leading(queries, keys, values, names="queries, keys and values")) * scores
+  if many > FEW_SCORES or (one_by_one() and scores >= SCORES_OF_A_TILE):
+    return "blockwise"
+  return "dense"
+
+
 def _check_inputs(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
   """Raises ValueError unless the three fit each other; the score checks the widths."""
   check_rank("queries", queries, "[... T H]")
@@ -328,10 +349,13 @@ def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
 
   fields = {name: getattr(score, name) for name in score.axes}
   lists = {name: np.asarray(field) for name, field in fields.items() if isinstance(field, (list, tuple))}
-  return jax.tree.map(convert, dataclasses.replace(score, **lists) if lists else score)
+  score = dataclasses.replace(score, **lists) if lists else score  # type: ignore[type-var]
+  return jax.tree.map(convert, score)
 
 
-def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> None:
+def _check_options(
+  rate: float, rng: jax.Array | None, implementation: str, block_sizes: tuple[int, int] | None
+) -> None:
   if not isinstance(rate, (float, int, np.floating)) or not 0.0 <= rate < 1.0:
     raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
   if rate > 0.0 and rng is None:
@@ -339,3 +363,7 @@ def _check_options(rate: float, rng: jax.Array | None, implementation: str) -> N
   if implementation not in IMPLEMENTATIONS:
     allowed = ", ".join(IMPLEMENTATIONS)
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
+  if block_sizes is not None:
+    is_pair = isinstance(block_sizes, tuple) and len(block_sizes) == 2
+    if not is_pair or not all(isinstance(size, int) and size > 0 for size in block_sizes):
+      raise ValueError(f"block_sizes must be two positive numbers, (queries, keys), got {block_sizes!r}")

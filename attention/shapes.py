@@ -28,8 +28,8 @@ def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
   """Returns the axes of the leaf that a path of keys leads to."""
   if not path:
     return None
-  name = getattr(path[0], "name", None)
-  child = getattr(node, name, None) if name else None
+  name = getattr(path[0], "name", "")
+  child = getattr(node, name, None)
   if isinstance(child, HasAxes):
     return _axes_at(child, path[1:])
   return node.axes.get(name) if isinstance(node, HasAxes) else None

@@ -4,9 +4,11 @@ An array's own axes are a string with one letter each, "TH" or "S"; what precede
 broadcast. An array whose axes are None is never cut.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,8 @@ Arrays = list[jax.Array]
 Axes = Sequence[str | None]
 
 
-class Blocks(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Blocks:
   """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end."""
 
   length: int
@@ -38,13 +41,22 @@ def even_blocks(length: int, largest: int) -> Blocks:
   return Blocks(length, count, math.ceil(length / count))
 
 
+def one_by_one() -> bool:
+  """Whether to work on one tile after the other, as suits the cache of a CPU, and not on all at once."""
+  return jax.default_backend() == "cpu"
+
+
+def over(function: Callable[[Any], Any], items: Any) -> Any:
+  """Returns the results of the function for each item, stacked."""
+  return jax.lax.map(function, items) if one_by_one() else jax.vmap(function)(items)
+
+
 def over_leading(
   function: Callable[[Arrays], Any], arrays: Arrays, axes: Axes, leading: tuple[int, ...], kept: int
 ) -> Any:
   """Returns `function` of the arrays at each index of their leading axes but the last `kept`, stacked.
 
-  One index after the other: a single index's work stays in the cache. An array that does not have an axis,
-  or broadcasts along it, is not copied.
+  An array that does not have an axis, or broadcasts along it, is not copied.
 
   Args:
     function: takes the arrays without the leading axes, returns a pytree of arrays.
@@ -68,16 +80,16 @@ def over_leading(
     return array if own is None else array.reshape((size,) * varies + array.shape[count:])
 
   arrays = [rest(*each) for each in zip(axes, arrays, varies, strict=True)]
+  inner = functools.partial(over_leading, function, axes=axes, leading=leading[count:], kept=kept)
   if not any(varies):
-    results = over_leading(function, arrays, axes, leading[count:], kept)
+    results = inner(arrays)
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
 
   def at_index(moving: Arrays) -> Any:
-    moving = iter(moving)
-    here = [next(moving) if moves else array for array, moves in zip(arrays, varies, strict=True)]
-    return over_leading(function, here, axes, leading[count:], kept)
+    each = iter(moving)
+    return inner([next(each) if moves else array for array, moves in zip(arrays, varies, strict=True)])
 
-  results = jax.lax.map(at_index, [array for array, moves in zip(arrays, varies, strict=True) if moves])
+  results = over(at_index, [array for array, moves in zip(arrays, varies, strict=True) if moves])
   return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
 
 
@@ -99,28 +111,23 @@ def cut(
     returns all arrays, with that block in the place of the whole.
   """
 
-  def has(array: jax.Array, own: str | None) -> bool:
-    return own is not None and letter in own and array.shape[_axis(array, own, letter)] == blocks.length
-
-  cuts = [has(array, own) for array, own in zip(arrays, axes, strict=True)]
-  turned = [
-    last and is_cut and own is not None and own.index(letter) == len(own) - 2
-    for is_cut, own in zip(cuts, axes, strict=True)
-  ]
-  stacked = []
-  for array, own, is_cut, turn in zip(arrays, axes, cuts, turned, strict=True):
-    if not is_cut:
-      continue
-    block = _stacked(array, _axis(array, own, letter), blocks)
-    # Without the barrier the compiler would undo the turn.
-    stacked.append(jax.lax.optimization_barrier(jnp.swapaxes(block, -1, -2)) if turn else block)
+  stacked, turned = [], []
+  places = [_axis(array, own, letter, blocks.length) for array, own in zip(arrays, axes, strict=True)]
+  for array, own, axis in zip(arrays, axes, places, strict=True):
+    turn = last and own is not None and own.find(letter) == len(own) - 2
+    turned.append(turn)
+    if axis is not None:
+      block = _stacked(array, axis, blocks)
+      # Without the barrier the compiler would undo the turn.
+      stacked.append(jax.lax.optimization_barrier(jnp.swapaxes(block, -1, -2)) if turn else block)
 
   def put(block: Arrays) -> Arrays:
-    moving = iter(block)
-    return [
-      (jnp.swapaxes(next(moving), -1, -2) if turn else next(moving)) if is_cut else array
-      for array, is_cut, turn in zip(arrays, cuts, turned, strict=True)
-    ]
+    each = iter(block)
+    result = []
+    for array, axis, turn in zip(arrays, places, turned, strict=True):
+      here = array if axis is None else next(each)
+      result.append(jnp.swapaxes(here, -1, -2) if turn and axis is not None else here)
+    return result
 
   return stacked, put
 
@@ -129,12 +136,16 @@ def join(stacked: jax.Array, own: str, letter: str, blocks: Blocks) -> jax.Array
   """Returns blocks [count ...] as one array again, without what reached beyond the end."""
   axis = stacked.ndim - 1 - len(own) + own.index(letter)
   joined = jnp.moveaxis(stacked, 0, axis)
-  shape = joined.shape[:axis] + (blocks.count * blocks.size,) + joined.shape[axis + 2 :]
+  shape = (*joined.shape[:axis], blocks.count * blocks.size, *joined.shape[axis + 2 :])
   return jax.lax.slice_in_dim(joined.reshape(shape), 0, blocks.length, axis=axis)
 
 
-def _axis(array: jax.Array, own: str, letter: str) -> int:
-  return array.ndim - len(own) + own.index(letter)
+def _axis(array: jax.Array, own: str | None, letter: str, length: int) -> int | None:
+  """Returns where an array has an axis of that length; None if it has not, or broadcasts along it."""
+  if own is None or letter not in own:
+    return None
+  axis = array.ndim - len(own) + own.index(letter)
+  return axis if array.shape[axis] == length else None
 
 
 def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
@@ -142,5 +153,5 @@ def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   padding = [(0, 0)] * array.ndim
   padding[axis] = (0, blocks.overlap)
   array = jnp.pad(array, padding) if blocks.overlap else array
-  shape = array.shape[:axis] + (blocks.count, blocks.size) + array.shape[axis + 1 :]
+  shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis, 0)

@@ -141,7 +141,8 @@ def test_masked_scores_that_overflow_change_nothing(kind, implementation):
   of_loss = draw_loss(desired)
   outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
   assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  # Additive scores choose their formula by the largest number, so that their rounding may differ.
+  assert_trees_close(slopes, run(kind, inputs, mask, of_loss, implementation)[1], FLOAT32)
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
