@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.shapes import varying_like
+from attention.tiles import any_at_all
 
 # How many rows a step takes; with more, a CPU runs out of registers.
 ROWS = 8
@@ -130,12 +131,6 @@ class Formula(NamedTuple):
   reciprocals: Reciprocals
 
 
-def _exponentials(vectors: jax.Array) -> jax.Array:
-  """Returns exp(2 x); where x is too large, and the result not used, it is at least finite."""
-  limit = _limit(vectors.dtype)
-  return jnp.exp(2 * jnp.clip(vectors, -limit, limit))
-
-
 def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
   """Returns 1 / (1 + x y) for each pair, with one division for two."""
   divisors = [1 + x * y for x, y in pairs]
@@ -151,7 +146,7 @@ def _by_tanh(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
   return [0.5 - 0.5 * jnp.tanh(x + y) for x, y in pairs]
 
 
-FACTORED = Formula(_exponentials, _by_division)
+FACTORED = Formula(lambda vectors: jnp.exp(2 * vectors), _by_division)
 DIRECT = Formula(lambda vectors: vectors, _by_tanh)
 
 
@@ -162,9 +157,9 @@ def _by_platform(
 
   def on_cpu(queries, keys, factors):
     each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
-    in_range = jnp.max(sum(each), initial=0.0) <= _limit(queries.dtype)
-    choices = functools.partial(function, FACTORED), functools.partial(function, DIRECT)
-    return jax.lax.cond(in_range, *choices, queries, keys, factors)
+    too_large = any_at_all(sum(each) > _limit(queries.dtype))
+    choices = functools.partial(function, DIRECT), functools.partial(function, FACTORED)
+    return jax.lax.cond(too_large, *choices, queries, keys, factors)
 
   return jax.lax.platform_dependent(
     queries, keys, factors, cpu=on_cpu, default=functools.partial(function, DIRECT)

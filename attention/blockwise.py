@@ -28,7 +28,7 @@ from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Mask, lengths
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision, varying_like, with_rank
-from attention.tiles import Arrays, Blocks, cut, even_blocks, join, one_by_one, over, over_leading
+from attention.tiles import Arrays, Blocks, any_at_all, cut, even_blocks, join, one_by_one, over, over_leading
 
 
 def blockwise(
@@ -399,7 +399,7 @@ def _over_key_blocks(
     if mask is None or not one_by_one():
       return step(mask is not None, s, here, carry), None
     some, every = mask.outline(t, s)
-    choice = jnp.any(some).astype(jnp.int32) + jnp.all(every).astype(jnp.int32)
+    choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     cases = [
       lambda here, carry: carry,
       lambda here, carry: step(True, s, here, carry),
@@ -482,7 +482,7 @@ def _spoiled(
   def no_need():
     return varying_like((jnp.zeros(pairs[:-1], bool),) * 3, flags)
 
-  is_needed = jnp.any(bad_queries) | jnp.any(bad_keys) | jnp.any(bad_values)
+  is_needed = any_at_all(bad_queries) | any_at_all(bad_keys) | any_at_all(bad_values)
   to_any, to_bad_keys, to_bad_values = jax.lax.cond(is_needed, ask, no_need)
   bad_scores = to_bad_keys | (to_any & bad_queries)
   return bad_scores, bad_scores | to_bad_values

@@ -51,6 +51,21 @@ def over(function: Callable[[Any], Any], items: Any) -> Any:
   return jax.lax.map(function, items) if one_by_one() else jax.vmap(function)(items)
 
 
+@jax.custom_batching.custom_vmap
+def any_at_all(flags: jax.Array) -> jax.Array:
+  """Returns whether any flag is set, in all of the batch of a `jax.vmap` too.
+
+  The answer is then one for the whole batch. So what depends on it stays a branch, where `vmap` would take
+  both sides of it, and could not transpose them.
+  """
+  return jnp.any(flags)
+
+
+@any_at_all.def_vmap
+def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
+  return any_at_all(flags), False
+
+
 def over_leading(
   function: Callable[[Arrays], Any], arrays: Arrays, axes: Axes, leading: tuple[int, ...], kept: int
 ) -> Any:

@@ -1,0 +1,85 @@
+"""Cutting arrays into tiles, and putting them together again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import assert_trees_equal
+
+from attention import tiles
+from attention.shapes import with_rank
+
+
+@pytest.mark.parametrize(
+  ("length", "largest", "count", "size"),
+  [(7, 7, 1, 7), (7, 9, 1, 7), (7, 3, 3, 3), (10, 4, 3, 4), (1, 1, 1, 1)],
+)
+def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size):
+  blocks = tiles.even_blocks(length, largest)
+  assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
+  assert blocks.overlap == count * size - length
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_blocks_that_are_joined_are_the_array(last):
+  rng = np.random.default_rng(0)
+  array = jnp.asarray(rng.normal(size=(2, 7, 5)))
+  blocks = tiles.even_blocks(7, 3)
+  stacked, put = tiles.cut([array], ["SX"], "S", blocks, last=last)
+  pieces = [put([block])[0] for block in stacked[0]]
+  assert [piece.shape for piece in pieces] == [(2, 3, 5)] * 3
+  np.testing.assert_array_equal(tiles.join(jnp.stack(pieces), "SX", "S", blocks), array)
+  np.testing.assert_array_equal(pieces[-1][:, 1:], np.zeros((2, 2, 5)))
+
+
+def test_only_what_has_the_axis_is_cut():
+  rng = np.random.default_rng(0)
+  # Queries, one for all queries, keys, and what has no named axes but as many positions.
+  arrays = [jnp.asarray(rng.normal(size=size)) for size in ((7, 5), (1, 3), (3, 5), (7,))]
+  axes = ["TX", "TS", "SX", None]
+  blocks, put = tiles.cut(arrays, axes, "T", tiles.even_blocks(7, 4))
+  assert [block.shape for block in blocks] == [(2, 4, 5)]
+  here = put([block[1] for block in blocks])
+  np.testing.assert_array_equal(here[0][:3], arrays[0][4:])
+  assert_trees_equal(here[1:], arrays[1:])
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_walking_over_leading_axes_is_broadcasting(kept, one_by_one, monkeypatch):
+  monkeypatch.setattr(tiles, "one_by_one", lambda: one_by_one)
+  rng = np.random.default_rng(0)
+  shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
+  arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+  whole = jnp.asarray(rng.normal(size=(7,)))
+  axes = ["X"] * len(arrays) + [None]
+
+  def product(arrays):
+    assert all(array.ndim == kept + 1 for array in arrays[:-1])
+    return {"product": arrays[0] * arrays[1] * arrays[2] * arrays[3] + with_rank(arrays[4], kept + 1)}
+
+  actual = jax.jit(lambda *arrays: tiles.over_leading(product, list(arrays), axes, (2, 3, 5), kept))(
+    *arrays, whole
+  )["product"]
+  np.testing.assert_allclose(
+    actual, np.prod(np.broadcast_arrays(*arrays), axis=0) + np.asarray(whole), rtol=1e-6
+  )
+
+
+def test_results_that_do_not_vary_are_repeated():
+  result = tiles.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], ["X"], (3, 5), 0)
+  np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
+
+
+def test_a_branch_stays_a_branch_under_vmap():
+  flags = np.array([[True, False], [False, False], [True, True]])
+  assert jax.vmap(tiles.any_at_all, out_axes=None)(flags)
+  assert not jax.vmap(tiles.any_at_all, out_axes=None)(flags[1:2])
+  nested = jax.vmap(jax.vmap(tiles.any_at_all, out_axes=None), out_axes=None)
+  assert nested(flags)
+
+  def branch(flag, x):
+    return jax.lax.cond(tiles.any_at_all(flag), jnp.sin, jnp.cos, x)
+
+  # With an answer for each, JAX would take both branches, and could not transpose them.
+  assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
