@@ -88,7 +88,9 @@ MASKS = {
   "sliding_window": lambda rng: masks.sliding_window(*map(int, rng.integers(0, 9, size=2))),
   "lengths": lambda rng: masks.lengths(source=int(rng.integers(0, 20)), target=int(rng.integers(0, 20))),
   "prefix": lambda rng: masks.prefix(int(rng.integers(0, 20))),
-  "segments": lambda rng: masks.segments(*np.sort(rng.integers(0, 5, size=(2, 19)), axis=-1)),
+  "segments": lambda rng: masks.segments(
+    *np.sort(rng.integers(0, rng.choice([1, 2, 9]), size=(2, 19)), axis=-1)
+  ),
   "unsorted_segments": lambda rng: masks.segments(*rng.integers((0, 2), (2, 4), size=(19, 2)).T),
   "array": lambda rng: masks.from_array(rng.random((19, 19)) < rng.choice([0.01, 0.5, 0.99])),
   "both": lambda rng: masks.causal(2) & masks.prefix(int(rng.integers(0, 20))),
