@@ -24,6 +24,7 @@ from attention.layers import (
   MultiHeadAttention,
 )
 from attention.masks import Mask
+from attention.merging import merge, with_sink
 from attention.multi_head import (
   MultiHeadWeights,
   attend_heads,
@@ -38,6 +39,7 @@ from attention.scores import (
   Cosine,
   ScaledDotProduct,
   Score,
+  SoftCapped,
   additive_scores,
   bilinear_scores,
   cosine_scores,
@@ -59,12 +61,15 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Additive",
   "Bilinear",
   "Cosine",
+  "SoftCapped",
   # Attention.
   "attend",
   "scaled_dot_product_attention",
   "additive_attention",
   "bilinear_attention",
   "cosine_attention",
+  "merge",
+  "with_sink",
   "MultiHeadWeights",
   "multi_head_attention",
   "project_heads",

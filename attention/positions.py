@@ -1,7 +1,13 @@
 """Position encodings: what tells attention, which sees a set, where each vector stands."""
 
+import dataclasses
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+
+from attention.shapes import HasAxes, check_rank, compute_dtype, with_rank
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
@@ -31,3 +37,133 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
   angles = np.arange(length)[:, None] * rates[None, :]
   pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
   return jnp.asarray(pairs.reshape(length, width), jnp.float32)
+
+
+def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: float = 10_000.0) -> jax.Array:
+  """Returns queries or keys turned by angles that grow with their position.
+
+  The product of a query and a key then depends on how far apart they are, not on where:
+
+      angle[t, i] = positions[t] base^(-2i / width)
+      (x[t, i], x[t, i + width / 2]) is turned by angle[t, i]
+
+  Source: Su et al. 2021, arXiv:2104.09864, section 3.2; paired are halves, not neighbours, as in GPT-NeoX.
+
+  Args:
+    vectors: queries or keys [... T H], H even.
+    positions: integers [... T]; None for 0 ... T - 1.
+    base: how slow the slowest turn is.
+
+  Returns:
+    [... T H] in the dtype of the vectors.
+
+  Raises:
+    ValueError: if the width is odd.
+
+  >>> rotary(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(3).tolist()
+  [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
+  """
+  vectors = jnp.asarray(vectors)
+  check_rank("vectors", vectors, "[... T H]")
+  T, H = vectors.shape[-2:]
+  if H % 2:
+    raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
+  dtype = compute_dtype(vectors.dtype)
+  positions = jnp.arange(T) if positions is None else jnp.asarray(positions)
+  rates = jnp.asarray(base ** (-np.arange(0, H, 2) / H), dtype)
+  angles = positions.astype(dtype)[..., None] * with_rank(rates, positions.ndim + 1)
+  angles = with_rank(angles, vectors.ndim)
+  first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+  return turned.astype(vectors.dtype)
+
+
+class Bias(HasAxes):
+  """A term of the scores that depends on positions. Subclasses are dataclasses, registered as pytrees.
+
+  Any function of two index tiles is a bias for `attend`. One that is a Bias and names the axes of its arrays
+  in `axes` is also cut with the rest, head by head.
+  """
+
+  def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S]."""
+    raise NotImplementedError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ALiBi(Bias):
+  """Takes from a score in proportion to the distance: -slope |t - s|.
+
+  Source: Press et al. 2022, arXiv:2108.12409, section 3; `alibi_slopes` are theirs.
+
+  Attributes:
+    slopes: [...], one for each head.
+  """
+
+  axes = {"slopes": ""}
+  slopes: jax.Array
+
+  def __call__(self, t, s):
+    slopes = jnp.asarray(self.slopes)[..., None, None]
+    distance = jnp.abs(t - s).astype(slopes.dtype)
+    return -slopes * with_rank(distance, slopes.ndim)
+
+
+def alibi_slopes(num_heads: int) -> jax.Array:
+  """Returns the slopes of ALiBi, a geometric series that ends with 2^-8, [N].
+
+  Source: Press et al. 2022, arXiv:2108.12409, section 3.
+
+  >>> alibi_slopes(4).tolist()
+  [0.25, 0.0625, 0.015625, 0.00390625]
+  """
+  return jnp.asarray(2.0 ** (-8 * np.arange(1, num_heads + 1) / num_heads), jnp.float32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RelativePositions(Bias):
+  """A trained term for each distance; distances that are large share one with their like.
+
+  Half of the buckets are for keys ahead of the query, if there may be such. Of the others the first half
+  are for one distance each, the rest for distances on a logarithmic scale up to the largest.
+
+  Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+
+  Attributes:
+    table: the terms, [... R], a row of R buckets for each head.
+    max_distance: from here on all distances are alike.
+    bidirectional: whether keys ahead of the query have buckets of their own; else they share that of 0.
+  """
+
+  axes = {"table": "R"}
+  table: jax.Array
+  max_distance: int = dataclasses.field(default=128, metadata={"static": True})
+  bidirectional: bool = dataclasses.field(default=True, metadata={"static": True})
+
+  def __call__(self, t, s):
+    # All pairs of a diagonal have one term, so one for each distance is looked up. The T + S of them, written
+    # one after the other and read in rows of T + S - 1, are the tile: each row begins one term earlier.
+    T, S = t.shape[0], s.shape[1]
+    distances = s[0, 0] - t[-1, 0] + jnp.arange(T + S)
+    table = jnp.asarray(self.table)
+    buckets = relative_bucket(distances, table.shape[-1], self.max_distance, self.bidirectional)
+    terms = jnp.tile(jnp.take(table, buckets, axis=-1), T)[..., T - 1 : T - 1 + T * (T + S - 1)]
+    return terms.reshape(*table.shape[:-1], T, T + S - 1)[..., :S]
+
+
+def relative_bucket(distances: jax.Array, count: int, max_distance: int, bidirectional: bool) -> jax.Array:
+  """Returns the bucket of each distance s - t, integers in [0, count)."""
+  ahead = jnp.zeros_like(distances)
+  if bidirectional:
+    count //= 2
+    ahead = jnp.where(distances > 0, count, 0)
+    distances = jnp.abs(distances)
+  else:
+    distances = jnp.maximum(-distances, 0)
+  exact = count // 2
+  share = jnp.log(jnp.maximum(distances, 1) / exact) / math.log(max_distance / exact)
+  far = jnp.minimum(exact + (share * (count - exact)).astype(distances.dtype), count - 1)
+  return ahead + jnp.where(distances < exact, distances, far)

@@ -275,6 +275,37 @@ class Cosine(Score):
     return dot_product_scores(query_features, key_features)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SoftCapped(Score):
+  """Another score kept within -cap and cap: cap * tanh(score / cap).
+
+  Source: Bello et al. 2017, arXiv:1611.09940, appendix A.2; for attention: Gemma 2, 2024, arXiv:2408.00118,
+  section 2.
+
+  Attributes:
+    score: any score.
+    cap: a positive number, or numbers [...] that broadcast (one for each head).
+  """
+
+  axes = {"cap": ""}
+  score: Score
+  cap: jax.Array | float
+
+  def query_features(self, queries):
+    return self.score.query_features(queries)
+
+  def key_features(self, keys):
+    return self.score.key_features(keys)
+
+  def tile(self, query_features, key_features):
+    scores = self.score.tile(query_features, key_features)
+    cap = jnp.asarray(self.cap, scores.dtype)[..., None, None]
+    rank = max(scores.ndim, cap.ndim)
+    scores, cap = with_rank(scores, rank), with_rank(cap, rank)
+    return cap * jnp.tanh(scores / cap)
+
+
 def _unit(vectors: jax.Array) -> jax.Array:
   """Returns the vectors at length 1, and zero vectors as they are, with zero gradient."""
   # The direction does not depend on this scale, so no gradient is lost by stopping it here; without it

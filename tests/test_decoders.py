@@ -139,7 +139,7 @@ def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, conten
   desired, desired_results = differentiated(kind)(variables, whole, lengths)
   gradients, results = differentiated(kind)(variables, padded, lengths)
   np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
-  # Additive scores choose their formula by the largest number, so that finite padding may change their rounding.
+  # Additive scores choose their formula by the largest number; their rounding may differ with the padding.
   rounding = 1e-5 if kind == "additive" and np.isfinite(content) else 0.0
   chex.assert_trees_all_close(results, desired_results, rtol=rounding, atol=rounding)
   chex.assert_trees_all_close(gradients, desired, rtol=rounding, atol=rounding)

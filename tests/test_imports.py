@@ -21,6 +21,7 @@ PURE = (
   "finite",
   "dense",
   "blockwise",
+  "merging",
   "functional",
   "multi_head",
   "positions",

@@ -1,0 +1,88 @@
+"""Joining what was found in different parts of the keys."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from attention.shapes import check_rank, compute_dtype, with_rank
+
+
+def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+  """Returns what attention to all keys finds, from what it finds in each of several disjoint sets of them.
+
+      logsumexp = log(sum over i of exp(logsumexps[i]))
+      context   = sum over i of exp(logsumexps[i] - logsumexp) contexts[i]
+
+  It is exact, and differentiable by contexts and logsumexps. A set in which a query may attend to nothing
+  (logsumexp -inf) counts nothing, whatever its context.
+
+  Source: Milakov and Gimelshein 2018, arXiv:1805.02867, section 3.1.
+
+  Args:
+    partials: at least one pair of a context [... T D] and its logsumexp [... T], as `attend` returns them
+      with return_logsumexp; leading axes broadcast.
+
+  Returns:
+    The context [... T D] in the contexts' dtype, and the logsumexp [... T]; 0 and -inf for queries that may
+    attend to nothing at all.
+
+  Raises:
+    ValueError: if there is no partial, or one's context and logsumexp do not fit.
+
+  >>> context, logsumexp = merge([(jnp.ones((1, 2)), jnp.zeros(1)), (jnp.zeros((1, 2)), jnp.zeros(1))])
+  >>> context.tolist(), logsumexp.round(3).tolist()
+  ([[0.5, 0.5]], [0.6930000185966492])
+  """
+  if not partials:
+    raise ValueError("partials must hold at least one pair of a context and a logsumexp, got none")
+  contexts = [jnp.asarray(context) for context, _ in partials]
+  logsumexps = [jnp.asarray(logsumexp) for _, logsumexp in partials]
+  for context, logsumexp in zip(contexts, logsumexps, strict=True):
+    check_rank("context", context, "[... T D]")
+    if logsumexp.ndim == 0 or logsumexp.shape[-1] not in (1, context.shape[-2]):
+      raise ValueError(
+        "each partial must be a context [... T D] and its logsumexp [... T], "
+        f"got shapes {context.shape} and {logsumexp.shape}"
+      )
+  dtype = contexts[0].dtype
+  rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps), 1)
+  compute = compute_dtype(dtype)
+  stacked = jnp.stack(jnp.broadcast_arrays(*(with_rank(one, rank) for one in logsumexps))).astype(compute)
+  largest = jnp.max(stacked, axis=0)
+  shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
+  shares = jnp.exp(stacked - shift[None])
+  total = jnp.sum(shares, axis=0)
+  is_empty = total == 0
+  safe_total = jnp.where(is_empty, 1, total)
+  merged = jnp.zeros((), compute)
+  for share, context in zip(shares, contexts, strict=True):
+    share = share[..., None]
+    context = with_rank(context, rank + 1).astype(compute)
+    counted = jnp.where(share == 0, 0, context)  # a share of 0 must not meet a NaN, nor its gradient
+    merged = with_rank(merged, rank + 1) + share * counted
+  logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
+  return (merged / safe_total[..., None]).astype(dtype), logsumexp
+
+
+def with_sink(
+  context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the attention with one more key, of a given score and a value of zero.
+
+  A query that finds nothing worth its attention can rest it there: the keys' weights sum to less than 1.
+
+  Source: Xiao et al. 2024, arXiv:2309.17453; a trained score for each head: OpenAI 2025, arXiv:2508.10925.
+
+  Args:
+    context: [... T D].
+    logsumexp: [... T], from `attend` with return_logsumexp.
+    sink: the score, a number, or numbers [...] that broadcast, [N] for heads.
+
+  >>> context, _ = with_sink(jnp.ones((2, 3, 1)), jnp.zeros((2, 3)), jnp.array([0.0, -jnp.inf]))
+  >>> context[:, 0, 0].tolist()
+  [0.5, 1.0]
+  """
+  scores = jnp.asarray(sink, jnp.asarray(logsumexp).dtype)[..., None]
+  scores = jnp.broadcast_to(with_rank(scores, jnp.ndim(logsumexp)), jnp.shape(logsumexp))
+  return merge([(context, logsumexp), (jnp.zeros_like(context), scores)])
