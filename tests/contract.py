@@ -139,7 +139,6 @@ def draw_saturated(size, factor=1):
 
 def attend(kind, inputs, **options):
   """attention.attend with the score `kind`."""
-  options = {"block_sizes": BLOCK_SIZES, **options}
   return attention.attend(SCORES[kind].score(**inputs.parameters), *inputs[:3], bias=inputs.bias, **options)
 
 
@@ -150,8 +149,8 @@ def attend_fully(kind, inputs, **options):
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=["dropout_rate", "implementation"])
 def results(kind, inputs, mask=None, **options):
-  """The same, compiled once for all tests that have these shapes."""
-  return attend_fully(kind, inputs, mask=mask, **options)
+  """The same in small blocks, compiled once for all tests that have these shapes."""
+  return attend_fully(kind, inputs, mask=mask, block_sizes=BLOCK_SIZES, **options)
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="implementation")
