@@ -33,13 +33,6 @@ class Outline(NamedTuple):
   every: jax.Array
 
 
-class Band(NamedTuple):
-  """How many positions before and after its own a query may attend to at the most; None for no limit."""
-
-  before: int | None
-  after: int | None
-
-
 class Mask(HasAxes):
   """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
 
@@ -64,10 +57,6 @@ class Mask(HasAxes):
   def outline(self, t: jax.Array, s: jax.Array) -> Outline:
     """Returns what is known of a tile at once; like here, nothing is always right."""
     return Outline(jnp.ones((), bool), jnp.zeros((), bool))
-
-  def band(self) -> Band:
-    """Returns the band of keys around each query outside of which nothing is allowed."""
-    return Band(None, None)
 
   def check(self, T: int, S: int) -> None:
     """Raises ValueError unless the mask is one for T queries and S keys."""
@@ -122,9 +111,6 @@ class Causal(Mask):
     nearest, farthest = _distances(t, s)
     return Outline(nearest <= self.offset, farthest <= self.offset)
 
-  def band(self):
-    return Band(None, _constant(self.offset))
-
 
 @_pytree
 class SlidingWindow(Mask):
@@ -143,9 +129,6 @@ class SlidingWindow(Mask):
     nearest, farthest = _distances(t, s)
     before, after = jnp.asarray(self.before), jnp.asarray(self.after)
     return Outline((farthest >= -before) & (nearest <= after), (nearest >= -before) & (farthest <= after))
-
-  def band(self):
-    return Band(_constant(self.before), _constant(self.after))
 
 
 @_pytree
@@ -241,9 +224,6 @@ class Both(Mask):
     first, second = self.first.outline(t, s), self.second.outline(t, s)
     return Outline(*(jnp.logical_and(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
 
-  def band(self):
-    return Band(*map(_smaller, self.first.band(), self.second.band()))
-
   def check(self, T, S):
     self.first.check(T, S)
     self.second.check(T, S)
@@ -263,9 +243,6 @@ class Either(Mask):
   def outline(self, t, s):
     first, second = self.first.outline(t, s), self.second.outline(t, s)
     return Outline(*(jnp.logical_or(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
-
-  def band(self):
-    return Band(*map(_larger, self.first.band(), self.second.band()))
 
   def check(self, T, S):
     self.first.check(T, S)
@@ -413,23 +390,6 @@ def _integers(name: str, value):
 def _distances(t: jax.Array, s: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns the smallest and the largest s - t of a tile."""
   return s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]
-
-
-def _constant(bound: int | Array) -> int | None:
-  """Returns a bound of a band if its value is known while the program is compiled, else None."""
-  return (
-    int(np.max(bound, initial=np.iinfo(np.int32).min))
-    if isinstance(bound, (int, np.integer, np.ndarray))
-    else None
-  )
-
-
-def _smaller(one: int | None, other: int | None) -> int | None:
-  return min((bound for bound in (one, other) if bound is not None), default=None)
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-  return None if one is None or other is None else max(one, other)
 
 
 def _per_pair(value) -> jax.Array:

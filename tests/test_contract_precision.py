@@ -272,6 +272,7 @@ def test_gradients_of_huge_scores_are_finite(kind, implementation):
   mask = np.ones(DIMS["BTS"], bool)
   slopes = gradients(kind, inputs, only_logsumexp, mask=mask, implementation=implementation)
   assert_trees_finite(slopes)
-  # A weight's relative error is the absolute error of its score.
+  # Blockwise calculates the scores twice: a weight is off by the rounding of its score.
   largest = np.max(np.abs(expected(kind, inputs, mask=mask).logsumexp))
-  assert_close(np.sum(slopes.bias, axis=-1), np.full(3, 2.0), FLOAT32 + 2 * EPSILON * largest)
+  rounding = 2 * EPSILON * largest if implementation == "blockwise" else 0.0
+  assert_close(np.sum(slopes.bias, axis=-1), np.full(3, 2.0), FLOAT32 + rounding)
