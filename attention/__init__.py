@@ -6,6 +6,7 @@ The pure functions come first; the layers and models below hold parameters and c
 from attention import masks, positions, search
 from attention.decoders import Decoder, DecoderMemory
 from attention.dense import masked_softmax
+from attention.distributed import ring_attention
 from attention.encoders import Encoded, RecurrentEncoder, TransformerEncoder
 from attention.functional import (
   additive_attention,
@@ -70,6 +71,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "cosine_attention",
   "merge",
   "with_sink",
+  "ring_attention",
   "MultiHeadWeights",
   "multi_head_attention",
   "project_heads",

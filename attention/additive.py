@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import varying_like
+from attention.shapes import recomputed, varying_like
 from attention.tiles import any_at_all
 
 # How many rows a step takes; with more, a CPU runs out of registers.
@@ -105,7 +105,7 @@ def _sweep(
   """
   x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
 
-  @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False)
+  @recomputed
   def step(x, factors, rows):
     # Rows share no division: a masked key must not change even the last bit of another's gradient.
     reciprocals = [formula.reciprocals([(x, row[..., None, :])])[0] for row in rows]

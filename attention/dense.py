@@ -145,8 +145,9 @@ def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
   """Returns the weights with a share of them set to zero, the others scaled to keep the mean."""
   if rate == 0.0 or rng is None:
     return weights
-  rows = dropout.rows(weights.shape[:-1])[..., None]
-  columns = with_rank(jnp.arange(weights.shape[-1], dtype=jnp.uint32), weights.ndim)
+  *leading, T, S = weights.shape
+  rows = dropout.rows(tuple(leading), T, jnp.arange(T))[..., None]
+  columns = with_rank(jnp.arange(S, dtype=jnp.uint32), weights.ndim)
   return dropout.drop(dropout.seeds(rng), rate, rows, columns, weights)
 
 

@@ -11,15 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.shapes import with_rank
+
 
 def seeds(rng: jax.Array) -> jax.Array:
   """Returns the two words, uint32 [2], that `keep` hashes."""
   return jax.random.bits(rng, (2,), jnp.uint32)
 
 
-def rows(shape: tuple[int, ...]) -> jax.Array:
-  """Returns a number for each query [... T], unique over leading axes too, uint32."""
-  return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+def rows(leading: tuple[int, ...], T: int, positions: jax.Array) -> jax.Array:
+  """Returns a number for each query, unique over leading axes too, uint32 [... T].
+
+  Args:
+    leading: the leading axes.
+    T: how many queries there are in all.
+    positions: of those that are asked for, integers [T].
+  """
+  first = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(*leading, 1) * np.uint32(T)
+  return first + with_rank(positions.astype(jnp.uint32), first.ndim)
 
 
 def drop(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array, weights: jax.Array) -> jax.Array:

@@ -1,21 +1,17 @@
 """Attention as pure functions: `attend` and its named forms."""
 
-import dataclasses
 import math
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from attention.blockwise import blockwise
 from attention.dense import Bias, dense
+from attention.inputs import check_inputs, check_options, to_compute_with
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, compute_dtype, matmul_precision, with_rank
+from attention.shapes import broadcast_leading, matmul_precision
 from attention.tiles import one_by_one
-
-IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 # The context alone, or a tuple of the context and what was asked for besides.
 Result: TypeAlias = Any
@@ -78,17 +74,9 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
-  if not isinstance(score, Score):
-    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
-  _check_inputs(queries, keys, values)
-  _check_options(dropout_rate, dropout_rng, implementation, block_sizes)
-  dtype = queries.dtype
-  queries, keys, values = (array.astype(compute_dtype(dtype)) for array in (queries, keys, values))
-  # A score sees queries and keys of one rank, and has parameters of their dtype.
-  rank = max(queries.ndim, keys.ndim)
-  queries, keys = with_rank(queries, rank), with_rank(keys, rank)
-  score = _with_dtype(score, queries.dtype)
+  dtype = check_inputs(score, queries, keys, values)
+  check_options(dropout_rate, dropout_rng, implementation, block_sizes)
+  score, queries, keys, values = to_compute_with(score, queries, keys, values)
   with jax.default_matmul_precision(matmul_precision()):
     options: dict[str, Any] = {
       "mask": None if mask is None else as_mask(mask),
@@ -315,55 +303,3 @@ def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weig
   if many > FEW_SCORES or (one_by_one() and scores >= SCORES_OF_A_TILE):
     return "blockwise"
   return "dense"
-
-
-def _check_inputs(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
-  """Raises ValueError unless the three fit each other; the score checks the widths."""
-  check_rank("queries", queries, "[... T H]")
-  check_rank("keys", keys, "[... S H]")
-  check_rank("values", values, "[... S D]")
-  got = f"queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
-  if not queries.dtype == keys.dtype == values.dtype:
-    raise ValueError(f"queries, keys and values must have one dtype, got {got}")
-  if not jnp.issubdtype(queries.dtype, jnp.floating):
-    raise ValueError(f"queries, keys and values must be of a floating type, got {got}")
-  if keys.shape[-2] != values.shape[-2]:
-    raise ValueError(
-      "keys and values must have the same number of positions S, "
-      f"got keys {keys.shape}, values {values.shape}"
-    )
-  broadcast_leading(queries, keys, values, names="queries, keys and values")
-
-
-def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
-  """Returns the score with its floating parameters in the given dtype."""
-
-  def convert(leaf):
-    if isinstance(leaf, Score):
-      raise ValueError(
-        f"{type(leaf).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
-        "above its @dataclasses.dataclass(frozen=True)"
-      )
-    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    return jnp.asarray(leaf, dtype) if is_floating else leaf
-
-  fields = {name: getattr(score, name) for name in score.axes}
-  lists = {name: np.asarray(field) for name, field in fields.items() if isinstance(field, (list, tuple))}
-  score = dataclasses.replace(score, **lists) if lists else score  # type: ignore[type-var]
-  return jax.tree.map(convert, score)
-
-
-def _check_options(
-  rate: float, rng: jax.Array | None, implementation: str, block_sizes: tuple[int, int] | None
-) -> None:
-  if not isinstance(rate, (float, int, np.floating)) or not 0.0 <= rate < 1.0:
-    raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
-  if rate > 0.0 and rng is None:
-    raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
-  if implementation not in IMPLEMENTATIONS:
-    allowed = ", ".join(IMPLEMENTATIONS)
-    raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
-  if block_sizes is not None:
-    is_pair = isinstance(block_sizes, tuple) and len(block_sizes) == 2
-    if not is_pair or not all(isinstance(size, int) and size > 0 for size in block_sizes):
-      raise ValueError(f"block_sizes must be two positive numbers, (queries, keys), got {block_sizes!r}")

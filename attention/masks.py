@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.shapes import HasAxes, broadcasts_to, with_rank
+from attention.shapes import HasAxes, broadcasts_to, same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -31,6 +31,18 @@ class Outline(NamedTuple):
 
   some: jax.Array
   every: jax.Array
+
+
+class Band(NamedTuple):
+  """The diagonal band that a mask allows nothing outside of: -before <= s - t <= after; None for no bound."""
+
+  before: int | None = None
+  after: int | None = None
+
+  @property
+  def width(self) -> int | None:
+    """How many keys are in the band of a query; None if there is no telling."""
+    return None if self.before is None or self.after is None else self.before + self.after + 1
 
 
 class Mask(HasAxes):
@@ -57,6 +69,10 @@ class Mask(HasAxes):
   def outline(self, t: jax.Array, s: jax.Array) -> Outline:
     """Returns what is known of a tile at once; like here, nothing is always right."""
     return Outline(jnp.ones((), bool), jnp.zeros((), bool))
+
+  def band(self) -> Band:
+    """Returns what is known, before any array is, of how far from its position a query may attend."""
+    return Band()
 
   def check(self, T: int, S: int) -> None:
     """Raises ValueError unless the mask is one for T queries and S keys."""
@@ -111,6 +127,9 @@ class Causal(Mask):
     nearest, farthest = _distances(t, s)
     return Outline(nearest <= self.offset, farthest <= self.offset)
 
+  def band(self):
+    return Band(after=_known(self.offset))
+
 
 @_pytree
 class SlidingWindow(Mask):
@@ -129,6 +148,9 @@ class SlidingWindow(Mask):
     nearest, farthest = _distances(t, s)
     before, after = jnp.asarray(self.before), jnp.asarray(self.after)
     return Outline((farthest >= -before) & (nearest <= after), (nearest >= -before) & (farthest <= after))
+
+  def band(self):
+    return Band(_known(self.before), _known(self.after))
 
 
 @_pytree
@@ -224,6 +246,10 @@ class Both(Mask):
     first, second = self.first.outline(t, s), self.second.outline(t, s)
     return Outline(*(jnp.logical_and(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
 
+  def band(self):
+    bounds = zip(self.first.band(), self.second.band(), strict=True)
+    return Band(*(min((bound for bound in pair if bound is not None), default=None) for pair in bounds))
+
   def check(self, T, S):
     self.first.check(T, S)
     self.second.check(T, S)
@@ -243,6 +269,10 @@ class Either(Mask):
   def outline(self, t, s):
     first, second = self.first.outline(t, s), self.second.outline(t, s)
     return Outline(*(jnp.logical_or(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
+
+  def band(self):
+    bounds = zip(self.first.band(), self.second.band(), strict=True)
+    return Band(*(None if one is None or two is None else max(one, two) for one, two in bounds))
 
   def check(self, T, S):
     self.first.check(T, S)
@@ -281,6 +311,11 @@ def causal(offset: int | Array = 0) -> Mask:
 
 def sliding_window(before: int | Array, after: int | Array) -> Mask:
   """Each query may attend to its neighbours: t - before <= s <= t + after.
+
+  Args:
+    before: how far back, an integer or integers [...]. With plain numbers the keys beyond are not even
+      visited: attention costs T times the window, not T times S.
+    after: how far ahead, likewise.
 
   Raises:
     ValueError: if a bound is not of an integer type.
@@ -387,6 +422,11 @@ def _integers(name: str, value):
   return value
 
 
+def _known(bound: int | Array) -> int | None:
+  """Returns a bound that is a plain number, None for an array."""
+  return int(bound) if isinstance(bound, (int, np.integer)) else None
+
+
 def _distances(t: jax.Array, s: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns the smallest and the largest s - t of a tile."""
   return s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]
@@ -398,11 +438,11 @@ def _per_pair(value) -> jax.Array:
 
 
 def _same_rank(*arrays: jax.Array) -> list[jax.Array]:
-  """Puts axes of size 1 in front of the arrays until all have the largest rank."""
+  """Returns the arrays with one rank, or raises ValueError unless they broadcast."""
   shapes = [array.shape for array in arrays]
   try:
-    rank = len(jnp.broadcast_shapes(*shapes))
+    jnp.broadcast_shapes(*shapes)
   except ValueError:
     got = ", ".join(map(str, shapes))
     raise ValueError(f"masks that are joined must broadcast, got shapes {got}") from None
-  return [with_rank(array, rank) for array in arrays]
+  return same_rank(*arrays)

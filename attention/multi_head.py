@@ -1,7 +1,7 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,20 @@ import numpy as np
 
 from attention.dense import Bias
 from attention.functional import Result, attend
+from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, check_rank, project, with_rank
+from attention.shapes import (
+  HasAxes,
+  axes_of,
+  broadcast_leading,
+  check_rank,
+  names_its_axes,
+  project,
+  with_rank,
+)
+
+T = TypeVar("T")
 
 
 @jax.tree_util.register_dataclass
@@ -177,7 +188,7 @@ def attend_heads(
 
   With K < N heads of keys and values, query head n attends to their head n // (N / K).
   The queries get an axis for the group, over which keys and values broadcast; nothing is copied, unless
-  the score has arrays of its own, which may differ from head to head. Mask, bias and result have N heads
+  the score has arrays whose axes it does not name (see `Score`). Score, mask, bias and result have N heads
   all the same.
 
   Raises:
@@ -192,17 +203,19 @@ def attend_heads(
       "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
       f"as many, got queries {num_heads}, keys {num_key_heads}, values {values.shape[-3]}"
     )
-  score = ScaledDotProduct() if score is None else score
+  score = with_arrays(ScaledDotProduct() if score is None else score)
   grouped = num_key_heads < num_heads
-  if grouped and any(np.ndim(leaf) for leaf in jax.tree.leaves(score)):
-    grouped = False
-    keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
   if grouped:
     heads = _Heads(num_heads, num_key_heads)
-    queries = heads.split(queries)
-    keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
-    mask = None if mask is None else _GroupedMask(as_mask(mask), heads)
-    bias = None if bias is None else _grouped_bias(bias, heads)
+    if names_its_axes(score):
+      score = heads.split_leaves("score", score)
+      keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
+      queries = heads.split("queries", queries, 2)
+      mask = None if mask is None else _grouped_mask(as_mask(mask), heads)
+      bias = None if bias is None else _grouped_bias(bias, heads)
+    else:
+      grouped = False
+      keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
   result = attend(
     score,
     queries,
@@ -233,44 +246,64 @@ class _Heads(NamedTuple):
   num_heads: int
   num_groups: int
 
-  def split(self, array: jax.Array) -> jax.Array:
-    """Returns [... N T X] as [... K G T X]."""
-    shape = self.num_groups, self.num_heads // self.num_groups
-    return array.reshape(*array.shape[:-3], *shape, *array.shape[-2:])
+  def split(self, name: str, array: jax.Array, own: int) -> jax.Array:
+    """Returns an array [... N] and its own axes, so many, as [... K G] and these.
 
-  def split_pairs(self, name: str, array: jax.Array) -> jax.Array:
-    """Returns what broadcasts to [... N T S] as what broadcasts to [... K G T S]."""
-    if array.ndim < 3:
+    Raises:
+      ValueError: if it has neither N heads nor 1.
+    """
+    axis = array.ndim - own - 1
+    if axis < 0:
       return array
-    if array.shape[-3] == 1:
-      return jnp.expand_dims(array, -4)
-    if array.shape[-3] != self.num_heads:
+    if array.shape[axis] == 1:
+      return jnp.expand_dims(array, axis)
+    if array.shape[axis] != self.num_heads:
       raise ValueError(
-        f"{name} must be broadcastable to [... N T S] with N={self.num_heads}, got shape {array.shape}"
+        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
       )
-    return self.split(array)
+    groups = self.num_groups, self.num_heads // self.num_groups
+    return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
+
+  def split_leaves(self, name: str, tree: T) -> T:
+    """Returns a score, mask or bias that names its axes with the heads of its arrays in groups."""
+    leaves, structure = jax.tree.flatten(tree)
+    split = [
+      leaf if np.ndim(leaf) == 0 or own is None else self.split(name, jnp.asarray(leaf), len(own))
+      for leaf, own in zip(leaves, axes_of(tree), strict=True)
+    ]
+    return jax.tree.unflatten(structure, split)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _GroupedMask(Mask):
-  """A mask for [... N T S], for scores [... K G T S] whose N heads are K groups of G."""
+  """A mask for [... N T S] that does not name its axes, for scores [... K G T S]."""
 
-  mask: Mask
+  leaves: list[jax.Array]
+  structure: Any = dataclasses.field(metadata={"static": True})
   heads: _Heads = dataclasses.field(metadata={"static": True})
 
   def tile(self, t, s):
-    return self.heads.split_pairs("mask", self.mask.tile(t, s))
+    return self.heads.split("mask", jax.tree.unflatten(self.structure, self.leaves).tile(t, s), 2)
 
   def check(self, T, S):
-    self.mask.check(T, S)
+    jax.tree.unflatten(self.structure, self.leaves).check(T, S)
+
+
+def _grouped_mask(mask: Mask, heads: _Heads) -> Mask:
+  """Returns a mask for [... N T S] as one for [... K G T S]."""
+  return (
+    heads.split_leaves("mask", mask) if names_its_axes(mask) else _GroupedMask(*jax.tree.flatten(mask), heads)
+  )
 
 
 def _grouped_bias(bias: Bias, heads: _Heads) -> Bias:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
+  if isinstance(bias, HasAxes) and names_its_axes(bias):
+    return heads.split_leaves("bias", bias)
   if callable(bias):
-    return lambda t, s: heads.split_pairs("bias", jnp.asarray(bias(t, s)))
-  return heads.split_pairs("bias", jnp.asarray(bias))
+    return lambda t, s: heads.split("bias", jnp.asarray(bias(t, s)), 2)
+  return heads.split("bias", jnp.asarray(bias), 2)
 
 
 def _join_groups(array: jax.Array, axis: int) -> jax.Array:

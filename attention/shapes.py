@@ -1,10 +1,12 @@
 """Shapes and dtypes: the few rules that masks, scores and engines share."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class HasAxes:
@@ -24,6 +26,14 @@ def axes_of(tree: Any) -> list[str | None]:
   return [_axes_at(tree, path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
+def names_its_axes(tree: Any) -> bool:
+  """Whether all arrays of a pytree of HasAxes, but single numbers, have named axes."""
+  return all(
+    own is not None or np.ndim(leaf) == 0
+    for own, leaf in zip(axes_of(tree), jax.tree.leaves(tree), strict=True)
+  )
+
+
 def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
   """Returns the axes of the leaf that a path of keys leads to."""
   if not path:
@@ -38,6 +48,12 @@ def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
 def with_rank(array: jax.Array, rank: int) -> jax.Array:
   """Returns the array with axes of size 1 put in front until it has the given rank."""
   return jnp.expand_dims(array, tuple(range(rank - array.ndim)))
+
+
+def same_rank(*arrays: jax.Array) -> list[jax.Array]:
+  """Returns the arrays with axes of size 1 put in front until all have the largest rank."""
+  rank = max(array.ndim for array in arrays)
+  return [with_rank(array, rank) for array in arrays]
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -71,6 +87,12 @@ def _varying(array: jax.Array) -> frozenset[str]:
   """Returns the axes of a device mesh along which an array differs."""
   aval: Any = jax.typeof(array)
   return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma  # before JAX 0.10
+
+
+# For functions whose derivative calculates them again, and keeps nothing but their arguments.
+recomputed = functools.partial(
+  jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False
+)
 
 
 def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:

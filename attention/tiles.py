@@ -31,6 +31,15 @@ class Blocks:
     return self.count * self.size - self.length
 
 
+@dataclasses.dataclass(frozen=True)
+class Windows:
+  """A choice of `size` of `length` positions for each of some blocks, from its place in `starts` on."""
+
+  length: int
+  size: int
+  starts: tuple[int, ...]
+
+
 def even_blocks(length: int, largest: int) -> Blocks:
   """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
 
@@ -109,7 +118,13 @@ def over_leading(
 
 
 def cut(
-  arrays: Arrays, axes: Axes, letter: str, blocks: Blocks, *, last: bool = False
+  arrays: Arrays,
+  axes: Axes,
+  letter: str,
+  blocks: Blocks,
+  *,
+  last: bool = False,
+  windows: Windows | None = None,
 ) -> tuple[Arrays, Callable[[Arrays], Arrays]]:
   """Cuts the arrays that have the axis `letter` into blocks.
 
@@ -120,31 +135,54 @@ def cut(
     blocks: how.
     last: whether the blocks of matrices [X Y], cut along X, are held as [Y X]. Products with them, and those
       of their derivatives, are then in the order that is fast on a CPU.
+    windows: which positions along "S" go with each block; None for all.
 
   Returns:
     The blocks, [count ...] for each array that has the axis; and a function that takes one block of each and
     returns all arrays, with that block in the place of the whole.
   """
 
-  stacked, turned = [], []
-  places = [_axis(array, own, letter, blocks.length) for array, own in zip(arrays, axes, strict=True)]
-  for array, own, axis in zip(arrays, axes, places, strict=True):
-    turn = last and own is not None and own.find(letter) == len(own) - 2
+  stacked: Arrays = []
+  is_cut, turned = [], []
+  for array, own in zip(arrays, axes, strict=True):
+    axis = _axis(array, own, letter, blocks.length)
+    window_axis = None if windows is None else _axis(array, own, "S", windows.length)
+    block = None if axis is None else _stacked(array, axis, blocks)
+    if windows is not None and window_axis is not None:
+      turn = window_axis == array.ndim - 2 and block is None
+      if block is not None:
+        block = _windows(block, 0, window_axis, windows)
+      elif turn:
+        block = _windows(_turned(array), None, window_axis + 1, windows)
+      else:
+        block = _windows(array, None, window_axis, windows)
+    else:
+      turn = last and axis == array.ndim - 2
+      block = _turned(block) if turn and block is not None else block
     turned.append(turn)
-    if axis is not None:
-      block = _stacked(array, axis, blocks)
-      # Without the barrier the compiler would undo the turn.
-      stacked.append(jax.lax.optimization_barrier(jnp.swapaxes(block, -1, -2)) if turn else block)
+    is_cut.append(block is not None)
+    stacked += [] if block is None else [block]
 
   def put(block: Arrays) -> Arrays:
     each = iter(block)
-    result = []
-    for array, axis, turn in zip(arrays, places, turned, strict=True):
-      here = array if axis is None else next(each)
-      result.append(jnp.swapaxes(here, -1, -2) if turn and axis is not None else here)
-    return result
+    here = [next(each) if cut else array for cut, array in zip(is_cut, arrays, strict=True)]
+    return [jnp.swapaxes(array, -1, -2) if turn else array for turn, array in zip(turned, here, strict=True)]
 
   return stacked, put
+
+
+def _turned(array: jax.Array) -> jax.Array:
+  """Returns matrices [... X Y] held as [... Y X]; without the barrier the compiler would undo the turn."""
+  return jax.lax.optimization_barrier(jnp.swapaxes(array, -1, -2))
+
+
+def _windows(array: jax.Array, stacked_axis: int | None, axis: int, windows: Windows) -> jax.Array:
+  """Returns the windows [count ...] of an array along an axis, or of one array for each of them."""
+
+  def window(array, start):
+    return jax.lax.dynamic_slice_in_dim(array, start, windows.size, axis)
+
+  return jax.vmap(window, (stacked_axis, 0))(array, jnp.asarray(windows.starts))
 
 
 def join(stacked: jax.Array, own: str, letter: str, blocks: Blocks) -> jax.Array:

@@ -6,6 +6,7 @@ That it gives the right results, in blocks that do not divide T and S, is tested
 import dataclasses
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +27,9 @@ from contract import (
 )
 
 import attention
-from attention import blockwise, masks, tiles
+from attention import masks, tiles
+from attention.blockwise import walk
+from attention.blockwise.plan import plan_for
 
 B, T, S = DIMS["BTS"]
 
@@ -142,6 +145,114 @@ def test_an_outline_says_nothing_that_is_not_so(name):
   assert said >= known if name != "unsorted_segments" else said
 
 
+@pytest.mark.parametrize("name", MASKS)
+def test_nothing_is_allowed_outside_of_the_band(name):
+  rng = np.random.default_rng(0)
+  distance = np.arange(19) - np.arange(19)[:, None]
+  for _ in range(20):
+    mask = MASKS[name](rng)
+    before, after = mask.band()
+    allowed = np.asarray(mask.array(19, 19))
+    assert before is None or not np.any(allowed & (distance < -before))
+    assert after is None or not np.any(allowed & (distance > after))
+
+
+@pytest.mark.parametrize(
+  ("mask", "band"),
+  [
+    (masks.causal(-2), (None, -2)),
+    (masks.causal(np.int32(3)), (None, 3)),
+    (masks.sliding_window(5, 1), (5, 1)),
+    (masks.sliding_window(5, np.array([1, 2])), (5, None)),
+    (masks.causal() & masks.sliding_window(5, 1), (5, 0)),
+    (masks.prefix(3) & masks.sliding_window(5, 1), (5, 1)),
+    (masks.causal(2) | masks.sliding_window(5, 1), (None, 2)),
+    (masks.sliding_window(2, 3) | masks.sliding_window(5, 1), (5, 3)),
+    (~masks.sliding_window(5, 1), (None, None)),
+    (masks.prefix(3), (None, None)),
+  ],
+)
+def test_a_band_is_known_from_plain_numbers(mask, band):
+  assert tuple(mask.band()) == band
+  # Under jit the numbers of a mask that is an argument are not known.
+  jax.eval_shape(lambda mask: chex.assert_equal(tuple(mask.band()), (None, None)), mask)
+
+
+WINDOWS = {
+  "causal_window": lambda: masks.causal() & masks.sliding_window(3, 9),
+  "ahead": lambda: masks.sliding_window(-1, 4),
+  "behind": lambda: masks.sliding_window(5, -2),
+  "window_of_lengths": lambda: masks.sliding_window(2, 1) & masks.lengths(source=np.array([11, 30])[:, None]),
+  "window_of_an_array": lambda: (
+    masks.sliding_window(3, 2) & (np.random.default_rng(1).random((31, 37)) < 0.6)
+  ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "user_defined"])
+def test_a_window_is_cut_out_of_the_keys(kind, name):
+  # More keys than queries, and the other way round.
+  for T, S in ((31, 37), (37, 31)) if name != "window_of_an_array" else ((31, 37),):
+    rng = np.random.default_rng(0)
+    drawn = draw(kind)
+    vectors = [rng.normal(size=(2, 3, length, 5)).astype(np.float32) for length in (T, S, S)]
+    bias = rng.normal(size=(3, T, S)).astype(np.float32)
+    of_loss = rng.normal(size=(2, 3, T, 5)).astype(np.float32)
+    mask = WINDOWS[name]()
+
+    def loss(parameters, queries, keys, values, bias, engine, mask=mask, of_loss=of_loss):
+      context, logsumexp = attention.attend(
+        SCORES[kind].score(**parameters),
+        queries,
+        keys[:, :1],
+        values,
+        mask=mask,
+        bias=bias,
+        return_logsumexp=True,
+        implementation=engine,
+        block_sizes=(5, 3),
+      )
+      counted = jnp.where(jnp.isfinite(logsumexp), logsumexp, 0)
+      return jnp.sum(of_loss * context) + jnp.sum(counted**2), (context, logsumexp)
+
+    run = jax.jit(jax.grad(loss, (0, 1, 2, 3, 4), has_aux=True), static_argnums=5)
+    inputs = drawn.parameters, *vectors, bias
+    assert_trees_close(run(*inputs, "blockwise"), run(*inputs, "dense"), 8 * FLOAT32)
+
+
+def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
+  rng = np.random.default_rng(0)
+  queries, keys, values = (rng.normal(size=(31, 5)).astype(np.float32) for _ in range(3))
+  keys[17] = np.nan
+
+  def run(engine):
+    return attention.scaled_dot_product_attention(
+      queries,
+      keys,
+      values,
+      mask=masks.sliding_window(4, 2),
+      dropout_rate=0.5,
+      dropout_rng=jax.random.key(0),
+      implementation=engine,
+      block_sizes=(5, 4),
+    )
+
+  actual = run("blockwise")
+  assert_close(actual, run("dense"), FLOAT32)
+  np.testing.assert_array_equal(np.any(np.isnan(actual), axis=-1), abs(np.arange(31) - 18) <= 3)
+
+
+def test_keys_beyond_a_window_are_not_visited():
+  def visited(length, mask):
+    plan = plan_for((length, length), mask, (16, 16), None, 0.0)
+    return plan.queries.count * plan.keys.count
+
+  assert visited(512, masks.causal()) == 4 * visited(256, masks.causal())
+  window = masks.causal() & masks.sliding_window(15, 15)
+  assert visited(512, window) == 2 * visited(256, window)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counting(attention.Score):
@@ -160,6 +271,7 @@ class Counting(attention.Score):
     (None, 64),
     (masks.causal(), 36),
     (masks.sliding_window(3, 0), 15),
+    (masks.sliding_window(np.array(3), 0), 15),
     (masks.lengths(source=8, target=12), 6),
     (masks.segments(np.arange(32) // 8, np.arange(32) // 8), 16),
   ],
@@ -227,7 +339,7 @@ def test_lengths_and_segments_are_not_compiled_in():
 @kinds
 def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
   # As on a GPU.
-  for module in (tiles, blockwise):
+  for module in (tiles, walk):
     monkeypatch.setattr(module, "one_by_one", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
   allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)

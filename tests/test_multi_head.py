@@ -1,12 +1,14 @@
 """Multi-head attention as a pure function of its weights."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from contract import assert_close
+from contract import BLOCK_SIZES, assert_close, engines
 from models import MODEL
 
 import attention
@@ -79,7 +81,7 @@ BIASES = {
 }
 
 
-def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True):
+def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True, implementation="dense"):
   queries, sources, weights = draw(K, has_biases)
   actual = attention.multi_head_attention(
     queries,
@@ -89,6 +91,8 @@ def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True):
     bias=bias[0],
     return_weights=True,
     return_logsumexp=True,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
   )
   desired = reference.multi_head_attention(queries, sources, fields(weights), mask=mask[1], bias=bias[1])
   for one, other in zip(actual, desired, strict=True):
@@ -119,16 +123,61 @@ def test_heads_of_keys_are_shared_by_consecutive_heads_of_queries(K, has_biases)
   assert_attends(K, has_biases=has_biases)
 
 
+@engines
 @fewer_key_heads
 @pytest.mark.parametrize("mask", MASKS)
-def test_masks_are_those_of_the_query_heads(K, mask):
-  assert_attends(K, mask=MASKS[mask])
+def test_masks_are_those_of_the_query_heads(K, mask, implementation):
+  assert_attends(K, mask=MASKS[mask], implementation=implementation)
 
 
+@engines
 @fewer_key_heads
 @pytest.mark.parametrize("bias", BIASES)
-def test_biases_are_those_of_the_query_heads(K, bias):
-  assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias])
+def test_biases_are_those_of_the_query_heads(K, bias, implementation):
+  assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias], implementation=implementation)
+
+
+@engines
+def test_as_many_sentences_as_heads_of_keys_are_not_mistaken_for_them(implementation):
+  queries, keys = array(3, 6, 5, 7), array(3, 3, 11, 7, seed=1)
+  lengths = np.array([3, 11, 7])
+  actual = attention.attend_heads(
+    queries,
+    keys,
+    keys,
+    mask=masks.lengths(source=lengths[:, None]),
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+  repeated = np.repeat(keys, 2, axis=1)
+  desired = reference.attend(
+    reference.dot_product,
+    queries,
+    repeated,
+    repeated,
+    scale=7**-0.5,
+    mask=np.arange(11) < lengths[:, None, None, None],
+  )
+  assert_close(actual, desired.context, MODEL)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Nearby(masks.Mask):
+  """A user's own mask, which does not name its axes."""
+
+  distance: jax.Array
+
+  def tile(self, t, s):
+    return jnp.abs(t - s)[None] <= self.distance[:, None, None]
+
+
+@engines
+@fewer_key_heads
+def test_a_mask_of_ones_own_may_differ_from_head_to_head(K, implementation):
+  distance = np.arange(6) % 4
+  allowed = np.abs(np.arange(3)[:, None] - np.arange(5)) <= distance[:, None, None]
+  assert_attends(K, mask=(Nearby(distance), allowed), implementation=implementation)
 
 
 @fewer_key_heads
@@ -186,7 +235,7 @@ def test_another_score_may_compare_the_heads(K):
 @key_heads
 def test_a_score_may_have_parameters_for_each_query_head(K):
   queries, sources, weights = draw(K, has_biases=False)
-  scales = jnp.asarray([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
+  scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
   _, pairs = attention.multi_head_attention(
     queries, sources, weights, score=attention.ScaledDotProduct(scales), return_weights=True
   )

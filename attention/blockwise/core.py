@@ -1,0 +1,223 @@
+"""The context and the logsumexp of finite numbers, and their one rule of differentiation."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.blockwise.plan import Plan
+from attention.blockwise.ring import Part, parts
+from attention.blockwise.tile import drop, scores_of
+from attention.blockwise.walk import over_key_blocks, over_query_blocks
+from attention.finite import finite, nan_where
+from attention.shapes import recomputed, varying_like
+from attention.tiles import Arrays, over_leading
+
+
+class Found(NamedTuple):
+  """What queries have found in the keys so far.
+
+  Attributes:
+    largest: the largest score, [... T 1]; -inf where none was allowed, and the least finite number where
+      all that were have overflowed to -inf.
+    total: sum of exp(score - largest), [... T 1].
+    context: sum of exp(score - largest) value, [... T D].
+  """
+
+  largest: jax.Array
+  total: jax.Array
+  context: jax.Array
+
+  def joined(self, other: "Found") -> "Found":
+    """Returns this with what the same queries have found in other keys."""
+    largest = jnp.maximum(self.largest, other.largest)
+    one, two = (jnp.exp(found.largest - _shift(largest)) for found in (self, other))
+    return Found(
+      largest,
+      self.total * one + other.total * two,
+      self.context * one + other.context * two,
+    )
+
+  def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the context [... T D], and the shift and the logarithm of the total [... T]."""
+    is_empty = self.largest == -jnp.inf
+    is_fine = (self.largest > _least(self.largest)) & (self.largest < jnp.inf)
+    spoil = nan_where(~is_empty & ~is_fine, self.context.dtype)
+    context = self.context / jnp.where(self.total == 0, 1, self.total) + spoil
+    return context, _shift(self.largest)[..., 0], (jnp.log(self.total) + spoil)[..., 0]
+
+
+def _least(array: jax.Array) -> float:
+  """Returns the least finite number of the array's dtype."""
+  return float(jnp.finfo(array.dtype).min)
+
+
+def _shift(largest: jax.Array) -> jax.Array:
+  """Returns by what exponentials are shifted: the largest score, or 0 if there is none."""
+  return jnp.where(jnp.isfinite(largest), largest, 0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns context [... T D], and the logsumexp as the sum of two numbers [... T].
+
+  These are the largest score, or 0 if there is none, and the logarithm of the sum of exp(score - largest).
+  Derivatives need the two apart: a logsumexp of 1e4 is off by 1e-3 in float32, and the weights with it.
+
+  Args:
+    plan: what is known before the numbers are.
+    arrays: those of the Operands.
+    spoil: NaN for queries that attend to something not finite, else 0, [... T]: by scores, by any of it.
+  """
+  count = len(plan.axes)
+  axes = (*plan.axes, "T", "T")
+
+  def find(arrays: Arrays) -> Found:
+    return _find(plan, arrays[:count])
+
+  def finish(found: Found, spoil: Arrays):
+    context, shift, log_total = found.results()
+    return context + spoil[1][..., None], shift, log_total + spoil[0]
+
+  def at_index(arrays: Arrays):
+    arrays = _finite(plan, arrays)
+    if plan.ring is None:  # each block of queries is finished while it is in the cache
+      finished = functools.partial(
+        over_query_blocks, plan, lambda arrays: finish(find(arrays), arrays[count:])
+      )
+      return finished(("TD", "T", "T"), arrays, axes)
+    return Found(*over_query_blocks(plan, find, ("T1", "T1", "TD"), arrays, axes))
+
+  with jax.default_matmul_precision(plan.precision):
+    found = [
+      over_leading(at_index, part([*arrays, *spoil], axes), axes, plan.leading, plan.kept)
+      for part in parts(plan.ring)
+    ]
+  return found[0] if plan.ring is None else finish(functools.reduce(Found.joined, found), spoil)
+
+
+def _tangent(plan: Plan, primals, tangents):
+  """The rule of the package's docstring, linear in the tangents; those known to be 0 are left out."""
+  arrays, spoil = primals
+  context, shift, log_total = attention_core(plan, arrays, [jnp.zeros_like(array) for array in spoil])
+  # Queries that are empty or overflow have no weights and no tangents.
+  has_weights = jnp.isfinite(log_total)
+  residuals = [
+    jnp.where(has_weights[..., None], context, 0),
+    shift,
+    jnp.where(has_weights, log_total, jnp.inf),
+  ]
+  moving = [i for i, tangent in enumerate(tangents[0]) if not _is_zero(tangent)]
+  axes = (*plan.axes, "TD", "T", "T", *(plan.axes[i] for i in moving))
+
+  @recomputed
+  def at_index(arrays: Arrays):
+    block = functools.partial(_differentiate, plan, moving, axes)
+    return over_query_blocks(plan, block, ("TD", "T"), _finite(plan, arrays, moving), axes)
+
+  def of_part(part: Part, arrays: Arrays):
+    return over_leading(at_index, part(arrays, axes), axes, plan.leading, plan.kept)
+
+  if plan.ring is not None:  # what comes from other devices is not kept either, but fetched again
+    of_part = jax.checkpoint(of_part, static_argnums=0)
+  arrays = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
+  with jax.default_matmul_precision(plan.precision):
+    tangents_of_parts = [of_part(part, arrays) for part in parts(plan.ring)]
+  d_context, d_logsumexp = (functools.reduce(jnp.add, each) for each in zip(*tangents_of_parts, strict=True))
+  results = context + spoil[1][..., None], shift, log_total + spoil[0]
+  return results, (d_context, jnp.zeros_like(shift), d_logsumexp)
+
+
+attention_core.defjvp(_tangent, symbolic_zeros=True)
+
+
+def _is_zero(tangent: Any) -> bool:
+  return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
+
+
+def _finite(plan: Plan, arrays: Arrays, moving: Sequence[int] = ()) -> Arrays:
+  """Returns the arrays with zeros for what is not finite in features and values, and for its tangents.
+
+  This is done to one index of the leading axes at a time, together with cutting it out of the whole.
+  """
+  arrays = list(arrays)
+  vectors = [i for i, own in enumerate(plan.axes) if own in ("TX", "SX", "SD")]
+  for tangent, i in enumerate(moving, start=len(arrays) - len(moving)):
+    if i in vectors:
+      arrays[tangent] = jnp.where(jnp.isfinite(arrays[i]), arrays[tangent], 0)
+  for i in vectors:
+    arrays[i] = finite(arrays[i])
+  return arrays
+
+
+def _find(plan: Plan, arrays: Arrays) -> Found:
+  """Returns what the queries of one block find in their keys."""
+
+  def step(some_are_masked: bool, here: Arrays, found: Found) -> Found:
+    operands = plan.operands(here)
+    scores = scores_of(operands, some_are_masked, least=_least(operands.values))
+    largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
+    shift = _shift(largest)
+    weights = jnp.exp(scores - shift)
+    rescale = jnp.exp(found.largest - shift)
+    kept = drop(operands, plan.dropout_rate, weights)
+    return Found(
+      largest,
+      found.total * rescale + jnp.sum(weights, axis=-1, keepdims=True),
+      found.context * rescale + jnp.einsum("...TS,...SD->...TD", kept, operands.values),
+    )
+
+  values = plan.operands(arrays).values
+  rows = (*plan.tile_leading, plan.queries.size)
+  nothing = Found(
+    jnp.full((*rows, 1), -jnp.inf, values.dtype),
+    jnp.zeros((*rows, 1), values.dtype),
+    jnp.zeros((*rows, values.shape[-1]), values.dtype),
+  )
+  return over_key_blocks(plan, step, arrays, plan.axes, varying_like(nothing, arrays))
+
+
+def _differentiate(
+  plan: Plan, moving: Sequence[int], axes: Sequence[str | None], arrays: Arrays
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the tangents of context [... T D] and logsumexp [... T] of one block of queries.
+
+  Args:
+    plan: the plan.
+    moving: which of the operands' arrays have a tangent.
+    axes: of the arrays.
+    arrays: those of the operands, the three residuals, and the tangents.
+  """
+  count = len(plan.axes)
+
+  def step(some_are_masked: bool, here: Arrays, carry):
+    return recomputed(functools.partial(differentiate_tile, some_are_masked))(here, carry)
+
+  def differentiate_tile(some_are_masked: bool, here: Arrays, carry):
+    primals, tangents = here[:count], here[count + 3 :]
+    shift, log_total = (residual[..., None] for residual in here[count + 1 : count + 3])
+
+    def scores_and_values(*moved):
+      changed = dict(zip(moving, moved, strict=True))
+      operands = plan.operands([changed.get(i, array) for i, array in enumerate(primals)])
+      return scores_of(operands, some_are_masked), operands.values
+
+    (scores, values), (d_scores, d_values) = jax.jvp(
+      scores_and_values, tuple(primals[i] for i in moving), tuple(tangents)
+    )
+    weights = jnp.exp(jnp.where(log_total < jnp.inf, scores - shift - log_total, -jnp.inf))
+    kept = drop(plan.operands(primals), plan.dropout_rate, weights)
+    d_context = jnp.einsum("...TS,...SD->...TD", kept * d_scores, values)
+    d_context += jnp.einsum("...TS,...SD->...TD", kept, d_values)
+    return carry[0] + d_context, carry[1] + jnp.sum(weights * d_scores, axis=-1)
+
+  @recomputed
+  def over_keys(arrays: Arrays):
+    context, shift = arrays[count : count + 2]
+    nothing = varying_like((jnp.zeros_like(context), jnp.zeros_like(shift)), arrays)
+    d_context, d_logsumexp = over_key_blocks(plan, step, arrays, axes, nothing)
+    return d_context - context * d_logsumexp[..., None], d_logsumexp
+
+  return over_keys(arrays)

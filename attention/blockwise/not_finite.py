@@ -1,0 +1,74 @@
+"""Which queries attend to something that is not finite."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from attention.blockwise.plan import Operands, Plan
+from attention.blockwise.ring import Part, parts
+from attention.blockwise.tile import bias_and_allowed
+from attention.blockwise.walk import over_key_blocks, over_query_blocks
+from attention.finite import Features
+from attention.shapes import same_rank, varying_like, with_rank
+from attention.tiles import Arrays, any_at_all, over_leading
+
+
+def attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.Array, jax.Array]:
+  """Returns for which queries [... T] the scores, and the context, come from something that is not finite.
+
+  These are the queries that attend to it. Who attends to what is only asked where there is something.
+
+  Args:
+    plan: the plan, still without operands.
+    rules: the mask, the bias, and the positions.
+    features: which of them are not finite.
+  """
+  rows = *plan.leading, plan.queries.length
+  bad_queries, bad_keys, bad_values = (
+    with_rank(bad, len(rows)) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
+  )
+  plan, arrays = plan.of(rules)
+  arrays = [*map(jax.lax.stop_gradient, arrays), bad_keys, bad_values]
+  axes = (*plan.axes, "S", "S")
+
+  def of_part(part: Part) -> tuple[jax.Array, ...]:
+    here = part(arrays, axes)
+    if rules.mask is None and rules.bias is None:
+      return tuple(
+        jnp.broadcast_to(found, rows)
+        for found in (jnp.ones((1,), bool), *(jnp.any(bad, axis=-1, keepdims=True) for bad in here[-2:]))
+      )
+
+    def at_index(arrays: Arrays):
+      return over_query_blocks(plan, functools.partial(_attend, plan), ("T", "T", "T"), arrays, axes)
+
+    def ask(arrays: Arrays):
+      return over_leading(at_index, arrays, axes, plan.leading, plan.kept)
+
+    def no_need(arrays: Arrays):
+      return varying_like((jnp.zeros(rows, bool),) * 3, arrays)
+
+    is_needed = any_at_all(bad_queries) | any_at_all(here[-2]) | any_at_all(here[-1])
+    return jax.lax.cond(is_needed, ask, no_need, here)
+
+  to_any, to_bad_keys, to_bad_values = (
+    functools.reduce(jnp.logical_or, each) for each in zip(*map(of_part, parts(plan.ring)), strict=True)
+  )
+  bad_scores = to_bad_keys | (to_any & bad_queries)
+  return bad_scores, bad_scores | to_bad_values
+
+
+def _attend(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns which queries of a block may attend to any key, to a bad key, to a bad value, [... T]."""
+
+  def step(some_are_masked: bool, here: Arrays, carry):
+    flags = here[-2:]
+    everything = jnp.ones((1,) * (plan.kept + 2), bool)
+    _, allowed = bias_and_allowed(plan.operands(here), some_are_masked)
+    everything, allowed = same_rank(everything, everything if allowed is None else allowed)
+    found = allowed & everything, *(allowed & flag[..., None, :] for flag in flags)
+    return tuple(one | jnp.any(two, axis=-1) for one, two in zip(carry, found, strict=True))
+
+  nothing = varying_like((jnp.zeros((*plan.tile_leading, plan.queries.size), bool),) * 3, arrays)
+  return over_key_blocks(plan, step, arrays, (*plan.axes, "S", "S"), nothing)

@@ -1,0 +1,46 @@
+"""One tile of pairs: its scores, who may attend, what is dropped."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from attention import dropout
+from attention.blockwise.plan import Operands
+from attention.shapes import same_rank, with_rank
+
+
+def scores_of(operands: Operands, some_are_masked: bool, least: float = -jnp.inf) -> jax.Array:
+  """Returns the scores of a tile, -inf for pairs that may not attend, at least `least` for others."""
+  dtype = operands.values.dtype
+  scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
+  terms, allowed = bias_and_allowed(operands, some_are_masked)
+  if terms is not None:
+    scores, terms = same_rank(scores, terms.astype(dtype))
+    scores += terms
+  if least > -jnp.inf:
+    scores = jnp.maximum(scores, least)
+  if allowed is not None:
+    scores, allowed = same_rank(scores, allowed)
+    scores = jnp.where(allowed, scores, -jnp.inf)
+  return scores
+
+
+def bias_and_allowed(operands: Operands, some_are_masked: bool) -> tuple[jax.Array | None, jax.Array | None]:
+  """Returns the bias of a tile and which of its pairs may attend, None for no bias and for all pairs."""
+  t, s = operands.positions()
+  terms = None if operands.bias is None else jnp.asarray(operands.bias(t, s))
+  allowed = None if terms is None else terms != -jnp.inf
+  if some_are_masked:
+    tile = operands.mask.tile(t, s)
+    allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
+  return terms, allowed
+
+
+def drop(operands: Operands, rate: float, weights: jax.Array) -> jax.Array:
+  """Returns the weights of a tile after dropout."""
+  if operands.seeds is None:
+    return weights
+  rows = operands.rows[..., None]
+  columns = with_rank(operands.positions()[1].astype(jnp.uint32), rows.ndim)
+  return dropout.drop(operands.seeds, rate, rows, columns, weights)

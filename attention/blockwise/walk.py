@@ -1,0 +1,55 @@
+"""The order in which tiles are met: each block of queries meets one block of its keys after the other."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.blockwise.plan import Plan
+from attention.tiles import Arrays, any_at_all, cut, join, one_by_one, over
+
+
+def over_query_blocks(
+  plan: Plan,
+  function: Callable[[Arrays], Sequence[jax.Array]],
+  result_axes: Sequence[str],
+  arrays: Arrays,
+  axes: Sequence[str | None],
+) -> tuple[jax.Array, ...]:
+  """Returns the results of the function for all queries, from those of each block of queries and its keys."""
+  blocks, put = cut(arrays, axes, "T", plan.queries, windows=plan.windows)
+  if plan.queries.count == 1:
+    return tuple(function(put([block[0] for block in blocks])))
+  results = over(lambda block: function(put(block)), blocks)
+  return tuple(join(result, own, "T", plan.queries) for result, own in zip(results, result_axes, strict=True))
+
+
+def over_key_blocks(
+  plan: Plan,
+  step: Callable[[bool, Arrays, Any], Any],
+  arrays: Arrays,
+  axes: Sequence[str | None],
+  carry: Any,
+) -> Any:
+  """Returns the carry after `step(some_are_masked, arrays, carry)` for each block of keys not empty."""
+  blocks, put = cut(arrays, axes, "S", plan.keys, last=True)
+
+  def at_block(carry, block):
+    here = put(block)
+    operands = plan.operands(here)
+    if operands.mask is None or not one_by_one():
+      return step(operands.mask is not None, here, carry), None
+    some, every = operands.mask.outline(*operands.positions())
+    choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
+    cases = [
+      lambda here, carry: carry,
+      lambda here, carry: step(True, here, carry),
+      lambda here, carry: step(False, here, carry),
+    ]
+    return jax.lax.switch(choice, cases, here, carry), None
+
+  if plan.keys.count == 1:
+    here = put([block[0] for block in blocks])
+    return step(plan.operands(here).mask is not None, here, carry)
+  return jax.lax.scan(at_block, carry, blocks)[0]

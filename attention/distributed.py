@@ -1,0 +1,98 @@
+"""Attention over sequences that are spread over several devices."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention.blockwise import blockwise
+from attention.dense import Bias
+from attention.functional import Result
+from attention.inputs import check_inputs, check_options, to_compute_with
+from attention.masks import Array, Mask, as_mask
+from attention.scores import Score
+from attention.shapes import HasAxes, axes_of, matmul_precision
+
+
+def ring_attention(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  axis_name: str,
+  mask: Mask | Array | None = None,
+  bias: Bias | None = None,
+  dropout_rate: float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  return_logsumexp: bool = False,
+  block_sizes: tuple[int, int] | None = None,
+) -> Result:
+  """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
+
+  It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
+  device after the other. These are not kept for the gradients: derivatives fetch them again. What is masked
+  is not calculated, so with a causal mask the first devices have less to do than the last.
+
+  Source: Liu et al. 2023, arXiv:2310.01889.
+
+  Args:
+    score: as in `attend`; the same on all devices.
+    queries: this device's part of the queries, [... T H]: positions i T to (i + 1) T - 1 on device i.
+    keys: this device's part of the keys, [... S H], likewise.
+    values: this device's part of the values, [... S D].
+    axis_name: the axis of the mesh along which the sequences are spread.
+    mask: as in `attend`. Positions, lengths and offsets count from the start of the whole sequence; the
+      segments of queries and keys are this device's part of them. Of arrays, [... 1 S] and [... T 1] are
+      this device's part; there is no place for [... T S].
+    bias: as in `attend`; the same holds for arrays, and a function gets positions in the whole sequence.
+    dropout_rate: as in `attend`; what is dropped is the same as on one device.
+    dropout_rng: the same on all devices.
+    return_logsumexp: as in `attend`.
+    block_sizes: as in `attend`.
+
+  Returns:
+    This device's part of the context, [... T D], and of the logsumexp, [... T], if asked for.
+
+  Raises:
+    ValueError: as `attend`; or if mask or bias hold an array [... T S].
+
+  >>> from attention import ScaledDotProduct, masks
+  >>> P = jax.sharding.PartitionSpec("sequence")
+  >>> mesh = jax.make_mesh((1,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,))
+  >>> def attend_in_ring(x):
+  ...   return ring_attention(ScaledDotProduct(), x, x, x, axis_name="sequence", mask=masks.causal())
+  >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
+  (8, 2)
+  """
+  dtype = check_inputs(score, queries, keys, values)
+  check_options(dropout_rate, dropout_rng, "blockwise", block_sizes)
+  mask = None if mask is None else as_mask(mask)
+  _check_no_pairs("mask", mask)
+  _check_no_pairs("bias", bias)
+  with jax.default_matmul_precision(matmul_precision()):
+    context, _, logsumexp = blockwise(
+      *to_compute_with(score, queries, keys, values),
+      mask=mask,
+      bias=bias,
+      dropout_rate=float(dropout_rate),
+      dropout_rng=dropout_rng,
+      block_sizes=block_sizes,
+      ring=axis_name,
+    )
+  context = context.astype(dtype)
+  return (context, logsumexp) if return_logsumexp else context
+
+
+def _check_no_pairs(name: str, rule: Any) -> None:
+  """Raises ValueError if a mask or bias holds an array [... T S], T and S more than 1."""
+  if rule is None or (callable(rule) and not isinstance(rule, HasAxes)):
+    return
+  is_array = not isinstance(rule, HasAxes)
+  arrays, axes = ([rule], ["TS"]) if is_array else (jax.tree.leaves(rule), axes_of(rule))
+  for array, own in zip(arrays, axes, strict=True):
+    if own == "TS" and min((1, 1, *jnp.shape(array))[-2:]) > 1:
+      raise ValueError(
+        f"{name} must not be an array [... T S] in ring_attention, since each device has but its own part "
+        f"of the keys, got shape {jnp.shape(array)}; give it as a mask of positions or a function of them"
+      )

@@ -1,0 +1,88 @@
+"""What attention functions are given: checked, and made ready to compute with."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.scores import Score
+from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
+
+IMPLEMENTATIONS = ("auto", "dense", "blockwise")
+
+
+def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jnp.dtype:
+  """Returns the dtype of queries, keys and values; how wide they must be is the score's to check.
+
+  Raises:
+    ValueError: if they do not fit each other, or the score is none.
+  """
+  if not isinstance(score, Score):
+    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
+  check_rank("queries", queries, "[... T H]")
+  check_rank("keys", keys, "[... S H]")
+  check_rank("values", values, "[... S D]")
+  got = f"queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
+  if not queries.dtype == keys.dtype == values.dtype:
+    raise ValueError(f"queries, keys and values must have one dtype, got {got}")
+  if not jnp.issubdtype(queries.dtype, jnp.floating):
+    raise ValueError(f"queries, keys and values must be of a floating type, got {got}")
+  if keys.shape[-2] != values.shape[-2]:
+    raise ValueError(
+      "keys and values must have the same number of positions S, "
+      f"got keys {keys.shape}, values {values.shape}"
+    )
+  broadcast_leading(queries, keys, values, names="queries, keys and values")
+  return queries.dtype
+
+
+def check_options(
+  rate: float, rng: jax.Array | None, implementation: str, block_sizes: tuple[int, int] | None
+) -> None:
+  """Raises ValueError if an option of `attend` is not one that is allowed."""
+  if not isinstance(rate, (float, int, np.floating)) or not 0.0 <= rate < 1.0:
+    raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
+  if rate > 0.0 and rng is None:
+    raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
+  if implementation not in IMPLEMENTATIONS:
+    allowed = ", ".join(IMPLEMENTATIONS)
+    raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
+  if block_sizes is not None:
+    is_pair = isinstance(block_sizes, tuple) and len(block_sizes) == 2
+    if not is_pair or not all(isinstance(size, int) and size > 0 for size in block_sizes):
+      raise ValueError(f"block_sizes must be two positive numbers, (queries, keys), got {block_sizes!r}")
+
+
+def to_compute_with(
+  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array
+) -> tuple[Score, jax.Array, jax.Array, jax.Array]:
+  """Returns arrays of the dtype to compute in, also for the score, and queries and keys of one rank."""
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
+  dtype = compute_dtype(queries.dtype)
+  queries, keys, values = (array.astype(dtype) for array in (queries, keys, values))
+  rank = max(queries.ndim, keys.ndim)
+  return _with_dtype(with_arrays(score), dtype), with_rank(queries, rank), with_rank(keys, rank), values
+
+
+def with_arrays(score: Score) -> Score:
+  """Returns the score with arrays for those of its fields that are lists of numbers."""
+  fields = {name: getattr(score, name) for name in score.axes}
+  lists = {name: np.asarray(field) for name, field in fields.items() if isinstance(field, (list, tuple))}
+  return dataclasses.replace(score, **lists) if lists else score  # type: ignore[type-var]
+
+
+def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
+  """Returns the score with its floating parameters in the given dtype."""
+
+  def convert(leaf):
+    if isinstance(leaf, Score):
+      raise ValueError(
+        f"{type(leaf).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
+        "above its @dataclasses.dataclass(frozen=True)"
+      )
+    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return jnp.asarray(leaf, dtype) if is_floating else leaf
+
+  return jax.tree.map(convert, score)
