@@ -1,0 +1,1 @@
+"""What the benchmark measures, whom it compares, and how."""

@@ -1,0 +1,120 @@
+"""How long calls take, all peers in turn, and how much memory."""
+
+import gc
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks import cases, peers
+from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.peers import Absent, Prepared
+
+PASSES = ("forward", "forward + backward")
+# The side of the large matrix product that tells what the machine can do.
+SIDE = 4096
+# A call that is shorter is repeated, so that the clock has something to measure.
+SHORTEST_SECONDS = 0.005
+
+
+def measure(case: Case, names: tuple[str, ...], repeats: int) -> list[dict[str, Any]]:
+  """Returns a record for each peer and pass, and one for each peer that is absent or wrong.
+
+  All are compiled and checked first, then called in turn.
+  """
+  inputs = cases.draw(case)
+  ready: dict[str, Prepared] = {}
+  records: list[dict[str, Any]] = []
+  absent = []
+  for name in names:
+    try:
+      ready[name] = _checked(peers.prepare(name, case, inputs), case, inputs)
+    except Absent as reason:
+      absent.append({**_what(case, name), "absent": str(reason)})
+  product = _matrix_product(case.dtype)
+  for number, which in enumerate(PASSES):
+    calls = {name: peer.both if number else peer.forward for name, peer in ready.items()}
+    seconds = _in_turn({**calls, "": product}, repeats)
+    fastest_product = 2 * SIDE**3 / np.median(seconds.pop("")) / 1e9
+    for name, times in seconds.items():
+      low, median, high = np.percentile(times, (25, 50, 75))
+      rate = case.operations(derivatives=bool(number)) / median / 1e9
+      peer = ready[name]
+      records.append(
+        {
+          **_what(case, name),
+          "pass": which,
+          "milliseconds": round(1e3 * median, 3),
+          "quartiles": [round(1e3 * low, 3), round(1e3 * high, 3)],
+          "repeats": repeats,
+          "gflops": round(rate, 1),
+          "matrix_product_gflops": round(fastest_product, 1),
+          "share_of_matrix_product": round(rate / fastest_product, 3),
+          "compile_seconds": None if peer.compile_seconds is None else round(peer.compile_seconds[number], 2),
+          "temporary_mib": None
+          if peer.temporary_bytes is None
+          else round(peer.temporary_bytes[number] / 2**20, 1),
+          "peak_rss_mib": _peak_memory(calls[name]),
+        }
+      )
+  return records + absent
+
+
+def _what(case: Case, peer: str) -> dict[str, Any]:
+  """Returns what a record is about."""
+  return {"case": case.name, "score": case.score, "length": case.length, "peer": peer}
+
+
+def _checked(peer: Prepared, case: Case, inputs: Inputs) -> Prepared:
+  """Returns the peer, or raises Absent if its results are wrong."""
+  if case.dtype != "float32":
+    inputs = jax.tree.map(lambda array: np.asarray(jnp.asarray(array, case.dtype), np.float32), inputs)
+  wrong = cases.check(case, inputs, peer.to_numpy(peer.forward()), peer.to_numpy(peer.both()[0]))
+  if wrong:
+    raise Absent(f"wrong: {wrong}")
+  return peer
+
+
+def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+  """Returns how many seconds each call took, time after time."""
+  counts = {}
+  for name, call in calls.items():
+    start = time.perf_counter()
+    call()
+    counts[name] = max(1, round(SHORTEST_SECONDS / (time.perf_counter() - start)))
+  seconds: dict[str, list[float]] = {name: [] for name in calls}
+  for _ in range(repeats):
+    for name, call in calls.items():
+      start = time.perf_counter()
+      for _ in range(counts[name]):
+        call()
+      seconds[name].append((time.perf_counter() - start) / counts[name])
+  return seconds
+
+
+def _matrix_product(dtype: str) -> Callable[[], Any]:
+  matrix = jnp.asarray(np.random.default_rng(0).standard_normal((SIDE, SIDE), dtype=np.float32), dtype)
+  product = jax.jit(lambda matrix: matrix @ matrix)
+  return lambda: jax.block_until_ready(product(matrix))
+
+
+def _peak_memory(call: Callable[[], Any]) -> float | None:
+  """Returns by how many MiB the process grows while it calls; None where this cannot be asked."""
+  status, clear = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/clear_refs")
+  gc.collect()
+  try:
+    clear.write_text("5")  # forget the peak so far
+    before = _kibibytes(status, "VmRSS")
+    call()
+    return round((_kibibytes(status, "VmHWM") - before) / 2**10, 1)
+  except (OSError, LookupError):
+    return None
+
+
+def _kibibytes(status: pathlib.Path, field: str) -> int:
+  lines = dict(line.split(":", 1) for line in status.read_text("utf-8").splitlines() if ":" in line)
+  return int(lines[field].split()[0])

@@ -1,0 +1,127 @@
+"""What the benchmark has found, as tables and pictures."""
+
+import json
+import os
+import pathlib
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from experiments.benchmarks.measuring import PASSES
+
+Records = Sequence[dict[str, Any]]
+
+PACKAGES = ("jax", "jaxlib", "flax", "numpy", "tokamax", "keras", "torch")
+
+
+def machine() -> dict[str, Any]:
+  """Returns on what, and with which versions, the figures are made."""
+  versions: dict[str, str | None] = {}
+  for package in PACKAGES:
+    try:
+      versions[package] = metadata.version(package)
+    except metadata.PackageNotFoundError:
+      versions[package] = None
+  return {
+    "device": jax.devices()[0].device_kind,
+    "processor": _processor(),
+    "cores": len(os.sched_getaffinity(0)),
+    "python": platform.python_version(),
+    "versions": versions,
+  }
+
+
+def write(path: pathlib.Path, records: Records) -> None:
+  """Writes the machine and all records as JSON."""
+  text = json.dumps({"machine": machine(), "records": list(records)}, indent=1)
+  path.write_text(text + "\n", "utf-8")
+
+
+HEADER = """\
+| case | by | forward, ms | ours / theirs | forward + backward, ms | ours / theirs | temporary memory, MiB |
+| --- | --- | --- | --- | --- | --- | --- |"""
+
+
+def rows(records: Records) -> str:
+  """Returns the rows of a table: times with quartiles, and what share of them ours are, as Markdown."""
+  lines = []
+  for case in dict.fromkeys(record["case"] for record in records):
+    of_case = [record for record in records if record["case"] == case]
+    times = {(record["peer"], record["pass"]): record for record in of_case if "pass" in record}
+    for peer in dict.fromkeys(peer for peer, _ in times):
+      cells = [case, peer]
+      for which in PASSES:
+        low, high = times[peer, which]["quartiles"]
+        median = times[peer, which]["milliseconds"]
+        ours = times.get(("attention", which))
+        cells.append(f"{median:.4g} ({low:.4g} to {high:.4g})")
+        cells.append("" if ours is None or peer == "attention" else f"{ours['milliseconds'] / median:.2f}")
+      memory = [times[peer, which]["temporary_mib"] for which in PASSES]
+      cells.append("not stated" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
+      lines.append(cells)
+    lines += [
+      [case, record["peer"], record["absent"], "", "", "", ""] for record in of_case if "absent" in record
+    ]
+  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
+  """Draws time and memory against the length, and returns where; nothing if there are no several lengths."""
+  grown = [record for record in records if record.get("set") == "length" and "pass" in record]
+  if len({record["length"] for record in grown}) < 2:
+    return []
+  paths = []
+  for name, field, label in (
+    ("time", "milliseconds", "milliseconds"),
+    ("memory", "temporary_mib", "temporary memory, MiB"),
+  ):
+    figure = _figure(grown, field, label)
+    path = folder / f"{name}.png"
+    FigureCanvasAgg(figure).print_png(path)
+    paths.append(path)
+  return paths
+
+
+def _figure(records: Records, field: str, label: str) -> Figure:
+  """Returns a figure with a panel for each score and pass, and a line for each peer."""
+  scores = list(dict.fromkeys(record["score"] for record in records))
+  figure = Figure(figsize=(9.5, 3.6 * len(scores)), dpi=130, layout="constrained")
+  panels = figure.subplots(len(scores), len(PASSES), sharex=True, sharey="row", squeeze=False)
+  peers = list(dict.fromkeys(record["peer"] for record in records))
+  lengths = sorted({record["length"] for record in records})
+  for row, score in zip(panels, scores, strict=True):
+    for panel, which in zip(row, PASSES, strict=True):
+      for number, peer in enumerate(peers):
+        points = [
+          (record["length"], record[field])
+          for record in records
+          if (record["score"], record["pass"], record["peer"]) == (score, which, peer) and record[field]
+        ]
+        if points:
+          thick = 2.4 if peer == "attention" else 1.2
+          panel.plot(*zip(*points, strict=True), marker="o", ms=4, lw=thick, color=f"C{number}", label=peer)
+      panel.set_xscale("log", base=2)
+      panel.set_yscale("log")
+      panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
+      panel.set_title(f"{score.replace('_', ' ')}, {which}", fontsize=10)
+      panel.grid(alpha=0.3)
+    row[0].set_ylabel(label)
+    row[0].legend(fontsize=8, frameon=False)
+  for panel in panels[-1]:
+    panel.set_xlabel("length T = S")
+  return figure
+
+
+def _processor() -> str:
+  """Returns the name of the processor."""
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+  except OSError:
+    lines = []
+  names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+  return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,147 @@
+"""The benchmark: only what is right is timed, what is absent is named."""
+
+import json
+
+import numpy as np
+import pytest
+import scripts
+
+from experiments.benchmarks import cases, measuring, peers, report
+from experiments.benchmarks.cases import Case
+
+SMALL = [
+  Case("dot_product", 2, 7, 3, 5),
+  Case("dot_product", 2, 7, 3, 5, causal=True),
+  Case("dot_product", 1, 17, 2, 5, causal=True, window=3),
+  Case("additive", 2, 7, 1, 5),
+  Case("bilinear", 2, 7, 1, 5),
+  Case("cosine", 1, 7, 1, 5, causal=True),
+  Case("dot_product", 2, 7, 3, 5, dtype="bfloat16"),
+]
+
+
+def results(case, name="attention"):
+  """Returns inputs, and the context and the derivatives by the queries that a peer finds."""
+  inputs = cases.draw(case)
+  peer = peers.prepare(name, case, inputs)
+  return inputs, np.array(peer.to_numpy(peer.forward())), np.array(peer.to_numpy(peer.both()[0]))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_what_is_right_passes_the_check(case):
+  assert cases.check(case, *results(case)) is None
+
+
+@pytest.mark.parametrize("case", SMALL[:4], ids=lambda case: case.name)
+def test_what_is_wrong_does_not(case):
+  inputs, context, of_queries = results(case)
+  assert "context off by" in cases.check(case, inputs, 1.2 * context, of_queries)
+  assert "gradient off by" in cases.check(case, inputs, context, np.roll(of_queries, 1, axis=-1))
+  assert "context off by nan" in cases.check(case, inputs, np.nan * context, of_queries)
+
+
+def test_a_wrong_mask_is_noticed():
+  inputs, context, of_queries = results(Case("dot_product", 2, 7, 3, 5))
+  assert cases.check(SMALL[1], inputs, context, of_queries)
+
+
+def test_other_peers_agree():
+  for name in ("attention dense", "einsum", "jax.nn", "flax.linen", "flax.nnx"):
+    assert cases.check(SMALL[1], *results(SMALL[1], name)) is None
+
+
+def test_each_peer_is_measured_or_named_as_absent(monkeypatch):
+  monkeypatch.setattr(measuring, "SIDE", 8)
+  monkeypatch.setattr(measuring, "SHORTEST_SECONDS", 0)
+  records = measuring.measure(SMALL[3], ("attention", "einsum", "jax.nn"), repeats=3)
+  assert [(record["peer"], record.get("pass")) for record in records] == [
+    ("attention", "forward"),
+    ("einsum", "forward"),
+    ("attention", "forward + backward"),
+    ("einsum", "forward + backward"),
+    ("jax.nn", None),
+  ]
+  for record in records[:4]:
+    low, high = record["quartiles"]
+    assert 0 < low <= record["milliseconds"] <= high
+    assert record["compile_seconds"] > 0
+    assert record["temporary_mib"] >= 0
+  assert records[4]["absent"] == "has no additive attention"
+
+
+def test_what_is_not_installed_is_absent():
+  with pytest.raises(peers.Absent, match="not installed"):
+    peers._imported("no_such_package")
+
+
+def test_a_peer_that_is_wrong_is_not_timed(monkeypatch):
+  monkeypatch.setattr(measuring, "SIDE", 8)
+  monkeypatch.setitem(peers._JAX_PEERS, "einsum", lambda case: (lambda *arrays: 2 * arrays[2], False))
+  (record,) = measuring.measure(SMALL[0], ("einsum",), repeats=1)
+  assert record["absent"].startswith("wrong: context off by")
+
+
+def test_operations_are_counted():
+  # Two products of 2 * 3 * 7 * 7 * 5 multiplications and as many additions.
+  assert SMALL[0].operations(derivatives=False) == 4 * 2 * 3 * 49 * 5
+  assert SMALL[1].operations(derivatives=True) == 3.5 * 2 * 2 * 3 * 49 * 5
+
+
+def made_up(peer, which, milliseconds, length=512):
+  return {
+    "set": "length",
+    "case": f"dot {length}",
+    "score": "dot_product",
+    "length": length,
+    "peer": peer,
+    "pass": which,
+    "milliseconds": milliseconds,
+    "quartiles": [milliseconds - 0.5, milliseconds + 0.5],
+    "temporary_mib": None if peer == "torch" else 3.0,
+  }
+
+
+def test_a_row_has_the_ratio_of_ours_to_theirs():
+  records = [
+    made_up(peer, which, time)
+    for which, ours, theirs in (("forward", 2.0, 4.0), ("forward + backward", 3.0, 1.0))
+    for peer, time in (("attention", ours), ("torch", theirs))
+  ]
+  records.append({"case": "dot 512", "peer": "keras", "absent": "not installed"})
+  assert report.rows(records).splitlines() == [
+    "| dot 512 | attention | 2 (1.5 to 2.5) |  | 3 (2.5 to 3.5) |  | 3 / 3 |",
+    "| dot 512 | torch | 4 (3.5 to 4.5) | 0.50 | 1 (0.5 to 1.5) | 3.00 | not stated |",
+    "| dot 512 | keras | not installed |  |  |  |  |",
+  ]
+
+
+def test_two_pictures_are_drawn_of_several_lengths(tmp_path):
+  records = [
+    made_up(peer, which, length / 100, length)
+    for which in measuring.PASSES
+    for peer in ("attention", "torch")
+    for length in (512, 1024)
+  ]
+  paths = report.draw(tmp_path, records)
+  assert [path.name for path in paths] == ["time.png", "memory.png"]
+  assert all(path.stat().st_size > 10_000 for path in paths)
+  assert report.draw(tmp_path, records[:1]) == []
+
+
+def test_the_script_writes_what_it_found(tmp_path):
+  flags = "--sets=window", "--peers=attention", "--shorten=512", "--repeats=1", f"--output={tmp_path}"
+  finished = scripts.run("benchmark", *flags)
+  assert finished.code == 0, finished.errors
+  found = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
+  assert found["machine"]["cores"] >= 1
+  assert {record["length"] for record in found["records"]} == {64}
+  assert (tmp_path / "benchmark.md").read_text("utf-8").startswith("| case |")
+  assert "| attention |" in finished.output
+
+
+def test_a_set_that_there_is_not_is_told_in_one_line(tmp_path):
+  finished = scripts.run("benchmark", "--sets=widths", f"--output={tmp_path / 'new'}")
+  assert finished.code == 2
+  assert "--sets must be of dot_product, additive" in finished.errors
+  assert "got 'widths'" in finished.errors
+  assert not (tmp_path / "new").exists()
