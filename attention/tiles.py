@@ -55,9 +55,19 @@ def one_by_one() -> bool:
   return jax.default_backend() == "cpu"
 
 
-def over(function: Callable[[Any], Any], items: Any) -> Any:
-  """Returns the results of the function for each item, stacked."""
-  return jax.lax.map(function, items) if one_by_one() else jax.vmap(function)(items)
+def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
+  """Returns the results of the function for each item, stacked.
+
+  Args:
+    function: takes an item.
+    items: a pytree of arrays [count ...].
+    at_once: how many it is good to work on together.
+  """
+  if not one_by_one():
+    return jax.vmap(function)(items)
+  count = jax.tree.leaves(items)[0].shape[0]
+  together = max(size for size in range(1, max(1, min(count, at_once)) + 1) if count % size == 0)
+  return jax.lax.map(function, items, batch_size=together if together > 1 else None)
 
 
 @jax.custom_batching.custom_vmap
@@ -76,7 +86,12 @@ def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> t
 
 
 def over_leading(
-  function: Callable[[Arrays], Any], arrays: Arrays, axes: Axes, leading: tuple[int, ...], kept: int
+  function: Callable[[Arrays], Any],
+  arrays: Arrays,
+  axes: Axes,
+  leading: tuple[int, ...],
+  kept: int,
+  at_once: int = 1,
 ) -> Any:
   """Returns `function` of the arrays at each index of their leading axes but the last `kept`, stacked.
 
@@ -87,7 +102,8 @@ def over_leading(
     arrays: all of the same number of leading axes, but those whose axes are None.
     axes: the own axes of each.
     leading: the leading axes, of the sizes that the results have.
-    kept: how many of the last of them the function takes all at once.
+    kept: how many of the last of them the function takes whole.
+    at_once: at how many indices it is good to call the function together.
   """
 
   def varying(axis: int) -> list[bool]:
@@ -104,7 +120,10 @@ def over_leading(
     return array if own is None else array.reshape((size,) * varies + array.shape[count:])
 
   arrays = [rest(*each) for each in zip(axes, arrays, varies, strict=True)]
-  inner = functools.partial(over_leading, function, axes=axes, leading=leading[count:], kept=kept)
+  inner = functools.partial(
+    over_leading, function, axes=axes, leading=leading[count:], kept=kept, at_once=at_once
+  )
+  together = at_once if len(leading) - count == kept else 1
   if not any(varies):
     results = inner(arrays)
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
@@ -113,7 +132,8 @@ def over_leading(
     each = iter(moving)
     return inner([next(each) if moves else array for array, moves in zip(arrays, varies, strict=True)])
 
-  results = over(at_index, [array for array, moves in zip(arrays, varies, strict=True) if moves])
+  moving = [array for array, moves in zip(arrays, varies, strict=True) if moves]
+  results = over(at_index, moving, together)
   return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
 
 

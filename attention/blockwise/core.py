@@ -92,7 +92,7 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
 
   with jax.default_matmul_precision(plan.precision):
     found = [
-      over_leading(at_index, part([*arrays, *spoil], axes), axes, plan.leading, plan.kept)
+      over_leading(at_index, part([*arrays, *spoil], axes), axes, plan.leading, plan.kept, plan.at_once)
       for part in parts(plan.ring)
     ]
   return found[0] if plan.ring is None else finish(functools.reduce(Found.joined, found), spoil)
@@ -118,7 +118,7 @@ def _tangent(plan: Plan, primals, tangents):
     return over_query_blocks(plan, block, ("TD", "T"), _finite(plan, arrays, moving), axes)
 
   def of_part(part: Part, arrays: Arrays):
-    return over_leading(at_index, part(arrays, axes), axes, plan.leading, plan.kept)
+    return over_leading(at_index, part(arrays, axes), axes, plan.leading, plan.kept, plan.at_once)
 
   if plan.ring is not None:  # what comes from other devices is not kept either, but fetched again
     of_part = jax.checkpoint(of_part, static_argnums=0)

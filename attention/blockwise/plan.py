@@ -1,6 +1,7 @@
 """What is known of an attention before its numbers are: what it is made of, and how it is cut."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,10 @@ from attention.dense import Bias
 from attention.masks import Band, Mask, from_array
 from attention.shapes import HasAxes, axes_of, matmul_precision, names_its_axes, with_rank
 from attention.tiles import Arrays, Blocks, Windows, even_blocks
+
+
+# As many pairs make products large enough to run at full speed.
+PAIRS_AT_ONCE = 2**19
 
 
 class Operands(NamedTuple):
@@ -112,6 +117,11 @@ class Plan:
   def operands(self, arrays: Arrays) -> Operands:
     """Returns the operands that begin a list of arrays."""
     return jax.tree.unflatten(self.structure, arrays[: len(self.axes)])
+
+  @property
+  def at_once(self) -> int:
+    """At how many indices of the leading axes it is good to work together."""
+    return max(1, PAIRS_AT_ONCE // math.prod((*self.tile_leading, self.queries.size, self.keys.size)))
 
   @property
   def tile_leading(self) -> tuple[int, ...]:
