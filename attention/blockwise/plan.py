@@ -13,7 +13,6 @@ from attention.masks import Band, Mask, from_array
 from attention.shapes import HasAxes, axes_of, matmul_precision, names_its_axes, with_rank
 from attention.tiles import Arrays, Blocks, Windows, even_blocks
 
-
 # As many pairs make products large enough to run at full speed.
 PAIRS_AT_ONCE = 2**19
 
