@@ -27,11 +27,13 @@ from attention.tiles import any_at_all
 # How many rows a step takes; with more, a CPU runs out of registers.
 ROWS = 8
 
+# Up to so many terms, loops cost more than they gain.
+FEW_TERMS = 2**13
+
 # Gives r for each of some pairs of prepared queries and keys.
 Reciprocals = Callable[[list[tuple[jax.Array, jax.Array]]], list[jax.Array]]
 
 
-@jax.custom_jvp
 def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns score_vector . tanh(queries[t] + keys[s]), [... T S].
 
@@ -42,17 +44,35 @@ def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -
     keys: [... S A].
     score_vector: [... 1 A]. All have the same rank, and leading axes that broadcast.
   """
+  (T, A), S = queries.shape[-2:], keys.shape[-2]
+  leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
+  are_few = math.prod((*leading, T, S, A)) <= FEW_TERMS
+  if are_few or 1 in (T, S):  # with one query, as in a decoder, there is a single matrix of pairs and units
+    return _at_once(queries, keys, score_vector)
+  return _in_loops(queries, keys, score_vector)
+
+
+@recomputed
+def _at_once(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns the sums as they are written."""
+  tanh = jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :])
+  return jnp.einsum("...TSA,...XA->...TS", tanh, score_vector)
+
+
+@jax.custom_jvp
+def _in_loops(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns the sums without an array [T S A], in the forward pass too."""
   return jnp.sum(score_vector, axis=-1, keepdims=True) - 2 * _by_platform(_sum, queries, keys, score_vector)
 
 
-@functools.partial(sums_of_tanh.defjvp, symbolic_zeros=True)
+@functools.partial(_in_loops.defjvp, symbolic_zeros=True)
 def _tangent(primals, tangents):
   """d sums[t, s] = score_vector . (1 - tanh^2)(d queries[t] + d keys[s]) + d score_vector . tanh."""
   queries, keys, score_vector = primals
   d_queries, d_keys, d_vector = (
     None if isinstance(tangent, jax.custom_derivatives.SymbolicZero) else tangent for tangent in tangents
   )
-  sums = sums_of_tanh(*primals)
+  sums = _in_loops(*primals)
   d_sums = jnp.zeros_like(sums)
   if d_queries is not None:
     d_sums += jnp.swapaxes(_by_platform(_slopes, queries, keys, score_vector * d_queries), -1, -2)

@@ -6,6 +6,8 @@ import hypothesis
 import jax
 import pytest
 
+from attention import additive
+
 # A CPU pretends to be several devices, for what is spread over them; all else runs on the first.
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -30,3 +32,9 @@ def float64():
   """Runs a test with JAX's 64-bit types on; they are off for all others."""
   with jax.enable_x64(True):
     yield
+
+
+@pytest.fixture
+def additive_in_loops(monkeypatch):
+  """Runs a test with additive scores calculated as many are, though there are few."""
+  monkeypatch.setattr(additive, "FEW_TERMS", 0)

@@ -13,6 +13,7 @@ import pytest
 import reference
 
 import attention
+from attention import additive
 
 ENGINES = ("dense", "blockwise")
 # So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
@@ -147,15 +148,23 @@ def attend_fully(kind, inputs, **options):
   return attend(kind, inputs, return_weights=True, return_logsumexp=True, **options)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=["dropout_rate", "implementation"])
 def results(kind, inputs, mask=None, **options):
   """The same in small blocks, compiled once for all tests that have these shapes."""
+  return _results(kind, additive.FEW_TERMS, inputs, mask, **options)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames=["dropout_rate", "implementation"])
+def _results(kind, few_terms, inputs, mask, **options):
   return attend_fully(kind, inputs, mask=mask, block_sizes=BLOCK_SIZES, **options)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="implementation")
 def results_and_gradients(kind, inputs, of_loss, mask=None, implementation="auto"):
   """Returns the results and the gradients, as Inputs, of sum(of_loss * results)."""
+  return _results_and_gradients(kind, additive.FEW_TERMS, inputs, of_loss, mask, implementation)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5))
+def _results_and_gradients(kind, few_terms, inputs, of_loss, mask, implementation):
   score = SCORES[kind].score(**inputs.parameters)
 
   def run(score, queries, keys, values, bias):

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from contract import EPSILON, assert_close
 
+from attention import additive
 from attention.additive import sums_of_tanh
 
 # Sizes below, above and between the number of rows that a step of a loop takes.
-SIZES = [(2, 3, 5), (13, 11, 17), (1, 19, 8), (16, 1, 1)]
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
+SIZES = [(2, 3, 5), (13, 11, 17), (2, 19, 8), (16, 2, 1)]
 
 
 def draw(leading, T, S, A, scale=1.0):
@@ -95,6 +99,20 @@ def test_a_batch_of_vmap_may_hold_both_small_and_large_ones():
   assert_close(actual, desired, tolerance(A))
   assert_close(d_queries, np.sum(slopes, axis=-2), tolerance(A))
   assert_close(d_keys, np.sum(slopes, axis=-3), tolerance(A))
+
+
+@pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
+def test_few_sums_and_those_of_one_query_are_calculated_as_they_are_written(size, monkeypatch):
+  monkeypatch.setattr(additive, "FEW_TERMS", 2**13)
+  monkeypatch.setattr(additive, "_in_loops", None)
+  inputs = draw((2,), *size)
+  desired, slopes, tanh = exact(*inputs)
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), *inputs)
+  d_queries, d_keys, d_vector = pull(jnp.ones_like(actual))
+  assert_close(actual, desired, tolerance(max(size)))
+  assert_close(d_queries, np.sum(slopes, axis=-2), tolerance(max(size)))
+  assert_close(d_keys, np.sum(slopes, axis=-3), tolerance(max(size)))
+  assert_close(d_vector[..., 0, :], np.sum(tanh, axis=(-3, -2)), tolerance(max(size)))
 
 
 def test_no_array_of_all_three_axes_is_made():

@@ -34,6 +34,9 @@ from contract import (
 
 import attention
 
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
 T, S = DIMS["TS"]
 ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 

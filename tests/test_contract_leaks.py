@@ -26,6 +26,9 @@ from contract import (
 
 from attention import masks
 
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
 B, T, S = DIMS["BTS"]
 
 CORRUPTIONS = {"nan": np.nan, "infinity": np.inf, "minus_infinity": -np.inf}

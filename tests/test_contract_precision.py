@@ -26,6 +26,9 @@ from contract import (
 import attention
 
 # Half a unit in the last place, relative: what rounding a float32 result costs.
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
 HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
 
 
