@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from attention.blockwise import blockwise
 from attention.dense import Bias
 from attention.functional import Result
-from attention.inputs import check_inputs, check_options, to_compute_with
+from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision
@@ -65,9 +65,11 @@ def ring_attention(
   >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
   (8, 2)
   """
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   dtype = check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, "blockwise", block_sizes)
-  mask = None if mask is None else as_mask(mask)
+  mask = None if mask is None else with_arrays(as_mask(mask))
+  bias = with_arrays(bias)
   _check_no_pairs("mask", mask)
   _check_no_pairs("bias", bias)
   with jax.default_matmul_precision(matmul_precision()):
@@ -91,7 +93,8 @@ def _check_no_pairs(name: str, rule: Any) -> None:
   is_array = not isinstance(rule, HasAxes)
   arrays, axes = ([rule], ["TS"]) if is_array else (jax.tree.leaves(rule), axes_of(rule))
   for array, own in zip(arrays, axes, strict=True):
-    if own == "TS" and min((1, 1, *jnp.shape(array))[-2:]) > 1:
+    sizes = dict(zip(reversed(own or ""), reversed(jnp.shape(array)), strict=False))
+    if sizes.get("T", 1) > 1 and sizes.get("S", 1) > 1:
       raise ValueError(
         f"{name} must not be an array [... T S] in ring_attention, since each device has but its own part "
         f"of the keys, got shape {jnp.shape(array)}; give it as a mask of positions or a function of them"

@@ -48,7 +48,12 @@ def features_of(score: Score, queries: jax.Array, keys: jax.Array, values: jax.A
 
 def finite(tree: Any) -> Any:
   """Returns a pytree of arrays with zeros in the place of NaN and infinity."""
-  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, 0), tree)
+
+  def clean(array):
+    is_floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return jnp.where(jnp.isfinite(array), array, 0) if is_floating else array
+
+  return jax.tree.map(clean, tree)
 
 
 def nan_where(condition: jax.Array, dtype: jnp.dtype) -> jax.Array:

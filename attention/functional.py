@@ -4,10 +4,11 @@ import math
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from attention.blockwise import blockwise
 from attention.dense import Bias, dense
-from attention.inputs import check_inputs, check_options, to_compute_with
+from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 from attention.shapes import broadcast_leading, matmul_precision
@@ -61,6 +62,7 @@ def attend(
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S; or
       "auto", the best choice for the inputs.
     block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast.
+      Another implementation has no tiles, and no use for them.
 
   Returns:
     The context [... T D]; or a tuple of the context, then, if asked for, the weights [... T S] (before
@@ -74,13 +76,14 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
+  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   dtype = check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, implementation, block_sizes)
   score, queries, keys, values = to_compute_with(score, queries, keys, values)
   with jax.default_matmul_precision(matmul_precision()):
     options: dict[str, Any] = {
-      "mask": None if mask is None else as_mask(mask),
-      "bias": bias,
+      "mask": None if mask is None else with_arrays(as_mask(mask)),
+      "bias": with_arrays(bias),
       "dropout_rate": float(dropout_rate),
       "dropout_rng": dropout_rng,
     }

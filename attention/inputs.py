@@ -1,14 +1,16 @@
 """What attention functions are given: checked, and made ready to compute with."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention.scores import Score
-from attention.shapes import broadcast_leading, check_rank, compute_dtype, with_rank
+from attention.shapes import HasAxes, axes_of, broadcast_leading, check_rank, compute_dtype, with_rank
 
+T = TypeVar("T")
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 
@@ -20,7 +22,6 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
   """
   if not isinstance(score, Score):
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
@@ -59,29 +60,47 @@ def to_compute_with(
   score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array
 ) -> tuple[Score, jax.Array, jax.Array, jax.Array]:
   """Returns arrays of the dtype to compute in, also for the score, and queries and keys of one rank."""
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   dtype = compute_dtype(queries.dtype)
   queries, keys, values = (array.astype(dtype) for array in (queries, keys, values))
   rank = max(queries.ndim, keys.ndim)
   return _with_dtype(with_arrays(score), dtype), with_rank(queries, rank), with_rank(keys, rank), values
 
 
-def with_arrays(score: Score) -> Score:
-  """Returns the score with arrays for those of its fields that are lists of numbers."""
-  fields = {name: getattr(score, name) for name in score.axes}
-  lists = {name: np.asarray(field) for name, field in fields.items() if isinstance(field, (list, tuple))}
-  return dataclasses.replace(score, **lists) if lists else score  # type: ignore[type-var]
+def with_arrays(tree: T) -> T:
+  """Returns a score, mask or bias with arrays for those of its named fields that are lists of numbers.
+
+  Raises:
+    ValueError: if it names axes of a field that it does not have, or more than an array has, or is not
+      registered as a pytree.
+  """
+  if not isinstance(tree, HasAxes):
+    return tree
+  for name in tree.axes:
+    if not hasattr(tree, name):
+      raise ValueError(f"{type(tree).__name__}.axes must name its fields, got {name!r}")
+  if any(leaf is tree for leaf in jax.tree.leaves(tree)):
+    raise ValueError(
+      f"{type(tree).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
+      "above its @dataclasses.dataclass(frozen=True)"
+    )
+  changed: dict[str, Any] = {}
+  if not dataclasses.is_dataclass(tree):
+    return tree
+  for field in dataclasses.fields(tree):
+    held = getattr(tree, field.name)
+    if isinstance(held, HasAxes):
+      changed[field.name] = with_arrays(held)
+    elif isinstance(held, (list, tuple)) and field.name in tree.axes:
+      changed[field.name] = np.asarray(held)
+  tree = dataclasses.replace(tree, **changed) if changed else tree
+  axes_of(tree)
+  return tree
 
 
 def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
   """Returns the score with its floating parameters in the given dtype."""
 
   def convert(leaf):
-    if isinstance(leaf, Score):
-      raise ValueError(
-        f"{type(leaf).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
-        "above its @dataclasses.dataclass(frozen=True)"
-      )
     is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     return jnp.asarray(leaf, dtype) if is_floating else leaf
 

@@ -142,12 +142,12 @@ class SlidingWindow(Mask):
   def tile(self, t, s):
     before, after = _per_pair(self.before), _per_pair(self.after)
     distance, before, after = _same_rank(s - t, before, after)
-    return (distance >= -before) & (distance <= after)
+    return (-distance <= before) & (distance <= after)  # the bounds are not negated: that may overflow
 
   def outline(self, t, s):
     nearest, farthest = _distances(t, s)
     before, after = jnp.asarray(self.before), jnp.asarray(self.after)
-    return Outline((farthest >= -before) & (nearest <= after), (nearest >= -before) & (farthest <= after))
+    return Outline((-farthest <= before) & (nearest <= after), (-nearest <= before) & (farthest <= after))
 
   def band(self):
     return Band(_known(self.before), _known(self.after))
@@ -419,12 +419,16 @@ def _integers(name: str, value):
     held = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
     if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
       raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
-  return value
+  if isinstance(value, np.integer):
+    return int(value)
+  # Differences of unsigned or short integers would wrap around.
+  is_wide = not hasattr(value, "dtype") or value.dtype in (jnp.int32, jnp.int64)
+  return value if is_wide else value.astype(jnp.int32)
 
 
 def _known(bound: int | Array) -> int | None:
   """Returns a bound that is a plain number, None for an array."""
-  return int(bound) if isinstance(bound, (int, np.integer)) else None
+  return bound if isinstance(bound, int) else None
 
 
 def _distances(t: jax.Array, s: jax.Array) -> tuple[jax.Array, jax.Array]:

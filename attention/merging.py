@@ -28,7 +28,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     attend to nothing at all.
 
   Raises:
-    ValueError: if there is no partial, or one's context and logsumexp do not fit.
+    ValueError: if there is no partial, one's context and logsumexp do not fit, or the dtypes differ.
 
   >>> context, logsumexp = merge([(jnp.ones((1, 2)), jnp.zeros(1)), (jnp.zeros((1, 2)), jnp.zeros(1))])
   >>> context.tolist(), logsumexp.round(3).tolist()
@@ -46,6 +46,9 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
         f"got shapes {context.shape} and {logsumexp.shape}"
       )
   dtype = contexts[0].dtype
+  if any(context.dtype != dtype for context in contexts):
+    got = ", ".join(str(context.dtype) for context in contexts)
+    raise ValueError(f"the contexts of all partials must have one dtype, got {got}")
   rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps), 1)
   compute = compute_dtype(dtype)
   stacked = jnp.stack(jnp.broadcast_arrays(*(with_rank(one, rank) for one in logsumexps))).astype(compute)
@@ -56,10 +59,11 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   is_empty = total == 0
   safe_total = jnp.where(is_empty, 1, total)
   merged = jnp.zeros((), compute)
-  for share, context in zip(shares, contexts, strict=True):
+  for share, one, context in zip(shares, stacked, contexts, strict=True):
     share = share[..., None]
     context = with_rank(context, rank + 1).astype(compute)
-    counted = jnp.where(share == 0, 0, context)  # a share of 0 must not meet a NaN, nor its gradient
+    # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
+    counted = jnp.where(one[..., None] == -jnp.inf, 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
   logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
   return (merged / safe_total[..., None]).astype(dtype), logsumexp

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention import masks
 from attention.dense import Bias
 from attention.functional import Result, attend
 from attention.inputs import with_arrays
@@ -292,6 +293,10 @@ class _GroupedMask(Mask):
 
 def _grouped_mask(mask: Mask, heads: _Heads) -> Mask:
   """Returns a mask for [... N T S] as one for [... K G T S]."""
+  if isinstance(mask, (masks.Both, masks.Either)):
+    return type(mask)(_grouped_mask(mask.first, heads), _grouped_mask(mask.second, heads))
+  if isinstance(mask, masks.Not):
+    return masks.Not(_grouped_mask(mask.mask, heads))
   return (
     heads.split_leaves("mask", mask) if names_its_axes(mask) else _GroupedMask(*jax.tree.flatten(mask), heads)
   )

@@ -107,6 +107,7 @@ class ALiBi(Bias):
 
   def __call__(self, t, s):
     slopes = jnp.asarray(self.slopes)[..., None, None]
+    slopes = slopes.astype(compute_dtype(slopes.dtype))  # a distance is not one of half precision
     distance = jnp.abs(t - s).astype(slopes.dtype)
     return -slopes * with_rank(distance, slopes.ndim)
 
@@ -114,12 +115,24 @@ class ALiBi(Bias):
 def alibi_slopes(num_heads: int) -> jax.Array:
   """Returns the slopes of ALiBi, a geometric series that ends with 2^-8, [N].
 
-  Source: Press et al. 2022, arXiv:2108.12409, section 3.
+  If N is no power of two, the series is that of the power of two below it, and the other slopes are every
+  second one of the series twice as long.
+
+  Source: Press et al. 2022, arXiv:2108.12409, section 3, and the authors' code.
+
+  Raises:
+    ValueError: if there is no head.
 
   >>> alibi_slopes(4).tolist()
   [0.25, 0.0625, 0.015625, 0.00390625]
+  >>> alibi_slopes(3).tolist()
+  [0.0625, 0.00390625, 0.25]
   """
-  return jnp.asarray(2.0 ** (-8 * np.arange(1, num_heads + 1) / num_heads), jnp.float32)
+  if num_heads < 1:
+    raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+  power = 2 ** int(math.log2(num_heads))
+  series, longer = (2.0 ** (-8 * np.arange(1, count + 1) / count) for count in (power, 2 * power))
+  return jnp.asarray(np.concatenate([series, longer[::2]])[:num_heads], jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -133,8 +146,8 @@ class RelativePositions(Bias):
   Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
 
   Attributes:
-    table: the terms, [... R], a row of R buckets for each head.
-    max_distance: from here on all distances are alike.
+    table: the terms, [... R], a row of R buckets for each head; R is at least 4, or 2 if not bidirectional.
+    max_distance: from here on all distances are alike; more than have buckets of their own.
     bidirectional: whether keys ahead of the query have buckets of their own; else they share that of 0.
   """
 
@@ -155,7 +168,18 @@ class RelativePositions(Bias):
 
 
 def relative_bucket(distances: jax.Array, count: int, max_distance: int, bidirectional: bool) -> jax.Array:
-  """Returns the bucket of each distance s - t, integers in [0, count)."""
+  """Returns the bucket of each distance s - t, integers in [0, count).
+
+  Raises:
+    ValueError: if there are too few buckets, or the largest distance is too small.
+  """
+  least = 4 if bidirectional else 2
+  if count < least:
+    raise ValueError(f"relative positions need at least {least} buckets, got {count}")
+  if max_distance <= count // least:
+    raise ValueError(
+      f"max_distance must be more than {count // least} with {count} buckets, got {max_distance}"
+    )
   ahead = jnp.zeros_like(distances)
   if bidirectional:
     count //= 2

@@ -286,11 +286,18 @@ class SoftCapped(Score):
   Attributes:
     score: any score.
     cap: a positive number, or numbers [...] that broadcast (one for each head).
+
+  Raises:
+    ValueError: if the cap is a plain number that is not positive.
   """
 
   axes = {"cap": ""}
   score: Score
   cap: jax.Array | float
+
+  def __post_init__(self):
+    if isinstance(self.cap, (int, float)) and not self.cap > 0:
+      raise ValueError(f"cap must be positive, got {self.cap}")
 
   def query_features(self, queries):
     return self.score.query_features(queries)

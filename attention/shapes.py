@@ -22,8 +22,19 @@ class HasAxes:
 
 
 def axes_of(tree: Any) -> list[str | None]:
-  """Returns the own axes of each leaf of a pytree of HasAxes, None where they are not named."""
-  return [_axes_at(tree, path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+  """Returns the own axes of each leaf of a pytree of HasAxes, None where they are not named.
+
+  Raises:
+    ValueError: if an array has fewer axes than are named.
+  """
+  found = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    own = _axes_at(tree, path)
+    if own is not None and np.ndim(leaf) < len(own):
+      where = type(tree).__name__ + jax.tree_util.keystr(path)
+      raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
+    found.append(own)
+  return found
 
 
 def names_its_axes(tree: Any) -> bool:
@@ -35,14 +46,21 @@ def names_its_axes(tree: Any) -> bool:
 
 
 def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
-  """Returns the axes of the leaf that a path of keys leads to."""
-  if not path:
-    return None
-  name = getattr(path[0], "name", "")
-  child = getattr(node, name, None)
-  if isinstance(child, HasAxes):
-    return _axes_at(child, path[1:])
-  return node.axes.get(name) if isinstance(node, HasAxes) else None
+  """Returns the axes of the leaf that a path of keys leads to, as the last HasAxes on the way names them."""
+  own = None
+  for key in path:
+    name = getattr(key, "name", "")
+    if isinstance(node, HasAxes):
+      own = node.axes.get(name)
+    if name:
+      node = getattr(node, name, None)
+    elif isinstance(node, (list, tuple)):
+      node = node[key.idx]
+    elif isinstance(node, dict):
+      node = node[key.key]
+    else:
+      node = None
+  return own
 
 
 def with_rank(array: jax.Array, rank: int) -> jax.Array:
@@ -79,11 +97,11 @@ def varying_like(tree: Any, arrays: Any) -> Any:
 
   Inside `jax.shard_map` a loop's first value must be declared so; elsewhere this does nothing.
   """
-  names = frozenset().union(*(_varying(array) for array in jax.tree.leaves(arrays)))
-  return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, tuple(names - _varying(leaf)), to="varying"), tree)
+  names = frozenset().union(*(varying(array) for array in jax.tree.leaves(arrays)))
+  return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, tuple(names - varying(leaf)), to="varying"), tree)
 
 
-def _varying(array: jax.Array) -> frozenset[str]:
+def varying(array: jax.Array) -> frozenset[str]:
   """Returns the axes of a device mesh along which an array differs."""
   aval: Any = jax.typeof(array)
   return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma  # before JAX 0.10

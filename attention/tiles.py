@@ -63,10 +63,10 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
     items: a pytree of arrays [count ...].
     at_once: how many it is good to work on together.
   """
-  if not one_by_one():
-    return jax.vmap(function)(items)
   count = jax.tree.leaves(items)[0].shape[0]
   together = max(size for size in range(1, max(1, min(count, at_once)) + 1) if count % size == 0)
+  if together == count and not one_by_one():
+    return jax.vmap(function)(items)
   return jax.lax.map(function, items, batch_size=together if together > 1 else None)
 
 

@@ -90,6 +90,7 @@ def _run(script, flags, folder, cache):
     os.close(stream)
   sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (multiprocessing has closed it)
   os.chdir(ROOT)
+  os.environ.pop("XLA_FLAGS", None)  # those of the tests; a script is compiled as for a person
   if cache is not None:
     import jax
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 from contract import (
   BLOCK_SIZES,
   DIMS,
@@ -20,6 +21,7 @@ from contract import (
   assert_trees_close,
   draw,
   draw_loss,
+  engines,
   expected,
   expected_gradients,
   kinds,
@@ -27,9 +29,11 @@ from contract import (
 )
 
 import attention
-from attention import masks, tiles
+from attention import masks, positions, tiles
+from attention.blockwise import plan as plan_module
 from attention.blockwise import walk
-from attention.blockwise.plan import plan_for
+from attention.blockwise.plan import Operands, plan_for
+from attention.shapes import same_rank
 
 B, T, S = DIMS["BTS"]
 
@@ -93,6 +97,27 @@ def test_temporary_memory_grows_with_the_length(kind):
     compiled(kind, length, None, "gradient").memory_analysis().temp_size_in_bytes for length in (2048, 8192)
   )
   assert long < 4.5 * short
+
+
+@kinds
+def test_nor_where_tiles_are_worked_on_together(kind, monkeypatch):
+  # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
+  for module in (tiles, walk, plan_module):
+    monkeypatch.setattr(module, "one_by_one", lambda: False)
+  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
+  monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
+  parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
+  vectors = np.ones((2, 3, 512, 4), np.float32)
+
+  def loss(parameters, *vectors):
+    score = SCORES[kind].score(**parameters)
+    return jnp.sum(attention.attend(score, *vectors, implementation="blockwise") ** 2)
+
+  program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(parameters, vectors, vectors, vectors).compile()
+  # A score of few terms, or that does not see to it itself, has the width 4 in its tiles.
+  assert largest_array(program) <= max(
+    vectors.size, 2**12 * (4 if kind in ("user_defined", "additive") else 1)
+  )
 
 
 MASKS = {
@@ -245,12 +270,29 @@ def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
 
 def test_keys_beyond_a_window_are_not_visited():
   def visited(length, mask):
-    plan = plan_for((length, length), mask, (16, 16), None, 0.0)
-    return plan.queries.count * plan.keys.count
+    features = jnp.ones((length, 2))
+    operands = Operands(
+      score=attention.ScaledDotProduct(),
+      query_features=features,
+      key_features=features,
+      values=features,
+      mask=mask,
+      query_positions=jnp.arange(length),
+      key_positions=jnp.arange(length),
+    )
+    plan = plan_for((length, length), operands, block_sizes, None, 0.0)
+    return plan.queries.count * plan.keys.count * plan.keys.size / length
 
-  assert visited(512, masks.causal()) == 4 * visited(256, masks.causal())
+  block_sizes = 16, 16
+  assert visited(512, masks.causal()) == 2 * visited(256, masks.causal())
   window = masks.causal() & masks.sliding_window(15, 15)
-  assert visited(512, window) == 2 * visited(256, window)
+  assert visited(512, window) == visited(256, window)
+  block_sizes = None
+  for width in (128, 512, 2048, 8192):
+    window = masks.causal() & masks.sliding_window(width - 1, 0)
+    # Of the keys that a query visits, at least a fifth are in its window.
+    blocks = visited(65536, window) * 65536 / len(range(0, 65536, max(128, width // 2)))
+    assert blocks <= 5 * max(width, 128) and visited(65536, window) < visited(65536, masks.causal())
 
 
 @jax.tree_util.register_dataclass
@@ -339,7 +381,7 @@ def test_lengths_and_segments_are_not_compiled_in():
 @kinds
 def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
   # As on a GPU.
-  for module in (tiles, walk):
+  for module in (tiles, walk, plan_module):
     monkeypatch.setattr(module, "one_by_one", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
   allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)
@@ -400,6 +442,163 @@ def test_a_bias_function_may_differ_from_head_to_head_and_is_trained():
   ]
   assert np.all(np.abs(gradients[0]) > 1e-3)
   assert_close(*gradients, 8 * FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedByHead(attention.Score):
+  """A score whose heads differ by what is no array of it."""
+
+  def tile(self, query_features, key_features):
+    scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+    factors = jnp.linspace(0.1, 0.7, DIMS.N, dtype=scores.dtype)[:, None, None]
+    return jnp.multiply(*same_rank(scores, factors))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedMask(masks.Mask):
+  """Heads that see one key less from one to the next."""
+
+  def tile(self, t, s):
+    return s[None] < S - np.arange(DIMS.N)[:, None, None] % 3
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedBias(positions.Bias):
+  """A bias whose heads differ by what is no array of it."""
+
+  def __call__(self, t, s):
+    return np.arange(DIMS.N, dtype=np.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+
+
+@pytest.mark.parametrize("block_sizes", [BLOCK_SIZES, None])
+@pytest.mark.parametrize(
+  "rules",
+  [
+    {"score": FixedByHead()},
+    {"mask": FixedMask()},
+    {"bias": FixedBias()},
+    {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
+    {"bias": positions.ALiBi([0.1 * n for n in range(DIMS.N)])},
+  ],
+  ids=["score", "mask", "bias", "function", "list"],
+)
+def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block_sizes):
+  vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+  arguments = {"score": attention.ScaledDotProduct(), **rules}
+  score = arguments.pop("score")
+
+  def run(engine):
+    return attention.attend(score, *vectors, **arguments, implementation=engine, block_sizes=block_sizes)
+
+  assert_close(run("blockwise"), run("dense"), FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Flagged(attention.Score):
+  """A score with features that are no numbers."""
+
+  def key_features(self, keys):
+    return {"keys": keys, "flag": keys[..., :1] > 0}
+
+  def tile(self, query_features, key_features):
+    scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features["keys"])
+    return jnp.where(jnp.swapaxes(~key_features["flag"], -1, -2), scores, 0)
+
+
+@engines
+def test_features_may_be_flags(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  actual = attention.attend(
+    Flagged(), queries, keys, values, implementation=implementation, block_sizes=(2, 2)
+  )
+  scores = np.where(keys[:, 0] > 0, 0, queries @ keys.T)
+  weights = np.exp(scores) / np.sum(np.exp(scores), axis=-1, keepdims=True)
+  assert_close(actual, weights @ values, FLOAT32)
+
+
+@engines
+def test_the_least_number_is_a_bias_like_any_other(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  bias = np.full((T, S), np.finfo(np.float32).min, np.float32)
+  actual = attention.scaled_dot_product_attention(
+    queries, keys, values, bias=bias, implementation=implementation, block_sizes=BLOCK_SIZES
+  )
+  assert_close(actual, np.broadcast_to(np.mean(values, axis=0), actual.shape), FLOAT32)
+
+
+@engines
+def test_masked_values_that_are_huge_spoil_no_second_derivative(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+
+  def second(values):
+    def loss(queries):
+      context = attention.scaled_dot_product_attention(
+        queries,
+        keys,
+        values,
+        mask=masks.prefix(S - 1),
+        implementation=implementation,
+        block_sizes=BLOCK_SIZES,
+      )
+      return 1e6 * jnp.sum(context**2)
+
+    return jax.jit(jax.grad(lambda queries: jnp.sum(jax.grad(loss)(queries) ** 2)))(queries)
+
+  huge = values.copy()
+  huge[-1] = 3e38
+  np.testing.assert_array_equal(second(huge), second(values))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class All(masks.Mask):
+  """A mask that holds several."""
+
+  parts: tuple[masks.Mask, ...]
+
+  def tile(self, t, s):
+    return self.parts[0].tile(t, s) & self.parts[1].tile(t, s)
+
+
+@engines
+def test_masks_and_scores_within_others_are_cut_too(implementation):
+  queries, keys, values = draw("additive", "BTH", "BSH", "BSD")[:3]
+  ids = np.arange(S) // 2
+  mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
+  vector = [0.1] * DIMS.H
+  actual = attention.attend(
+    attention.SoftCapped(attention.Additive(vector), 5.0),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+
+  def capped(query, key):
+    return 5 * np.tanh(np.sum(0.1 * np.tanh(query + key)) / 5)
+
+  allowed = np.tri(T, S, 2, dtype=bool) & (ids[:T, None] == ids)
+  assert_close(actual, reference.attend(capped, queries, keys, values, mask=allowed).context, FLOAT32)
+
+
+class NoTree(masks.Mask):
+  def tile(self, t, s):
+    return s <= t
+
+
+@engines
+def test_a_mask_that_is_no_pytree_is_told(implementation):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match="NoTree must be registered as a pytree"):
+    attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=NoTree(), implementation=implementation
+    )
 
 
 @pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2)])

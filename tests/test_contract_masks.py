@@ -356,6 +356,15 @@ def test_a_bias_of_minus_infinity_masks(kind, implementation):
   np.testing.assert_array_equal(actual[1] == 0, ~allowed)
 
 
+def test_bounds_may_be_unsigned_or_short():
+  desired = masks.sliding_window(1, 0).array(3, 3)
+  for kind in (np.uint8, np.int8, np.uint32):
+    np.testing.assert_array_equal(masks.sliding_window(kind(1), kind(0)).array(3, 3), desired)
+    bounds = np.array([1], kind), np.array([0], kind)
+    np.testing.assert_array_equal(masks.sliding_window(*bounds).array(3, 3)[0], desired)
+  assert not np.any(masks.sliding_window(-(2**31), 2**31 - 1).array(3, 3))
+
+
 def test_the_greatest_bounds_are_no_bounds():
   greatest = np.iinfo(np.int32).max
   np.testing.assert_array_equal(masks.causal(greatest).array(3, 5), np.ones((3, 5)))

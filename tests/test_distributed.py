@@ -93,7 +93,17 @@ RULES = {
     (SPREAD, SPREAD),
     lambda target, source: {"mask": masks.causal(9) & masks.segments(target, source)},
   ),
-  "array": ((PADDING,), (PartitionSpec(None, None, None, "ring"),), lambda array: {"mask": array}),
+  "array_of_keys": ((PADDING,), (PartitionSpec(None, None, None, "ring"),), lambda array: {"mask": array}),
+  "array_of_queries": (
+    (np.random.default_rng(5).normal(size=(B, 1, DEVICES * T, 1)).astype(np.float32),),
+    (SPREAD,),
+    lambda array: {"bias": jnp.where(array < 0, -jnp.inf, array), "mask": array < 1},
+  ),
+  "function": (
+    (),
+    (),
+    lambda: {"bias": lambda t, s: 0.1 * jnp.maximum(t - s, 0).astype(jnp.float32)},
+  ),
   "bias_function": (
     (SLOPES,),
     (SAME,),
@@ -216,10 +226,25 @@ def test_derivatives_keep_no_part_of_another_device():
       )(vectors)
       return jnp.sum(context**2)
 
-    return jax.jit(jax.grad(loss)).lower(vectors).compile().memory_analysis().temp_size_in_bytes / devices
+    return jax.jit(jax.grad(loss)).lower(vectors).compile().memory_analysis().temp_size_in_bytes
 
-  # The same part of the sequence on each device, whose number is doubled.
+  # The same part of the sequence on each device (the figure is one device's), whose number is doubled.
   assert gradient_memory(6, 512) < 1.3 * gradient_memory(3, 512)
+
+
+def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
+  inputs, table = inputs_for("scaled_dot_product"), np.linspace(0, 1, 64, dtype=np.float32)
+
+  def bias(table):
+    return {"bias": lambda t, s: table[t - s + 32]}
+
+  def varying(table):
+    return bias(jax.lax.pcast(table, "ring", to="varying"))
+
+  actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), varying))(inputs)
+  assert_trees_close(actual, whole("scaled_dot_product", inputs, **bias(table)), FLOAT32)
+  with pytest.raises(ValueError, match="a bias function must close over arrays that differ"):
+    jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
 
 
 @pytest.mark.parametrize("name", ["mask", "bias"])

@@ -56,6 +56,13 @@ def test_attention_in_parts_is_attention_to_all_forward_and_backward(kind, imple
     assert_close(actual, one, 16 * FLOAT32)
 
 
+def test_what_is_not_finite_is_left_out_only_where_it_is_masked():
+  spoiled, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-200.0])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  assert np.isnan(spoiled[0, 0])
+  kept, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-jnp.inf])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  assert kept[0, 0] == 1
+
+
 def test_hand_values():
   contexts = jnp.array([[2.0]]), jnp.array([[8.0]])
   context, logsumexp = merge([(contexts[0], jnp.log(jnp.array([3.0]))), (contexts[1], jnp.array([0.0]))])
@@ -105,6 +112,10 @@ def test_a_sink_takes_its_share_of_each_head():
   [
     ([], "partials must hold at least one"),
     ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got shapes \(2, 3\) and \(3,\)"),
+    (
+      [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
+      "must have one dtype, got float32, bfloat16",
+    ),
     ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
   ],
 )

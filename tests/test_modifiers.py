@@ -54,6 +54,63 @@ def test_a_soft_cap_on_any_score_is_its_formula_and_is_trained(implementation):
   assert_close(actual, reference.gradient(loss, caps), 8 * FLOAT32)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_distances_are_not_rounded_to_half_precision(dtype):
+  bias = positions.ALiBi(jnp.asarray(0.5, dtype))(jnp.array([[70001]]), jnp.array([[0, 69000]]))
+  np.testing.assert_array_equal(bias, [[-35000.5, -500.5]])
+
+
+@pytest.mark.parametrize("cap", [0, -1.0, float("nan")])
+def test_a_cap_is_positive(cap):
+  with pytest.raises(ValueError, match="cap must be positive, got"):
+    attention.SoftCapped(attention.ScaledDotProduct(), cap)
+
+
+@pytest.mark.parametrize(
+  ("count", "max_distance", "bidirectional", "words"),
+  [
+    (3, 128, True, "at least 4 buckets, got 3"),
+    (1, 128, False, "at least 2 buckets, got 1"),
+    (32, 8, True, "max_distance must be more than 8 with 32 buckets, got 8"),
+  ],
+)
+def test_relative_positions_need_buckets(count, max_distance, bidirectional, words):
+  bias = positions.RelativePositions(jnp.zeros(count), max_distance, bidirectional)
+  vectors = jnp.ones((T, H))
+  with pytest.raises(ValueError, match=words):
+    attention.scaled_dot_product_attention(vectors, vectors, vectors, bias=bias)
+
+
+def test_the_slopes_of_alibi_are_the_papers():
+  # Worked out by hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second one of 2^-1, 2^-2, ... 2^-8.
+  np.testing.assert_array_equal(positions.alibi_slopes(6), 2.0 ** -np.array([2, 4, 6, 8, 1, 3], np.float32))
+  with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+    positions.alibi_slopes(0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Misnamed(attention.Score):
+  """A score whose axes are not those of its fields."""
+
+  axes = {"scales": ""}
+  scale: jax.Array
+
+
+@engines
+def test_axes_that_are_not_there_are_told(implementation):
+  inputs = draw("additive")
+  with pytest.raises(ValueError, match=r"Misnamed.axes must name its fields, got 'scales'"):
+    attend(Misnamed(jnp.ones(())), inputs, implementation)
+
+
+def test_an_array_with_fewer_axes_than_are_named_is_told():
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
+  bias = positions.RelativePositions(jnp.float32(1.0))
+  with pytest.raises(ValueError, match=r"RelativePositions.table must have axes \[... R\], got shape \(\)"):
+    attend(attention.ScaledDotProduct(), inputs, "blockwise", bias=bias)
+
+
 def test_the_axes_of_a_score_within_a_score_are_known():
   score = attention.SoftCapped(attention.Additive(jnp.ones((N, H))), 5.0)
   assert axes_of(score) == ["A", ""]

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from attention import dropout
 from attention.blockwise.core import attention_core
 from attention.blockwise.not_finite import attend_to_bad
-from attention.blockwise.plan import Operands, bias_operand, mask_operand, plan_for
+from attention.blockwise.plan import Operands, bias_operand, function_operand, mask_operand, plan_for
 from attention.dense import Attended, Bias, dense, scores_and_allowed
 from attention.finite import features_of, nan_where
 from attention.masks import Mask
@@ -50,6 +50,8 @@ def blockwise(
 ) -> Attended:
   """Returns what `dense` returns, without the weights.
 
+  Weighted sums are divided by their total at the end, so values near the largest number may overflow.
+
   Args:
     score: how well a key fits a query.
     queries: [... T H], float32 or float64, as are keys and values.
@@ -65,26 +67,32 @@ def blockwise(
   features = features_of(score, queries, keys, values)
   pairs = jax.eval_shape(lambda: scores_and_allowed(score, features, mask, bias))[0].shape
   T, S = pairs[-2:]
-  if 0 in (*pairs, values.shape[-1]):
+  if 0 in pairs or (values.shape[-1] == 0 and ring is None):
     attended = dense(
       score, queries, keys, values, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_rng=dropout_rng
     )
     return attended._replace(weights=None)
-  plan = plan_for(pairs, mask, block_sizes, ring, dropout_rate)
   devices, device = (1, 0) if ring is None else (jax.lax.axis_size(ring), jax.lax.axis_index(ring))
-  rules = Operands(
-    mask=mask_operand(mask, S, plan.keys),
-    bias=bias_operand(bias, plan.queries, plan.keys),
+  operands = Operands(
+    score=score,
+    query_features=features.queries,
+    key_features=features.keys,
+    values=values,
+    mask=mask,
+    bias=bias_operand(bias),
     query_positions=device * T + jnp.arange(T),
     key_positions=device * S + jnp.arange(S),
   )
-  spoil = [nan_where(bad, values.dtype) for bad in attend_to_bad(plan, rules, features)]
-  operands = rules._replace(
-    score=score, query_features=features.queries, key_features=features.keys, values=values
+  plan = plan_for(pairs, operands, block_sizes, ring, dropout_rate)
+  operands = operands._replace(
+    mask=mask_operand(mask, S, plan.keys),
+    bias=function_operand(operands.bias, plan.queries, plan.keys, like=operands._replace(bias=None)),
   )
+  rules = operands._replace(score=None, query_features=None, key_features=None, values=None)
+  spoil = [nan_where(bad, values.dtype) for bad in attend_to_bad(plan, rules, features)]
   if dropout_rng is not None and dropout_rate > 0.0:
     operands = operands._replace(
-      rows=dropout.rows(plan.leading, devices * T, rules.query_positions), seeds=dropout.seeds(dropout_rng)
+      rows=dropout.rows(plan.leading, devices * T, operands.query_positions), seeds=dropout.seeds(dropout_rng)
     )
   plan, arrays = plan.of(operands)
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.blockwise.plan import Plan
-from attention.blockwise.ring import Part, parts
-from attention.blockwise.tile import drop, scores_of
+from attention.blockwise.ring import over_parts
+from attention.blockwise.tile import drop, least, scores_of
 from attention.blockwise.walk import over_key_blocks, over_query_blocks
 from attention.finite import finite, nan_where
 from attention.shapes import recomputed, varying_like
@@ -30,6 +30,15 @@ class Found(NamedTuple):
   total: jax.Array
   context: jax.Array
 
+  @classmethod
+  def nothing(cls, rows: tuple[int, ...], values: jax.Array) -> "Found":
+    """Returns what rows of queries have found in no key."""
+    return cls(
+      jnp.full((*rows, 1), -jnp.inf, values.dtype),
+      jnp.zeros((*rows, 1), values.dtype),
+      jnp.zeros((*rows, values.shape[-1]), values.dtype),
+    )
+
   def joined(self, other: "Found") -> "Found":
     """Returns this with what the same queries have found in other keys."""
     largest = jnp.maximum(self.largest, other.largest)
@@ -43,15 +52,10 @@ class Found(NamedTuple):
   def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the context [... T D], and the shift and the logarithm of the total [... T]."""
     is_empty = self.largest == -jnp.inf
-    is_fine = (self.largest > _least(self.largest)) & (self.largest < jnp.inf)
+    is_fine = (self.largest > least(self.largest)) & (self.largest < jnp.inf)
     spoil = nan_where(~is_empty & ~is_fine, self.context.dtype)
     context = self.context / jnp.where(self.total == 0, 1, self.total) + spoil
     return context, _shift(self.largest)[..., 0], (jnp.log(self.total) + spoil)[..., 0]
-
-
-def _least(array: jax.Array) -> float:
-  """Returns the least finite number of the array's dtype."""
-  return float(jnp.finfo(array.dtype).min)
 
 
 def _shift(largest: jax.Array) -> jax.Array:
@@ -90,12 +94,16 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
       return finished(("TD", "T", "T"), arrays, axes)
     return Found(*over_query_blocks(plan, find, ("T1", "T1", "TD"), arrays, axes))
 
+  def find_in_part(arrays: Arrays):
+    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
+
+  def nothing() -> Found:
+    rows = *plan.leading, plan.queries.length
+    return Found.nothing(rows, plan.operands(arrays).values)
+
   with jax.default_matmul_precision(plan.precision):
-    found = [
-      over_leading(at_index, part([*arrays, *spoil], axes), axes, plan.leading, plan.kept, plan.at_once)
-      for part in parts(plan.ring)
-    ]
-  return found[0] if plan.ring is None else finish(functools.reduce(Found.joined, found), spoil)
+    found = over_parts(plan.ring, find_in_part, Found.joined, nothing, [*arrays, *spoil], axes)
+  return found if plan.ring is None else finish(found, spoil)
 
 
 def _tangent(plan: Plan, primals, tangents):
@@ -117,15 +125,18 @@ def _tangent(plan: Plan, primals, tangents):
     block = functools.partial(_differentiate, plan, moving, axes)
     return over_query_blocks(plan, block, ("TD", "T"), _finite(plan, arrays, moving), axes)
 
-  def of_part(part: Part, arrays: Arrays):
-    return over_leading(at_index, part(arrays, axes), axes, plan.leading, plan.kept, plan.at_once)
+  def of_part(arrays: Arrays):
+    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
 
-  if plan.ring is not None:  # what comes from other devices is not kept either, but fetched again
-    of_part = jax.checkpoint(of_part, static_argnums=0)
+  def add(one, other):
+    return jax.tree.map(jnp.add, one, other)
+
+  def nothing():
+    return jnp.zeros_like(context), jnp.zeros_like(shift)
+
   arrays = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
   with jax.default_matmul_precision(plan.precision):
-    tangents_of_parts = [of_part(part, arrays) for part in parts(plan.ring)]
-  d_context, d_logsumexp = (functools.reduce(jnp.add, each) for each in zip(*tangents_of_parts, strict=True))
+    d_context, d_logsumexp = over_parts(plan.ring, of_part, add, nothing, arrays, axes)
   results = context + spoil[1][..., None], shift, log_total + spoil[0]
   return results, (d_context, jnp.zeros_like(shift), d_logsumexp)
 
@@ -157,7 +168,7 @@ def _find(plan: Plan, arrays: Arrays) -> Found:
 
   def step(some_are_masked: bool, here: Arrays, found: Found) -> Found:
     operands = plan.operands(here)
-    scores = scores_of(operands, some_are_masked, least=_least(operands.values))
+    scores = scores_of(operands, some_are_masked, mark_overflow=True)
     largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
     shift = _shift(largest)
     weights = jnp.exp(scores - shift)
@@ -169,13 +180,7 @@ def _find(plan: Plan, arrays: Arrays) -> Found:
       found.context * rescale + jnp.einsum("...TS,...SD->...TD", kept, operands.values),
     )
 
-  values = plan.operands(arrays).values
-  rows = (*plan.tile_leading, plan.queries.size)
-  nothing = Found(
-    jnp.full((*rows, 1), -jnp.inf, values.dtype),
-    jnp.zeros((*rows, 1), values.dtype),
-    jnp.zeros((*rows, values.shape[-1]), values.dtype),
-  )
+  nothing = Found.nothing((*plan.tile_leading, plan.queries.size), plan.operands(arrays).values)
   return over_key_blocks(plan, step, arrays, plan.axes, varying_like(nothing, arrays))
 
 
@@ -209,6 +214,8 @@ def _differentiate(
     )
     weights = jnp.exp(jnp.where(log_total < jnp.inf, scores - shift - log_total, -jnp.inf))
     kept = drop(plan.operands(primals), plan.dropout_rate, weights)
+    # The weight of a masked pair is 0 already. This is for its derivatives, which large values may overflow.
+    kept = jnp.where(scores > -jnp.inf, kept, 0)
     d_context = jnp.einsum("...TS,...SD->...TD", kept * d_scores, values)
     d_context += jnp.einsum("...TS,...SD->...TD", kept, d_values)
     return carry[0] + d_context, carry[1] + jnp.sum(weights * d_scores, axis=-1)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.blockwise.plan import Operands, Plan
-from attention.blockwise.ring import Part, parts
+from attention.blockwise.ring import over_parts
 from attention.blockwise.tile import bias_and_allowed
 from attention.blockwise.walk import over_key_blocks, over_query_blocks
 from attention.finite import Features
@@ -32,34 +32,35 @@ def attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.
   arrays = [*map(jax.lax.stop_gradient, arrays), bad_keys, bad_values]
   axes = (*plan.axes, "S", "S")
 
-  def of_part(part: Part) -> tuple[jax.Array, ...]:
-    here = part(arrays, axes)
-    if rules.mask is None and rules.bias is None:
-      return tuple(
-        jnp.broadcast_to(found, rows)
-        for found in (jnp.ones((1,), bool), *(jnp.any(bad, axis=-1, keepdims=True) for bad in here[-2:]))
-      )
-
+  def ask(arrays: Arrays) -> tuple[jax.Array, ...]:
     def at_index(arrays: Arrays):
-      return over_query_blocks(plan, functools.partial(_attend, plan), ("T", "T", "T"), arrays, axes)
+      return over_query_blocks(plan, functools.partial(_find, plan), ("T", "T", "T"), arrays, axes)
 
-    def ask(arrays: Arrays):
-      return over_leading(at_index, arrays, axes, plan.leading, plan.kept)
+    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
 
-    def no_need(arrays: Arrays):
-      return varying_like((jnp.zeros(rows, bool),) * 3, arrays)
+  def nothing() -> tuple[jax.Array, ...]:
+    return varying_like((jnp.zeros(rows, bool),) * 3, arrays)
 
-    is_needed = any_at_all(bad_queries) | any_at_all(here[-2]) | any_at_all(here[-1])
-    return jax.lax.cond(is_needed, ask, no_need, here)
+  def ask_if_needed(arrays: Arrays) -> tuple[jax.Array, ...]:
+    *_, bad_keys, bad_values = arrays
+    if rules.mask is None and rules.bias is None:
+      everyone = (
+        jnp.ones((1,), bool),
+        *(jnp.any(bad, axis=-1, keepdims=True) for bad in (bad_keys, bad_values)),
+      )
+      return tuple(jnp.broadcast_to(found, rows) for found in varying_like(everyone, arrays))
+    is_needed = any_at_all(bad_queries) | any_at_all(bad_keys) | any_at_all(bad_values)
+    return jax.lax.cond(is_needed, ask, lambda arrays: nothing(), arrays)
 
-  to_any, to_bad_keys, to_bad_values = (
-    functools.reduce(jnp.logical_or, each) for each in zip(*map(of_part, parts(plan.ring)), strict=True)
-  )
+  def either(one, other):
+    return jax.tree.map(jnp.logical_or, one, other)
+
+  to_any, to_bad_keys, to_bad_values = over_parts(plan.ring, ask_if_needed, either, nothing, arrays, axes)
   bad_scores = to_bad_keys | (to_any & bad_queries)
   return bad_scores, bad_scores | to_bad_values
 
 
-def _attend(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _find(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns which queries of a block may attend to any key, to a bad key, to a bad value, [... T]."""
 
   def step(some_are_masked: bool, here: Arrays, carry):

@@ -10,11 +10,21 @@ import jax.numpy as jnp
 
 from attention.dense import Bias
 from attention.masks import Band, Mask, from_array
-from attention.shapes import HasAxes, axes_of, matmul_precision, names_its_axes, with_rank
-from attention.tiles import Arrays, Blocks, Windows, even_blocks
+from attention.shapes import (
+  HasAxes,
+  axes_of,
+  matmul_precision,
+  names_its_axes,
+  varying,
+  varying_like,
+  with_rank,
+)
+from attention.tiles import Arrays, Blocks, Windows, even_blocks, one_by_one
 
-# As many pairs make products large enough to run at full speed.
-PAIRS_AT_ONCE = 2**19
+# How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
+# elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
+PAIRS_ON_CPU = 2**19
+PAIRS_IN_PARALLEL = 2**26
 
 
 class Operands(NamedTuple):
@@ -66,11 +76,44 @@ class Operands(NamedTuple):
     there = [name for name in self._fields if getattr(self, name) is not None]
     return [axes for name in there for axes in own[name]]
 
-  def can_be_cut(self) -> bool:
-    """Whether everything that may have leading axes names its own."""
-    if isinstance(self.bias, _FunctionBias):
-      return not self.bias.has_leading_axes and self._replace(bias=None).can_be_cut()
-    return all(map(names_its_axes, (self.score, self.mask, self.bias)))
+  def tiles_have_leading_axes(self) -> bool:
+    """Whether one tile has leading axes, even if all arrays are cut to one index of theirs.
+
+    So it is if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
+    """
+    if not all(map(names_its_axes, (self.score, self.mask, self.bias))):
+      return True
+
+    def one_pair():
+      arrays, structure = jax.tree.flatten(self._replace(bias=None) if _is_function(self.bias) else self)
+      axes = (self._replace(bias=None) if _is_function(self.bias) else self).axes()
+      cut = jax.tree.unflatten(
+        structure, [_first(array, own) for array, own in zip(arrays, axes, strict=True)]
+      )
+      bias = self.bias if _is_function(self.bias) else cut.bias
+      t, s = varying_like((jnp.zeros((1, 1), int),) * 2, arrays)
+      return (
+        cut.score.tile(cut.query_features, cut.key_features),
+        None if bias is None else jnp.asarray(bias(t, s)),
+        None if cut.mask is None else cut.mask.tile(t, s),
+      )
+
+    return any(tile.ndim > 2 for tile in jax.tree.leaves(jax.eval_shape(one_pair)))
+
+
+def _is_function(bias: Any) -> bool:
+  """Whether a bias is a function that may have closed over arrays."""
+  return callable(bias) and not isinstance(bias, HasAxes)
+
+
+def _first(array: Any, own: str | None) -> jax.Array:
+  """Returns an array at the first index of its leading axes, its first query and its first key."""
+  array = jnp.asarray(array)
+  if own is None:
+    return array
+  for axis, letter in zip(range(-len(own), 0), own, strict=True):
+    array = jax.lax.slice_in_dim(array, 0, 1, axis=axis) if letter in "TS" else array
+  return array[(0,) * (array.ndim - len(own))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,17 +153,28 @@ class Plan:
       array if own is None else with_rank(array, len(self.leading) + len(own))
       for array, own in zip(arrays, axes, strict=True)
     ]
-    kept = 0 if operands.can_be_cut() else len(self.leading)
-    return dataclasses.replace(self, structure=structure, axes=axes, kept=kept), arrays
+    return dataclasses.replace(self, structure=structure, axes=axes), arrays
 
   def operands(self, arrays: Arrays) -> Operands:
     """Returns the operands that begin a list of arrays."""
     return jax.tree.unflatten(self.structure, arrays[: len(self.axes)])
 
   @property
+  def pairs(self) -> int:
+    """How many pairs a tile has."""
+    return math.prod((*self.tile_leading, self.queries.size, self.keys.size))
+
+  @property
+  def query_blocks_at_once(self) -> int:
+    """At how many blocks of queries it is good to work together."""
+    # One after the other, each can leave out the tiles that are empty for it.
+    return 1 if one_by_one() else max(1, PAIRS_IN_PARALLEL // self.pairs)
+
+  @property
   def at_once(self) -> int:
     """At how many indices of the leading axes it is good to work together."""
-    return max(1, PAIRS_AT_ONCE // math.prod((*self.tile_leading, self.queries.size, self.keys.size)))
+    together = self.pairs * min(self.query_blocks_at_once, self.queries.count)
+    return max(1, (PAIRS_ON_CPU if one_by_one() else PAIRS_IN_PARALLEL) // together)
 
   @property
   def tile_leading(self) -> tuple[int, ...]:
@@ -130,30 +184,46 @@ class Plan:
 
 def plan_for(
   pairs: tuple[int, ...],
-  mask: Mask | None,
+  operands: Operands,
   block_sizes: tuple[int, int] | None,
   ring: str | None,
   dropout_rate: float,
 ) -> Plan:
-  """Returns the plan for scores of shape [... T S], as yet without operands."""
+  """Returns the plan for scores of shape [... T S], from operands whose bias may still be any function."""
   *leading, T, S = pairs
-  band = Band(None, None) if mask is None or ring is not None else mask.band()
-  largest = default_block_sizes(mask is not None, band) if block_sizes is None else block_sizes
-  queries = even_blocks(T, largest[0])
-  windows = _windows(queries, S, band)
+  kept = len(leading) if operands.tiles_have_leading_axes() else 0
+  band = Band() if operands.mask is None or ring is not None else operands.mask.band()
+  tile_leading = math.prod(leading) if kept else 1
+  windows = None
+  for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
+    if windows is None:
+      default = default_block_sizes(operands.mask is not None, limit, tile_leading)
+      largest = default if block_sizes is None else block_sizes
+      queries = even_blocks(T, largest[0])
+      windows = _windows(queries, S, limit)
   keys = even_blocks(S if windows is None else windows.size, largest[1])
-  return Plan(tuple(leading), queries, windows, keys, ring, dropout_rate, matmul_precision())
+  return Plan(tuple(leading), queries, windows, keys, ring, dropout_rate, matmul_precision(), kept=kept)
 
 
-def default_block_sizes(has_mask: bool, band: Band) -> tuple[int, int]:
-  """Returns how many queries and keys a tile should have at the most."""
+def default_block_sizes(has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
+  """Returns how many queries and keys a tile should have at the most.
+
+  Args:
+    has_mask: whether there is one.
+    band: what it leaves, if it leaves only a band.
+    tile_leading: how many indices of leading axes a tile has.
+  """
   # Measured on a CPU: large products run at full speed, tiles of 8 MiB stay in its last cache.
   if band.width is not None:
     # A block of queries meets its own keys and those of the band around them: in small blocks few of these
     # are beyond the band of a query, in large ones few are met by many blocks.
-    return min(max(band.width // 2, 128), 512), 4096
-  # With a mask, smaller tiles are more often empty or full.
-  return (512, 512) if has_mask else (512, 4096)
+    queries = min(max(band.width // 2, 128), 2048)
+    sizes = queries, 2**21 // queries
+  else:
+    # With a mask, smaller tiles are more often empty or full.
+    sizes = (512, 512) if has_mask else (512, 4096)
+  side = math.isqrt(max(tile_leading, 1))
+  return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 
 def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
@@ -177,17 +247,36 @@ def mask_operand(mask: Mask | None, S: int, keys: Blocks) -> Mask | None:
   return end if mask is None else mask & end
 
 
-def bias_operand(bias: Bias | None, queries: Blocks, keys: Blocks) -> Any:
-  """Returns the bias as a pytree that is a function of two index tiles."""
-  if bias is None or isinstance(bias, HasAxes):
+def bias_operand(bias: Bias | None) -> Any:
+  """Returns a bias that is a pytree and a function of two index tiles, or just a function."""
+  if bias is None or callable(bias):
     return bias
-  if not callable(bias):
-    array = jnp.asarray(bias)
-    return _ArrayBias(with_rank(array, max(array.ndim, 2)))
-  t, s = jnp.arange(queries.size)[:, None], jnp.arange(keys.size)[None, :]
+  array = jnp.asarray(bias)
+  return _ArrayBias(with_rank(array, max(array.ndim, 2)))
+
+
+def function_operand(bias: Any, queries: Blocks, keys: Blocks, like: Any) -> Any:
+  """Returns a function as a pytree that holds the arrays it closed over; any other bias as it is.
+
+  Args:
+    bias: a bias, or None.
+    queries: the blocks of queries.
+    keys: the blocks of keys.
+    like: arrays that differ from device to device as the positions will, inside `jax.shard_map`.
+
+  Raises:
+    ValueError: if the positions differ from device to device but an array closed over does not.
+  """
+  if not _is_function(bias):
+    return bias
+  t, s = varying_like((jnp.arange(queries.size)[:, None], jnp.arange(keys.size)[None, :]), like)
   function, arrays = jax.closure_convert(lambda t, s: jnp.asarray(bias(t, s)), t, s)
-  leading = jax.eval_shape(function, t, s, *arrays).shape[:-2]
-  return _FunctionBias(arrays, function, any(size > 1 for size in leading))
+  if any(varying(t) - varying(array) for array in arrays):
+    raise ValueError(
+      "inside shard_map a bias function must close over arrays that differ from device to device, "
+      'jax.lax.pcast(array, axis_name, to="varying"); or be a `positions.Bias` that holds them'
+    )
+  return _FunctionBias(arrays, function)
 
 
 @jax.tree_util.register_dataclass
@@ -209,7 +298,6 @@ class _FunctionBias(HasAxes):
 
   arrays: list[jax.Array]
   function: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
-  has_leading_axes: bool = dataclasses.field(metadata={"static": True})
 
   def __call__(self, t, s):
     return self.function(t, s, *self.arrays)

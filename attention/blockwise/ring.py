@@ -3,40 +3,65 @@
 Source: Liu et al. 2023, arXiv:2310.01889.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 
+from attention.shapes import recomputed, varying_like
 from attention.tiles import Arrays
 
-# Takes arrays and their own axes, returns them with those of the part in the place of this device's keys.
-Part: TypeAlias = Callable[[Arrays, Sequence[str | None]], Arrays]
+T = TypeVar("T")
 
 
-def parts(ring: str | None) -> list[Part]:
-  """Returns what fetches each part of the keys, this device's own first.
+def over_parts(
+  ring: str | None,
+  function: Callable[[Arrays], T],
+  join: Callable[[T, T], T],
+  nothing: Callable[[], T],
+  arrays: Arrays,
+  axes: Sequence[str | None],
+) -> T:
+  """Returns what `function` finds in all parts of the keys, joined.
 
-  Each comes straight from its device. Were it handed on from neighbour to neighbour, the derivatives would
-  have to keep all of them.
+  Each part comes straight from its device, when its turn has come, and again for derivatives. Were it handed
+  on from neighbour to neighbour, derivatives would have to keep all of them.
 
   Args:
     ring: the axis of the mesh; None if all keys are here.
+    function: takes arrays with those of a part in the place of this device's keys.
+    join: joins what it has found in two parts.
+    nothing: gives what would be found in no key.
+    arrays: this device's.
+    axes: the own axes of each.
   """
-  return [_part(ring, distance) for distance in range(1 if ring is None else jax.lax.axis_size(ring))]
+  if ring is None:
+    return function(arrays)
+  devices = jax.lax.axis_size(ring)
+  moves = [_belongs_to_keys(array, own) for array, own in zip(arrays, axes, strict=True)]
+
+  def from_behind(distance: int, moving: Arrays) -> Arrays:
+    routes = [(source, (source + distance) % devices) for source in range(devices)]
+    return [jax.lax.ppermute(array, ring, routes) for array in moving] if distance else moving
+
+  @recomputed
+  def find(distance: jax.Array, arrays: Arrays) -> T:
+    moving = [array for array, move in zip(arrays, moves, strict=True) if move]
+    fetches = [functools.partial(from_behind, distance) for distance in range(devices)]
+    fetched = iter(jax.lax.switch(distance, fetches, moving))
+    return function([next(fetched) if move else array for array, move in zip(arrays, moves, strict=True)])
+
+  def step(found: T, distance: jax.Array) -> tuple[T, None]:
+    return join(found, find(distance, arrays)), None
+
+  arrays = varying_like(arrays, arrays)
+  return jax.lax.scan(step, varying_like(nothing(), arrays), jnp.arange(devices))[0]
 
 
-def _part(ring: str | None, distance: int) -> Part:
-  """Returns what fetches the keys of the device so far behind in the ring."""
-
-  def fetch(arrays: Arrays, axes: Sequence[str | None]) -> Arrays:
-    if ring is None or distance == 0:
-      return arrays
-    count = jax.lax.axis_size(ring)
-    routes = [(source, (source + distance) % count) for source in range(count)]
-    return [
-      jax.lax.ppermute(array, ring, routes) if own is not None and "S" in own else array
-      for array, own in zip(arrays, axes, strict=True)
-    ]
-
-  return fetch
+def _belongs_to_keys(array: jax.Array, own: str | None) -> bool:
+  """Whether an array has something for each key of this device, and not for each query."""
+  if own is None or "S" not in own:
+    return False
+  return "T" not in own or array.shape[array.ndim - len(own) + own.index("T")] == 1

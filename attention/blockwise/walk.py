@@ -21,7 +21,7 @@ def over_query_blocks(
   blocks, put = cut(arrays, axes, "T", plan.queries, windows=plan.windows)
   if plan.queries.count == 1:
     return tuple(function(put([block[0] for block in blocks])))
-  results = over(lambda block: function(put(block)), blocks)
+  results = over(lambda block: function(put(block)), blocks, plan.query_blocks_at_once)
   return tuple(join(result, own, "T", plan.queries) for result, own in zip(results, result_axes, strict=True))
 
 
