@@ -31,8 +31,8 @@ def ring_attention(
   """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
 
   It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
-  device after the other. These are not kept for the gradients: derivatives fetch them again. What is masked
-  is not calculated, so with a causal mask the first devices have less to do than the last.
+  device after the other. These are not kept for the gradients: derivatives fetch them again. On a CPU, tiles
+  that are masked are skipped, so with a causal mask the first devices have less to do than the last.
 
   Source: Liu et al. 2023, arXiv:2310.01889.
 

@@ -51,7 +51,10 @@ def even_blocks(length: int, largest: int) -> Blocks:
 
 
 def one_by_one() -> bool:
-  """Whether to work on one tile after the other, as suits the cache of a CPU, and not on all at once."""
+  """Whether to work on one tile after the other, as suits the cache of a CPU, and not on many at once.
+
+  The default device decides when a function is traced. Either way is right on any device.
+  """
   return jax.default_backend() == "cpu"
 
 

@@ -40,8 +40,10 @@ def main() -> None:
     names, cases = SETS[name]
     chosen = tuple(peer for peer in names if _PEERS.value is None or peer in _PEERS.value)
     for case in cases:
-      case = dataclasses.replace(case, length=case.length // _SHORTEN.value, dtype=_DTYPE.value or case.dtype)
-      found = [{"set": name, **record} for record in measure(case, chosen, _REPEATS.value)]
+      length = max(1, case.length // _SHORTEN.value)
+      case = dataclasses.replace(case, length=length, dtype=_DTYPE.value or case.dtype)
+      records_of_case = measure(case, chosen, _REPEATS.value, resident=name == "memory")
+      found = [{"set": name, **record} for record in records_of_case]
       print(report.rows(found), flush=True)
       records += found
       report.write(folder / "benchmark.json", records)

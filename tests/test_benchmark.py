@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scripts
 
-from experiments.benchmarks import cases, measuring, peers, report
+from experiments.benchmarks import cases, measuring, peers, report, resident
 from experiments.benchmarks.cases import Case
 
 SMALL = [
@@ -21,10 +21,12 @@ SMALL = [
 
 
 def results(case, name="attention"):
-  """Returns inputs, and the context and the derivatives by the queries that a peer finds."""
+  """Returns inputs, and the context and the derivatives that a peer finds."""
   inputs = cases.draw(case)
   peer = peers.prepare(name, case, inputs)
-  return inputs, np.array(peer.to_numpy(peer.forward())), np.array(peer.to_numpy(peer.both()[0]))
+  context, gradients = peer.both()
+  np.testing.assert_allclose(peer.to_numpy(context), peer.to_numpy(peer.forward()), atol=1e-6)
+  return inputs, np.array(peer.to_numpy(context)), [*map(peer.to_numpy, gradients[:3])]
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
@@ -34,15 +36,16 @@ def test_what_is_right_passes_the_check(case):
 
 @pytest.mark.parametrize("case", SMALL[:4], ids=lambda case: case.name)
 def test_what_is_wrong_does_not(case):
-  inputs, context, of_queries = results(case)
-  assert "context off by" in cases.check(case, inputs, 1.2 * context, of_queries)
-  assert "gradient off by" in cases.check(case, inputs, context, np.roll(of_queries, 1, axis=-1))
-  assert "context off by nan" in cases.check(case, inputs, np.nan * context, of_queries)
+  inputs, context, gradients = results(case)
+  assert "context off by" in cases.check(case, inputs, 1.2 * context, gradients)
+  assert "context off by nan" in cases.check(case, inputs, np.nan * context, gradients)
+  for i, message in enumerate(("gradient off by", "by the keys off by", "by the values off by")):
+    wrong = [np.roll(gradient, 1, axis=-1) if i == j else gradient for j, gradient in enumerate(gradients)]
+    assert message in cases.check(case, inputs, context, wrong)
 
 
 def test_a_wrong_mask_is_noticed():
-  inputs, context, of_queries = results(Case("dot_product", 2, 7, 3, 5))
-  assert cases.check(SMALL[1], inputs, context, of_queries)
+  assert cases.check(SMALL[1], *results(Case("dot_product", 2, 7, 3, 5)))
 
 
 def test_other_peers_agree():
@@ -69,6 +72,14 @@ def test_each_peer_is_measured_or_named_as_absent(monkeypatch):
   assert records[4]["absent"] == "has no additive attention"
 
 
+def test_a_process_of_its_own_grows_by_what_is_stored():
+  # [T S] in float32 are 64 MiB.
+  grown = resident.resident_mib(Case("dot_product", 1, 4096, 1, 4), "einsum")
+  if grown is None:
+    pytest.skip("the system does not tell how large a process is")
+  assert all(60 < size < 400 for size in grown)
+
+
 def test_what_is_not_installed_is_absent():
   with pytest.raises(peers.Absent, match="not installed"):
     peers._imported("no_such_package")
@@ -79,6 +90,17 @@ def test_a_peer_that_is_wrong_is_not_timed(monkeypatch):
   monkeypatch.setitem(peers._JAX_PEERS, "einsum", lambda case: (lambda *arrays: 2 * arrays[2], False))
   (record,) = measuring.measure(SMALL[0], ("einsum",), repeats=1)
   assert record["absent"].startswith("wrong: context off by")
+
+
+def test_a_peer_that_fails_is_named_and_the_others_are_measured(monkeypatch):
+  def fail(*arrays):
+    raise NotImplementedError("not for these sizes\nand more")
+
+  monkeypatch.setattr(measuring, "SIDE", 8)
+  monkeypatch.setitem(peers._JAX_PEERS, "einsum", lambda case: (fail, False))
+  records = measuring.measure(SMALL[0], ("einsum", "jax.nn"), repeats=1)
+  assert [record["peer"] for record in records] == ["jax.nn", "jax.nn", "einsum"]
+  assert records[-1]["absent"] == "fails: NotImplementedError not for these sizes"
 
 
 def test_operations_are_counted():
@@ -122,6 +144,10 @@ def test_two_pictures_are_drawn_of_several_lengths(tmp_path):
     for peer in ("attention", "torch")
     for length in (512, 1024)
   ]
+  (panels,) = [report._figure(records, "milliseconds", "ms").axes]
+  assert [panel.get_title() for panel in panels] == [f"dot product, {which}" for which in measuring.PASSES]
+  assert [line.get_label() for line in panels[0].lines] == ["attention", "torch"]
+  np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[512, 5.12], [1024, 10.24]])
   paths = report.draw(tmp_path, records)
   assert [path.name for path in paths] == ["time.png", "memory.png"]
   assert all(path.stat().st_size > 10_000 for path in paths)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,25 +91,55 @@ def draw(case: Case) -> Inputs:
   return Inputs(queries, keys, values, parameter, of_context)
 
 
-def check(case: Case, inputs: Inputs, context: np.ndarray, of_queries: np.ndarray) -> str | None:
-  """Returns what is wrong with a context and the derivatives by the queries, None if nothing is.
+def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[np.ndarray]) -> str | None:
+  """Returns what is wrong with a context and its derivatives, None if nothing is.
+
+  Context and derivatives by the query are calculated for a few queries, in float64. The derivatives by keys
+  and values are checked as a whole, by what they have in common with these: the context is linear in the
+  values; and it changes with the keys as it does with the queries (or not at all with a key's length).
 
   Args:
     case: the case.
     inputs: as they were given, rounded to the case's dtype.
     context: like the values.
-    of_queries: like the queries.
+    gradients: like the queries, the keys and the values.
   """
   rng = np.random.default_rng(1)
   for _ in range(CHECKED):
     b, t, n = (int(rng.integers(size)) for size in inputs.queries.shape[:-1])
     desired = _of_one_query(case, inputs, b, t, n)
-    for name, got, wanted in zip(("context", "gradient"), (context, of_queries), desired, strict=True):
+    for name, got, wanted in zip(("context", "gradient"), (context, gradients[0]), desired, strict=True):
       # A query that sees one key only has derivatives of zero.
       error = np.max(np.abs(np.asarray(got[b, t, n], np.float64) - wanted)) / max(0.1, np.max(np.abs(wanted)))
       if not error <= TOLERANCES[case.dtype]:
         return f"{name} off by {error:.1e}"
+  for name, one, other, size in _equal_sums(case, inputs, context, gradients):
+    error = np.max(np.abs(np.sum(one, axis=(0, 1, 2)) - np.sum(other, axis=(0, 1, 2)))) / size
+    if not error <= TOLERANCES[case.dtype]:
+      return f"gradients by the {name} off by {error:.1e}"
   return None
+
+
+def _equal_sums(case: Case, inputs: Inputs, context, gradients):
+  """Returns, for keys and values, two arrays [B T N X] whose sums over B, T and N agree, and their size."""
+  queries, keys, values, _, of_context = (
+    None if array is None else np.asarray(array, np.float64) for array in inputs
+  )
+  of_queries, of_keys, of_values = (np.asarray(gradient, np.float64) for gradient in gradients[:3])
+
+  def products(one, other):
+    return np.sum(one * other, axis=-1, keepdims=True)
+
+  by_keys = {
+    "additive": (of_keys, of_queries),
+    "cosine": (products(keys, of_keys), np.zeros((1, 1, 1, 1))),
+  }.get(case.score, (products(keys, of_keys), products(queries, of_queries)))
+  by_values = products(values, of_values), products(context, of_context)
+  length_of_a_vector = math.sqrt(case.width)
+  return (
+    ("keys", *by_keys, np.linalg.norm(of_keys) * length_of_a_vector),
+    ("values", *by_values, np.linalg.norm(of_values) * length_of_a_vector),
+  )
 
 
 def _of_one_query(case: Case, inputs: Inputs, b: int, t: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,5 @@
 """How long calls take, all peers in turn, and how much memory."""
 
-import gc
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from experiments.benchmarks import cases, peers
 from experiments.benchmarks.cases import Case, Inputs
 from experiments.benchmarks.peers import Absent, Prepared
+from experiments.benchmarks.resident import resident_mib
 
 PASSES = ("forward", "forward + backward")
 # The side of the large matrix product that tells what the machine can do.
@@ -21,10 +20,16 @@ SIDE = 4096
 SHORTEST_SECONDS = 0.005
 
 
-def measure(case: Case, names: tuple[str, ...], repeats: int) -> list[dict[str, Any]]:
+def measure(case: Case, names: tuple[str, ...], repeats: int, resident: bool = False) -> list[dict[str, Any]]:
   """Returns a record for each peer and pass, and one for each peer that is absent or wrong.
 
   All are compiled and checked first, then called in turn.
+
+  Args:
+    case: what to measure.
+    names: of the peers.
+    repeats: how often each is timed.
+    resident: whether to run each in a process of its own too, to see how large that becomes.
   """
   inputs = cases.draw(case)
   ready: dict[str, Prepared] = {}
@@ -35,6 +40,12 @@ def measure(case: Case, names: tuple[str, ...], repeats: int) -> list[dict[str, 
       ready[name] = _checked(peers.prepare(name, case, inputs), case, inputs)
     except Absent as reason:
       absent.append({**_what(case, name), "absent": str(reason)})
+    except Exception as error:  # another's program may fail as it likes; ours must not
+      if name == "attention":
+        raise
+      lines = str(error).splitlines() or [""]
+      absent.append({**_what(case, name), "absent": f"fails: {type(error).__name__} {lines[0][:80]}"})
+  grown = {name: resident_mib(case, name) if resident else None for name in ready}
   product = _matrix_product(case.dtype)
   for number, which in enumerate(PASSES):
     calls = {name: peer.both if number else peer.forward for name, peer in ready.items()}
@@ -43,7 +54,7 @@ def measure(case: Case, names: tuple[str, ...], repeats: int) -> list[dict[str, 
     for name, times in seconds.items():
       low, median, high = np.percentile(times, (25, 50, 75))
       rate = case.operations(derivatives=bool(number)) / median / 1e9
-      peer = ready[name]
+      peer, resident_sizes = ready[name], grown[name]
       records.append(
         {
           **_what(case, name),
@@ -58,7 +69,7 @@ def measure(case: Case, names: tuple[str, ...], repeats: int) -> list[dict[str, 
           "temporary_mib": None
           if peer.temporary_bytes is None
           else round(peer.temporary_bytes[number] / 2**20, 1),
-          "peak_rss_mib": _peak_memory(calls[name]),
+          "resident_mib": None if resident_sizes is None else resident_sizes[number],
         }
       )
   return records + absent
@@ -73,7 +84,7 @@ def _checked(peer: Prepared, case: Case, inputs: Inputs) -> Prepared:
   """Returns the peer, or raises Absent if its results are wrong."""
   if case.dtype != "float32":
     inputs = jax.tree.map(lambda array: np.asarray(jnp.asarray(array, case.dtype), np.float32), inputs)
-  wrong = cases.check(case, inputs, peer.to_numpy(peer.forward()), peer.to_numpy(peer.both()[0]))
+  wrong = cases.check(case, inputs, peer.to_numpy(peer.forward()), [*map(peer.to_numpy, peer.both()[1][:3])])
   if wrong:
     raise Absent(f"wrong: {wrong}")
   return peer
@@ -83,6 +94,7 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
   """Returns how many seconds each call took, time after time."""
   counts = {}
   for name, call in calls.items():
+    call()
     start = time.perf_counter()
     call()
     counts[name] = max(1, round(SHORTEST_SECONDS / (time.perf_counter() - start)))
@@ -100,21 +112,3 @@ def _matrix_product(dtype: str) -> Callable[[], Any]:
   matrix = jnp.asarray(np.random.default_rng(0).standard_normal((SIDE, SIDE), dtype=np.float32), dtype)
   product = jax.jit(lambda matrix: matrix @ matrix)
   return lambda: jax.block_until_ready(product(matrix))
-
-
-def _peak_memory(call: Callable[[], Any]) -> float | None:
-  """Returns by how many MiB the process grows while it calls; None where this cannot be asked."""
-  status, clear = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/clear_refs")
-  gc.collect()
-  try:
-    clear.write_text("5")  # forget the peak so far
-    before = _kibibytes(status, "VmRSS")
-    call()
-    return round((_kibibytes(status, "VmHWM") - before) / 2**10, 1)
-  except (OSError, LookupError):
-    return None
-
-
-def _kibibytes(status: pathlib.Path, field: str) -> int:
-  lines = dict(line.split(":", 1) for line in status.read_text("utf-8").splitlines() if ":" in line)
-  return int(lines[field].split()[0])

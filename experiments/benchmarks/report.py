@@ -50,8 +50,9 @@ HEADER = """\
 def rows(records: Records) -> str:
   """Returns the rows of a table: times with quartiles, and what share of them ours are, as Markdown."""
   lines = []
-  for case in dict.fromkeys(record["case"] for record in records):
-    of_case = [record for record in records if record["case"] == case]
+  for where in dict.fromkeys((record.get("set"), record["case"]) for record in records):
+    case = where[1]
+    of_case = [record for record in records if (record.get("set"), record["case"]) == where]
     times = {(record["peer"], record["pass"]): record for record in of_case if "pass" in record}
     for peer in dict.fromkeys(peer for peer, _ in times):
       cells = [case, peer]
@@ -63,6 +64,8 @@ def rows(records: Records) -> str:
         cells.append("" if ours is None or peer == "attention" else f"{ours['milliseconds'] / median:.2f}")
       memory = [times[peer, which]["temporary_mib"] for which in PASSES]
       cells.append("not stated" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
+      resident = [times[peer, which].get("resident_mib") for which in PASSES]
+      cells[-1] += "" if None in resident else f" (resident {' / '.join(f'{size:.4g}' for size in resident)})"
       lines.append(cells)
     lines += [
       [case, record["peer"], record["absent"], "", "", "", ""] for record in of_case if "absent" in record

@@ -1,0 +1,45 @@
+"""How much memory a process takes when it calculates attention: measured from outside of the compiler.
+
+python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from experiments.benchmarks import cases, peers
+from experiments.benchmarks.cases import Case
+
+_STATUS, _CLEAR = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/clear_refs")
+
+
+def resident_mib(case: Case, peer: str) -> list[float] | None:
+  """Returns by how many MiB a process of its own grows in the first forward pass, and in the first of both.
+
+  None where the system does not tell; Linux does.
+  """
+  program = [sys.executable, "-m", __name__, json.dumps(vars(case)), peer]
+  finished = subprocess.run(program, capture_output=True, text=True, check=False)
+  return json.loads(finished.stdout) if finished.returncode == 0 else None
+
+
+def _growth(call: Callable[[], Any]) -> float:
+  """Returns by how much the process is larger at its largest, while it calls, than before."""
+  _CLEAR.write_text("5", "utf-8")  # forget the peak so far
+  before = _kibibytes("VmRSS")
+  call()
+  return round((_kibibytes("VmHWM") - before) / 2**10, 1)
+
+
+def _kibibytes(field: str) -> int:
+  lines = dict(line.split(":", 1) for line in _STATUS.read_text("utf-8").splitlines() if ":" in line)
+  return int(lines[field].split()[0])
+
+
+if __name__ == "__main__":
+  _case = Case(**json.loads(sys.argv[1]))
+  _ready = peers.prepare(sys.argv[2], _case, cases.draw(_case))
+  print(json.dumps([_growth(_ready.forward), _growth(_ready.both)]))
