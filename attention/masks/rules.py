@@ -1,12 +1,7 @@
-"""Who may attend to whom.
+"""What a mask is, and the rules that masks are made of.
 
-A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
-boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
-by `&`, `|` and `~`, go through `jax.jit` as arguments, and are asked for one tile of pairs at a time: which
-of its pairs may attend, and before that whether any or all of them may, so that whole tiles are skipped.
-
-Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
-With heads, [B N T S], pass `lengths[:, None]`.
+A rule is asked for one tile of pairs at a time: which of its pairs may attend, and before that whether any or
+all of them may, so that whole tiles are skipped.
 """
 
 import dataclasses
@@ -83,7 +78,7 @@ class Mask(HasAxes):
     Raises:
       ValueError: if the mask is not one for T queries and S keys.
 
-    >>> causal().array(2, 3).astype(int).tolist()
+    >>> Causal(0).array(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
     self.check(T, S)
@@ -296,93 +291,6 @@ class Not(Mask):
     self.mask.check(T, S)
 
 
-def causal(offset: int | Array = 0) -> Mask:
-  """Each query may attend to its own position and those before: s <= t + offset.
-
-  Args:
-    offset: how many further keys come before the first query, an integer or integers [...]. With a
-      cache of S - T earlier keys, offset = S - T.
-
-  Raises:
-    ValueError: if the offset is not of an integer type.
-  """
-  return Causal(_integers("offset", offset))
-
-
-def sliding_window(before: int | Array, after: int | Array) -> Mask:
-  """Each query may attend to its neighbours: t - before <= s <= t + after.
-
-  Args:
-    before: how far back, an integer or integers [...]. With plain numbers the keys beyond are not even
-      visited: attention costs T times the window, not T times S.
-    after: how far ahead, likewise.
-
-  Raises:
-    ValueError: if a bound is not of an integer type.
-
-  >>> sliding_window(1, 0).array(3, 3).astype(int).tolist()
-  [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-  """
-  return SlidingWindow(_integers("before", before), _integers("after", after))
-
-
-def prefix(length: int | Array) -> Mask:
-  """Every query may attend to the first keys: s < length.
-
-  `causal() | prefix(length)` is the mask of a prefix language model (Raffel et al. 2020,
-  arXiv:1910.10683, section 3.2.1).
-
-  Args:
-    length: an integer, or integers [...].
-
-  Raises:
-    ValueError: if the length is not of an integer type.
-  """
-  return Lengths(source=_integers("length", length), target=None)
-
-
-def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
-  """Leaves out padding: s < source and t < target.
-
-  For scores with heads, [B N T S], pass lengths [B 1], `lengths[:, None]`: leading axes count from the right.
-
-  Args:
-    source: the number of real keys, an integer or integers [...]; None for no limit.
-    target: the number of real queries, likewise. A query beyond it is an empty row.
-
-  Raises:
-    ValueError: if neither is given, or one is not of an integer type.
-
-  >>> lengths(source=jnp.array([1, 2])).array(1, 3).astype(int).tolist()
-  [[[1, 0, 0]], [[1, 1, 0]]]
-  """
-  if source is None and target is None:
-    raise ValueError("lengths needs source=, target=, or both, got neither")
-  return Lengths(
-    source=None if source is None else _integers("source", source),
-    target=None if target is None else _integers("target", target),
-  )
-
-
-def segments(target: Array, source: Array) -> Mask:
-  """Each query may attend to the keys of its own segment (several sequences packed in one row).
-
-  Args:
-    target: segment of each query, integers [... T].
-    source: segment of each key, integers [... S].
-
-  Raises:
-    ValueError: if an argument is not of an integer type, or has no axis.
-
-  >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).array(2, 3).astype(int).tolist()
-  [[1, 1, 0], [0, 0, 1]]
-  """
-  for name, ids in (("target", target), ("source", source)):
-    if np.ndim(_integers(name, ids)) < 1:
-      raise ValueError(f"{name} must have axes [... {name[0].upper()}], got a single number")
-  return Segments(_integers("target", target), _integers("source", source))
-
-
 def from_array(array: Array) -> Mask:
   """A mask given in full.
 
@@ -407,23 +315,6 @@ def as_mask(mask: Mask | Array) -> Mask:
   if isinstance(mask, str) or callable(mask):
     raise ValueError(f"mask must be a mask such as causal(), or a boolean array, got {mask!r}")
   return from_array(mask)
-
-
-def _integers(name: str, value):
-  """Returns a bound or ids, or raises ValueError unless they are integers that JAX can hold."""
-  value = np.asarray(value) if isinstance(value, (list, tuple)) else value
-  dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-  if not jnp.issubdtype(dtype, jnp.integer):
-    raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
-  if not isinstance(value, jax.Array):  # which has lost what it cannot hold
-    held = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
-    if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
-      raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
-  if isinstance(value, np.integer):
-    return int(value)
-  # Differences of unsigned or short integers would wrap around.
-  is_wide = not hasattr(value, "dtype") or value.dtype in (jnp.int32, jnp.int64)
-  return value if is_wide else value.astype(jnp.int32)
 
 
 def _known(bound: int | Array) -> int | None:

@@ -1,0 +1,156 @@
+"""Who may attend to whom.
+
+A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
+boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
+by `&`, `|` and `~`, and go through `jax.jit` as arguments. One of your own is a class (see `Mask`).
+
+Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
+With heads, [B N T S], pass `lengths[:, None]`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.masks.rules import (
+  Array,
+  Band,
+  Both,
+  Causal,
+  Either,
+  FromArray,
+  Lengths,
+  Mask,
+  Not,
+  Outline,
+  Segments,
+  SlidingWindow,
+  as_mask,
+  from_array,
+)
+
+__all__ = [  # noqa: RUF022 (in reading order)
+  "causal",
+  "sliding_window",
+  "prefix",
+  "lengths",
+  "segments",
+  "from_array",
+  "as_mask",
+  "Mask",
+  "Outline",
+  "Band",
+  "Array",
+  "Causal",
+  "SlidingWindow",
+  "Lengths",
+  "Segments",
+  "FromArray",
+  "Both",
+  "Either",
+  "Not",
+]
+
+
+def causal(offset: int | Array = 0) -> Mask:
+  """Each query may attend to its own position and those before: s <= t + offset.
+
+  Args:
+    offset: how many further keys come before the first query, an integer or integers [...]. With a
+      cache of S - T earlier keys, offset = S - T.
+
+  Raises:
+    ValueError: if the offset is not of an integer type.
+  """
+  return Causal(_integers("offset", offset))
+
+
+def sliding_window(before: int | Array, after: int | Array) -> Mask:
+  """Each query may attend to its neighbours: t - before <= s <= t + after.
+
+  Args:
+    before: how far back, an integer or integers [...]. With plain numbers the keys beyond are not even
+      visited: attention costs T times the window, not T times S.
+    after: how far ahead, likewise.
+
+  Raises:
+    ValueError: if a bound is not of an integer type.
+
+  >>> sliding_window(1, 0).array(3, 3).astype(int).tolist()
+  [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+  """
+  return SlidingWindow(_integers("before", before), _integers("after", after))
+
+
+def prefix(length: int | Array) -> Mask:
+  """Every query may attend to the first keys: s < length.
+
+  `causal() | prefix(length)` is the mask of a prefix language model (Raffel et al. 2020,
+  arXiv:1910.10683, section 3.2.1).
+
+  Args:
+    length: an integer, or integers [...].
+
+  Raises:
+    ValueError: if the length is not of an integer type.
+  """
+  return Lengths(source=_integers("length", length), target=None)
+
+
+def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
+  """Leaves out padding: s < source and t < target.
+
+  For scores with heads, [B N T S], pass lengths [B 1], `lengths[:, None]`: leading axes count from the right.
+
+  Args:
+    source: the number of real keys, an integer or integers [...]; None for no limit.
+    target: the number of real queries, likewise. A query beyond it is an empty row.
+
+  Raises:
+    ValueError: if neither is given, or one is not of an integer type.
+
+  >>> lengths(source=jnp.array([1, 2])).array(1, 3).astype(int).tolist()
+  [[[1, 0, 0]], [[1, 1, 0]]]
+  """
+  if source is None and target is None:
+    raise ValueError("lengths needs source=, target=, or both, got neither")
+  return Lengths(
+    source=None if source is None else _integers("source", source),
+    target=None if target is None else _integers("target", target),
+  )
+
+
+def segments(target: Array, source: Array) -> Mask:
+  """Each query may attend to the keys of its own segment (several sequences packed in one row).
+
+  Args:
+    target: segment of each query, integers [... T].
+    source: segment of each key, integers [... S].
+
+  Raises:
+    ValueError: if an argument is not of an integer type, or has no axis.
+
+  >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).array(2, 3).astype(int).tolist()
+  [[1, 1, 0], [0, 0, 1]]
+  """
+  for name, ids in (("target", target), ("source", source)):
+    if np.ndim(_integers(name, ids)) < 1:
+      raise ValueError(f"{name} must have axes [... {name[0].upper()}], got a single number")
+  return Segments(_integers("target", target), _integers("source", source))
+
+
+def _integers(name: str, value):
+  """Returns a bound or ids, or raises ValueError unless they are integers that JAX can hold."""
+  value = np.asarray(value) if isinstance(value, (list, tuple)) else value
+  dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+  if not jnp.issubdtype(dtype, jnp.integer):
+    raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
+  if not isinstance(value, jax.Array):  # which has lost what it cannot hold
+    held = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
+    if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
+      raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
+  if isinstance(value, np.integer):
+    return int(value)
+  # Differences of unsigned or short integers would wrap around.
+  is_wide = not hasattr(value, "dtype") or value.dtype in (jnp.int32, jnp.int64)
+  return value if is_wide else value.astype(jnp.int32)
