@@ -52,35 +52,68 @@ def dense(
   """
   features = features_of(score, queries, keys, values)
   scores, allowed = scores_and_allowed(score, features, mask, bias)
-  rank = scores.ndim
-  # A score of -inf has no weight, but a row of nothing else has overflowed, and is not an empty one.
-  has_weight = allowed & (scores != -jnp.inf)
-  overflows = jnp.any(has_weight & ~jnp.isfinite(scores), axis=-1, keepdims=True)
-  overflows |= jnp.any(allowed, axis=-1, keepdims=True) & ~jnp.any(has_weight, axis=-1, keepdims=True)
-  has_weight &= ~overflows
-  weights, logsumexp = softmax_and_logsumexp(jnp.where(has_weight, scores, 0), has_weight)
-  # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
-  kept = jnp.where(allowed, _drop(weights, dropout_rate, dropout_rng), 0)
+  marked = mark_overflow(scores) if allowed is None else jnp.where(allowed, mark_overflow(scores), -jnp.inf)
+  largest = jax.lax.stop_gradient(jnp.max(marked, axis=-1, keepdims=True, initial=-jnp.inf))
+  is_over = overflows(largest)
+  has_weight = (scores != -jnp.inf) & ~is_over if allowed is None else allowed & ~is_over
+  shift = jnp.where(is_over | (largest == -jnp.inf), 0, largest)
+  weights, logsumexp = _softmax(jnp.where(has_weight, scores, -jnp.inf), shift)
+  kept = _drop(weights, dropout_rate, dropout_rng)
+  if allowed is not None:
+    # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
+    kept = jnp.where(allowed, kept, 0)
   context = jnp.einsum("...TS,...SD->...TD", kept, finite(features.values))
 
-  bad_queries, bad_keys, bad_values = (
-    with_rank(bad, rank - 1) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
-  )
-  bad_pairs = allowed & (bad_queries[..., :, None] | bad_keys[..., None, :])
-  bad_scores = overflows[..., 0] | jnp.any(bad_pairs, axis=-1)
-  bad_context = bad_scores | jnp.any(allowed & bad_values[..., None, :], axis=-1)
-  spoil = nan_where(bad_scores, weights.dtype)
+  bad_scores, bad_context = _attend_to_bad(features, allowed, scores.shape[:-1])
+  spoil = nan_where(bad_scores | is_over[..., 0], weights.dtype)
+  spoiled = weights + spoil[..., None]
   return Attended(
-    context + nan_where(bad_context, context.dtype)[..., None],
-    jnp.where(allowed, weights + spoil[..., None], 0),
+    context + (spoil + nan_where(bad_context, context.dtype))[..., None],
+    spoiled if allowed is None else jnp.where(allowed, spoiled, 0),
     logsumexp + spoil,
   )
 
 
+def mark_overflow(scores: jax.Array) -> jax.Array:
+  """Returns the scores, with the least finite number for those that have overflowed to -inf alone.
+
+  So one maximum tells rows that are empty, once what is masked is -inf, from rows that have overflowed.
+  """
+  lowest = _lowest(scores)
+  return jnp.where(scores == -jnp.inf, lowest, jnp.maximum(scores, jnp.nextafter(lowest, lowest * 0)))
+
+
+def overflows(largest: jax.Array) -> jax.Array:
+  """Returns, from the largest marked scores, which rows attend to one of inf or NaN, or to -inf alone."""
+  is_fine = (largest > _lowest(largest)) & (largest < jnp.inf)
+  return (largest != -jnp.inf) & ~is_fine
+
+
+def _lowest(array: jax.Array) -> jax.Array:
+  return jnp.asarray(jnp.finfo(array.dtype).min, array.dtype)
+
+
+def _attend_to_bad(
+  features: Features, allowed: jax.Array | None, rows: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
+  """Returns which queries [... T] are not finite or attend to such a key, and which to such a value."""
+  bad_queries, bad_keys, bad_values = (
+    with_rank(bad, len(rows)) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
+  )
+  if allowed is None:
+    bad_scores = bad_queries | jnp.any(bad_keys, axis=-1, keepdims=True)
+    bad_context = jnp.any(bad_values, axis=-1, keepdims=True)
+  else:
+    bad_pairs = allowed & (bad_queries[..., :, None] | bad_keys[..., None, :])
+    bad_scores = jnp.any(bad_pairs, axis=-1)
+    bad_context = jnp.any(allowed & bad_values[..., None, :], axis=-1)
+  return jnp.broadcast_to(bad_scores, rows), jnp.broadcast_to(bad_context, rows)
+
+
 def scores_and_allowed(
   score: Score, features: Features, mask: Mask | None, bias: Bias | None
-) -> tuple[jax.Array, jax.Array]:
-  """Returns the scores with their bias, and which pairs may attend, [... T S].
+) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the scores with their bias, and which pairs may attend, [... T S]; None for all.
 
   Raises:
     ValueError: if the score's tile, the mask or the bias do not fit the queries and keys.
@@ -90,10 +123,10 @@ def scores_and_allowed(
   scores = scores.astype(features.values.dtype)
   leading = broadcast_leading(scores, features.values, names="scores and values")
   scores = jnp.broadcast_to(scores, (*leading, *scores.shape[-2:]))
-  allowed = _mask_array(mask, scores.shape)
+  allowed = None if mask is None else _mask_array(mask, scores.shape)
   if bias is not None:
     terms = _bias_array(bias, scores.shape).astype(scores.dtype)
-    allowed &= terms != -jnp.inf
+    allowed = terms != -jnp.inf if allowed is None else allowed & (terms != -jnp.inf)
     scores += terms
   return scores, allowed
 
@@ -124,19 +157,23 @@ def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   allowed = _mask_array(as_mask(mask), scores.shape)
   allowed &= scores != -jnp.inf
-  compute = scores.astype(compute_dtype(scores.dtype))
-  return softmax_and_logsumexp(compute, allowed)[0].astype(scores.dtype)
+  compute = jnp.where(allowed, scores.astype(compute_dtype(scores.dtype)), -jnp.inf)
+  largest = jax.lax.stop_gradient(jnp.max(compute, axis=-1, keepdims=True, initial=-jnp.inf))
+  return _softmax(compute, jnp.where(jnp.isfinite(largest), largest, 0))[0].astype(scores.dtype)
 
 
-def softmax_and_logsumexp(scores: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns weights [... T S] and log(sum(exp(allowed scores))) [... T]; 0 and -inf for empty rows."""
-  scores = jnp.where(allowed, scores, -jnp.inf)
-  largest = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
-  # Any shift gives the same result, so none is differentiated; an empty row is not shifted by -inf.
-  shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
+def _softmax(scores: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns weights [... T S] and log(sum(exp(scores))) [... T]; 0 and -inf for rows of -inf alone.
+
+  Args:
+    scores: [... T S], -inf for what is masked.
+    shift: the largest of each row, or 0 if there is none, [... T 1]. It keeps exponentials in range; any
+      other would give the same result, so it is not differentiated.
+  """
   exponentials = jnp.exp(scores - shift)
-  is_empty = ~jnp.any(allowed, axis=-1, keepdims=True)
-  total = jnp.where(is_empty, 1, jnp.sum(exponentials, axis=-1, keepdims=True))
+  total = jnp.sum(exponentials, axis=-1, keepdims=True)
+  is_empty = total == 0
+  total = jnp.where(is_empty, 1, total)
   logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(total) + shift)
   return exponentials / total, logsumexp[..., 0]
 
@@ -163,10 +200,8 @@ def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_k
     raise ValueError(f"{type(score).__name__}.tile must return floating scores, got {scores.dtype}")
 
 
-def _mask_array(mask: Mask | None, shape: tuple[int, ...]) -> jax.Array:
+def _mask_array(mask: Mask, shape: tuple[int, ...]) -> jax.Array:
   """Returns the mask as booleans of the shape of the scores."""
-  if mask is None:
-    return jnp.ones(shape, bool)
   array = mask.array(*shape[-2:])
   _check_pairs("mask", array, shape)
   return jnp.broadcast_to(array, shape)

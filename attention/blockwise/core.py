@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from attention.blockwise.plan import Plan
 from attention.blockwise.ring import over_parts
-from attention.blockwise.tile import drop, least, scores_of
+from attention.blockwise.tile import drop, scores_of
 from attention.blockwise.walk import over_key_blocks, over_query_blocks
+from attention.dense import overflows
 from attention.finite import finite, nan_where
 from attention.shapes import recomputed, varying_like
 from attention.tiles import Arrays, over_leading
@@ -20,8 +21,7 @@ class Found(NamedTuple):
   """What queries have found in the keys so far.
 
   Attributes:
-    largest: the largest score, [... T 1]; -inf where none was allowed, and the least finite number where
-      all that were have overflowed to -inf.
+    largest: the largest score after `mark_overflow`, [... T 1]; -inf where none was allowed.
     total: sum of exp(score - largest), [... T 1].
     context: sum of exp(score - largest) value, [... T D].
   """
@@ -51,9 +51,7 @@ class Found(NamedTuple):
 
   def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the context [... T D], and the shift and the logarithm of the total [... T]."""
-    is_empty = self.largest == -jnp.inf
-    is_fine = (self.largest > least(self.largest)) & (self.largest < jnp.inf)
-    spoil = nan_where(~is_empty & ~is_fine, self.context.dtype)
+    spoil = nan_where(overflows(self.largest), self.context.dtype)
     context = self.context / jnp.where(self.total == 0, 1, self.total) + spoil
     return context, _shift(self.largest)[..., 0], (jnp.log(self.total) + spoil)[..., 0]
 
@@ -168,7 +166,7 @@ def _find(plan: Plan, arrays: Arrays) -> Found:
 
   def step(some_are_masked: bool, here: Arrays, found: Found) -> Found:
     operands = plan.operands(here)
-    scores = scores_of(operands, some_are_masked, mark_overflow=True)
+    scores = scores_of(operands, some_are_masked, marked=True)
     largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
     shift = _shift(largest)
     weights = jnp.exp(scores - shift)

@@ -7,28 +7,19 @@ import jax.numpy as jnp
 
 from attention import dropout
 from attention.blockwise.plan import Operands
+from attention.dense import mark_overflow
 from attention.shapes import same_rank, with_rank
 
 
-def least(array: jax.Array) -> jax.Array:
-  """Returns the least finite number of the array's dtype."""
-  return jnp.finfo(array.dtype).min.astype(array.dtype)
-
-
-def scores_of(operands: Operands, some_are_masked: bool, *, mark_overflow: bool = False) -> jax.Array:
-  """Returns the scores of a tile, -inf for pairs that may not attend.
-
-  If asked for, scores that have overflowed to -inf are the least finite number, and no others are.
-  """
+def scores_of(operands: Operands, some_are_masked: bool, *, marked: bool = False) -> jax.Array:
+  """Returns the scores of a tile, after `mark_overflow` if asked for, -inf for pairs that may not attend."""
   dtype = operands.values.dtype
   scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
   terms, allowed = bias_and_allowed(operands, some_are_masked)
   if terms is not None:
     scores, terms = same_rank(scores, terms.astype(dtype))
     scores += terms
-  if mark_overflow:
-    lowest = least(scores)
-    scores = jnp.where(scores == -jnp.inf, lowest, jnp.maximum(scores, jnp.nextafter(lowest, lowest * 0)))
+  scores = mark_overflow(scores) if marked else scores
   if allowed is not None:
     scores, allowed = same_rank(scores, allowed)
     scores = jnp.where(allowed, scores, -jnp.inf)
