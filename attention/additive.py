@@ -6,7 +6,7 @@ A pair of a query and a key costs no tanh. With
 
 tanh(query + key) is 1 - 2 r and its derivative 4 (r - r^2). So each query and each key is exponentiated once,
 and for the sums two reciprocals are one division: 1 / a = b / (a b) and 1 / b = a / (a b). That holds while
-a b stays in the range of the floating type; beyond it, r is calculated from tanh.
+a b stays in the range of the floating type, and 1 - 2 r is not small; elsewhere tanh itself is taken.
 
 Every loop walks along one axis and adds to a matrix over the other two: along the units A for the sums, along
 the keys or the queries for their gradients. A step takes a few rows, each an array of its own: only then does
@@ -30,8 +30,8 @@ ROWS = 8
 # Up to so many terms, loops cost more than they gain.
 FEW_TERMS = 2**13
 
-# Gives r for each of some pairs of prepared queries and keys.
-Reciprocals = Callable[[list[tuple[jax.Array, jax.Array]]], list[jax.Array]]
+# A unit all of whose |query| + |key| are less is calculated from tanh.
+SMALL = 2**-4
 
 
 def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
@@ -62,7 +62,7 @@ def _at_once(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> ja
 @jax.custom_jvp
 def _in_loops(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns the sums without an array [T S A], in the forward pass too."""
-  return jnp.sum(score_vector, axis=-1, keepdims=True) - 2 * _by_platform(_sum, queries, keys, score_vector)
+  return _by_platform(_sum, queries, keys, score_vector)
 
 
 @functools.partial(_in_loops.defjvp, symbolic_zeros=True)
@@ -85,31 +85,34 @@ def _tangent(primals, tangents):
 
 
 def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns score_vector . r, [... T S]."""
+  """Returns score_vector . tanh, [... T S]."""
   x, y, factors = (
     jnp.moveaxis(array, -1, 0) for array in (formula.prepare(queries), formula.prepare(keys), score_vector)
   )
 
   def step(sums, units):
     pairs = [(x[..., :, None], y[..., None, :]) for x, y, _ in units]
-    for (_, _, factor), r in zip(units, formula.reciprocals(pairs), strict=True):
-      sums += factor[..., None] * r
+    for (_, _, factor), value in zip(units, formula.values(pairs), strict=True):
+      sums += factor[..., None] * value
     return sums, None
 
   leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
   nothing = jnp.zeros((*leading, queries.shape[-2], keys.shape[-2]), queries.dtype)
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
-  return jax.lax.scan(step, varying_like(nothing, (x, y, factors)), units)[0]
+  sums = formula.scale * jax.lax.scan(step, varying_like(nothing, (x, y, factors)), units)[0]
+  return (
+    sums if formula.offset == 0 else sums + formula.offset * jnp.sum(score_vector, axis=-1, keepdims=True)
+  )
 
 
 def _slopes(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
   """Returns sum over a of (1 - tanh^2)(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
-  return _sweep(formula, lambda r: 4 * (r - r * r), matrix, rows, factors)
+  return _sweep(formula, formula.slope, matrix, rows, factors)
 
 
 def _tanhs(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
   """Returns sum over a of tanh(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
-  return _sweep(formula, lambda r: 1 - 2 * r, matrix, rows, factors)
+  return _sweep(formula, lambda value: formula.offset + formula.scale * value, matrix, rows, factors)
 
 
 def _sweep(
@@ -119,7 +122,7 @@ def _sweep(
   rows: jax.Array,
   factors: jax.Array,
 ) -> jax.Array:
-  """Returns sum over a of function(1 / (1 + exp(2 matrix[x, a]) exp(2 rows[r, a]))) factors[x, a], [... R X].
+  """Returns sum over a of function(value of matrix[x, a] and rows[r, a]) factors[x, a], [... R X].
 
   It is linear in the factors, and made for being transposed: that is one loop over the rows.
   """
@@ -128,8 +131,8 @@ def _sweep(
   @recomputed
   def step(x, factors, rows):
     # Rows share no division: a masked key must not change even the last bit of another's gradient.
-    reciprocals = [formula.reciprocals([(x, row[..., None, :])])[0] for row in rows]
-    return [jnp.sum(function(r) * factors, axis=-1) for r in reciprocals]
+    values = [formula.values([(x, row[..., None, :])])[0] for row in rows]
+    return [jnp.sum(function(value) * factors, axis=-1) for value in values]
 
   _, sums = jax.lax.scan(lambda _, rows: (None, step(x, factors, rows)), None, _rows(y))
   return jnp.moveaxis(jnp.concatenate(sums)[: y.shape[0]], 0, -2)
@@ -145,14 +148,25 @@ def _rows(array: jax.Array) -> list[jax.Array]:
 
 
 class Formula(NamedTuple):
-  """A way to calculate r: what to do once for each query and key, and then for pairs of them."""
+  """A way to calculate tanh and its derivative.
+
+  Attributes:
+    prepare: what to do once for each query and key.
+    values: gives a value for each of some pairs of what was prepared.
+    scale: tanh is offset + scale * value.
+    offset: likewise.
+    slope: gives the derivative of tanh from the value.
+  """
 
   prepare: Callable[[jax.Array], jax.Array]
-  reciprocals: Reciprocals
+  values: Callable[[list[tuple[jax.Array, jax.Array]]], list[jax.Array]]
+  scale: int
+  offset: int
+  slope: Callable[[jax.Array], jax.Array]
 
 
 def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns 1 / (1 + x y) for each pair, with one division for two."""
+  """Returns r, 1 / (1 + x y), for each pair, with one division for two."""
   divisors = [1 + x * y for x, y in pairs]
   results = []
   for one, other in zip(divisors[::2], divisors[1::2], strict=False):
@@ -162,12 +176,12 @@ def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
 
 
 def _by_tanh(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns r for each pair of a query and a key."""
-  return [0.5 - 0.5 * jnp.tanh(x + y) for x, y in pairs]
+  """Returns tanh for each pair of a query and a key."""
+  return [jnp.tanh(x + y) for x, y in pairs]
 
 
-FACTORED = Formula(lambda vectors: jnp.exp(2 * vectors), _by_division)
-DIRECT = Formula(lambda vectors: vectors, _by_tanh)
+FACTORED = Formula(lambda vectors: jnp.exp(2 * vectors), _by_division, -2, 1, lambda r: 4 * (r - r * r))
+DIRECT = Formula(lambda vectors: vectors, _by_tanh, 1, 0, lambda tanh: 1 - tanh * tanh)
 
 
 def _by_platform(
@@ -177,9 +191,11 @@ def _by_platform(
 
   def on_cpu(queries, keys, factors):
     each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
-    too_large = any_at_all(sum(each) > _limit(queries.dtype))
+    largest = sum(each)
+    # Where all of a unit's numbers are small, 1 - 2 r would lose the digits that tell it from 0.
+    is_unfit = any_at_all((largest > _limit(queries.dtype)) | ((largest > 0) & (largest < SMALL)))
     choices = functools.partial(function, DIRECT), functools.partial(function, FACTORED)
-    return jax.lax.cond(too_large, *choices, queries, keys, factors)
+    return jax.lax.cond(is_unfit, *choices, queries, keys, factors)
 
   return jax.lax.platform_dependent(
     queries, keys, factors, cpu=on_cpu, default=functools.partial(function, DIRECT)

@@ -52,10 +52,11 @@ def dense(
   """
   features = features_of(score, queries, keys, values)
   scores, allowed = scores_and_allowed(score, features, mask, bias)
-  marked = mark_overflow(scores) if allowed is None else jnp.where(allowed, mark_overflow(scores), -jnp.inf)
+  scores = mark_overflow(scores)
+  marked = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
   largest = jax.lax.stop_gradient(jnp.max(marked, axis=-1, keepdims=True, initial=-jnp.inf))
   is_over = overflows(largest)
-  has_weight = (scores != -jnp.inf) & ~is_over if allowed is None else allowed & ~is_over
+  has_weight = ~is_over if allowed is None else allowed & ~is_over
   shift = jnp.where(is_over | (largest == -jnp.inf), 0, largest)
   weights, logsumexp = _softmax(jnp.where(has_weight, scores, -jnp.inf), shift)
   kept = _drop(weights, dropout_rate, dropout_rng)

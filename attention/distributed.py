@@ -55,7 +55,7 @@ def ring_attention(
     This device's part of the context, [... T D], and of the logsumexp, [... T], if asked for.
 
   Raises:
-    ValueError: as `attend`; or if mask or bias hold an array [... T S].
+    ValueError: as `attend`; if there is no such axis; or if mask or bias hold an array [... T S].
 
   >>> from attention import ScaledDotProduct, masks
   >>> P = jax.sharding.PartitionSpec("sequence")
@@ -68,6 +68,12 @@ def ring_attention(
   queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
   dtype = check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, "blockwise", block_sizes)
+  try:
+    jax.lax.axis_size(axis_name)
+  except (NameError, TypeError, ValueError):
+    raise ValueError(
+      f"axis_name must be an axis of the mesh of the jax.shard_map that calls this, got {axis_name!r}"
+    ) from None
   mask = None if mask is None else with_arrays(as_mask(mask))
   bias = with_arrays(bias)
   _check_no_pairs("mask", mask)

@@ -62,7 +62,7 @@ def attend(
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S; or
       "auto", the best choice for the inputs.
     block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast.
-      Another implementation has no tiles, and no use for them.
+      They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
   Returns:
     The context [... T D]; or a tuple of the context, then, if asked for, the weights [... T S] (before

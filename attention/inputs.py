@@ -51,9 +51,13 @@ def check_options(
     allowed = ", ".join(IMPLEMENTATIONS)
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
   if block_sizes is not None:
-    is_pair = isinstance(block_sizes, tuple) and len(block_sizes) == 2
-    if not is_pair or not all(isinstance(size, int) and size > 0 for size in block_sizes):
-      raise ValueError(f"block_sizes must be two positive numbers, (queries, keys), got {block_sizes!r}")
+    is_pair = isinstance(block_sizes, (tuple, list)) and len(block_sizes) == 2
+    if not is_pair or not all(map(_is_size, block_sizes)):
+      raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
+
+
+def _is_size(size: Any) -> bool:
+  return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and int(size) > 0
 
 
 def to_compute_with(

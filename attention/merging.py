@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import check_rank, compute_dtype, with_rank
+from attention.shapes import broadcasts_to, check_rank, compute_dtype, with_rank
 
 
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
@@ -46,6 +46,11 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
         f"got shapes {context.shape} and {logsumexp.shape}"
       )
   dtype = contexts[0].dtype
+  if not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"contexts must be of a floating type, got {dtype}")
+  if any(context.shape[-2:] != contexts[0].shape[-2:] for context in contexts):
+    got = ", ".join(str(context.shape) for context in contexts)
+    raise ValueError(f"the contexts of all partials must have the same axes T and D, got shapes {got}")
   if any(context.dtype != dtype for context in contexts):
     got = ", ".join(str(context.dtype) for context in contexts)
     raise ValueError(f"the contexts of all partials must have one dtype, got {got}")
@@ -83,10 +88,18 @@ def with_sink(
     logsumexp: [... T], from `attend` with return_logsumexp.
     sink: the score, a number, or numbers [...] that broadcast, [N] for heads.
 
+  Raises:
+    ValueError: if the sink does not broadcast, or as in `merge`.
+
   >>> context, _ = with_sink(jnp.ones((2, 3, 1)), jnp.zeros((2, 3)), jnp.array([0.0, -jnp.inf]))
   >>> context[:, 0, 0].tolist()
   [0.5, 1.0]
   """
   scores = jnp.asarray(sink, jnp.asarray(logsumexp).dtype)[..., None]
+  if not broadcasts_to(scores.shape, jnp.shape(logsumexp)):
+    raise ValueError(
+      f"sink must be broadcastable to the leading axes of the logsumexp {jnp.shape(logsumexp)}, "
+      f"got shape {jnp.shape(sink)}"
+    )
   scores = jnp.broadcast_to(with_rank(scores, jnp.ndim(logsumexp)), jnp.shape(logsumexp))
   return merge([(context, logsumexp), (jnp.zeros_like(context), scores)])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.shapes import HasAxes, check_rank, compute_dtype, with_rank
+from attention.shapes import HasAxes, broadcasts_to, check_rank, compute_dtype, with_rank
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
@@ -51,25 +51,32 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
 
   Args:
     vectors: queries or keys [... T H], H even.
-    positions: integers [... T]; None for 0 ... T - 1.
+    positions: integers [... T]; None for 0 ... T - 1. Where a sequence is spread over devices, each must give
+      those of its own part.
     base: how slow the slowest turn is.
 
   Returns:
     [... T H] in the dtype of the vectors.
 
   Raises:
-    ValueError: if the width is odd.
+    ValueError: if the width is odd, the vectors are not of a floating type, or the positions do not fit.
 
   >>> rotary(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(3).tolist()
   [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
   """
   vectors = jnp.asarray(vectors)
   check_rank("vectors", vectors, "[... T H]")
+  if not jnp.issubdtype(vectors.dtype, jnp.floating):
+    raise ValueError(f"vectors must be of a floating type, got {vectors.dtype}")
   T, H = vectors.shape[-2:]
   if H % 2:
     raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
   dtype = compute_dtype(vectors.dtype)
   positions = jnp.arange(T) if positions is None else jnp.asarray(positions)
+  if positions.ndim == 0 or not broadcasts_to(positions.shape, vectors.shape[:-1]):
+    raise ValueError(
+      f"positions must be broadcastable to [... T] = {vectors.shape[:-1]}, got {positions.shape}"
+    )
   rates = jnp.asarray(base ** (-np.arange(0, H, 2) / H), dtype)
   angles = positions.astype(dtype)[..., None] * with_rank(rates, positions.ndim + 1)
   angles = with_rank(angles, vectors.ndim)

@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.additive import sums_of_tanh
 from attention.shapes import (
@@ -167,8 +168,8 @@ class Score(HasAxes):
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
   Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself:
-  numbers so large that they overflow inside it (the square of 1e25) make the gradients of the score's own
-  fields NaN, masked or not.
+  numbers that it has no finite derivative for (the square of 1e25, which overflows; the square root of 0)
+  make gradients NaN, masked or not.
   """
 
   def query_features(self, queries: jax.Array) -> Any:
@@ -296,7 +297,9 @@ class SoftCapped(Score):
   cap: jax.Array | float
 
   def __post_init__(self):
-    if isinstance(self.cap, (int, float)) and not self.cap > 0:
+    if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
+      raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
+    if isinstance(self.cap, (int, float, np.number)) and not self.cap > 0:
       raise ValueError(f"cap must be positive, got {self.cap}")
 
   def query_features(self, queries):

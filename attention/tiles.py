@@ -225,9 +225,13 @@ def _axis(array: jax.Array, own: str | None, letter: str, length: int) -> int | 
 
 
 def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
-  """Returns the blocks [count ...] of an array along an axis, filled up with zeros."""
+  """Returns the blocks [count ...] of an array along an axis, filled up with its last numbers or with False.
+
+  Numbers, so that what is calculated of them is as finite as what is calculated of the others.
+  """
   padding = [(0, 0)] * array.ndim
   padding[axis] = (0, blocks.overlap)
-  array = jnp.pad(array, padding) if blocks.overlap else array
+  if blocks.overlap:
+    array = jnp.pad(array, padding, mode="constant" if array.dtype == jnp.bool_ else "edge")
   shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis, 0)

@@ -101,6 +101,16 @@ def test_a_batch_of_vmap_may_hold_both_small_and_large_ones():
   assert_close(d_keys, np.sum(slopes, axis=-3), tolerance(A))
 
 
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
+def test_small_pre_activations_keep_their_digits(scale):
+  queries, keys, vector = draw((), *SIZES[1], scale=scale)
+  desired, _, tanh = exact(queries, keys, vector / np.float32(scale))
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), queries, keys, vector / np.float32(scale))
+  assert_close(actual, desired, tolerance(SIZES[1][2]))
+  d_vector = pull(jnp.ones_like(actual))[2] / scale
+  assert_close(d_vector[0], np.sum(tanh, axis=(0, 1)) / scale, tolerance(max(SIZES[1]) ** 2))
+
+
 @pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
 def test_few_sums_and_those_of_one_query_are_calculated_as_they_are_written(size, monkeypatch):
   monkeypatch.setattr(additive, "FEW_TERMS", 2**13)

@@ -16,6 +16,7 @@ SMALL = [
   Case("additive", 2, 7, 1, 5),
   Case("bilinear", 2, 7, 1, 5),
   Case("cosine", 1, 7, 1, 5, causal=True),
+  Case("dot_product", 2, 1, 3, 5),
   Case("dot_product", 2, 7, 3, 5, dtype="bfloat16"),
 ]
 

@@ -26,6 +26,7 @@ from contract import (
   expected_gradients,
   kinds,
   narrow,
+  replaced,
 )
 
 import attention
@@ -520,6 +521,68 @@ def test_features_may_be_flags(implementation):
   assert_close(actual, weights @ values, FLOAT32)
 
 
+@pytest.mark.parametrize(
+  "bias",
+  [
+    np.float32(300),
+    lambda t, s: 300 * s.astype(jnp.float32) + 0 * t.astype(jnp.float32),
+    lambda t, s: 1 / (T - t).astype(jnp.float32) + 1 / (S - s).astype(jnp.float32),
+    lambda t, s: jnp.take(np.ones((T, 1), np.float32), t[:, 0], axis=0),
+    positions.ALiBi(np.float32(-300)),
+  ],
+)
+def test_what_is_beyond_the_end_of_the_last_block_spoils_no_gradient(bias):
+  inputs = draw("scaled_dot_product")[:3]
+
+  def gradients(engine):
+    def loss(queries, keys, values):
+      return jnp.sum(
+        attention.scaled_dot_product_attention(
+          queries, keys, values, bias=bias, implementation=engine, block_sizes=BLOCK_SIZES
+        )
+        ** 2
+      )
+
+    return jax.jit(jax.grad(loss, (0, 1, 2)))(*inputs)
+
+  assert_trees_close(gradients("blockwise"), gradients("dense"), 8 * FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Distance(attention.Score):
+  """A score that has no derivative where a query is a key."""
+
+  def tile(self, query_features, key_features):
+    difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+    return -jnp.sqrt(jnp.sum(difference**2, axis=-1))
+
+
+@pytest.mark.parametrize("name", ["queries", "keys"])
+def test_a_vector_of_zeros_does_not_meet_the_filling_of_a_block(name):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  arrays = {"queries": queries, "keys": keys}
+  arrays[name] = replaced(arrays[name], 0, 0.0)
+
+  def gradients(engine):
+    def loss(arrays):
+      return jnp.sum(
+        attention.attend(
+          Distance(),
+          arrays["queries"],
+          arrays["keys"],
+          values,
+          implementation=engine,
+          block_sizes=BLOCK_SIZES,
+        )
+        ** 2
+      )
+
+    return jax.jit(jax.grad(loss))(arrays)
+
+  assert_trees_close(gradients("blockwise"), gradients("dense"), 8 * FLOAT32)
+
+
 @engines
 def test_the_least_number_is_a_bias_like_any_other(implementation):
   queries, keys, values = draw("scaled_dot_product")[:3]
@@ -587,6 +650,28 @@ def test_masks_and_scores_within_others_are_cut_too(implementation):
   assert_close(actual, reference.attend(capped, queries, keys, values, mask=allowed).context, FLOAT32)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Numbers(masks.Mask):
+  def tile(self, t, s):
+    return (s <= t).astype(jnp.int32)
+
+
+@engines
+@pytest.mark.parametrize("mask", [Numbers(), ~Numbers(), Numbers() & masks.causal()])
+def test_a_mask_of_numbers_is_told(mask, implementation):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"Numbers.tile must return booleans, got int32"):
+    attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=mask, implementation=implementation
+    )
+
+
+def test_masks_are_not_joined_by_words():
+  with pytest.raises(ValueError, match="masks are joined by &"):
+    masks.causal() and masks.prefix(2)
+
+
 class NoTree(masks.Mask):
   def tile(self, t, s):
     return s <= t
@@ -601,8 +686,8 @@ def test_a_mask_that_is_no_pytree_is_told(implementation):
     )
 
 
-@pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2)])
+@pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2), (True, 2)])
 def test_block_sizes_are_two_positive_numbers(block_sizes):
   vectors = jnp.ones((T, 2))
-  with pytest.raises(ValueError, match=r"block_sizes must be two positive numbers, .* got"):
+  with pytest.raises(ValueError, match=r"block_sizes must be two positive integers, .* got"):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)

@@ -247,6 +247,13 @@ def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
     jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
 
 
+@pytest.mark.parametrize("axis_name", [None, "rings"])
+def test_an_axis_that_the_mesh_has_not_is_told(axis_name):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"axis_name must be an axis of the mesh .* got"):
+    attention.ring_attention(attention.ScaledDotProduct(), *[vectors] * 3, axis_name=axis_name)
+
+
 @pytest.mark.parametrize("name", ["mask", "bias"])
 def test_an_array_of_pairs_has_no_place_in_a_ring(name):
   inputs = inputs_for("scaled_dot_product")

@@ -107,6 +107,11 @@ def test_a_sink_takes_its_share_of_each_head():
   assert_close(slope, -70 * np.array([1 / 4, 3 / 16, 7 / 64]), FLOAT32)
 
 
+def test_a_sink_that_does_not_fit_is_told():
+  with pytest.raises(ValueError, match=r"sink must be broadcastable .* \(2, 3\), got shape \(5,\)"):
+    with_sink(jnp.ones((2, 3, 7)), jnp.zeros((2, 3)), np.zeros(5))
+
+
 @pytest.mark.parametrize(
   ("partials", "message"),
   [
@@ -115,6 +120,14 @@ def test_a_sink_takes_its_share_of_each_head():
     (
       [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
       "must have one dtype, got float32, bfloat16",
+    ),
+    (
+      [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
+      "contexts must be of a floating type, got int32",
+    ),
+    (
+      [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],
+      r"must have the same axes T and D, got shapes \(2, 3\), \(2, 1\)",
     ),
     ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
   ],

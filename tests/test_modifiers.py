@@ -62,6 +62,8 @@ def test_distances_are_not_rounded_to_half_precision(dtype):
 
 @pytest.mark.parametrize("cap", [0, -1.0, float("nan")])
 def test_a_cap_is_positive(cap):
+  with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
+    attention.SoftCapped(5.0, attention.ScaledDotProduct())
   with pytest.raises(ValueError, match="cap must be positive, got"):
     attention.SoftCapped(attention.ScaledDotProduct(), cap)
 

@@ -86,7 +86,13 @@ def blockwise(
   plan = plan_for(pairs, operands, block_sizes, ring, dropout_rate)
   operands = operands._replace(
     mask=mask_operand(mask, S, plan.keys),
-    bias=function_operand(operands.bias, plan.queries, plan.keys, like=operands._replace(bias=None)),
+    bias=function_operand(
+      operands.bias,
+      plan.queries,
+      plan.keys,
+      lengths=(devices * T, devices * S),
+      like=operands._replace(bias=None),
+    ),
   )
   rules = operands._replace(score=None, query_features=None, key_features=None, values=None)
   spoil = [nan_where(bad, values.dtype) for bad in attend_to_bad(plan, rules, features)]

@@ -110,13 +110,9 @@ def _tangent(plan: Plan, primals, tangents):
   context, shift, log_total = attention_core(plan, arrays, [jnp.zeros_like(array) for array in spoil])
   # Queries that are empty or overflow have no weights and no tangents.
   has_weights = jnp.isfinite(log_total)
-  residuals = [
-    jnp.where(has_weights[..., None], context, 0),
-    shift,
-    jnp.where(has_weights, log_total, jnp.inf),
-  ]
+  residuals = [jnp.where(has_weights[..., None], context, 0), shift, log_total, has_weights]
   moving = [i for i, tangent in enumerate(tangents[0]) if not _is_zero(tangent)]
-  axes = (*plan.axes, "TD", "T", "T", *(plan.axes[i] for i in moving))
+  axes = (*plan.axes, "TD", "T", "T", "T", *(plan.axes[i] for i in moving))
 
   @recomputed
   def at_index(arrays: Arrays):
@@ -166,7 +162,7 @@ def _find(plan: Plan, arrays: Arrays) -> Found:
 
   def step(some_are_masked: bool, here: Arrays, found: Found) -> Found:
     operands = plan.operands(here)
-    scores = scores_of(operands, some_are_masked, marked=True)
+    scores = scores_of(operands, some_are_masked)
     largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
     shift = _shift(largest)
     weights = jnp.exp(scores - shift)
@@ -191,7 +187,7 @@ def _differentiate(
     plan: the plan.
     moving: which of the operands' arrays have a tangent.
     axes: of the arrays.
-    arrays: those of the operands, the three residuals, and the tangents.
+    arrays: those of the operands, the four residuals, and the tangents.
   """
   count = len(plan.axes)
 
@@ -199,8 +195,8 @@ def _differentiate(
     return recomputed(functools.partial(differentiate_tile, some_are_masked))(here, carry)
 
   def differentiate_tile(some_are_masked: bool, here: Arrays, carry):
-    primals, tangents = here[:count], here[count + 3 :]
-    shift, log_total = (residual[..., None] for residual in here[count + 1 : count + 3])
+    primals, tangents = here[:count], here[count + 4 :]
+    shift, log_total, has_weights = (residual[..., None] for residual in here[count + 1 : count + 4])
 
     def scores_and_values(*moved):
       changed = dict(zip(moving, moved, strict=True))
@@ -210,10 +206,10 @@ def _differentiate(
     (scores, values), (d_scores, d_values) = jax.jvp(
       scores_and_values, tuple(primals[i] for i in moving), tuple(tangents)
     )
-    weights = jnp.exp(jnp.where(log_total < jnp.inf, scores - shift - log_total, -jnp.inf))
+    weights = jnp.exp(jnp.where(has_weights, scores - shift - log_total, -jnp.inf))
     kept = drop(plan.operands(primals), plan.dropout_rate, weights)
     # The weight of a masked pair is 0 already. This is for its derivatives, which large values may overflow.
-    kept = jnp.where(scores > -jnp.inf, kept, 0)
+    kept = jnp.where(has_weights & (scores > -jnp.inf), kept, 0)
     d_context = jnp.einsum("...TS,...SD->...TD", kept * d_scores, values)
     d_context += jnp.einsum("...TS,...SD->...TD", kept, d_values)
     return carry[0] + d_context, carry[1] + jnp.sum(weights * d_scores, axis=-1)

@@ -242,7 +242,7 @@ def mask_operand(mask: Mask | None, S: int, keys: Blocks) -> Mask | None:
   """Returns the mask without what the last block of keys has beyond the end."""
   if not keys.overlap:
     return mask
-  # Where an array is cut beyond its end, it is filled up with zeros.
+  # Where an array of booleans is cut beyond its end, it is filled up with False.
   end = from_array(jnp.ones((1, S), bool))
   return end if mask is None else mask & end
 
@@ -255,13 +255,14 @@ def bias_operand(bias: Bias | None) -> Any:
   return _ArrayBias(with_rank(array, max(array.ndim, 2)))
 
 
-def function_operand(bias: Any, queries: Blocks, keys: Blocks, like: Any) -> Any:
+def function_operand(bias: Any, queries: Blocks, keys: Blocks, lengths: tuple[int, int], like: Any) -> Any:
   """Returns a function as a pytree that holds the arrays it closed over; any other bias as it is.
 
   Args:
     bias: a bias, or None.
     queries: the blocks of queries.
     keys: the blocks of keys.
+    lengths: how many positions of queries and keys there are; the function is not asked for others.
     like: arrays that differ from device to device as the positions will, inside `jax.shard_map`.
 
   Raises:
@@ -276,7 +277,7 @@ def function_operand(bias: Any, queries: Blocks, keys: Blocks, like: Any) -> Any
       "inside shard_map a bias function must close over arrays that differ from device to device, "
       'jax.lax.pcast(array, axis_name, to="varying"); or be a `positions.Bias` that holds them'
     )
-  return _FunctionBias(arrays, function)
+  return _FunctionBias(arrays, function, lengths)
 
 
 @jax.tree_util.register_dataclass
@@ -298,6 +299,9 @@ class _FunctionBias(HasAxes):
 
   arrays: list[jax.Array]
   function: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+  lengths: tuple[int, int] = dataclasses.field(metadata={"static": True})
 
   def __call__(self, t, s):
-    return self.function(t, s, *self.arrays)
+    # A block may reach beyond the end, where the function may not be defined.
+    T, S = self.lengths
+    return self.function(jnp.minimum(t, T - 1), jnp.minimum(s, S - 1), *self.arrays)

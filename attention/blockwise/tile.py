@@ -11,15 +11,15 @@ from attention.dense import mark_overflow
 from attention.shapes import same_rank, with_rank
 
 
-def scores_of(operands: Operands, some_are_masked: bool, *, marked: bool = False) -> jax.Array:
-  """Returns the scores of a tile, after `mark_overflow` if asked for, -inf for pairs that may not attend."""
+def scores_of(operands: Operands, some_are_masked: bool) -> jax.Array:
+  """Returns the scores of a tile after `mark_overflow`, -inf for pairs that may not attend."""
   dtype = operands.values.dtype
   scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
   terms, allowed = bias_and_allowed(operands, some_are_masked)
   if terms is not None:
     scores, terms = same_rank(scores, terms.astype(dtype))
     scores += terms
-  scores = mark_overflow(scores) if marked else scores
+  scores = mark_overflow(scores)
   if allowed is not None:
     scores, allowed = same_rank(scores, allowed)
     scores = jnp.where(allowed, scores, -jnp.inf)

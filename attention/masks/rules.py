@@ -82,8 +82,11 @@ class Mask(HasAxes):
     [[1, 0, 0], [1, 1, 0]]
     """
     self.check(T, S)
-    tile = self.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
+    tile = _tile(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
+
+  def __bool__(self) -> bool:
+    raise ValueError("masks are joined by &, | and ~; `and`, `or` and `not` would lose one of them")
 
   def __and__(self, other: "Mask | Array") -> "Mask":
     return Both(self, as_mask(other))
@@ -234,7 +237,7 @@ class Both(Mask):
   second: Mask
 
   def tile(self, t, s):
-    first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
+    first, second = _same_rank(_tile(self.first, t, s), _tile(self.second, t, s))
     return first & second
 
   def outline(self, t, s):
@@ -258,7 +261,7 @@ class Either(Mask):
   second: Mask
 
   def tile(self, t, s):
-    first, second = _same_rank(self.first.tile(t, s), self.second.tile(t, s))
+    first, second = _same_rank(_tile(self.first, t, s), _tile(self.second, t, s))
     return first | second
 
   def outline(self, t, s):
@@ -281,7 +284,7 @@ class Not(Mask):
   mask: Mask
 
   def tile(self, t, s):
-    return ~self.mask.tile(t, s)
+    return ~_tile(self.mask, t, s)
 
   def outline(self, t, s):
     some, every = self.mask.outline(t, s)
@@ -320,6 +323,14 @@ def as_mask(mask: Mask | Array) -> Mask:
 def _known(bound: int | Array) -> int | None:
   """Returns a bound that is a plain number, None for an array."""
   return bound if isinstance(bound, int) else None
+
+
+def _tile(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
+  """Returns a mask's tile, or raises ValueError unless it is boolean."""
+  tile = jnp.asarray(mask.tile(t, s))
+  if tile.dtype != jnp.bool_:
+    raise ValueError(f"{type(mask).__name__}.tile must return booleans, got {tile.dtype}")
+  return tile
 
 
 def _distances(t: jax.Array, s: jax.Array) -> tuple[jax.Array, jax.Array]:
