@@ -37,7 +37,7 @@ SMALL = 2**-4
 def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns score_vector . tanh(queries[t] + keys[s]), [... T S].
 
-  No derivative keeps anything but the arguments.
+  No derivative keeps anything that has all three axes T, S and A.
 
   Args:
     queries: [... T A].

@@ -2,7 +2,8 @@
 
     python -m experiments.benchmark --output=runs/benchmark
 
-It writes benchmark.json, benchmark.md, and two pictures, time and memory against length.
+It writes benchmark.json and benchmark.md, and with the set `length` two pictures, time and memory against
+length. The set `memory` runs processes of their own, the set `gpu` is for one; neither is run unless named.
 Others are compared if they are installed: pip install torch keras tokamax
 """
 

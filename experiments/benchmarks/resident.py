@@ -1,6 +1,8 @@
 """How much memory a process takes when it calculates attention: measured from outside of the compiler.
 
-python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention
+    python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention
+
+It prints two numbers, for the forward pass and for both.
 """
 
 import json
