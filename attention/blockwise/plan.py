@@ -84,13 +84,13 @@ class Operands(NamedTuple):
     if not all(map(names_its_axes, (self.score, self.mask, self.bias))):
       return True
 
+    held = self._replace(bias=None) if _is_function(self.bias) else self
+
     def one_pair():
-      arrays, structure = jax.tree.flatten(self._replace(bias=None) if _is_function(self.bias) else self)
-      axes = (self._replace(bias=None) if _is_function(self.bias) else self).axes()
-      cut = jax.tree.unflatten(
-        structure, [_first(array, own) for array, own in zip(arrays, axes, strict=True)]
-      )
-      bias = self.bias if _is_function(self.bias) else cut.bias
+      arrays, structure = jax.tree.flatten(held)
+      firsts = [_first(array, own) for array, own in zip(arrays, held.axes(), strict=True)]
+      cut = jax.tree.unflatten(structure, firsts)
+      bias = self.bias if cut.bias is None else cut.bias
       t, s = varying_like((jnp.zeros((1, 1), int),) * 2, arrays)
       return (
         cut.score.tile(cut.query_features, cut.key_features),

@@ -88,28 +88,19 @@ def _einsum(case: Case):
   return function, True
 
 
-def _jax_nn(case: Case):
-  _check_score(case, "dot_product")
-  window = (case.window - 1, 0) if case.window else None
-  return (
-    lambda *arrays: jax.nn.dot_product_attention(*arrays, is_causal=case.causal, local_window_size=window),
-    False,
-  )
+def _jax_nn(implementation: str | None):
+  def make(case: Case):
+    _check_score(case, "dot_product")
+    if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
+      raise Absent("for half precision on a GPU")
+    options: dict[str, Any] = {
+      "is_causal": case.causal,
+      "local_window_size": (case.window - 1, 0) if case.window else None,
+      "implementation": implementation,
+    }
+    return lambda *arrays: jax.nn.dot_product_attention(*arrays, **options), False
 
-
-def _jax_nn_cudnn(case: Case):
-  _check_score(case, "dot_product")
-  if jax.default_backend() != "gpu" or case.dtype == "float32":
-    raise Absent("for half precision on a GPU")
-  return (
-    lambda *arrays: jax.nn.dot_product_attention(
-      *arrays,
-      is_causal=case.causal,
-      local_window_size=(case.window - 1, 0) if case.window else None,
-      implementation="cudnn",
-    ),
-    False,
-  )
+  return make
 
 
 def _flax(module: str):
@@ -167,8 +158,8 @@ _JAX_PEERS: dict[str, Callable[[Case], tuple[Callable[..., jax.Array], bool]]] =
   "attention": _ours,
   "attention dense": lambda case: _ours(_check_memory(case), "dense"),
   "einsum": lambda case: _einsum(_check_memory(case)),
-  "jax.nn": lambda case: _jax_nn(_check_memory(case)),
-  "jax.nn cudnn": _jax_nn_cudnn,
+  "jax.nn": lambda case: _jax_nn(None)(_check_memory(case)),
+  "jax.nn cudnn": _jax_nn("cudnn"),
   "flax.linen": lambda case: _flax("flax.linen")(_check_memory(case)),
   "flax.nnx": lambda case: _flax("flax.nnx")(_check_memory(case)),
   "tokamax xla": lambda case: _tokamax("xla")(_check_memory(case)),
