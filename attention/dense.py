@@ -193,6 +193,8 @@ def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_k
   """Raises ValueError unless a user's tile of T queries and S keys has returned what it should."""
   leading = broadcast_leading(bad_queries[..., None], bad_keys[..., None], names="queries and keys")
   pairs = (*leading, bad_queries.shape[-1], bad_keys.shape[-1])
+  if not isinstance(scores, (jax.Array, np.ndarray)):
+    raise ValueError(f"{type(score).__name__}.tile must return an array of scores, got {scores!r}")
   if scores.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, scores.shape):
     raise ValueError(
       f"{type(score).__name__}.tile must return scores [... T S] = {pairs}, got shape {scores.shape}"
@@ -225,4 +227,7 @@ def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
 
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
-    raise ValueError(f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}")
+    message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
+    if array.ndim == len(shape) - 1 and broadcasts_to((array.shape[0], 1, *array.shape[1:]), shape):
+      message += "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+    raise ValueError(message)

@@ -47,6 +47,9 @@ def check_options(
     raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
   if rate > 0.0 and rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
+  if rate > 0.0 and not _is_key(rng):
+    got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
+    raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
   if implementation not in IMPLEMENTATIONS:
     allowed = ", ".join(IMPLEMENTATIONS)
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
@@ -54,6 +57,13 @@ def check_options(
     is_pair = isinstance(block_sizes, (tuple, list)) and len(block_sizes) == 2
     if not is_pair or not all(map(_is_size, block_sizes)):
       raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
+
+
+def _is_key(rng: Any) -> bool:
+  if not isinstance(rng, (jax.Array, np.ndarray)):
+    return False
+  is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
+  return rng.ndim == 0 if is_typed else rng.ndim == 1 and rng.dtype == jnp.uint32  # as jax.random.PRNGKey
 
 
 def _is_size(size: Any) -> bool:

@@ -1,13 +1,12 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention import masks
 from attention.dense import Bias
 from attention.functional import Result, attend
 from attention.inputs import with_arrays
@@ -189,8 +188,8 @@ def attend_heads(
 
   With K < N heads of keys and values, query head n attends to their head n // (N / K).
   The queries get an axis for the group, over which keys and values broadcast; nothing is copied, unless
-  the score has arrays whose axes it does not name (see `Score`). Score, mask, bias and result have N heads
-  all the same.
+  score, mask or bias hold arrays whose axes they do not name (see `Score`). Score, mask, bias and result have
+  N heads all the same.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
@@ -205,18 +204,19 @@ def attend_heads(
       f"as many, got queries {num_heads}, keys {num_key_heads}, values {values.shape[-3]}"
     )
   score = with_arrays(ScaledDotProduct() if score is None else score)
+  mask = None if mask is None else with_arrays(as_mask(mask))
+  bias = with_arrays(bias)
   grouped = num_key_heads < num_heads
-  if grouped:
+  if grouped and all(names_its_axes(held) for held in (score, mask, bias) if isinstance(held, HasAxes)):
     heads = _Heads(num_heads, num_key_heads)
-    if names_its_axes(score):
-      score = heads.split_leaves("score", score)
-      keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
-      queries = heads.split("queries", queries, 2)
-      mask = None if mask is None else _grouped_mask(as_mask(mask), heads)
-      bias = None if bias is None else _grouped_bias(bias, heads)
-    else:
-      grouped = False
-      keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
+    score = heads.split_leaves("score", score)
+    keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
+    queries = heads.split("queries", queries, 2)
+    mask = None if mask is None else heads.split_leaves("mask", mask)
+    bias = None if bias is None else _grouped_bias(bias, heads)
+  elif grouped:
+    grouped = False
+    keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
   result = attend(
     score,
     queries,
@@ -275,36 +275,9 @@ class _Heads(NamedTuple):
     return jax.tree.unflatten(structure, split)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _GroupedMask(Mask):
-  """A mask for [... N T S] that does not name its axes, for scores [... K G T S]."""
-
-  leaves: list[jax.Array]
-  structure: Any = dataclasses.field(metadata={"static": True})
-  heads: _Heads = dataclasses.field(metadata={"static": True})
-
-  def tile(self, t, s):
-    return self.heads.split("mask", jax.tree.unflatten(self.structure, self.leaves).tile(t, s), 2)
-
-  def check(self, T, S):
-    jax.tree.unflatten(self.structure, self.leaves).check(T, S)
-
-
-def _grouped_mask(mask: Mask, heads: _Heads) -> Mask:
-  """Returns a mask for [... N T S] as one for [... K G T S]."""
-  if isinstance(mask, (masks.Both, masks.Either)):
-    return type(mask)(_grouped_mask(mask.first, heads), _grouped_mask(mask.second, heads))
-  if isinstance(mask, masks.Not):
-    return masks.Not(_grouped_mask(mask.mask, heads))
-  return (
-    heads.split_leaves("mask", mask) if names_its_axes(mask) else _GroupedMask(*jax.tree.flatten(mask), heads)
-  )
-
-
 def _grouped_bias(bias: Bias, heads: _Heads) -> Bias:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
-  if isinstance(bias, HasAxes) and names_its_axes(bias):
+  if isinstance(bias, HasAxes):
     return heads.split_leaves("bias", bias)
   if callable(bias):
     return lambda t, s: heads.split("bias", jnp.asarray(bias(t, s)), 2)

@@ -95,7 +95,7 @@ class Bias(HasAxes):
 
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S]."""
-    raise NotImplementedError
+    raise NotImplementedError(f"{type(self).__name__} must define __call__(t, s)")
 
 
 @jax.tree_util.register_dataclass

@@ -189,7 +189,7 @@ class Score(HasAxes):
 
   def tile(self, query_features: Any, key_features: Any) -> jax.Array:
     """Returns the scores [... T S] of a tile of query features against a tile of key features."""
-    raise NotImplementedError
+    raise NotImplementedError(f"{type(self).__name__} must define tile(query_features, key_features)")
 
 
 @jax.tree_util.register_dataclass

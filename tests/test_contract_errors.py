@@ -126,6 +126,12 @@ OPTIONS = {
     "dropout_rate 0 1 1.0",
   ),
   "dropout_without_rng": ({"dropout_rate": 0.25}, "dropout_rng dropout_rate 0.25 None"),
+  "dropout_with_a_number": ({"dropout_rate": 0.25, "dropout_rng": 7}, "dropout_rng one key 7"),
+  "dropout_with_many_keys": (
+    {"dropout_rate": 0.25, "dropout_rng": jax.random.split(jax.random.key(0), 7)},
+    "dropout_rng one key 7",
+  ),
+  "dropout_with_no_key": ({"dropout_rate": 0.25, "dropout_rng": np.ones(2)}, "dropout_rng one key array"),
   "implementation": ({"implementation": "fast"}, "implementation auto dense fast"),
 }
 
@@ -283,6 +289,14 @@ class WithoutBatch(attention.Score):
 
 
 @jax.tree_util.register_static
+class Forgetful(attention.Score):
+  """A user's mistake: a tile without a return."""
+
+  def tile(self, query_features, key_features):
+    jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+
+@jax.tree_util.register_static
 class Matches(attention.Score):
   """A user's mistake: scores that are no floating numbers."""
 
@@ -291,13 +305,27 @@ class Matches(attention.Score):
 
 
 @pytest.mark.parametrize(
-  ("score", "words"), [(WithoutBatch(), "tile 2 3 5"), (Matches(), "tile floating int32")]
+  ("score", "words"),
+  [
+    (WithoutBatch(), "tile 2 3 5"),
+    (Matches(), "tile floating int32"),
+    (Forgetful(), "Forgetful tile None"),
+  ],
 )
-def test_a_users_scores_without_a_batch_or_a_floating_type_are_an_error(score, words):
+def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(score, words):
   def call(*arguments):
     return attention.attend(score, *arguments)
 
   assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
+@pytest.mark.parametrize("lacking", [np.ones((2, 3, 5), bool), masks.lengths(source=np.arange(2))])
+def test_a_mask_that_lacks_the_axis_of_the_heads_is_told_what_to_put_in(lacking):
+  def call(*arguments):
+    return attention.scaled_dot_product_attention(*arguments, mask=lacking)
+
+  heads = zeros(2, 7, 3, 11), zeros(2, 7, 5, 11), zeros(2, 7, 5, 13)
+  assert_error_says("mask 2 3 5 axes None", call, *heads)
 
 
 class Unregistered(attention.Score):

@@ -12,8 +12,9 @@ from contract import BLOCK_SIZES, assert_close, engines
 from models import MODEL
 
 import attention
-from attention import masks
+from attention import masks, positions
 from attention.multi_head import merge_heads, project_heads
+from attention.shapes import same_rank
 
 # The keys' heads must divide N. D, E, M: widths of queries, sources and result; W: of a value's head.
 DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, H=7, D=11, E=13, W=17, M=19)
@@ -179,6 +180,47 @@ def test_a_mask_of_ones_own_may_differ_from_head_to_head(K, implementation):
   allowed = np.abs(np.arange(3)[:, None] - np.arange(5)) <= distance[:, None, None]
   both = Nearby(distance) & masks.prefix(4), allowed & (np.arange(5) < 4)
   assert_attends(K, mask=both, implementation=implementation)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Listed(masks.Mask):
+  """A user's own mask, which names the axes of one of its arrays and not of the other."""
+
+  axes = {"listed": "S"}
+  listed: jax.Array
+  shortest: jax.Array
+
+  def tile(self, t, s):
+    return jnp.logical_or(*same_rank(self.listed[..., None, :], s[None] < self.shortest[:, None, None]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ListedTerms(positions.Bias):
+  """A user's own bias, likewise."""
+
+  axes = {"terms": "S"}
+  terms: jax.Array
+  slopes: jax.Array
+
+  def __call__(self, t, s):
+    slanted = self.slopes[:, None, None] * jnp.abs(t - s)[None].astype(jnp.float32)
+    return jnp.add(*same_rank(self.terms[..., None, :], slanted))
+
+
+@engines
+@fewer_key_heads
+def test_rules_of_ones_own_may_name_the_axes_of_some_of_their_arrays(K, implementation):
+  listed, shortest = array(6, 5) > 0, np.arange(6) % 3
+  terms, slopes = np.asarray(array(6, 5)), np.asarray(array(6, seed=1))
+  T, S = np.arange(3)[:, None], np.arange(5)
+  assert_attends(
+    K,
+    mask=(Listed(listed, shortest), listed[:, None] | (shortest[:, None, None] > S)),
+    bias=(ListedTerms(terms, slopes), terms[:, None] + slopes[:, None, None] * np.abs(T - S)),
+    implementation=implementation,
+  )
 
 
 @fewer_key_heads

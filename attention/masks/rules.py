@@ -59,7 +59,7 @@ class Mask(HasAxes):
     Returns:
       Booleans that broadcast to [... T S].
     """
-    raise NotImplementedError
+    raise NotImplementedError(f"{type(self).__name__} must define tile(t, s)")
 
   def outline(self, t: jax.Array, s: jax.Array) -> Outline:
     """Returns what is known of a tile at once; like here, nothing is always right."""
