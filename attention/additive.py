@@ -79,7 +79,8 @@ def _tangent(primals, tangents):
   if d_keys is not None:
     d_sums += _by_platform(_slopes, keys, queries, score_vector * d_keys)
   if d_vector is not None:
-    factors = d_vector + jnp.zeros_like(queries)
+    # A 0 for each query, in a batch of `vmap` too: else the loop would sum over the batch at each step.
+    factors = d_vector + jnp.where(queries == queries, jnp.zeros_like(queries), 0)
     d_sums += jnp.swapaxes(_by_platform(_tanhs, queries, keys, factors), -1, -2)
   return sums, d_sums
 

@@ -298,7 +298,11 @@ SCORES_OF_A_TILE = 2**16
 
 
 def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
-  """Returns the implementation that is fastest, as measured, or whose memory is bearable."""
+  """Returns the implementation that is fastest, as measured, or whose memory is bearable.
+
+  `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
+  neither `jvp` nor Hessian-vector products, which are promised.
+  """
   if return_weights:
     return "dense"  # the scores are stored anyway
   scores = queries.shape[-2] * keys.shape[-2]

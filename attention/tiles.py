@@ -115,7 +115,7 @@ def over_leading(
   if len(leading) <= kept:
     return function(arrays)
   varies, count = varying(0), 1
-  while count < len(leading) - kept and varying(count) == varies:
+  while count < len(leading) - kept and (leading[count] == 1 or varying(count) == varies):
     count += 1  # these axes are walked as one
   size = math.prod(leading[:count])
 

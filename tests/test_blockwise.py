@@ -4,6 +4,7 @@ That it gives the right results, in blocks that do not divide T and S, is tested
 """
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -26,7 +27,7 @@ from contract import (
 )
 
 import attention
-from attention import masks, tiles
+from attention import masks, positions, tiles
 from attention.blockwise import plan as plan_module
 from attention.blockwise import walk
 
@@ -83,6 +84,43 @@ def test_nothing_in_the_program_grows_with_the_number_of_pairs(kind, derivative)
   program = compiled(kind, length, masks.causal(), derivative)
   # A tile of 64 x 64 pairs, of the width 8 for a score that does not see to that itself.
   assert largest_array(program) <= max(length * 8 * 4, 64 * 64 * 8)
+  assert program.memory_analysis().temp_size_in_bytes < length * length * 4
+
+
+NUM_HEADS = 2
+OPTIONS = {
+  "dropout": lambda length: {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)},
+  "alibi": lambda length: {"bias": positions.ALiBi(np.ones(NUM_HEADS, np.float32))},
+  "relative_positions": lambda length: {
+    "bias": positions.RelativePositions(np.ones((NUM_HEADS, 8), np.float32))
+  },
+  "bias_of_keys": lambda length: {"bias": np.ones((NUM_HEADS, 1, length), np.float32)},
+  "bias_of_positions": lambda length: {"bias": lambda t, s: jnp.cos((t - s).astype(jnp.float32))},
+  "soft_cap": lambda length: {"score": attention.SoftCapped(attention.ScaledDotProduct(), 7.0)},
+  "lengths": lambda length: {"mask": masks.lengths(source=np.array([length - 1, 3]))},
+  "segments": lambda length: {"mask": masks.segments(np.arange(length) // 5, np.arange(length) // 5)},
+  "window": lambda length: {"mask": masks.sliding_window(7, 7)},
+  "window_of_each_head": lambda length: {"mask": masks.sliding_window(np.array([7, 900]), 0)},
+}
+
+
+@pytest.mark.parametrize("num_key_heads", [1, NUM_HEADS], ids=["grouped", "as_many_heads"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, num_key_heads):
+  length, width = 1024, 8
+  queries = np.ones((NUM_HEADS, length, width), np.float32)
+  keys = np.ones((num_key_heads, length, width), np.float32)
+
+  def loss(options, *vectors):
+    return jnp.sum(
+      attention.attend_heads(*vectors, **options, implementation="blockwise", block_sizes=(64, 64)) ** 2
+    )
+
+  options = OPTIONS[option](length)
+  program = (
+    jax.jit(jax.grad(functools.partial(loss, options), (0, 1, 2))).lower(queries, keys, keys).compile()
+  )
+  assert largest_array(program) <= NUM_HEADS * length * width * 4
   assert program.memory_analysis().temp_size_in_bytes < length * length * 4
 
 

@@ -23,6 +23,7 @@ SETS = {
     [
       Case("additive", 32, 50, 1, 256),
       Case("additive", 2, 512, 1, 256),
+      Case("additive", 2, 512, 4, 64),
       Case("additive", 1, 2048, 1, 128),
       Case("dot_product", 1, 2048, 1, 128),
     ],
