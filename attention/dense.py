@@ -16,7 +16,7 @@ from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import broadcast_leading, broadcasts_to, check_rank, compute_dtype, with_rank
 
-Bias: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
+BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Attended(NamedTuple):
@@ -34,7 +34,7 @@ def dense(
   values: jax.Array,
   *,
   mask: Mask | None,
-  bias: Bias | None,
+  bias: BiasLike | None,
   dropout_rate: float,
   dropout_rng: jax.Array | None,
 ) -> Attended:
@@ -112,7 +112,7 @@ def _attend_to_bad(
 
 
 def scores_and_allowed(
-  score: Score, features: Features, mask: Mask | None, bias: Bias | None
+  score: Score, features: Features, mask: Mask | None, bias: BiasLike | None
 ) -> tuple[jax.Array, jax.Array | None]:
   """Returns the scores with their bias, and which pairs may attend, [... T S]; None for all.
 
@@ -210,7 +210,7 @@ def _mask_array(mask: Mask, shape: tuple[int, ...]) -> jax.Array:
   return jnp.broadcast_to(array, shape)
 
 
-def _bias_array(bias: Bias, shape: tuple[int, ...]) -> jax.Array:
+def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
   """Returns the bias as an array of the shape of the scores."""
   T, S = shape[-2:]
   bias = bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias

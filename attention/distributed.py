@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.blockwise import blockwise
-from attention.dense import Bias
+from attention.dense import BiasLike
 from attention.functional import Result
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
@@ -22,7 +22,7 @@ def ring_attention(
   *,
   axis_name: str,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_logsumexp: bool = False,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.blockwise import blockwise
-from attention.dense import Bias, dense
+from attention.dense import BiasLike, dense
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
@@ -25,7 +25,7 @@ def attend(
   values: jax.Array,
   *,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,
@@ -111,7 +111,7 @@ def scaled_dot_product_attention(
   values: jax.Array,
   *,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   scale: jax.Array | float | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
@@ -160,7 +160,7 @@ def additive_attention(
   score_vector: jax.Array,
   *,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,
@@ -206,7 +206,7 @@ def bilinear_attention(
   matrix: jax.Array,
   *,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,
@@ -252,7 +252,7 @@ def cosine_attention(
   *,
   scale: jax.Array | float = 1.0,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,

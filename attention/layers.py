@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.dense import Bias
+from attention.dense import BiasLike
 from attention.functional import attend
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads, merge_heads, project_heads
@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
     sources: jax.Array | None = None,
     *,
     mask: Mask | Array | None = None,
-    bias: Bias | None = None,
+    bias: BiasLike | None = None,
     deterministic: bool = True,
     return_weights: bool = False,
   ) -> Any:
@@ -146,7 +146,7 @@ class MultiHeadAttention(nn.Module):
     prepared: tuple[jax.Array, jax.Array],
     *,
     mask: Mask | Array | None = None,
-    bias: Bias | None = None,
+    bias: BiasLike | None = None,
     deterministic: bool = True,
     return_weights: bool = False,
   ) -> Any:
@@ -198,7 +198,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
     values: jax.Array | None = None,
     *,
     mask: Mask | Array | None = None,
-    bias: Bias | None = None,
+    bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Returns the context of the queries.
@@ -228,7 +228,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
     prepared: tuple[jax.Array, jax.Array],
     *,
     mask: Mask | Array | None = None,
-    bias: Bias | None = None,
+    bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Does what `__call__` does, for keys and values that `prepare` has seen."""
@@ -370,7 +370,7 @@ class EncoderLayer(nn.Module):
     inputs: jax.Array,
     *,
     mask: Mask | Array | None = None,
-    bias: Bias | None = None,
+    bias: BiasLike | None = None,
     deterministic: bool = True,
   ) -> jax.Array:
     """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S]."""

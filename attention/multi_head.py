@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.dense import Bias
+from attention.dense import BiasLike
 from attention.functional import Result, attend
 from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
@@ -57,7 +57,7 @@ def multi_head_attention(
   *,
   score: Score | None = None,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,
@@ -176,7 +176,7 @@ def attend_heads(
   *,
   score: Score | None = None,
   mask: Mask | Array | None = None,
-  bias: Bias | None = None,
+  bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_weights: bool = False,
@@ -275,7 +275,7 @@ class _Heads(NamedTuple):
     return jax.tree.unflatten(structure, split)
 
 
-def _grouped_bias(bias: Bias, heads: _Heads) -> Bias:
+def _grouped_bias(bias: BiasLike, heads: _Heads) -> BiasLike:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
   if isinstance(bias, HasAxes):
     return heads.split_leaves("bias", bias)

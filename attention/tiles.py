@@ -146,7 +146,7 @@ def cut(
   letter: str,
   blocks: Blocks,
   *,
-  last: bool = False,
+  transposed: bool = False,
   windows: Windows | None = None,
 ) -> tuple[Arrays, Callable[[Arrays], Arrays]]:
   """Cuts the arrays that have the axis `letter` into blocks.
@@ -156,8 +156,8 @@ def cut(
     axes: the own axes of each.
     letter: the axis to cut.
     blocks: how.
-    last: whether the blocks of matrices [X Y], cut along X, are held as [Y X]. Products with them, and those
-      of their derivatives, are then in the order that is fast on a CPU.
+    transposed: whether the blocks of matrices [X Y], cut along X, are held as [Y X]. Products with them, and
+      those of their derivatives, are then in the order that is fast on a CPU.
     windows: which positions along "S" go with each block; None for all.
 
   Returns:
@@ -180,7 +180,7 @@ def cut(
       else:
         block = _windows(array, None, window_axis, windows)
     else:
-      turn = last and axis == array.ndim - 2
+      turn = transposed and axis == array.ndim - 2
       block = _turned(block) if turn and block is not None else block
     turned.append(turn)
     is_cut.append(block is not None)

@@ -20,12 +20,12 @@ def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size)
   assert blocks.overlap == count * size - length
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_blocks_that_are_joined_are_the_array(last):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_blocks_that_are_joined_are_the_array(transposed):
   rng = np.random.default_rng(0)
   array = jnp.asarray(rng.normal(size=(2, 7, 5)))
   blocks = tiles.even_blocks(7, 3)
-  stacked, put = tiles.cut([array], ["SX"], "S", blocks, last=last)
+  stacked, put = tiles.cut([array], ["SX"], "S", blocks, transposed=transposed)
   pieces = [put([block])[0] for block in stacked[0]]
   assert [piece.shape for piece in pieces] == [(2, 3, 5)] * 3
   np.testing.assert_array_equal(tiles.join(jnp.stack(pieces), "SX", "S", blocks), array)

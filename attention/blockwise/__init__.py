@@ -28,7 +28,7 @@ from attention import dropout
 from attention.blockwise.core import attention_core
 from attention.blockwise.not_finite import attend_to_bad
 from attention.blockwise.plan import Operands, bias_operand, function_operand, mask_operand, plan_for
-from attention.dense import Attended, Bias, dense, scores_and_allowed
+from attention.dense import Attended, BiasLike, dense, scores_and_allowed
 from attention.finite import features_of, nan_where
 from attention.masks import Mask
 from attention.scores import Score
@@ -42,7 +42,7 @@ def blockwise(
   values: jax.Array,
   *,
   mask: Mask | None,
-  bias: Bias | None,
+  bias: BiasLike | None,
   dropout_rate: float,
   dropout_rng: jax.Array | None,
   block_sizes: tuple[int, int] | None = None,

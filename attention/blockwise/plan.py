@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.dense import Bias
+from attention.dense import BiasLike
 from attention.masks import Band, Mask, from_array
 from attention.shapes import (
   HasAxes,
@@ -247,7 +247,7 @@ def mask_operand(mask: Mask | None, S: int, keys: Blocks) -> Mask | None:
   return end if mask is None else mask & end
 
 
-def bias_operand(bias: Bias | None) -> Any:
+def bias_operand(bias: BiasLike | None) -> Any:
   """Returns a bias that is a pytree and a function of two index tiles, or just a function."""
   if bias is None or callable(bias):
     return bias

@@ -33,7 +33,7 @@ def over_key_blocks(
   carry: Any,
 ) -> Any:
   """Returns the carry after `step(some_are_masked, arrays, carry)` for each block of keys not empty."""
-  blocks, put = cut(arrays, axes, "S", plan.keys, last=True)
+  blocks, put = cut(arrays, axes, "S", plan.keys, transposed=True)
 
   def at_block(carry, block):
     here = put(block)
