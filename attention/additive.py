@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import recomputed, varying_like
+from attention.shapes import matmul_precision, recomputed, varying_like
 from attention.tiles import any_at_all
 
 # How many rows a step takes; with more, a CPU runs out of registers.
@@ -56,7 +56,7 @@ def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -
 def _at_once(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns the sums as they are written."""
   tanh = jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :])
-  return jnp.einsum("...TSA,...XA->...TS", tanh, score_vector)
+  return jnp.einsum("...TSA,...XA->...TS", tanh, score_vector, precision=matmul_precision())
 
 
 @jax.custom_jvp
@@ -79,10 +79,19 @@ def _tangent(primals, tangents):
   if d_keys is not None:
     d_sums += _by_platform(_slopes, keys, queries, score_vector * d_keys)
   if d_vector is not None:
-    # A 0 for each query, in a batch of `vmap` too: else the loop would sum over the batch at each step.
-    factors = d_vector + jnp.where(queries == queries, jnp.zeros_like(queries), 0)
+    factors = d_vector + _zero_for_each_query(queries, keys)
     d_sums += jnp.swapaxes(_by_platform(_tanhs, queries, keys, factors), -1, -2)
   return sums, d_sums
+
+
+def _zero_for_each_query(queries: jax.Array, keys: jax.Array) -> jax.Array:
+  """Returns zeros [... T A] with the leading axes of both, and with those that `jax.vmap` has given to them.
+
+  The latter is why each is asked something: `jnp.zeros_like` knows of no batch. Factors without it are one
+  for the whole batch, and the loop that gives their gradient would sum over the batch at each step.
+  """
+  are_numbers = (queries == queries) | jnp.all(keys == keys, axis=-2, keepdims=True)
+  return jnp.where(are_numbers, jnp.zeros((), queries.dtype), 0)
 
 
 def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:

@@ -14,7 +14,14 @@ from attention import dropout
 from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
-from attention.shapes import broadcast_leading, broadcasts_to, check_rank, compute_dtype, with_rank
+from attention.shapes import (
+  broadcast_leading,
+  broadcasts_to,
+  check_rank,
+  compute_dtype,
+  lacks_an_axis,
+  with_rank,
+)
 
 BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -214,8 +221,9 @@ def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
   """Returns the bias as an array of the shape of the scores."""
   T, S = shape[-2:]
   bias = bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias
-  if bias is None or isinstance(bias, str):
-    raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}")
+  if bias is None or isinstance(bias, (str, Mask)):
+    hint = "; who may attend is the `mask` argument" if isinstance(bias, Mask) else ""
+    raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}{hint}")
   bias = jnp.asarray(bias)
   if not jnp.issubdtype(bias.dtype, jnp.floating):
     raise ValueError(
@@ -228,6 +236,4 @@ def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
-    if array.ndim == len(shape) - 1 and broadcasts_to((array.shape[0], 1, *array.shape[1:]), shape):
-      message += "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
-    raise ValueError(message)
+    raise ValueError(message + lacks_an_axis(array.shape, shape))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.scores import Score
 from attention.shapes import with_rank
@@ -40,7 +41,11 @@ class Features(NamedTuple):
 
 
 def features_of(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> Features:
-  """Returns the features of queries [... T H] and keys [... S H], and the values [... S D]."""
+  """Returns the features of queries [... T H] and keys [... S H], and the values [... S D].
+
+  Raises:
+    ValueError: if the score's features are no arrays of as many queries or keys.
+  """
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
   return Features(query_features, key_features, values, bad_queries, bad_keys, _is_bad(values))
@@ -64,8 +69,14 @@ def nan_where(condition: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
   """Returns the features of vectors [... X H], and which are not finite, [... X]."""
   cleaned = finite(vectors)
-  # Vectors that are their own features need not be copied.
   leaves, structure = jax.tree.flatten(function(cleaned))
+  for leaf in leaves:
+    if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
+      raise ValueError(
+        f"{function.__qualname__} must return arrays whose axis -2 has the {vectors.shape[-2]} positions of "
+        f"{vectors.shape}, got shape {np.shape(leaf)}"
+      )
+  # Vectors that are their own features need not be copied.
   leaves = [vectors if leaf is cleaned else leaf for leaf in leaves]
   distinct = {id(leaf): leaf for leaf in (vectors, *leaves)}.values()
   return jax.tree.unflatten(structure, leaves), functools.reduce(_either, map(_is_bad, distinct))

@@ -105,7 +105,7 @@ def with_arrays(tree: T) -> T:
     if isinstance(held, HasAxes):
       changed[field.name] = with_arrays(held)
     elif isinstance(held, (list, tuple)) and field.name in tree.axes:
-      changed[field.name] = np.asarray(held)
+      changed[field.name] = jnp.asarray(held)
   tree = dataclasses.replace(tree, **changed) if changed else tree
   axes_of(tree)
   return tree

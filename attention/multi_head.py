@@ -1,12 +1,13 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.blockwise.plan import Operands
 from attention.dense import BiasLike
 from attention.functional import Result, attend
 from attention.inputs import with_arrays
@@ -17,7 +18,6 @@ from attention.shapes import (
   axes_of,
   broadcast_leading,
   check_rank,
-  names_its_axes,
   project,
   with_rank,
 )
@@ -187,8 +187,9 @@ def attend_heads(
   """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
 
   With K < N heads of keys and values, query head n attends to their head n // (N / K).
-  The queries get an axis for the group, over which keys and values broadcast; nothing is copied, unless
-  score, mask or bias hold arrays whose axes they do not name (see `Score`). Score, mask, bias and result have
+  The queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless
+  score, mask or bias differ from head to head by more than their arrays, or do not name the axes of these
+  (see `Score`). Score, mask, bias and result have
   N heads all the same.
 
   Raises:
@@ -207,7 +208,7 @@ def attend_heads(
   mask = None if mask is None else with_arrays(as_mask(mask))
   bias = with_arrays(bias)
   grouped = num_key_heads < num_heads
-  if grouped and all(names_its_axes(held) for held in (score, mask, bias) if isinstance(held, HasAxes)):
+  if grouped and _can_be_grouped(score, queries, keys, mask, bias):
     heads = _Heads(num_heads, num_key_heads)
     score = heads.split_leaves("score", score)
     keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
@@ -241,6 +242,23 @@ def attend_heads(
   return (_join_groups(context, axis=-4), *joined)
 
 
+def _can_be_grouped(
+  score: Score, queries: jax.Array, keys: jax.Array, mask: Mask | None, bias: BiasLike | None
+) -> bool:
+  """Whether score, mask and bias have heads by their arrays alone, and name the axes of all of these."""
+  are_mistaken = not isinstance(score, Score) or isinstance(bias, Mask)  # `attend` will say so
+  if are_mistaken or 0 in (*queries.shape, *keys.shape):
+    return False
+  operands = Operands(
+    score=score,
+    query_features=score.query_features(queries[..., :1, :]),
+    key_features=score.key_features(keys[..., :1, :]),
+    mask=mask,
+    bias=bias if isinstance(bias, HasAxes) else None,  # what a function returns is split when it is called
+  )
+  return not operands.tiles_have_leading_axes()
+
+
 class _Heads(NamedTuple):
   """N heads of queries in groups, one for each head of the keys."""
 
@@ -260,7 +278,8 @@ class _Heads(NamedTuple):
       return jnp.expand_dims(array, axis)
     if array.shape[axis] != self.num_heads:
       raise ValueError(
-        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
+        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}; "
+        "leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
       )
     groups = self.num_groups, self.num_heads // self.num_groups
     return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
@@ -275,12 +294,14 @@ class _Heads(NamedTuple):
     return jax.tree.unflatten(structure, split)
 
 
-def _grouped_bias(bias: BiasLike, heads: _Heads) -> BiasLike:
+def _grouped_bias(bias: Any, heads: _Heads) -> Any:
   """Returns a bias for [... N T S] as one for [... K G T S]."""
   if isinstance(bias, HasAxes):
     return heads.split_leaves("bias", bias)
   if callable(bias):
-    return lambda t, s: heads.split("bias", jnp.asarray(bias(t, s)), 2)
+    return lambda t, s: _grouped_bias(bias(t, s), heads)
+  if bias is None or isinstance(bias, str):
+    return bias  # `attend` says what is allowed
   return heads.split("bias", jnp.asarray(bias), 2)
 
 

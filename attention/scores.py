@@ -167,6 +167,11 @@ class Score(HasAxes):
   The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
+  A score of arrays should say which of their axes are its own, one letter each, as in
+  `axes = {"matrix": "HK", "scale": ""}`. What precedes them are leading axes that broadcast, such as heads.
+  The engines then cut the arrays with the queries and keys, one index at a time; and heads of keys that
+  several heads of queries share are not copied.
+
   Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself:
   numbers that it has no finite derivative for (the square of 1e25, which overflows; the square root of 0)
   make gradients NaN, masked or not.

@@ -82,6 +82,14 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
   )
 
 
+def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> str:
+  """Returns a hint for the error, if a shape would be broadcastable with a 1 behind its first axis."""
+  with_one = (*shape[:1], 1, *shape[1:])
+  if len(with_one) != len(target) or not broadcasts_to(with_one, target):
+    return ""
+  return "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+
+
 def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
   """Returns the broadcast of all axes but the last two; `names` is for the error."""
   shapes = [array.shape[:-2] for array in arrays]

@@ -110,7 +110,7 @@ def over_leading(
   """
 
   def varying(axis: int) -> list[bool]:
-    return [own is not None and array.shape[axis] > 1 for array, own in zip(arrays, axes, strict=True)]
+    return [own is not None and array.shape[axis] != 1 for array, own in zip(arrays, axes, strict=True)]
 
   if len(leading) <= kept:
     return function(arrays)
@@ -126,7 +126,7 @@ def over_leading(
   inner = functools.partial(
     over_leading, function, axes=axes, leading=leading[count:], kept=kept, at_once=at_once
   )
-  together = at_once if len(leading) - count == kept else 1
+  together = max(1, at_once // math.prod(leading[count : len(leading) - kept]))
   if not any(varies):
     results = inner(arrays)
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)

@@ -1,6 +1,7 @@
 """The benchmark: only what is right is timed, what is absent is named."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -43,6 +44,10 @@ def test_what_is_wrong_does_not(case):
   for i, message in enumerate(("gradient off by", "by the keys off by", "by the values off by")):
     wrong = [np.roll(gradient, 1, axis=-1) if i == j else gradient for j, gradient in enumerate(gradients)]
     assert message in cases.check(case, inputs, context, wrong)
+  for factor, message in ((np.nan, "not finite"), (0, "zero")):
+    for i, name in ((1, "keys"), (2, "values")):
+      wrong = [factor * gradient if i == j else gradient for j, gradient in enumerate(gradients)]
+      assert cases.check(case, inputs, context, wrong) == f"gradients by the {name} {message}"
 
 
 def test_a_wrong_mask_is_noticed():
@@ -81,6 +86,12 @@ def test_a_process_of_its_own_grows_by_what_is_stored():
   assert all(60 < size < 400 for size in grown)
 
 
+def test_a_process_of_its_own_that_fails_is_an_error(monkeypatch):
+  monkeypatch.setattr(resident, "_CLEAR", pathlib.Path(__file__))
+  with pytest.raises(RuntimeError, match="forward in a process of its own, code 1: KeyError: 'nobody'"):
+    resident.resident_mib(SMALL[0], "nobody")
+
+
 def test_what_is_not_installed_is_absent():
   with pytest.raises(peers.Absent, match="not installed"):
     peers._imported("no_such_package")
@@ -91,6 +102,13 @@ def test_a_peer_that_is_wrong_is_not_timed(monkeypatch):
   monkeypatch.setitem(peers._JAX_PEERS, "einsum", lambda case: (lambda *arrays: 2 * arrays[2], False))
   (record,) = measuring.measure(SMALL[0], ("einsum",), repeats=1)
   assert record["absent"].startswith("wrong: context off by")
+
+
+@pytest.mark.parametrize("name", ["attention", "attention dense"])
+def test_ours_must_not_be_wrong(name, monkeypatch):
+  monkeypatch.setitem(peers._JAX_PEERS, name, lambda case: (lambda *arrays: 2 * arrays[2], True))
+  with pytest.raises(measuring.Wrong, match="context off by"):
+    measuring.measure(SMALL[0], (name,), repeats=1)
 
 
 def test_a_peer_that_fails_is_named_and_the_others_are_measured(monkeypatch):

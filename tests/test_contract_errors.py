@@ -289,6 +289,27 @@ class WithoutBatch(attention.Score):
 
 
 @jax.tree_util.register_static
+class Flat(attention.Score):
+  """A user's mistake: features [... S] without an axis of their own."""
+
+  def key_features(self, keys):
+    return keys, jnp.sum(keys**2, axis=-1)
+
+  def tile(self, query_features, key_features):
+    keys, norms = key_features
+    return jnp.einsum("...TH,...SH->...TS", query_features, keys) - norms[..., None, :]
+
+
+@pytest.mark.parametrize("leading", [(), (2,)])
+def test_features_without_an_axis_of_their_own_are_an_error(leading):
+  def call(*arguments):
+    return attention.attend(Flat(), *arguments)
+
+  vectors = (zeros(*leading, *sizes) for sizes in ((3, 11), (5, 11), (5, 13)))
+  assert_error_says("Flat.key_features axis -2 5", call, *vectors)
+
+
+@jax.tree_util.register_static
 class Forgetful(attention.Score):
   """A user's mistake: a tile without a return."""
 
@@ -317,6 +338,24 @@ def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(
     return attention.attend(score, *arguments)
 
   assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
+@pytest.mark.parametrize("num_key_heads", [2, 7])
+@pytest.mark.parametrize(
+  ("bias", "words"),
+  [
+    ("alibi", "bias array alibi"),
+    (lambda t, s: None, "bias array None"),
+    (masks.causal(), "bias array mask argument"),
+  ],
+  ids=["name", "nothing", "mask"],
+)
+def test_what_is_no_bias_is_an_error_for_heads_that_share_keys_too(bias, words, num_key_heads):
+  def call(*arguments):
+    return attention.attend_heads(*arguments, bias=bias)
+
+  heads = zeros(14, 3, 11), zeros(num_key_heads, 5, 11), zeros(num_key_heads, 5, 13)
+  assert_error_says(words, call, *heads)
 
 
 @pytest.mark.parametrize("lacking", [np.ones((2, 3, 5), bool), masks.lengths(source=np.arange(2))])

@@ -146,6 +146,7 @@ PRODUCTS = {
   "additive": lambda i: attention.additive_attention(*i[:3], jnp.ones(11)),
   "bilinear": lambda i: attention.bilinear_attention(*i[:3], jnp.eye(11)),
   "cosine": lambda i: attention.cosine_attention(*i[:3]),
+  "additive_scores": lambda i: attention.additive_scores(i[0][:1], i[1], jnp.ones(11)),
   "dot_product_scores": lambda i: attention.dot_product_scores(*i[:2]),
   "bilinear_scores": lambda i: attention.bilinear_scores(*i[:2], jnp.eye(11)),
   "cosine_scores": lambda i: attention.cosine_scores(*i[:2]),

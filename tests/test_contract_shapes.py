@@ -123,6 +123,12 @@ def test_no_batch_gives_no_result_and_no_error(kind):
   assert context.shape == (0, *DIMS["TD"])
 
 
+def test_no_batch_of_many_pairs_gives_none_either():
+  # So many pairs that their leading axes are walked one by one.
+  queries, keys = np.zeros((0, 2, 1024, 3), np.float32), np.zeros((2, 1031, 3), np.float32)
+  assert attention.additive_scores(queries, keys, np.ones(3)).shape == (0, 2, 1024, 1031)
+
+
 def test_numpy_arrays_are_accepted():
   inputs = draw("additive", bias="TS")
   mask = np.tri(*DIMS["TS"], dtype=bool)

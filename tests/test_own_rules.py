@@ -30,9 +30,11 @@ T, S = DIMS["TS"]
 class FixedByHead(attention.Score):
   """A score whose heads differ by what is no array of it."""
 
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
   def tile(self, query_features, key_features):
     scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features)
-    factors = jnp.linspace(0.1, 0.7, DIMS.N, dtype=scores.dtype)[:, None, None]
+    factors = jnp.linspace(0.1, 0.7, self.num_heads, dtype=scores.dtype)[:, None, None]
     return jnp.multiply(*same_rank(scores, factors))
 
 
@@ -41,8 +43,10 @@ class FixedByHead(attention.Score):
 class FixedMask(masks.Mask):
   """Heads that see one key less from one to the next."""
 
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
   def tile(self, t, s):
-    return s[None] < S - np.arange(DIMS.N)[:, None, None] % 3
+    return s[None] < S - np.arange(self.num_heads)[:, None, None] % 3
 
 
 @jax.tree_util.register_dataclass
@@ -50,8 +54,12 @@ class FixedMask(masks.Mask):
 class FixedBias(positions.Bias):
   """A bias whose heads differ by what is no array of it."""
 
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
   def __call__(self, t, s):
-    return np.arange(DIMS.N, dtype=np.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+    return (
+      np.arange(self.num_heads, dtype=np.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+    )
 
 
 @pytest.mark.parametrize("block_sizes", [BLOCK_SIZES, None])
@@ -75,6 +83,37 @@ def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block
     return attention.attend(score, *vectors, **arguments, implementation=engine, block_sizes=block_sizes)
 
   assert_close(run("blockwise"), run("dense"), FLOAT32)
+
+
+@engines
+@pytest.mark.parametrize("num_key_heads", [1, 2, 3])
+@pytest.mark.parametrize(
+  "rules",
+  [{"score": FixedByHead(6)}, {"mask": FixedMask(6)}, {"bias": FixedBias(6)}],
+  ids=["score", "mask", "bias"],
+)
+def test_they_may_where_heads_share_keys(rules, num_key_heads, implementation):
+  rng = np.random.default_rng(0)
+  queries = rng.normal(size=(6, T, 11)).astype(np.float32)
+  keys = rng.normal(size=(num_key_heads, S, 11)).astype(np.float32)
+  options = {"implementation": implementation, "block_sizes": BLOCK_SIZES}
+  actual = attention.attend_heads(queries, keys, keys, **rules, **options)
+  repeated = np.repeat(keys, 6 // num_key_heads, axis=0)
+  assert_close(actual, attention.attend_heads(queries, repeated, repeated, **rules, **options), FLOAT32)
+
+
+@engines
+def test_lists_of_numbers_are_traced_and_trained(implementation):
+  vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+
+  def loss(slopes):
+    options = {"bias": positions.ALiBi(slopes), "implementation": implementation}
+    return jnp.sum(attention.scaled_dot_product_attention(*vectors, **options) ** 2)
+
+  slopes = [0.1 * n for n in range(DIMS.N)]
+  desired = jax.grad(loss)(jnp.asarray(slopes))
+  assert_close(jnp.stack(jax.grad(loss)(slopes)), desired, 8 * FLOAT32)
+  assert_close(jnp.stack(jax.jit(jax.grad(loss))(slopes)), desired, 8 * FLOAT32)
 
 
 @jax.tree_util.register_dataclass

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.blockwise.plan import Plan
+from attention.shapes import recomputed
 from attention.tiles import Arrays, any_at_all, cut, join, one_by_one, over
 
 
@@ -35,19 +36,20 @@ def over_key_blocks(
   """Returns the carry after `step(some_are_masked, arrays, carry)` for each block of keys not empty."""
   blocks, put = cut(arrays, axes, "S", plan.keys, transposed=True)
 
+  @recomputed
   def at_block(carry, block):
-    here = put(block)
-    operands = plan.operands(here)
+    operands = plan.operands(put(block))
     if operands.mask is None or not one_by_one():
-      return step(operands.mask is not None, here, carry), None
+      return step(operands.mask is not None, put(block), carry), None
     some, every = operands.mask.outline(*operands.positions())
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
+    # Blocks go in as they are held: turned within a case, they are turned together with its products.
     cases = [
-      lambda here, carry: carry,
-      lambda here, carry: step(True, here, carry),
-      lambda here, carry: step(False, here, carry),
+      lambda block, carry: carry,
+      lambda block, carry: step(True, put(block), carry),
+      lambda block, carry: step(False, put(block), carry),
     ]
-    return jax.lax.switch(choice, cases, here, carry), None
+    return jax.lax.switch(choice, cases, block, carry), None
 
   if plan.keys.count == 1:
     here = put([block[0] for block in blocks])

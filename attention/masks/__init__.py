@@ -69,8 +69,9 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   """Each query may attend to its neighbours: t - before <= s <= t + after.
 
   Args:
-    before: how far back, an integer or integers [...]. With plain numbers the keys beyond are not even
-      visited: attention costs T times the window, not T times S.
+    before: how far back, an integer or integers [...]. Where both are plain numbers (not arguments of
+      `jax.jit`, which are traced) "blockwise" does not even visit the keys beyond: attention costs T times
+      the window, not T times S, if the window is no more than half of S, and small blocks are not asked for.
     after: how far ahead, likewise.
 
   Raises:

@@ -113,9 +113,14 @@ def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[n
       error = np.max(np.abs(np.asarray(got[b, t, n], np.float64) - wanted)) / max(0.1, np.max(np.abs(wanted)))
       if not error <= TOLERANCES[case.dtype]:
         return f"{name} off by {error:.1e}"
+  for name, of_one, of_other in (("keys", gradients[1], gradients[0]), ("values", gradients[2], context)):
+    if not np.all(np.isfinite(of_one)):
+      return f"gradients by the {name} not finite"
+    if not np.any(of_one) and np.max(np.abs(of_other)) > TOLERANCES[case.dtype]:
+      return f"gradients by the {name} zero"
   for name, one, other, size in _equal_sums(case, inputs, context, gradients):
     error = np.max(np.abs(np.sum(one, axis=(0, 1, 2)) - np.sum(other, axis=(0, 1, 2)))) / max(size, 1e-30)
-    if size > 0 and not error <= TOLERANCES[case.dtype]:
+    if not error <= TOLERANCES[case.dtype]:
       return f"gradients by the {name} off by {error:.1e}"
   return None
 

@@ -36,19 +36,22 @@ def measure(case: Case, names: tuple[str, ...], repeats: int, resident: bool = F
   """
   inputs = cases.draw(case)
   ready: dict[str, Prepared] = {}
+  grown: dict[str, list[float] | None] = {}
   records: list[dict[str, Any]] = []
   absent = []
   for name in names:
     try:
       ready[name] = _checked(peers.prepare(name, case, inputs), case, inputs)
+      grown[name] = resident_mib(case, name) if resident else None
     except Absent as reason:
       absent.append({**_what(case, name), "absent": str(reason)})
-    except Exception as error:  # another's program may fail as it likes; ours must not
-      if name == "attention":
+    except Exception as error:  # another's program may be wrong or fail as it likes; ours must not
+      ready.pop(name, None)
+      if name.startswith("attention"):
         raise
       lines = str(error).splitlines() or [""]
-      absent.append({**_what(case, name), "absent": f"fails: {type(error).__name__} {lines[0][:80]}"})
-  grown = {name: resident_mib(case, name) if resident else None for name in ready}
+      what = "wrong:" if isinstance(error, Wrong) else f"fails: {type(error).__name__}"
+      absent.append({**_what(case, name), "absent": f"{what} {lines[0][:80]}"})
   product = _matrix_product(case.dtype)
   for number, which in enumerate(PASSES):
     calls = {name: peer.both if number else peer.forward for name, peer in ready.items()}
@@ -83,13 +86,17 @@ def _what(case: Case, peer: str) -> dict[str, Any]:
   return {"case": case.name, "score": case.score, "length": case.length, "peer": peer}
 
 
+class Wrong(Exception):
+  """What is wrong with a peer's results."""
+
+
 def _checked(peer: Prepared, case: Case, inputs: Inputs) -> Prepared:
-  """Returns the peer, or raises Absent if its results are wrong."""
+  """Returns the peer, or raises Wrong if its results are."""
   if case.dtype != "float32":
     inputs = jax.tree.map(lambda array: np.asarray(jnp.asarray(array, case.dtype), np.float32), inputs)
   wrong = cases.check(case, inputs, peer.to_numpy(peer.forward()), [*map(peer.to_numpy, peer.both()[1][:3])])
   if wrong:
-    raise Absent(f"wrong: {wrong}")
+    raise Wrong(wrong)
   return peer
 
 
@@ -116,5 +123,6 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
 
 def _matrix_product(dtype: str) -> Callable[[], Any]:
   matrix = jnp.asarray(np.random.default_rng(0).standard_normal((SIDE, SIDE), dtype=np.float32), dtype)
-  product = jax.jit(lambda matrix: matrix @ matrix)
+  precision = "highest" if dtype == "float32" else None  # as for those who are compared
+  product = jax.jit(lambda matrix: jnp.matmul(matrix, matrix, precision=precision))
   return lambda: jax.block_until_ready(product(matrix))

@@ -1,8 +1,8 @@
 """How much memory a process takes when it calculates attention: measured from outside of the compiler.
 
-    python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention
+    python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention forward
 
-It prints two numbers, for the forward pass and for both.
+It prints a number; "both" is for both passes.
 """
 
 import json
@@ -19,13 +19,24 @@ _STATUS, _CLEAR = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/cl
 
 
 def resident_mib(case: Case, peer: str) -> list[float] | None:
-  """Returns by how many MiB a process of its own grows in the first forward pass, and in the first of both.
+  """Returns by how many MiB a process grows in its first forward pass, and another one in its first of both.
 
   None where the system does not tell; Linux does.
+
+  Raises:
+    RuntimeError: if a process fails.
   """
-  program = [sys.executable, "-m", __name__, json.dumps(vars(case)), peer]
-  finished = subprocess.run(program, capture_output=True, text=True, check=False)
-  return json.loads(finished.stdout) if finished.returncode == 0 else None
+  if not _CLEAR.exists():
+    return None
+  sizes = []
+  for which in ("forward", "both"):
+    program = [sys.executable, "-m", __name__, json.dumps(vars(case)), peer, which]
+    finished = subprocess.run(program, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+      lines = finished.stderr.splitlines() or ["nothing said"]
+      raise RuntimeError(f"{which} in a process of its own, code {finished.returncode}: {lines[-1]}")
+    sizes.append(float(finished.stdout))
+  return sizes
 
 
 def _growth(call: Callable[[], Any]) -> float:
@@ -44,4 +55,4 @@ def _kibibytes(field: str) -> int:
 if __name__ == "__main__":
   _case = Case(**json.loads(sys.argv[1]))
   _ready = peers.prepare(sys.argv[2], _case, cases.draw(_case))
-  print(json.dumps([_growth(_ready.forward), _growth(_ready.both)]))
+  print(_growth(getattr(_ready, sys.argv[3])))
