@@ -197,7 +197,7 @@ def plan_for(
   windows = None
   for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
     if windows is None:
-      default = default_block_sizes(operands.mask is not None, limit, tile_leading)
+      default = default_block_sizes(S, operands.mask is not None, limit, tile_leading)
       largest = default if block_sizes is None else block_sizes
       queries = even_blocks(T, largest[0])
       windows = _windows(queries, S, limit)
@@ -205,11 +205,12 @@ def plan_for(
   return Plan(tuple(leading), queries, windows, keys, ring, dropout_rate, matmul_precision(), kept=kept)
 
 
-def default_block_sizes(has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
+def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
   """Returns how many queries and keys a tile should have at the most.
 
   Args:
-    has_mask: whether there is one.
+    S: the number of keys.
+    has_mask: whether there is a mask.
     band: what it leaves, if it leaves only a band.
     tile_leading: how many indices of leading axes a tile has.
   """
@@ -221,7 +222,8 @@ def default_block_sizes(has_mask: bool, band: Band, tile_leading: int) -> tuple[
     sizes = queries, 2**21 // queries
   else:
     # With a mask, smaller tiles are more often empty or full.
-    sizes = (512, 512) if has_mask else (512, 4096)
+    keys = min(max(S, 2048), 4096)
+    sizes = (512, 512) if has_mask else (2**21 // keys, keys)
   side = math.isqrt(max(tile_leading, 1))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
