@@ -78,6 +78,12 @@ def test_each_peer_is_measured_or_named_as_absent(monkeypatch):
   assert records[4]["absent"] == "has no additive attention"
 
 
+def test_a_time_is_a_median_with_its_quartiles(monkeypatch):
+  monkeypatch.setattr(measuring, "_in_turn", lambda calls, repeats: {name: [5, 1, 4, 2, 3] for name in calls})
+  for record in measuring.measure(SMALL[0], ("einsum",), repeats=5):
+    assert (record["milliseconds"], record["quartiles"]) == (3000, [2000, 4000])
+
+
 def test_a_process_of_its_own_grows_by_what_is_stored():
   # [T S] in float32 are 64 MiB.
   grown = resident.resident_mib(Case("dot_product", 1, 4096, 1, 4), "einsum")

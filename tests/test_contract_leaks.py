@@ -245,6 +245,28 @@ def test_a_mask_of_all_pairs_hides_nothing_and_neither_does_none(kind, bad, argu
 
 
 @kinds
+@every_corruption
+@pytest.mark.parametrize("argument", ["queries", "keys", "values"])
+@engines
+def test_gradients_are_those_of_a_zero_in_the_place_of_what_is_not_finite(
+  kind, bad, argument, implementation
+):
+  inputs = draw(kind)
+  of_loss = draw_loss(expected(kind, inputs))
+
+  def gradients(number):
+    array = replaced(getattr(inputs, argument), (-1, 3), number)
+    return run(kind, inputs._replace(**{argument: array}), None, of_loss, implementation)[1]
+
+  actual, desired = gradients(bad), gradients(0.0)
+  assert np.all(np.isfinite(getattr(actual, argument)))
+  assert getattr(actual, argument)[-1, 3] == 0
+  # It has none of its own, since it changes nothing.
+  of_zero = replaced(np.asarray(getattr(desired, argument)), (-1, 3), 0.0)
+  assert_trees_close(actual, desired._replace(**{argument: of_zero}), FLOAT32)
+
+
+@kinds
 @engines
 def test_a_nan_in_a_value_reaches_neither_weights_nor_logsumexp(kind, implementation):
   inputs = draw(kind)

@@ -88,6 +88,8 @@ RULES = {
     (SAME,),
     lambda lengths: {"mask": masks.sliding_window(6, 2) & masks.lengths(source=lengths)},
   ),
+  # So narrow that on one device the keys would be cut out of what that device has.
+  "window": ((), (), lambda: {"mask": masks.sliding_window(1, 0)}),
   "segments": (
     (TARGET_SEGMENTS, SOURCE_SEGMENTS),
     (SPREAD, SPREAD),
@@ -229,7 +231,7 @@ def test_derivatives_keep_no_part_of_another_device():
     return jax.jit(jax.grad(loss)).lower(vectors).compile().memory_analysis().temp_size_in_bytes
 
   # The same part of the sequence on each device (the figure is one device's), whose number is doubled.
-  assert gradient_memory(6, 512) < 1.3 * gradient_memory(3, 512)
+  assert gradient_memory(6, 512) < 1.1 * gradient_memory(3, 512)
 
 
 def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
