@@ -15,6 +15,7 @@ from attention.finite import Features, features_of, finite, nan_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import (
+  PUT_IN_A_ONE,
   broadcast_leading,
   broadcasts_to,
   check_rank,
@@ -236,4 +237,4 @@ def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
-    raise ValueError(message + lacks_an_axis(array.shape, shape))
+    raise ValueError(message + PUT_IN_A_ONE * lacks_an_axis(array.shape, shape))

@@ -14,6 +14,7 @@ from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
 from attention.shapes import (
+  PUT_IN_A_ONE,
   HasAxes,
   axes_of,
   broadcast_leading,
@@ -189,8 +190,7 @@ def attend_heads(
   With K < N heads of keys and values, query head n attends to their head n // (N / K).
   The queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless
   score, mask or bias differ from head to head by more than their arrays, or do not name the axes of these
-  (see `Score`). Score, mask, bias and result have
-  N heads all the same.
+  (see `Score`). Score, mask, bias and result have N heads all the same.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
@@ -278,8 +278,8 @@ class _Heads(NamedTuple):
       return jnp.expand_dims(array, axis)
     if array.shape[axis] != self.num_heads:
       raise ValueError(
-        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}; "
-        "leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
+        + PUT_IN_A_ONE
       )
     groups = self.num_groups, self.num_heads // self.num_groups
     return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])

@@ -82,12 +82,14 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
   )
 
 
-def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> str:
-  """Returns a hint for the error, if a shape would be broadcastable with a 1 behind its first axis."""
+# What an error says where lengths [B] were given for heads [B N].
+PUT_IN_A_ONE = "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+
+
+def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+  """Whether a shape would have the target's rank and broadcast to it with a 1 behind its first axis."""
   with_one = (*shape[:1], 1, *shape[1:])
-  if len(with_one) != len(target) or not broadcasts_to(with_one, target):
-    return ""
-  return "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+  return len(with_one) == len(target) and broadcasts_to(with_one, target)
 
 
 def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:

@@ -36,6 +36,8 @@ def over_key_blocks(
   """Returns the carry after `step(some_are_masked, arrays, carry)` for each block of keys not empty."""
   blocks, put = cut(arrays, axes, "S", plan.keys, transposed=True)
 
+  # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step keeps its block
+  # only, which the loop has anyway.
   @recomputed
   def at_block(carry, block):
     operands = plan.operands(put(block))
