@@ -132,8 +132,29 @@ def test_temporary_memory_grows_with_the_length(kind):
   assert long < 4.5 * short
 
 
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
+  vectors = np.ones((16384, 64), np.float32)
+  parameters = {
+    name: np.ones((64,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
+  }
+
+  def both_passes(parameters, of_context, *vectors):
+    def attend(parameters, *vectors):
+      return attention.attend(
+        SCORES[kind].score(**parameters), *vectors, mask=mask, implementation="blockwise"
+      )
+
+    context, gradients = jax.vjp(attend, parameters, *vectors)
+    return context, gradients(of_context)
+
+  program = jax.jit(both_passes).lower(parameters, *(vectors,) * 4).compile()
+  assert program.memory_analysis().temp_size_in_bytes <= 64 * 2**20
+
+
 @kinds
-def test_nor_where_tiles_are_worked_on_together(kind, monkeypatch):
+def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch):
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
   for module in (tiles, walk, plan_module):
     monkeypatch.setattr(module, "one_by_one", lambda: False)
