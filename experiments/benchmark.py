@@ -48,7 +48,7 @@ def main() -> None:
       print(report.rows(found), flush=True)
       records += found
       report.write(folder / "benchmark.json", records)
-  (folder / "benchmark.md").write_text(f"{report.HEADER}\n{report.rows(records)}\n", "utf-8")
+  (folder / "benchmark.md").write_text(report.text(report.machine(), records), "utf-8")
   for path in [folder / "benchmark.json", folder / "benchmark.md", *report.draw(folder, records)]:
     print(f"wrote {path}")
 

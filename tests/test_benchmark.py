@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import platform
 
+import jax
 import numpy as np
 import pytest
 import scripts
@@ -162,6 +164,27 @@ def test_a_row_has_the_ratio_of_ours_to_theirs():
   ]
 
 
+def test_a_summary_has_a_row_for_each_case_and_a_table_for_each_set():
+  records = [
+    made_up(peer, which, time, length)
+    for which, times in (("forward", (2.0, 4.0)), ("forward + backward", (3.0, 1.0)))
+    for length in (512, 1024)
+    for peer, time in zip(("attention", "torch"), times, strict=True)
+  ]
+  records = [record for record in records if (record["length"], record["peer"]) != (1024, "torch")]
+  records += [{**record, "set": "dot_product", "peer": "attention"} for record in records[1:2]]
+  assert report.summary(records).splitlines() == [
+    "| case | ours, ms (forward / both) | ours / torch |",
+    "| --- | --- | --- |",
+    "| dot 512 | 2 / 3 | 0.50 / 3.00 |",
+    "| dot 1024 | 2 / 3 | - |",
+    "",
+    "| case | ours, ms (forward / both) |",
+    "| --- | --- |",
+    "| dot 512 | 4 |",
+  ]
+
+
 def test_two_pictures_are_drawn_of_several_lengths(tmp_path):
   records = [
     made_up(peer, which, length / 100, length)
@@ -186,7 +209,10 @@ def test_the_script_writes_what_it_found(tmp_path):
   found = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
   assert found["machine"]["cores"] >= 1
   assert {record["length"] for record in found["records"]} == {64}
-  assert (tmp_path / "benchmark.md").read_text("utf-8").startswith("| case |")
+  written = (tmp_path / "benchmark.md").read_text("utf-8")
+  assert f"Python {platform.python_version()}, jax {jax.__version__}" in written.splitlines()[0]
+  assert report.HEADER in written
+  assert "| dot_product (1, 64, 1, 64) causal window 512 |" in written
   assert "| attention |" in finished.output
 
 

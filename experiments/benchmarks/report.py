@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -42,6 +42,14 @@ def write(path: pathlib.Path, records: Records) -> None:
   path.write_text(text + "\n", "utf-8")
 
 
+def text(machine: dict[str, Any], records: Records) -> str:
+  """Returns all of it as Markdown: on what, a table of ratios for each set, and one of all times."""
+  versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+  device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
+  where = f"{device}{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}."
+  return f"{where}\n\n{summary(records)}\n\n{HEADER}\n{rows(records)}\n"
+
+
 HEADER = """\
 | case | by | forward, ms | ours / theirs | forward + backward, ms | ours / theirs | temporary memory, MiB |
 | --- | --- | --- | --- | --- | --- | --- |"""
@@ -50,18 +58,14 @@ HEADER = """\
 def rows(records: Records) -> str:
   """Returns the rows of a table: times with quartiles, and what share of them ours are, as Markdown."""
   lines = []
-  for where in dict.fromkeys((record.get("set"), record["case"]) for record in records):
-    case = where[1]
-    of_case = [record for record in records if (record.get("set"), record["case"]) == where]
-    times = {(record["peer"], record["pass"]): record for record in of_case if "pass" in record}
+  for _, case, of_case in _by_case(records):
+    times = _times(of_case)
     for peer in dict.fromkeys(peer for peer, _ in times):
       cells = [case, peer]
       for which in PASSES:
         low, high = times[peer, which]["quartiles"]
-        median = times[peer, which]["milliseconds"]
-        ours = times.get(("attention", which))
-        cells.append(f"{median:.4g} ({low:.4g} to {high:.4g})")
-        cells.append("" if ours is None or peer == "attention" else f"{ours['milliseconds'] / median:.2f}")
+        cells.append(f"{times[peer, which]['milliseconds']:.4g} ({low:.4g} to {high:.4g})")
+        cells.append("" if peer == "attention" else _ours_to_theirs(times, peer, which))
       memory = [times[peer, which]["temporary_mib"] for which in PASSES]
       cells.append("not stated" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
       resident = [times[peer, which].get("resident_mib") for which in PASSES]
@@ -70,7 +74,48 @@ def rows(records: Records) -> str:
     lines += [
       [case, record["peer"], record["absent"], "", "", "", ""] for record in of_case if "absent" in record
     ]
-  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+  return "\n".join(_row(cells) for cells in lines)
+
+
+def summary(records: Records) -> str:
+  """Returns a table for each set: our times of both passes, and what share of each peer's they are."""
+  tables = []
+  for name in dict.fromkeys(record["set"] for record in records):
+    of_set = [record for record in records if record["set"] == name]
+    others = [peer for peer in dict.fromkeys(peer for peer, _ in _times(of_set)) if peer != "attention"]
+    lines = [["case", "ours, ms (forward / both)", *(f"ours / {peer}" for peer in others)]]
+    lines.append(["---"] * len(lines[0]))
+    for _, case, of_case in _by_case(of_set):
+      times = _times(of_case)
+      ours = [times[peer, which]["milliseconds"] for peer, which in times if peer == "attention"]
+      cells = [case, " / ".join(f"{time:.3g}" for time in ours)]
+      for peer in others:
+        ratios = [_ours_to_theirs(times, peer, which) for which in PASSES]
+        cells.append(" / ".join(filter(None, ratios)) or "-")
+      lines.append(cells)
+    tables.append("\n".join(_row(cells) for cells in lines))
+  return "\n\n".join(tables)
+
+
+def _by_case(records: Records) -> Iterator[tuple[str | None, str, Records]]:
+  """Yields each set and case with its records."""
+  for name, case in dict.fromkeys((record.get("set"), record["case"]) for record in records):
+    yield name, case, [record for record in records if (record.get("set"), record["case"]) == (name, case)]
+
+
+def _times(records: Records) -> dict[tuple[str, str], dict[str, Any]]:
+  """Returns the records of what was timed, by peer and pass."""
+  return {(record["peer"], record["pass"]): record for record in records if "pass" in record}
+
+
+def _ours_to_theirs(times: dict[tuple[str, str], dict[str, Any]], peer: str, which: str) -> str:
+  """Returns our time divided by a peer's; nothing if one of them was not measured."""
+  ours, theirs = times.get(("attention", which)), times.get((peer, which))
+  return f"{ours['milliseconds'] / theirs['milliseconds']:.2f}" if ours and theirs else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+  return f"| {' | '.join(cells)} |"
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
