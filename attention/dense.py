@@ -16,6 +16,7 @@ from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import (
   PUT_IN_A_ONE,
+  axes_of,
   broadcast_leading,
   broadcasts_to,
   check_rank,
@@ -64,16 +65,19 @@ def dense(
   marked = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
   largest = jax.lax.stop_gradient(jnp.max(marked, axis=-1, keepdims=True, initial=-jnp.inf))
   is_over = overflows(largest)
+  has_no_weights = is_over | (largest == -jnp.inf)
   has_weight = ~is_over if allowed is None else allowed & ~is_over
-  shift = jnp.where(is_over | (largest == -jnp.inf), 0, largest)
+  shift = jnp.where(has_no_weights, 0, largest)
   weights, logsumexp = _softmax(jnp.where(has_weight, scores, -jnp.inf), shift)
   kept = _drop(weights, dropout_rate, dropout_rng)
   if allowed is not None:
     # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
     kept = jnp.where(allowed, kept, 0)
   context = jnp.einsum("...TS,...SD->...TD", kept, finite(features.values))
+  # Without weights it is zero already. This is for gradients: NaN from above must not reach an empty row.
+  context = jnp.where(has_no_weights, 0, context)
 
-  bad_scores, bad_context = _attend_to_bad(features, allowed, scores.shape[:-1])
+  bad_scores, bad_context = _which_attend_to_bad(features, allowed, scores.shape[:-1])
   spoil = nan_where(bad_scores | is_over[..., 0], weights.dtype)
   spoiled = weights + spoil[..., None]
   return Attended(
@@ -84,9 +88,10 @@ def dense(
 
 
 def mark_overflow(scores: jax.Array) -> jax.Array:
-  """Returns the scores, with the least finite number for those that have overflowed to -inf alone.
+  """Returns the scores with the lowest finite number in the place of -inf, and all others above it.
 
-  So one maximum tells rows that are empty, once what is masked is -inf, from rows that have overflowed.
+  So the largest of a row, once what is masked is -inf, tells rows that are empty from rows all of whose
+  scores have overflowed, and these from others.
   """
   lowest = _lowest(scores)
   return jnp.where(scores == -jnp.inf, lowest, jnp.maximum(scores, jnp.nextafter(lowest, lowest * 0)))
@@ -102,7 +107,7 @@ def _lowest(array: jax.Array) -> jax.Array:
   return jnp.asarray(jnp.finfo(array.dtype).min, array.dtype)
 
 
-def _attend_to_bad(
+def _which_attend_to_bad(
   features: Features, allowed: jax.Array | None, rows: tuple[int, ...]
 ) -> tuple[jax.Array, jax.Array]:
   """Returns which queries [... T] are not finite or attend to such a key, and which to such a value."""
@@ -110,7 +115,8 @@ def _attend_to_bad(
     with_rank(bad, len(rows)) for bad in (features.bad_queries, features.bad_keys, features.bad_values)
   )
   if allowed is None:
-    bad_scores = bad_queries | jnp.any(bad_keys, axis=-1, keepdims=True)
+    has_keys = bad_keys.shape[-1] > 0
+    bad_scores = has_keys & bad_queries | jnp.any(bad_keys, axis=-1, keepdims=True)
     bad_context = jnp.any(bad_values, axis=-1, keepdims=True)
   else:
     bad_pairs = allowed & (bad_queries[..., :, None] | bad_keys[..., None, :])
@@ -127,6 +133,7 @@ def scores_and_allowed(
   Raises:
     ValueError: if the score's tile, the mask or the bias do not fit the queries and keys.
   """
+  _check_one_pair(score, features)
   scores = score.tile(finite(features.queries), finite(features.keys))
   _check_scores(score, scores, features.bad_queries, features.bad_keys)
   scores = scores.astype(features.values.dtype)
@@ -197,6 +204,30 @@ def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
   return dropout.drop(dropout.seeds(rng), rate, rows, columns, weights)
 
 
+def _check_one_pair(score: Score, features: Features) -> None:
+  """Raises ValueError if arrays of a score for each head, say, are not put before T and S by its tile.
+
+  Where there are as many heads as keys, nobody else would notice.
+  """
+  arrays = zip(axes_of(score), jax.tree.leaves(score), strict=True)
+  if all(np.ndim(array) == len(own or "") for own, array in arrays):
+    return
+
+  def one(array):
+    return jax.ShapeDtypeStruct((*array.shape[:-2], 1, array.shape[-1]), array.dtype)
+
+  try:
+    shape = jax.eval_shape(score.tile, *jax.tree.map(one, (features.queries, features.keys))).shape
+  except Exception:  # of the tile's own; the whole will raise it
+    return
+  if shape[-2:] != (1, 1):
+    name = type(score).__name__
+    raise ValueError(
+      f"{name}.tile must put the leading axes of the score's arrays before T and S, array[..., None, None]; "
+      f"for one query and one key it returned {shape}"
+    )
+
+
 def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_keys: jax.Array) -> None:
   """Raises ValueError unless a user's tile of T queries and S keys has returned what it should."""
   leading = broadcast_leading(bad_queries[..., None], bad_keys[..., None], names="queries and keys")
@@ -222,7 +253,7 @@ def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
   """Returns the bias as an array of the shape of the scores."""
   T, S = shape[-2:]
   bias = bias(jnp.arange(T)[:, None], jnp.arange(S)[None, :]) if callable(bias) else bias
-  if bias is None or isinstance(bias, (str, Mask)):
+  if bias is None or isinstance(bias, (str, Mask)) or callable(bias):
     hint = "; who may attend is the `mask` argument" if isinstance(bias, Mask) else ""
     raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}{hint}")
   bias = jnp.asarray(bias)

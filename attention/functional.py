@@ -11,7 +11,7 @@ from attention.dense import BiasLike, dense
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
-from attention.shapes import broadcast_leading, matmul_precision
+from attention.shapes import are_spread_by_type, broadcast_leading, matmul_precision
 from attention.tiles import one_by_one
 
 # The context alone, or a tuple of the context and what was asked for besides.
@@ -40,8 +40,8 @@ def attend(
 
   A query that may attend to nothing gets zero context, zero weights, logsumexp -inf and zero gradients.
   What is masked, even NaN, changes no output and no gradient. A NaN or infinity that is attended to makes
-  the query's results NaN, but not the gradients, which are those of zeros in its place. Scores, softmax and
-  sums are in float32, or float64 for float64.
+  the query's results NaN; gradients are those of zeros in its place, if what comes from above is finite.
+  Scores, softmax and sums are in float32, or float64 for float64.
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
   arXiv:1706.03762, section 3.2.
@@ -53,14 +53,16 @@ def attend(
     keys: [... S H].
     values: [... S D]. Queries, keys and values have one floating dtype.
     mask: a mask from `attention.masks`, or booleans that broadcast to [... T S], True = may attend.
-    bias: added to the scores: an array that broadcasts to [... T S], or a function of the query
-      positions [T 1] and the key positions [1 S] that returns one. -inf masks a pair.
+    bias: added to the scores: an array that broadcasts to [... T S], or a function of query positions
+      [T 1] and key positions [1 S] that returns one, called with those of one tile at a time by
+      "blockwise". -inf masks a pair.
     dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum.
     dropout_rng: key for the dropout; needed where the rate is not 0.
     return_weights: whether to return the weights too.
     return_logsumexp: whether to return the logarithm of the softmax's denominator too.
-    implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S; or
-      "auto", the best choice for the inputs.
+    implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
+      for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
+      best choice for the inputs. Outside of `jax.jit` "blockwise" compiles its loops at every call.
     block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast.
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
@@ -303,8 +305,8 @@ def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weig
   `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
   neither `jvp` nor Hessian-vector products, which are promised.
   """
-  if return_weights:
-    return "dense"  # the scores are stored anyway
+  if return_weights or are_spread_by_type(queries, keys, values):
+    return "dense"  # the scores are stored anyway; or "blockwise" cannot cut the arrays
   scores = queries.shape[-2] * keys.shape[-2]
   many = math.prod(broadcast_leading(queries, keys, values, names="queries, keys and values")) * scores
   if many > FEW_SCORES or (one_by_one() and scores >= SCORES_OF_A_TILE):

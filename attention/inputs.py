@@ -108,6 +108,12 @@ def with_arrays(tree: T) -> T:
       changed[field.name] = jnp.asarray(held)
   tree = dataclasses.replace(tree, **changed) if changed else tree
   axes_of(tree)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    if isinstance(leaf, str) or callable(leaf):
+      raise ValueError(
+        f"{type(tree).__name__}{jax.tree_util.keystr(path)} must be an array or a number, or static, "
+        f'dataclasses.field(metadata={{"static": True}}), got {leaf!r}'
+      )
   return tree
 
 

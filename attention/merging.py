@@ -24,8 +24,8 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
       with return_logsumexp; leading axes broadcast.
 
   Returns:
-    The context [... T D] in the contexts' dtype, and the logsumexp [... T]; 0 and -inf for queries that may
-    attend to nothing at all.
+    The context [... T D] in the contexts' dtype, and the logsumexp [... T], with the leading axes of all; 0
+    and -inf for queries that may attend to nothing at all.
 
   Raises:
     ValueError: if there is no partial, one's context and logsumexp do not fit, or the dtypes differ.
@@ -40,7 +40,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   logsumexps = [jnp.asarray(logsumexp) for _, logsumexp in partials]
   for context, logsumexp in zip(contexts, logsumexps, strict=True):
     check_rank("context", context, "[... T D]")
-    if logsumexp.ndim == 0 or logsumexp.shape[-1] not in (1, context.shape[-2]):
+    if logsumexp.shape[-1:] != context.shape[-2:-1]:
       raise ValueError(
         "each partial must be a context [... T D] and its logsumexp [... T], "
         f"got shapes {context.shape} and {logsumexp.shape}"
@@ -71,13 +71,17 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     counted = jnp.where(one[..., None] == -jnp.inf, 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
   logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
-  return (merged / safe_total[..., None]).astype(dtype), logsumexp
+  context = (merged / safe_total[..., None]).astype(dtype)
+  return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 
 
 def with_sink(
   context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the attention with one more key, of a given score and a value of zero.
+
+      context   <- context exp(logsumexp) / (exp(logsumexp) + exp(sink))
+      logsumexp <- log(exp(logsumexp) + exp(sink))
 
   A query that finds nothing worth its attention can rest it there: the keys' weights sum to less than 1.
 
@@ -87,6 +91,9 @@ def with_sink(
     context: [... T D].
     logsumexp: [... T], from `attend` with return_logsumexp.
     sink: the score, a number, or numbers [...] that broadcast, [N] for heads.
+
+  Returns:
+    The new context [... T D] and logsumexp [... T].
 
   Raises:
     ValueError: if the sink does not broadcast, or as in `merge`.

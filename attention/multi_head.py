@@ -127,7 +127,22 @@ def multi_head_attention(
 def project_heads(
   inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, name: str = "head"
 ) -> jax.Array:
-  """Returns the inputs [... T D] as seen by each head, [... N T H], by a kernel [D N H] and bias [N H]."""
+  """Returns the inputs as seen by each head: for head n, inputs . kernel[:, n] + bias[n].
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+
+  Args:
+    inputs: [... T D].
+    kernel: [D N H].
+    bias: [N H]; None for none.
+    name: what errors call the kernel.
+
+  Returns:
+    [... N T H] in the dtype of the inputs.
+
+  Raises:
+    ValueError: if kernel or bias do not fit.
+  """
   inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
   check_rank("inputs", inputs, "[... T D]")
   if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1]:
@@ -148,7 +163,21 @@ def project_heads(
 
 
 def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-  """Returns the heads' contexts [... N T H] joined to [... T D] by a kernel [N H D] and bias [D]."""
+  """Returns the heads' contexts joined: the sum over n of contexts[n] . kernel[n], + bias.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+
+  Args:
+    contexts: [... N T H].
+    kernel: [N H D].
+    bias: [D]; None for none.
+
+  Returns:
+    [... T D] in the dtype of the contexts.
+
+  Raises:
+    ValueError: if kernel or bias do not fit.
+  """
   contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
   check_rank("contexts", contexts, "[... N T H]")
   if kernel.ndim != 3 or kernel.shape[:2] != (contexts.shape[-3], contexts.shape[-1]):
@@ -185,12 +214,29 @@ def attend_heads(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Result:
-  """Returns `attend` of queries [... N T H] to the heads of keys and values, as many or a divisor of N.
+  """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
 
-  With K < N heads of keys and values, query head n attends to their head n // (N / K).
-  The queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless
-  score, mask or bias differ from head to head by more than their arrays, or do not name the axes of these
-  (see `Score`). Score, mask, bias and result have N heads all the same.
+  Query head n attends to head n // (N / K) of keys and values (Ainslie et al. 2023, arXiv:2305.13245). The
+  queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless score,
+  mask or bias differ from head to head by more than their arrays, or do not name the axes of these (see
+  `Score`).
+
+  Args:
+    queries: [... N T H].
+    keys: [... K S H].
+    values: [... K S D].
+    score: with N heads or 1, as mask and bias; `ScaledDotProduct()` by default.
+    mask: as in `attend`, as are all other options.
+    bias: likewise.
+    dropout_rate: likewise.
+    dropout_rng: likewise.
+    return_weights: likewise.
+    return_logsumexp: likewise.
+    implementation: likewise.
+    block_sizes: likewise.
+
+  Returns:
+    As `attend`: the context [... N T D], or a tuple of it and what was asked for, of N heads.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.

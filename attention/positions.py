@@ -47,6 +47,8 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
       angle[t, i] = positions[t] base^(-2i / width)
       (x[t, i], x[t, i + width / 2]) is turned by angle[t, i]
 
+  Angles are in float32 (float64 for float64): at position 100,000 they are off by up to 0.006.
+
   Source: Su et al. 2021, arXiv:2104.09864, section 3.2; paired are halves, not neighbours, as in GPT-NeoX.
 
   Args:
@@ -94,7 +96,10 @@ class Bias(HasAxes):
   """
 
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
-    """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S]."""
+    """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S].
+
+    The last of them may lie beyond the end. Terms are not used there, but must be finite.
+    """
     raise NotImplementedError(f"{type(self).__name__} must define __call__(t, s)")
 
 
@@ -167,8 +172,10 @@ class RelativePositions(Bias):
     # All pairs of a diagonal have one term, so one for each distance is looked up. The T + S of them, written
     # one after the other and read in rows of T + S - 1, are the tile: each row begins one term earlier.
     T, S = t.shape[0], s.shape[1]
-    distances = s[0, 0] - t[-1, 0] + jnp.arange(T + S)
     table = jnp.asarray(self.table)
+    if 0 in (T, S):
+      return jnp.zeros((*table.shape[:-1], T, S), table.dtype)
+    distances = s[0, 0] - t[0, 0] - (T - 1) + jnp.arange(T + S)
     buckets = relative_bucket(distances, table.shape[-1], self.max_distance, self.bidirectional)
     terms = jnp.tile(jnp.take(table, buckets, axis=-1), T)[..., T - 1 : T - 1 + T * (T + S - 1)]
     return terms.reshape(*table.shape[:-1], T, T + S - 1)[..., :S]

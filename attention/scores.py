@@ -35,7 +35,7 @@ from attention.shapes import (
   varying_like,
   with_rank,
 )
-from attention.tiles import over_leading
+from attention.tiles import one_by_one, over_leading
 
 # How many scores of additive attention are calculated at once.
 CACHED_PAIRS = 2**19
@@ -57,7 +57,7 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
     Scores, not probabilities, [... T S], at least float32.
 
   Raises:
-    ValueError: if the widths H differ.
+    ValueError: if widths, leading axes or dtypes do not fit.
 
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
@@ -85,7 +85,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
     Scores, not probabilities, [... T S], at least float32.
 
   Raises:
-    ValueError: if the widths A differ.
+    ValueError: if widths, leading axes or dtypes do not fit.
 
   >>> additive_scores(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
@@ -102,8 +102,8 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   rank = len(leading) + 2
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
-  # As many leading axes at once as stay in the cache.
-  kept = 0
+  # On a CPU as many leading axes at once as stay in the cache.
+  kept = 0 if one_by_one() else len(leading)
   while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, ("TA", "SA", "1A"), leading, kept)
@@ -125,7 +125,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
     Scores, not probabilities, [... T S], at least float32.
 
   Raises:
-    ValueError: if the matrix does not fit the widths.
+    ValueError: if matrix, leading axes or dtypes do not fit.
 
   >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
   [[6.0]]
@@ -152,7 +152,7 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
     Scores in [-1, 1], [... T S], at least float32.
 
   Raises:
-    ValueError: if the widths H differ.
+    ValueError: if widths, leading axes or dtypes do not fit.
 
   >>> cosine_scores(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])).round(3).tolist()
   [[0.6000000238418579, 0.0]]
@@ -168,9 +168,11 @@ class Score(HasAxes):
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
   A score of arrays should say which of their axes are its own, one letter each, as in
-  `axes = {"matrix": "HK", "scale": ""}`. What precedes them are leading axes that broadcast, such as heads.
-  The engines then cut the arrays with the queries and keys, one index at a time; and heads of keys that
-  several heads of queries share are not copied.
+  `axes = {"matrix": "HK", "scale": ""}`. What precedes them are leading axes that broadcast, such as heads;
+  before they meet scores [... T S], `tile` puts them there: `self.scale[..., None, None]`. "blockwise" then
+  cuts the arrays with the queries and keys, one index at a time; and heads of keys that several heads of
+  queries share are not copied. A field that is no array or number must be static:
+  `dataclasses.field(metadata={"static": True})`.
 
   Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself:
   numbers that it has no finite derivative for (the square of 1e25, which overflows; the square root of 0)
@@ -294,7 +296,7 @@ class SoftCapped(Score):
     cap: a positive number, or numbers [...] that broadcast (one for each head).
 
   Raises:
-    ValueError: if the cap is a plain number that is not positive.
+    ValueError: if the cap is a plain float that is not positive.
   """
 
   axes = {"cap": ""}
@@ -304,7 +306,8 @@ class SoftCapped(Score):
   def __post_init__(self):
     if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
       raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
-    if isinstance(self.cap, (int, float, np.number)) and not self.cap > 0:
+    # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
+    if type(self.cap) is float and not self.cap > 0:
       raise ValueError(f"cap must be positive, got {self.cap}")
 
   def query_features(self, queries):

@@ -48,6 +48,9 @@ def greedy(
     end: the token that ends a sequence.
     pad: what stands after the end.
 
+  Returns:
+    The hypotheses, one for each sequence of the batch.
+
   Raises:
     ValueError: if max_length is less than 1.
   """

@@ -117,6 +117,12 @@ def varying(array: jax.Array) -> frozenset[str]:
   return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma  # before JAX 0.10
 
 
+def are_spread_by_type(*arrays: jax.Array) -> bool:
+  """Whether an array's type says that it is spread over devices, as on meshes with `AxisType.Explicit`."""
+  avals: list[Any] = [jax.typeof(array) for array in arrays]
+  return any(axis is not None for aval in avals for axis in aval.sharding.spec)
+
+
 # For functions whose derivative calculates them again, and keeps nothing but their arguments.
 recomputed = functools.partial(
   jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False

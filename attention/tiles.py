@@ -26,7 +26,7 @@ class Blocks:
   size: int
 
   @property
-  def overlap(self) -> int:
+  def beyond_end(self) -> int:
     """By how many positions the last block reaches beyond the end."""
     return self.count * self.size - self.length
 
@@ -67,7 +67,9 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
     at_once: how many it is good to work on together.
   """
   count = jax.tree.leaves(items)[0].shape[0]
-  together = max(size for size in range(1, max(1, min(count, at_once)) + 1) if count % size == 0)
+  most = max(1, min(count, at_once))
+  divisor = max(size for size in range(1, most + 1) if count % size == 0)
+  together = divisor if 2 * divisor > most else most  # a remainder is compiled on its own
   if together == count and not one_by_one():
     return jax.vmap(function)(items)
   return jax.lax.map(function, items, batch_size=together if together > 1 else None)
@@ -230,8 +232,8 @@ def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   Numbers, so that what is calculated of them is as finite as what is calculated of the others.
   """
   padding = [(0, 0)] * array.ndim
-  padding[axis] = (0, blocks.overlap)
-  if blocks.overlap:
+  padding[axis] = (0, blocks.beyond_end)
+  if blocks.beyond_end:
     array = jnp.pad(array, padding, mode="constant" if array.dtype == jnp.bool_ else "edge")
   shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis, 0)

@@ -4,6 +4,7 @@ It names the argument, what is allowed, and what came, with the sizes. Each test
 there; a plural will do.
 """
 
+import dataclasses
 import re
 
 import jax
@@ -13,7 +14,7 @@ import pytest
 from contract import DIMS, NegativeDistance
 
 import attention
-from attention import masks
+from attention import masks, positions
 
 # T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
 QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
@@ -347,8 +348,9 @@ def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(
     ("alibi", "bias array alibi"),
     (lambda t, s: None, "bias array None"),
     (masks.causal(), "bias array mask argument"),
+    (lambda t, s: positions.ALiBi(np.float32(1)), "bias array ALiBi"),
   ],
-  ids=["name", "nothing", "mask"],
+  ids=["name", "nothing", "mask", "function"],
 )
 def test_what_is_no_bias_is_an_error_for_heads_that_share_keys_too(bias, words, num_key_heads):
   def call(*arguments):
@@ -446,6 +448,19 @@ MASKS = {
     "7 29",
   ),
 }
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Named(attention.Score):
+  kind: str
+
+
+def test_a_field_that_is_no_number_must_be_static():
+  def call(*arguments):
+    return attention.attend(Named("cosine"), *arguments)
+
+  assert_error_says("Named.kind static 'cosine'", call, QUERIES, KEYS, VALUES)
 
 
 @pytest.mark.parametrize(("function", "words"), MASKS.values(), ids=MASKS)

@@ -281,9 +281,20 @@ def test_a_nan_in_a_value_reaches_neither_weights_nor_logsumexp(kind, implementa
 
 @engines
 def test_a_row_whose_scores_overflow_is_not_taken_for_empty(implementation):
-  # 1e30 * -1e30 is -infinity in float32: one key, so its weight is 1; or NaN, which hides nothing; but not 0.
+  # 1e30 * -1e30 is -infinity in float32. NaN hides nothing; an empty row's zeros would.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1e30]]), keys=np.float32([[-1e30]]), values=np.float32([[1.0]])
   )
-  _, weights, _ = results("scaled_dot_product", inputs, mask=masks.causal(), implementation=implementation)
-  assert weights[0, 0] != 0
+  for array in results("scaled_dot_product", inputs, mask=masks.causal(), implementation=implementation):
+    assert np.all(np.isnan(array))
+
+
+@engines
+def test_a_query_without_keys_is_empty_even_if_it_is_not_a_number(implementation):
+  inputs = draw("scaled_dot_product")
+  inputs = inputs._replace(
+    queries=replaced(inputs.queries, 1, np.nan), keys=inputs.keys[:0], values=inputs.values[:0]
+  )
+  context, _, logsumexp = results("scaled_dot_product", inputs, implementation=implementation)
+  np.testing.assert_array_equal(context, np.zeros(DIMS["TD"]))
+  np.testing.assert_array_equal(logsumexp, np.full(T, -np.inf))

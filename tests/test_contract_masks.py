@@ -381,3 +381,17 @@ def test_lists_are_arrays_to_masks():
   np.testing.assert_array_equal(
     (masks.segments([0, 1], [0, 0, 1]) & [True, False, True]).array(2, 3), [[1, 0, 0], [0, 0, 1]]
   )
+
+
+@engines
+@pytest.mark.usefixtures("float64")
+def test_a_bias_that_is_minus_infinity_in_the_dtype_of_the_scores_masks(implementation):
+  lowest = np.finfo(np.float64).min
+  inputs = draw("scaled_dot_product", bias="TS", dtype=np.float32)
+  bias = replaced(np.float64(inputs.bias), np.s_[:, 2], lowest)
+  bias[1] = lowest
+  inputs = inputs._replace(keys=replaced(inputs.keys, 2, np.nan), bias=bias)
+  masked = np.where(bias == lowest, -np.inf, bias)
+  desired = expected("scaled_dot_product", inputs._replace(keys=draw("scaled_dot_product").keys, bias=masked))
+  actual = results("scaled_dot_product", inputs, implementation=implementation)
+  assert_trees_close(actual, tuple(desired), FLOAT32)

@@ -256,11 +256,12 @@ def test_weights_far_below_one_keep_their_relative_precision(implementation):
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1.0]]),
     keys=np.float32([[0.0], [-80.0]]),
-    values=np.float32([[1.0], [1.0]]),
+    values=np.float32([[0.0], [1.0]]),
     parameters={"scale": np.float32(1)},
   )
-  _, weights, _ = results("scaled_dot_product", inputs, implementation=implementation)
+  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation)
   np.testing.assert_allclose(weights, [[1.0, np.exp(-80.0)]], rtol=80 * EPSILON)
+  np.testing.assert_allclose(context, [[np.exp(-80.0)]], rtol=80 * EPSILON)
 
 
 @kinds

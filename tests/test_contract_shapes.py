@@ -10,6 +10,7 @@ import pytest
 import reference
 from contract import (
   DIMS,
+  ENGINES,
   FLOAT32,
   SCORES,
   assert_close,
@@ -28,9 +29,10 @@ import attention
 
 @hypothesis.given(
   kind=st.sampled_from(sorted(SCORES)),
+  implementation=st.sampled_from(ENGINES),
   leading=hypothesis_numpy.mutually_broadcastable_shapes(num_shapes=3, max_dims=2, max_side=3),
 )
-def test_leading_axes_broadcast_by_numpys_rules(kind, leading):
+def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
   rng = np.random.default_rng(0)
   inputs = draw(kind)
   queries, keys, values = (
@@ -38,7 +40,8 @@ def test_leading_axes_broadcast_by_numpys_rules(kind, leading):
     for axes, array in zip(leading.input_shapes, inputs[:3], strict=True)
   )
   inputs = inputs._replace(queries=queries, keys=keys, values=values)
-  assert_trees_close(results(kind, inputs), tuple(expected(kind, inputs)), FLOAT32)
+  actual = results(kind, inputs, implementation=implementation)
+  assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine", "user_defined"])

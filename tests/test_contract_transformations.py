@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract import (
+  BLOCK_SIZES,
   DIFFERENCES,
   DIMS,
   FLOAT32,
+  SCORES,
+  assert_close,
   assert_trees_close,
   attend_fully,
   draw,
@@ -22,7 +25,8 @@ from contract import (
 )
 
 import attention
-from attention import masks
+from attention import masks, positions, scores, tiles
+from attention.blockwise import plan, walk
 
 B, T, S = DIMS["BTS"]
 LENGTHS = np.array([2, 5])
@@ -192,12 +196,9 @@ PUBLIC_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-  ("name", "dtype"), [*((name, jnp.float32) for name in PUBLIC_FUNCTIONS), ("attend", jnp.bfloat16)]
-)
-def test_every_public_function_and_its_gradient_lower_for_every_platform(name, dtype):
+def lower_with_its_gradient_for_every_platform(function, dtype):
   def run(*arguments):
-    outputs, pull = jax.vjp(PUBLIC_FUNCTIONS[name], *arguments)
+    outputs, pull = jax.vjp(function, *arguments)
     return pull(outputs)
 
   platforms = ("cpu", "cuda", "tpu")
@@ -205,3 +206,87 @@ def test_every_public_function_and_its_gradient_lower_for_every_platform(name, d
   exported = jax.export.export(jax.jit(run), platforms=platforms)(*arguments)
   assert exported.platforms == platforms
   assert exported.in_avals == exported.out_avals
+
+
+@pytest.mark.parametrize(
+  ("name", "dtype"), [*((name, jnp.float32) for name in PUBLIC_FUNCTIONS), ("attend", jnp.bfloat16)]
+)
+def test_every_public_function_lowers_for_every_platform(name, dtype):
+  lower_with_its_gradient_for_every_platform(PUBLIC_FUNCTIONS[name], dtype)
+
+
+@kinds
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.usefixtures("additive_in_loops")
+def test_tiles_lower_for_every_platform(kind, one_by_one, monkeypatch):
+  for module in (tiles, walk, plan, scores):
+    monkeypatch.setattr(module, "one_by_one", lambda: one_by_one)
+  parameters = {
+    name: np.ones((11,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
+  }
+
+  def attend(queries, keys, values):
+    return attention.attend(
+      SCORES[kind].score(**parameters),
+      queries,
+      keys,
+      values,
+      mask=masks.causal() & masks.lengths(source=jnp.asarray([4])),
+      bias=positions.ALiBi(np.float32(1)),
+      dropout_rate=0.5,
+      dropout_rng=jax.random.key(0),
+      return_logsumexp=True,
+      implementation="blockwise",
+      block_sizes=BLOCK_SIZES,
+    )
+
+  lower_with_its_gradient_for_every_platform(attend, jnp.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, bool, np.float32])
+@engines
+def test_a_bias_function_may_close_over_arrays_of_any_dtype(implementation, dtype):
+  queries, keys, values, *_ = draw("scaled_dot_product")
+  of_keys = np.array([0, 1, 1, 0, 2])
+
+  def loss(queries, of_keys):
+    context = attention.scaled_dot_product_attention(
+      queries,
+      keys,
+      values,
+      bias=lambda t, s: jnp.where(of_keys[s] == of_keys[t], 0.0, -1.0),
+      implementation=implementation,
+      block_sizes=BLOCK_SIZES,
+    )
+    return jnp.sum(context**2)
+
+  def gradient(function):
+    return jax.grad(function)(queries, jnp.asarray(of_keys.astype(dtype)))
+
+  number = of_keys.astype(dtype)
+  bias = np.float32(np.where(number == number[:T, None], 0, -1))
+  desired = jax.grad(
+    lambda queries: jnp.sum(attention.scaled_dot_product_attention(queries, keys, values, bias=bias) ** 2)
+  )(queries)
+  for function in (loss, jax.jit(loss), jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
+    assert_close(gradient(function), desired, 8 * FLOAT32)
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.usefixtures("additive_in_loops")
+def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
+  length = 512  # so many that "auto" would cut them
+  mesh = jax.make_mesh(
+    (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
+  )
+  spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+  vectors = np.random.default_rng(0).normal(size=(2, length, 11)).astype(np.float32)
+  parameters = draw(kind).parameters
+
+  def attend(vectors, implementation):
+    score = SCORES[kind].score(**parameters)
+    return attention.attend(score, *[vectors] * 3, implementation=implementation)
+
+  assert_close(attend(jax.device_put(vectors, spread), "auto"), attend(vectors, "dense"), FLOAT32)
+  with pytest.raises(ValueError, match=r"AxisType\.Explicit cannot be cut by `blockwise`"):
+    attend(jax.device_put(vectors, spread), "blockwise")

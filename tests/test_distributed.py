@@ -262,3 +262,24 @@ def test_an_array_of_pairs_has_no_place_in_a_ring(name):
   array = np.ones((T, S), bool if name == "mask" else np.float32)
   with pytest.raises(ValueError, match=rf"{name} must not be an array \[... T S\] .*\({T}, {S}\)"):
     in_ring("scaled_dot_product", inputs, rules=lambda: {name: array})
+
+
+@pytest.mark.parametrize("num_keys", [1, S])
+def test_a_device_may_have_a_single_query(num_keys):
+  rng = np.random.default_rng(0)
+  queries, keys = (rng.normal(size=(DEVICES * length, 2)).astype(np.float32) for length in (1, num_keys))
+  allowed = np.array([True, False, True])[:, None]
+
+  def run(queries, keys, allowed):
+    return attention.ring_attention(
+      attention.ScaledDotProduct(), queries, keys, keys, axis_name="ring", mask=allowed
+    )
+
+  spread = PartitionSpec("ring")
+  sharded = jax.jit(jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=spread, out_specs=spread))
+  if num_keys == 1:
+    with pytest.raises(ValueError, match=r"one query and one key, a mask or bias \[... 1 1\] may belong"):
+      sharded(queries, keys, allowed)
+  else:
+    desired = attention.scaled_dot_product_attention(queries, keys, keys, mask=allowed)
+    assert_close(sharded(queries, keys, allowed), desired, FLOAT32)

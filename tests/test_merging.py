@@ -70,6 +70,12 @@ def test_hand_values():
   assert_close(logsumexp, [np.log(4.0)], FLOAT32)
 
 
+def test_results_have_the_leading_axes_of_all():
+  context, logsumexp = merge([(jnp.ones((5, 1, 2, 3)), jnp.zeros(2)), (jnp.ones((2, 3)), jnp.zeros((7, 2)))])
+  assert context.shape == (5, 7, 2, 3)
+  assert_close(logsumexp, np.full((5, 7, 2), np.log(2)), FLOAT32)
+
+
 def test_logsumexps_of_any_size_are_merged_exactly():
   context, logsumexp = merge([(jnp.array([[1.0]]), jnp.array([1e4])), (jnp.array([[3.0]]), jnp.array([1e4]))])
   assert_close(context, [[2.0]], FLOAT32)
@@ -116,6 +122,7 @@ def test_a_sink_that_does_not_fit_is_told():
   ("partials", "message"),
   [
     ([], "partials must hold at least one"),
+    ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got shapes \(2, 3\) and \(1,\)"),
     ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got shapes \(2, 3\) and \(3,\)"),
     (
       [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],

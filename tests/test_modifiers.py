@@ -60,12 +60,29 @@ def test_distances_are_not_rounded_to_half_precision(dtype):
   np.testing.assert_array_equal(bias, [[-35000.5, -500.5]])
 
 
-@pytest.mark.parametrize("cap", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("nan")])
 def test_a_cap_is_positive(cap):
   with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
     attention.SoftCapped(5.0, attention.ScaledDotProduct())
   with pytest.raises(ValueError, match="cap must be positive, got"):
     attention.SoftCapped(attention.ScaledDotProduct(), cap)
+
+
+def test_trees_in_the_form_of_a_capped_score_hold_any_numbers():
+  score = attention.SoftCapped(attention.ScaledDotProduct(2.0), 5.0)
+  assert jax.tree.leaves(jax.tree.map(np.ndim, score)) == [0, 0]
+  assert jax.tree.leaves(jax.tree.map(lambda number: np.float32(-number), score)) == [-2, -5]
+
+
+@engines
+@pytest.mark.parametrize("lengths", [(0, S), (T, 0)])
+def test_relative_positions_of_nothing_are_nothing(lengths, implementation):
+  queries, keys = (np.ones((length, 2), np.float32) for length in lengths)
+  bias = positions.RelativePositions(np.ones((N, 8), np.float32))
+  context = attention.scaled_dot_product_attention(
+    np.broadcast_to(queries, (N, *queries.shape)), keys, keys, bias=bias, implementation=implementation
+  )
+  np.testing.assert_array_equal(context, np.zeros((N, lengths[0], 2)))
 
 
 @pytest.mark.parametrize(

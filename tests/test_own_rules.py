@@ -140,6 +140,9 @@ def test_features_may_be_flags(implementation):
   assert_close(actual, weights @ values, FLOAT32)
 
 
+TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a term for each of 8 buckets of distances
+
+
 @pytest.mark.parametrize(
   "bias",
   [
@@ -148,23 +151,23 @@ def test_features_may_be_flags(implementation):
     lambda t, s: 1 / (T - t).astype(jnp.float32) + 1 / (S - s).astype(jnp.float32),
     lambda t, s: jnp.take(np.ones((T, 1), np.float32), t[:, 0], axis=0),
     positions.ALiBi(np.float32(-300)),
+    positions.RelativePositions(TABLE, 4),
+    lambda t, s: positions.RelativePositions(TABLE, 4)(t, s) + 0 * (t + s).astype(jnp.float32),
   ],
 )
-def test_what_is_beyond_the_end_of_the_last_block_spoils_no_gradient(bias):
+def test_what_is_beyond_the_end_of_the_last_block_spoils_nothing(bias):
   inputs = draw("scaled_dot_product")[:3]
 
-  def gradients(engine):
+  def context_and_gradients(engine):
     def loss(queries, keys, values):
-      return jnp.sum(
-        attention.scaled_dot_product_attention(
-          queries, keys, values, bias=bias, implementation=engine, block_sizes=BLOCK_SIZES
-        )
-        ** 2
+      context = attention.scaled_dot_product_attention(
+        queries, keys, values, bias=bias, implementation=engine, block_sizes=BLOCK_SIZES
       )
+      return jnp.sum(context**2), context
 
-    return jax.jit(jax.grad(loss, (0, 1, 2)))(*inputs)
+    return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*inputs)
 
-  assert_trees_close(gradients("blockwise"), gradients("dense"), 8 * FLOAT32)
+  assert_trees_close(context_and_gradients("blockwise"), context_and_gradients("dense"), 8 * FLOAT32)
 
 
 @jax.tree_util.register_dataclass
@@ -303,3 +306,36 @@ def test_a_mask_that_is_no_pytree_is_told(implementation):
     attention.scaled_dot_product_attention(
       vectors, vectors, vectors, mask=NoTree(), implementation=implementation
     )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledByHead(attention.Score):
+  """A dot product times a factor for each head, put before T and S or not."""
+
+  axes = {"factors": ""}
+  factors: jax.Array
+  before: bool = dataclasses.field(default=True, metadata={"static": True})
+
+  def tile(self, query_features, key_features):
+    factors = self.factors[..., None, None] if self.before else self.factors
+    return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
+
+
+@engines
+def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
+  # As many heads as keys: nothing else would notice where they are.
+  vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
+  factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
+
+  def attend(before):
+    score = ScaledByHead(factors, before)
+    return attention.attend(score, *[vectors] * 3, implementation=implementation, block_sizes=BLOCK_SIZES)
+
+  desired = [
+    attention.attend(attention.ScaledDotProduct(factor), *[head] * 3)
+    for factor, head in zip(factors, vectors, strict=True)
+  ]
+  assert_close(attend(True), np.stack(desired), FLOAT32)
+  with pytest.raises(ValueError, match=r"ScaledByHead.tile must put the leading axes of"):
+    attend(False)

@@ -17,7 +17,7 @@ from attention.shapes import with_rank
 def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size):
   blocks = tiles.even_blocks(length, largest)
   assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
-  assert blocks.overlap == count * size - length
+  assert blocks.beyond_end == count * size - length
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -166,18 +166,20 @@ def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
 
 
 def test_keys_beyond_a_window_are_not_visited():
-  def visited(length, mask):
-    features = jnp.ones((length, 2))
+  def visited(length, mask, num_heads=1):
+    features = jnp.ones((num_heads, length, 2))
     operands = Operands(
       score=attention.ScaledDotProduct(),
       query_features=features,
       key_features=features,
       values=features,
       mask=mask,
+      bias=(lambda t, s: jnp.zeros((num_heads, t.size, s.size))) if num_heads > 1 else None,
       query_positions=jnp.arange(length),
       key_positions=jnp.arange(length),
     )
-    plan = plan_for((length, length), operands, block_sizes, None, 0.0)
+    plan = plan_for((num_heads, length, length), operands, block_sizes, None, 0.0)
+    assert plan.num_tile_axes == (num_heads > 1)
     return plan.queries.count * plan.keys.count * plan.keys.size / length
 
   block_sizes = 16, 16
@@ -190,3 +192,5 @@ def test_keys_beyond_a_window_are_not_visited():
     # Of the keys that a query visits, at least a fifth are in its window.
     blocks = visited(65536, window) * 65536 / len(range(0, 65536, max(128, width // 2)))
     assert blocks <= 5 * max(width, 128) and visited(65536, window) < visited(65536, masks.causal())
+    # Nor are they if a tile has all heads.
+    assert visited(65536, window, num_heads=16) < 1.1 * visited(65536, window)

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 
 from attention import dropout
 from attention.blockwise.core import attention_core
-from attention.blockwise.not_finite import attend_to_bad
+from attention.blockwise.not_finite import which_attend_to_bad
 from attention.blockwise.plan import Operands, bias_operand, function_operand, mask_operand, plan_for
 from attention.dense import Attended, BiasLike, dense, scores_and_allowed
 from attention.finite import features_of, nan_where
 from attention.masks import Mask
 from attention.scores import Score
-from attention.shapes import varying_like
+from attention.shapes import are_spread_by_type, varying_like
 
 
 def blockwise(
@@ -63,7 +63,15 @@ def blockwise(
     dropout_rng: needed where the rate is not 0.
     block_sizes: how many queries and keys a tile has at the most; None for what is fast.
     ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
+
+  Raises:
+    ValueError: if the arrays cannot be cut.
   """
+  if are_spread_by_type(queries, keys, values):
+    raise ValueError(
+      "arrays that are spread over a mesh of AxisType.Explicit cannot be cut by `blockwise`: "
+      "call it inside jax.shard_map, or make the mesh with AxisType.Auto"
+    )
   features = features_of(score, queries, keys, values)
   pairs = jax.eval_shape(lambda: scores_and_allowed(score, features, mask, bias))[0].shape
   T, S = pairs[-2:]
@@ -95,7 +103,7 @@ def blockwise(
     ),
   )
   rules = operands._replace(score=None, query_features=None, key_features=None, values=None)
-  spoil = [nan_where(bad, values.dtype) for bad in attend_to_bad(plan, rules, features)]
+  spoil = [nan_where(bad, values.dtype) for bad in which_attend_to_bad(plan, rules, features)]
   if dropout_rng is not None and dropout_rate > 0.0:
     operands = operands._replace(
       rows=dropout.rows(plan.leading, devices * T, operands.query_positions), seeds=dropout.seeds(dropout_rng)

@@ -71,7 +71,8 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
   Args:
     plan: what is known before the numbers are.
     arrays: those of the Operands.
-    spoil: NaN for queries that attend to something not finite, else 0, [... T]: by scores, by any of it.
+    spoil: two arrays [... T], NaN for queries that attend to something not finite, else 0: for the logsumexp
+      if it is in the scores, for the context if it is in the scores or the values.
   """
   count = len(plan.axes)
   axes = (*plan.axes, "T", "T")
@@ -93,14 +94,14 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
     return Found(*over_query_blocks(plan, find, ("T1", "T1", "TD"), arrays, axes))
 
   def find_in_part(arrays: Arrays):
-    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
+    return over_leading(at_index, arrays, axes, plan.leading, plan.num_tile_axes, plan.at_once)
 
   def nothing() -> Found:
     rows = *plan.leading, plan.queries.length
     return Found.nothing(rows, plan.operands(arrays).values)
 
   with jax.default_matmul_precision(plan.precision):
-    found = over_parts(plan.ring, find_in_part, Found.joined, nothing, [*arrays, *spoil], axes)
+    found = over_parts(plan, find_in_part, Found.joined, nothing, [*arrays, *spoil], axes)
   return found if plan.ring is None else finish(found, spoil)
 
 
@@ -120,7 +121,7 @@ def _tangent(plan: Plan, primals, tangents):
     return over_query_blocks(plan, block, ("TD", "T"), _finite(plan, arrays, moving), axes)
 
   def of_part(arrays: Arrays):
-    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
+    return over_leading(at_index, arrays, axes, plan.leading, plan.num_tile_axes, plan.at_once)
 
   def add(one, other):
     return jax.tree.map(jnp.add, one, other)
@@ -130,7 +131,7 @@ def _tangent(plan: Plan, primals, tangents):
 
   arrays = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
   with jax.default_matmul_precision(plan.precision):
-    d_context, d_logsumexp = over_parts(plan.ring, of_part, add, nothing, arrays, axes)
+    d_context, d_logsumexp = over_parts(plan, of_part, add, nothing, arrays, axes)
   results = context + spoil[1][..., None], shift, log_total + spoil[0]
   return results, (d_context, jnp.zeros_like(shift), d_logsumexp)
 
@@ -216,9 +217,11 @@ def _differentiate(
 
   @recomputed
   def over_keys(arrays: Arrays):
-    context, shift = arrays[count : count + 2]
+    context, shift, _, has_weights = arrays[count : count + 4]
     nothing = varying_like((jnp.zeros_like(context), jnp.zeros_like(shift)), arrays)
     d_context, d_logsumexp = over_key_blocks(plan, step, arrays, axes, nothing)
-    return d_context - context * d_logsumexp[..., None], d_logsumexp
+    d_context -= context * d_logsumexp[..., None]
+    # Without weights they are zero already. This is for gradients, as in `dense`.
+    return jnp.where(has_weights[..., None], d_context, 0), jnp.where(has_weights, d_logsumexp, 0)
 
   return over_keys(arrays)

@@ -14,7 +14,7 @@ from attention.shapes import same_rank, varying_like, with_rank
 from attention.tiles import Arrays, any_at_all, over_leading
 
 
-def attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.Array, jax.Array]:
+def which_attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.Array, jax.Array]:
   """Returns for which queries [... T] the scores, and the context, come from something that is not finite.
 
   These are the queries that attend to it. Who attends to what is only asked where there is something.
@@ -34,9 +34,11 @@ def attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.
 
   def ask(arrays: Arrays) -> tuple[jax.Array, ...]:
     def at_index(arrays: Arrays):
-      return over_query_blocks(plan, functools.partial(_find, plan), ("T", "T", "T"), arrays, axes)
+      return over_query_blocks(
+        plan, functools.partial(_find, plan, features.values.dtype), ("T", "T", "T"), arrays, axes
+      )
 
-    return over_leading(at_index, arrays, axes, plan.leading, plan.kept, plan.at_once)
+    return over_leading(at_index, arrays, axes, plan.leading, plan.num_tile_axes, plan.at_once)
 
   def nothing() -> tuple[jax.Array, ...]:
     return varying_like((jnp.zeros(rows, bool),) * 3, arrays)
@@ -55,18 +57,18 @@ def attend_to_bad(plan: Plan, rules: Operands, features: Features) -> tuple[jax.
   def either(one, other):
     return jax.tree.map(jnp.logical_or, one, other)
 
-  to_any, to_bad_keys, to_bad_values = over_parts(plan.ring, ask_if_needed, either, nothing, arrays, axes)
+  to_any, to_bad_keys, to_bad_values = over_parts(plan, ask_if_needed, either, nothing, arrays, axes)
   bad_scores = to_bad_keys | (to_any & bad_queries)
   return bad_scores, bad_scores | to_bad_values
 
 
-def _find(plan: Plan, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _find(plan: Plan, dtype: jnp.dtype, arrays: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns which queries of a block may attend to any key, to a bad key, to a bad value, [... T]."""
 
   def step(some_are_masked: bool, here: Arrays, carry):
     flags = here[-2:]
-    everything = jnp.ones((1,) * (plan.kept + 2), bool)
-    _, allowed = bias_and_allowed(plan.operands(here), some_are_masked)
+    everything = jnp.ones((1,) * (plan.num_tile_axes + 2), bool)
+    _, allowed = bias_and_allowed(plan.operands(here), dtype, some_are_masked)
     everything, allowed = same_rank(everything, everything if allowed is None else allowed)
     found = allowed & everything, *(allowed & flag[..., None, :] for flag in flags)
     return tuple(one | jnp.any(two, axis=-1) for one, two in zip(carry, found, strict=True))

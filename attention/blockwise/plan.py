@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 
 from attention.dense import BiasLike
@@ -130,7 +130,7 @@ class Plan:
     precision: of the products.
     structure: of the Operands.
     axes: the own axes of each of their arrays.
-    kept: how many of the last leading axes a tile has too, because an array cannot be cut along them.
+    num_tile_axes: how many of the last leading axes a tile has too, as an array cannot be cut along them.
   """
 
   leading: tuple[int, ...]
@@ -142,7 +142,7 @@ class Plan:
   precision: str
   structure: Any = None
   axes: tuple[str | None, ...] = ()
-  kept: int = 0
+  num_tile_axes: int = 0
 
   def of(self, operands: Operands) -> tuple["Plan", Arrays]:
     """Returns the plan for these operands, and their arrays with all leading axes."""
@@ -179,7 +179,7 @@ class Plan:
   @property
   def tile_leading(self) -> tuple[int, ...]:
     """The leading axes of a tile."""
-    return self.leading[len(self.leading) - self.kept :]
+    return self.leading[len(self.leading) - self.num_tile_axes :]
 
 
 def plan_for(
@@ -191,9 +191,9 @@ def plan_for(
 ) -> Plan:
   """Returns the plan for scores of shape [... T S], from operands whose bias may still be any function."""
   *leading, T, S = pairs
-  kept = len(leading) if operands.tiles_have_leading_axes() else 0
+  num_tile_axes = len(leading) if operands.tiles_have_leading_axes() else 0
   band = Band() if operands.mask is None or ring is not None else operands.mask.band()
-  tile_leading = math.prod(leading) if kept else 1
+  tile_leading = math.prod(leading) if num_tile_axes else 1
   windows = None
   for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
     if windows is None:
@@ -202,7 +202,16 @@ def plan_for(
       queries = even_blocks(T, largest[0])
       windows = _windows(queries, S, limit)
   keys = even_blocks(S if windows is None else windows.size, largest[1])
-  return Plan(tuple(leading), queries, windows, keys, ring, dropout_rate, matmul_precision(), kept=kept)
+  return Plan(
+    leading=tuple(leading),
+    queries=queries,
+    windows=windows,
+    keys=keys,
+    ring=ring,
+    dropout_rate=dropout_rate,
+    precision=matmul_precision(),
+    num_tile_axes=num_tile_axes,
+  )
 
 
 def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
@@ -219,8 +228,8 @@ def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -
     # A block of queries meets its own keys and those of the band around them: in small blocks few of these
     # are beyond the band of a query, in large ones few are met by many blocks.
     queries = min(max(band.width // 2, 128), 2048)
-    sizes = queries, 2**21 // queries
-  elif has_mask:  # smaller tiles are more often empty or full
+    return queries, max(16, 2**21 // queries // max(tile_leading, 1))
+  if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
   elif S <= 4096:  # a block of queries meets all keys at once
     sizes = 2**21 // max(S, 2048), max(S, 2048)
@@ -244,7 +253,7 @@ def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
 
 def mask_operand(mask: Mask | None, S: int, keys: Blocks) -> Mask | None:
   """Returns the mask without what the last block of keys has beyond the end."""
-  if not keys.overlap:
+  if not keys.beyond_end:
     return mask
   # Where an array of booleans is cut beyond its end, it is filled up with False.
   end = from_array(jnp.ones((1, S), bool))
@@ -275,13 +284,15 @@ def function_operand(bias: Any, queries: Blocks, keys: Blocks, lengths: tuple[in
   if not _is_function(bias):
     return bias
   t, s = varying_like((jnp.arange(queries.size)[:, None], jnp.arange(keys.size)[None, :]), like)
-  function, arrays = jax.closure_convert(lambda t, s: jnp.asarray(bias(t, s)), t, s)
+  # `jax.closure_convert` would leave out integers, which would then leak out of the rule of differentiation.
+  closed = jax.make_jaxpr(lambda t, s: jnp.asarray(bias(t, s)))(t, s)
+  arrays = [jnp.asarray(array) for array in closed.consts]
   if any(varying(t) - varying(array) for array in arrays):
     raise ValueError(
       "inside shard_map a bias function must close over arrays that differ from device to device, "
       'jax.lax.pcast(array, axis_name, to="varying"); or be a `positions.Bias` that holds them'
     )
-  return _FunctionBias(arrays, function, lengths)
+  return _FunctionBias(arrays, closed.jaxpr, lengths)
 
 
 @jax.tree_util.register_dataclass
@@ -302,10 +313,11 @@ class _FunctionBias(HasAxes):
   """A function of two index tiles, and the arrays that it closed over."""
 
   arrays: list[jax.Array]
-  function: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
+  program: jax.extend.core.Jaxpr = dataclasses.field(metadata={"static": True})
   lengths: tuple[int, int] = dataclasses.field(metadata={"static": True})
 
   def __call__(self, t, s):
     # A block may reach beyond the end, where the function may not be defined.
     T, S = self.lengths
-    return self.function(jnp.minimum(t, T - 1), jnp.minimum(s, S - 1), *self.arrays)
+    function = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(self.program, self.arrays))
+    return function(jnp.minimum(t, T - 1), jnp.minimum(s, S - 1))[0]

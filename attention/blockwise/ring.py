@@ -10,14 +10,15 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.shapes import recomputed, varying_like
+from attention.blockwise.plan import Plan
+from attention.shapes import recomputed, varying, varying_like
 from attention.tiles import Arrays
 
 T = TypeVar("T")
 
 
 def over_parts(
-  ring: str | None,
+  plan: Plan,
   function: Callable[[Arrays], T],
   join: Callable[[T, T], T],
   nothing: Callable[[], T],
@@ -30,17 +31,21 @@ def over_parts(
   on from neighbour to neighbour, derivatives would have to keep all of them.
 
   Args:
-    ring: the axis of the mesh; None if all keys are here.
+    plan: the plan, with the axis of the mesh; None if all keys are here.
     function: takes arrays with those of a part in the place of this device's keys.
     join: joins what it has found in two parts.
     nothing: gives what would be found in no key.
     arrays: this device's.
     axes: the own axes of each.
+
+  Raises:
+    ValueError: if it cannot be told whether an array belongs to the queries or to the keys.
   """
+  ring = plan.ring
   if ring is None:
     return function(arrays)
   devices = jax.lax.axis_size(ring)
-  moves = [_belongs_to_keys(array, own) for array, own in zip(arrays, axes, strict=True)]
+  moves = [_belongs_to_keys(plan, array, own) for array, own in zip(arrays, axes, strict=True)]
 
   def from_behind(distance: int, moving: Arrays) -> Arrays:
     routes = [(source, (source + distance) % devices) for source in range(devices)]
@@ -60,8 +65,16 @@ def over_parts(
   return jax.lax.scan(step, varying_like(nothing(), arrays), jnp.arange(devices))[0]
 
 
-def _belongs_to_keys(array: jax.Array, own: str | None) -> bool:
+def _belongs_to_keys(plan: Plan, array: jax.Array, own: str | None) -> bool:
   """Whether an array has something for each key of this device, and not for each query."""
   if own is None or "S" not in own:
     return False
-  return "T" not in own or array.shape[array.ndim - len(own) + own.index("T")] == 1
+  if "T" not in own:
+    return True
+  T, S = (array.shape[array.ndim - len(own) + own.index(letter)] for letter in "TS")
+  if 1 == T == S == plan.queries.length == plan.keys.length and plan.ring in varying(array):
+    raise ValueError(
+      "where a device has one query and one key, a mask or bias [... 1 1] may belong to either: "
+      "use one that knows, such as `masks.lengths`, or give each device more of them"
+    )
+  return T == 1 and plan.keys.length == S

@@ -15,9 +15,9 @@ def scores_of(operands: Operands, some_are_masked: bool) -> jax.Array:
   """Returns the scores of a tile after `mark_overflow`, -inf for pairs that may not attend."""
   dtype = operands.values.dtype
   scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
-  terms, allowed = bias_and_allowed(operands, some_are_masked)
+  terms, allowed = bias_and_allowed(operands, dtype, some_are_masked)
   if terms is not None:
-    scores, terms = same_rank(scores, terms.astype(dtype))
+    scores, terms = same_rank(scores, terms)
     scores += terms
   scores = mark_overflow(scores)
   if allowed is not None:
@@ -26,10 +26,13 @@ def scores_of(operands: Operands, some_are_masked: bool) -> jax.Array:
   return scores
 
 
-def bias_and_allowed(operands: Operands, some_are_masked: bool) -> tuple[jax.Array | None, jax.Array | None]:
+def bias_and_allowed(
+  operands: Operands, dtype: jnp.dtype, some_are_masked: bool
+) -> tuple[jax.Array | None, jax.Array | None]:
   """Returns the bias of a tile and which of its pairs may attend, None for no bias and for all pairs."""
   t, s = operands.positions()
-  terms = None if operands.bias is None else jnp.asarray(operands.bias(t, s))
+  # What becomes -inf in the dtype of the scores masks a pair too.
+  terms = None if operands.bias is None else jnp.asarray(operands.bias(t, s)).astype(dtype)
   allowed = None if terms is None else terms != -jnp.inf
   if some_are_masked:
     tile = operands.mask.tile(t, s)

@@ -9,7 +9,7 @@ import numpy as np
 
 # How many queries of a case are checked. Each is calculated alone, in float64.
 CHECKED = 3
-# How far off results may be, relative to the largest of them, or to 0.1.
+# How far off results may be, relative to the largest of them, or to 0.01.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
@@ -37,6 +37,10 @@ class Case:
   window: int | None = None
   dtype: str = "float32"
 
+  def __post_init__(self):
+    if self.window and not self.causal:
+      raise ValueError(f"a window must be causal, got window {self.window} and causal {self.causal}")
+
   @property
   def name(self) -> str:
     """What tables call the case."""
@@ -53,7 +57,7 @@ class Case:
     """
     pairs: float = self.batch * self.heads * self.length**2
     if self.window:
-      pairs = self.batch * self.heads * self.length * self.window
+      pairs = self.batch * self.heads * self.length * min(self.window, self.length)
     elif self.causal:
       pairs /= 2
     a_pair = 6 * self.width if self.score == "additive" else 4 * self.width
@@ -61,9 +65,14 @@ class Case:
 
   @property
   def score_bytes(self) -> int:
-    """How much memory the scores take if they are stored, for additive attention with the hidden layer."""
-    pairs = self.batch * self.heads * self.length**2
-    return 4 * pairs * (self.width if self.score == "additive" else 1)
+    """How much memory the scores take if they are stored."""
+    size = 4 if self.dtype == "float32" else 2
+    return size * self.batch * self.heads * self.length**2
+
+  @property
+  def hidden_bytes(self) -> int:
+    """How much memory the scores take if they are stored, and before them what they are sums of."""
+    return self.score_bytes * (self.width if self.score == "additive" else 1)
 
 
 class Inputs(NamedTuple):
@@ -96,7 +105,7 @@ def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[n
 
   Context and derivatives by the query are calculated for a few queries, in float64. The derivatives by keys
   and values are checked as a whole, by what they have in common with these: the context is linear in the
-  values; and it changes with the keys as it does with the queries (or not at all with a key's length).
+  values; and a change of all keys that a change of the queries would undo changes it as the latter does.
 
   Args:
     case: the case.
@@ -110,7 +119,9 @@ def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[n
     desired = _of_one_query(case, inputs, b, t, n)
     for name, got, wanted in zip(("context", "gradient"), (context, gradients[0]), desired, strict=True):
       # A query that sees one key only has derivatives of zero.
-      error = np.max(np.abs(np.asarray(got[b, t, n], np.float64) - wanted)) / max(0.1, np.max(np.abs(wanted)))
+      error = np.max(np.abs(np.asarray(got[b, t, n], np.float64) - wanted)) / max(
+        0.01, np.max(np.abs(wanted))
+      )
       if not error <= TOLERANCES[case.dtype]:
         return f"{name} off by {error:.1e}"
   for name, of_one, of_other in (("keys", gradients[1], gradients[0]), ("values", gradients[2], context)):
@@ -118,32 +129,37 @@ def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[n
       return f"gradients by the {name} not finite"
     if not np.any(of_one) and np.max(np.abs(of_other)) > TOLERANCES[case.dtype]:
       return f"gradients by the {name} zero"
-  for name, one, other, size in _equal_sums(case, inputs, context, gradients):
-    error = np.max(np.abs(np.sum(one, axis=(0, 1, 2)) - np.sum(other, axis=(0, 1, 2)))) / max(size, 1e-30)
+  for name, one, other, size in _that_agree(case, inputs, context, gradients):
+    error = np.max(np.abs(one - other)) / max(size, 1e-30)
     if not error <= TOLERANCES[case.dtype]:
       return f"gradients by the {name} off by {error:.1e}"
   return None
 
 
-def _equal_sums(case: Case, inputs: Inputs, context, gradients):
-  """Returns, for keys and values, two arrays [B T N X] whose sums over B, T and N agree, and their size."""
-  queries, keys, values, _, of_context = (
+def _that_agree(case: Case, inputs: Inputs, context, gradients):
+  """Returns, for keys and values, two arrays that agree if their derivatives are right, and their size."""
+  queries, keys, values, parameter, of_context = (
     None if array is None else np.asarray(array, np.float64) for array in inputs
   )
   of_queries, of_keys, of_values = (np.asarray(gradient, np.float64) for gradient in gradients[:3])
 
-  def products(one, other):
-    return np.sum(one * other, axis=-1, keepdims=True)
+  def moments(one, other):
+    return np.tensordot(one, other, axes=((0, 1, 2), (0, 1, 2)))
 
+  with_queries, with_keys = moments(of_queries, queries), moments(keys, of_keys)
   by_keys = {
-    "additive": (of_keys, of_queries),
-    "cosine": (products(keys, of_keys), np.zeros((1, 1, 1, 1))),
-  }.get(case.score, (products(keys, of_keys), products(queries, of_queries)))
-  by_values = products(values, of_values), products(context, of_context)
-  length_of_a_vector = math.sqrt(case.width)
+    # A score q . k does not change if q is multiplied by a matrix and k by its inverse, transposed.
+    "dot_product": lambda: (with_keys, with_queries),
+    "bilinear": lambda: (parameter @ with_keys, with_queries @ parameter),
+    # A cosine does not change if both are turned: by an antisymmetric matrix, if it is a little.
+    "cosine": lambda: (with_keys - with_keys.T, with_queries - with_queries.T),
+    # A sum q + k changes with either alike.
+    "additive": lambda: (np.sum(of_keys, axis=(0, 1, 2)), np.sum(of_queries, axis=(0, 1, 2))),
+  }[case.score]()
+  by_values = moments(values, of_values), moments(context, of_context)
   return (
-    ("keys", *by_keys, np.linalg.norm(of_keys) * length_of_a_vector),
-    ("values", *by_values, np.linalg.norm(of_values) * length_of_a_vector),
+    ("keys", *by_keys, np.linalg.norm(of_keys)),
+    ("values", *by_values, np.linalg.norm(of_values)),
   )
 
 

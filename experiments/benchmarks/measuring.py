@@ -1,5 +1,6 @@
 """How long calls take, all peers in turn, and how much memory."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,7 @@ def measure(case: Case, names: tuple[str, ...], repeats: int, resident: bool = F
           "compile_seconds": None if peer.compile_seconds is None else round(peer.compile_seconds[number], 2),
           "temporary_mib": None
           if peer.temporary_bytes is None
-          else round(peer.temporary_bytes[number] / 2**20, 1),
+          else round(peer.temporary_bytes[number] / 2**20, 3),
           "resident_mib": None if resident_sizes is None else resident_sizes[number],
         }
       )
@@ -83,7 +84,7 @@ def measure(case: Case, names: tuple[str, ...], repeats: int, resident: bool = F
 
 def _what(case: Case, peer: str) -> dict[str, Any]:
   """Returns what a record is about."""
-  return {"case": case.name, "score": case.score, "length": case.length, "peer": peer}
+  return {"case": case.name, **dataclasses.asdict(case), "peer": peer}
 
 
 class Wrong(Exception):
@@ -110,8 +111,10 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
     once[name] = time.perf_counter() - start
   counts = {name: max(1, round(SHORTEST_SECONDS / duration)) for name, duration in once.items()}
   seconds: dict[str, list[float]] = {name: [] for name in calls}
+  rng = np.random.default_rng(0)
   for _ in range(repeats):
-    for name, call in calls.items():
+    for name in rng.permutation(list(calls)):  # so that nobody always comes after the same other
+      call = calls[name]
       if once[name] < LONG_SECONDS:
         call()
       start = time.perf_counter()

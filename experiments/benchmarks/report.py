@@ -47,11 +47,20 @@ def text(machine: dict[str, Any], records: Records) -> str:
   versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
   device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
   where = f"{device}{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}."
-  return f"{where}\n\n{summary(records)}\n\n{HEADER}\n{rows(records)}\n"
+  repeats = max((record["repeats"] for record in records if "repeats" in record), default=0)
+  return f"{LEGEND.format(repeats=repeats)}\n{where}\n\n{summary(records)}\n\n{HEADER}\n{rows(records)}\n"
 
+
+LEGEND = """\
+Sizes are (batch, T = S, heads, width). A time is the median of {repeats}; "both" is forward and backward.
+"ours / theirs" is our time divided by theirs, in the same run: below 1 ours is faster. Ours is `attention`,
+as it is called by default; `attention dense` is with implementation="dense". Results are compared with
+float64 before they are timed. Temporary memory is what the compiled programs of both passes take besides
+their arguments and results, as XLA states it; resident is by how much a process of its own grew.
+"""
 
 HEADER = """\
-| case | by | forward, ms | ours / theirs | forward + backward, ms | ours / theirs | temporary memory, MiB |
+| case | by | forward, ms (quartiles) | ours / theirs | both, ms (quartiles) | ours / theirs | temporary MiB |
 | --- | --- | --- | --- | --- | --- | --- |"""
 
 
@@ -71,9 +80,8 @@ def rows(records: Records) -> str:
       resident = [times[peer, which].get("resident_mib") for which in PASSES]
       cells[-1] += "" if None in resident else f" (resident {' / '.join(f'{size:.4g}' for size in resident)})"
       lines.append(cells)
-    lines += [
-      [case, record["peer"], record["absent"], "", "", "", ""] for record in of_case if "absent" in record
-    ]
+    absent = "; ".join(f"{record['peer']} {record['absent']}" for record in of_case if "absent" in record)
+    lines += [[case, f"absent: {absent}", "", "", "", "", ""]] if absent else []
   return "\n".join(_row(cells) for cells in lines)
 
 
