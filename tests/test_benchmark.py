@@ -94,6 +94,13 @@ def test_a_process_of_its_own_grows_by_what_is_stored():
   assert all(60 < size < 400 for size in grown)
 
 
+def test_memory_that_is_being_freed_is_waited_for(monkeypatch):
+  sizes = iter([900, 500, 100, 100, 50])
+  monkeypatch.setattr(resident, "_kibibytes", lambda field: next(sizes))
+  resident.wait_until_freed()
+  assert next(sizes) == 50
+
+
 def test_a_process_of_its_own_that_fails_is_an_error(monkeypatch):
   monkeypatch.setattr(resident, "_CLEAR", pathlib.Path(__file__))
   with pytest.raises(RuntimeError, match="forward in a process of its own, code 1: KeyError: 'nobody'"):

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.benchmarks import cases, peers
 from experiments.benchmarks.cases import Case, Inputs
 from experiments.benchmarks.peers import Absent, Prepared
-from experiments.benchmarks.resident import resident_mib
+from experiments.benchmarks.resident import resident_mib, wait_until_freed
 
 PASSES = ("forward", "forward + backward")
 # The side of the large matrix product that tells what the machine can do.
@@ -115,6 +115,7 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
   for _ in range(repeats):
     for name in rng.permutation(list(calls)):  # so that nobody always comes after the same other
       call = calls[name]
+      wait_until_freed()
       if once[name] < LONG_SECONDS:
         call()
       start = time.perf_counter()

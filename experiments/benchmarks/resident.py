@@ -1,4 +1,6 @@
-"""How much memory a process takes when it calculates attention: measured from outside of the compiler.
+"""How much memory a process takes: measured from outside of the compiler.
+
+As a program it calculates attention and tells by how much it grew:
 
     python -m experiments.benchmarks.resident '{"score": "additive", "batch": 1, ...}' attention forward
 
@@ -6,9 +8,11 @@ It prints a number; "both" is for both passes.
 """
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +41,20 @@ def resident_mib(case: Case, peer: str) -> list[float] | None:
       raise RuntimeError(f"{which} in a process of its own, code {finished.returncode}: {lines[-1]}")
     sizes.append(float(finished.stdout))
   return sizes
+
+
+def wait_until_freed() -> None:
+  """Returns when this process shrinks no more, where the system tells how large it is; Linux does.
+
+  XLA gives memory back after a call has returned: 4 GiB take a third of a second, in which whoever is called
+  next takes twice as long.
+  """
+  if not _STATUS.exists():
+    return
+  before, now = math.inf, _kibibytes("VmRSS")
+  while now < before:
+    time.sleep(0.02)
+    before, now = now, _kibibytes("VmRSS")
 
 
 def _growth(call: Callable[[], Any]) -> float:
