@@ -83,3 +83,19 @@ def test_a_branch_stays_a_branch_under_vmap():
 
   # With an answer for each, JAX would take both branches, and could not transpose them.
   assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
+
+
+@pytest.mark.parametrize(
+  ("count", "at_once", "steps"),
+  [(12, 1, 12), (12, 5, 3), (12, 12, 1), (97, 64, 1), (7, 3, 2), (7, 0, 7)],
+)
+def test_as_many_are_worked_on_together_as_is_good(count, at_once, steps):
+  # All groups are of one size if that is more than half of what is good; else some are left for a last one.
+  items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
+
+  def over(items):
+    return tiles.over(lambda item: item * jnp.sum(item), items, at_once)
+
+  loops = [equation for equation in jax.make_jaxpr(over)(items).eqns if equation.primitive.name == "scan"]
+  assert [loop.params["length"] for loop in loops] == [steps]
+  np.testing.assert_allclose(over(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)
