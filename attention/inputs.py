@@ -84,8 +84,8 @@ def with_arrays(tree: T) -> T:
   """Returns a score, mask or bias with arrays for those of its named fields that are lists of numbers.
 
   Raises:
-    ValueError: if it names axes of a field that it does not have, or more than an array has, or is not
-      registered as a pytree.
+    ValueError: if it names axes of a field that it does not have, or more than an array has, is not
+      registered as a pytree, or holds a name or a function that is not static.
   """
   if not isinstance(tree, HasAxes):
     return tree

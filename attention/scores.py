@@ -296,7 +296,8 @@ class SoftCapped(Score):
     cap: a positive number, or numbers [...] that broadcast (one for each head).
 
   Raises:
-    ValueError: if the cap is a plain float that is not positive.
+    ValueError: if the cap is not positive: a float at once, others when attention is calculated, if they are
+      known then (not arguments of `jax.jit`, which are traced).
   """
 
   axes = {"cap": ""}
@@ -307,7 +308,11 @@ class SoftCapped(Score):
     if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
       raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
     # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
-    if type(self.cap) is float and not self.cap > 0:
+    if type(self.cap) is float:
+      self._check_cap()
+
+  def _check_cap(self):
+    if not np.all(np.asarray(self.cap) > 0):
       raise ValueError(f"cap must be positive, got {self.cap}")
 
   def query_features(self, queries):
@@ -317,6 +322,8 @@ class SoftCapped(Score):
     return self.score.key_features(keys)
 
   def tile(self, query_features, key_features):
+    if not isinstance(self.cap, jax.core.Tracer):
+      self._check_cap()
     scores = self.score.tile(query_features, key_features)
     cap = jnp.asarray(self.cap, scores.dtype)[..., None, None]
     rank = max(scores.ndim, cap.ndim)

@@ -4,8 +4,8 @@
 
 It writes benchmark.json and benchmark.md, and with the set `length` two pictures, time and memory against
 length. The set `memory` runs processes of their own, the set `gpu` is for one; neither is run unless named.
-Others are compared if they are installed: pip install torch keras tokamax. With all of them it takes about
-50 minutes on 2 cores, the set `dot_product` ten; most of it is theirs.
+Others are compared if they are installed: pip install torch keras tokamax. With all of them it takes the
+better part of an hour on 2 cores; most of it is theirs.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def main() -> None:
       print(report.rows(found), flush=True)
       records += found
       report.write(folder / "benchmark.json", records)
-  (folder / "benchmark.md").write_text(report.text(report.machine(), records), "utf-8")
+  (folder / "benchmark.md").write_text(report.markdown(report.machine(), records), "utf-8")
   for path in [folder / "benchmark.json", folder / "benchmark.md", *report.draw(folder, records)]:
     print(f"wrote {path}")
 

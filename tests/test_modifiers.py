@@ -60,12 +60,16 @@ def test_distances_are_not_rounded_to_half_precision(dtype):
   np.testing.assert_array_equal(bias, [[-35000.5, -500.5]])
 
 
-@pytest.mark.parametrize("cap", [0.0, -1.0, float("nan")])
-def test_a_cap_is_positive(cap):
+@engines
+@pytest.mark.parametrize("cap", [0, -1, 0.0, -1.0, float("nan"), np.float32(-1), np.float32([1, 0])])
+def test_a_cap_is_positive(cap, implementation):
   with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
     attention.SoftCapped(5.0, attention.ScaledDotProduct())
   with pytest.raises(ValueError, match="cap must be positive, got"):
-    attention.SoftCapped(attention.ScaledDotProduct(), cap)
+    vectors = np.ones((2, T, H), np.float32)
+    attention.attend(
+      attention.SoftCapped(attention.ScaledDotProduct(), cap), *[vectors] * 3, implementation=implementation
+    )
 
 
 def test_trees_in_the_form_of_a_capped_score_hold_any_numbers():

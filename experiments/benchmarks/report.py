@@ -42,15 +42,6 @@ def write(path: pathlib.Path, records: Records) -> None:
   path.write_text(text + "\n", "utf-8")
 
 
-def text(machine: dict[str, Any], records: Records) -> str:
-  """Returns all of it as Markdown: on what, a table of ratios for each set, and one of all times."""
-  versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
-  device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
-  where = f"{device}{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}."
-  repeats = max((record["repeats"] for record in records if "repeats" in record), default=0)
-  return f"{LEGEND.format(repeats=repeats)}\n{where}\n\n{summary(records)}\n\n{HEADER}\n{rows(records)}\n"
-
-
 LEGEND = """\
 Sizes are (batch, T = S, heads, width). A time is the median of {repeats}; "both" is forward and backward.
 "ours / theirs" is our time divided by theirs, in the same run: below 1 ours is faster. Ours is `attention`,
@@ -62,6 +53,15 @@ their arguments and results, as XLA states it; resident is by how much a process
 HEADER = """\
 | case | by | forward, ms (quartiles) | ours / theirs | both, ms (quartiles) | ours / theirs | temporary MiB |
 | --- | --- | --- | --- | --- | --- | --- |"""
+
+
+def markdown(machine: dict[str, Any], records: Records) -> str:
+  """Returns all of it as Markdown: on what, a table of ratios for each set, and one of all times."""
+  versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+  device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
+  where = f"{device}{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}."
+  repeats = max((record["repeats"] for record in records if "repeats" in record), default=0)
+  return f"{LEGEND.format(repeats=repeats)}\n{where}\n\n{summary(records)}\n\n{HEADER}\n{rows(records)}\n"
 
 
 def rows(records: Records) -> str:
