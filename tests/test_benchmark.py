@@ -175,7 +175,7 @@ def test_a_row_has_the_ratio_of_ours_to_theirs():
 def test_a_summary_has_a_row_for_each_case_and_a_table_for_each_set():
   records = [
     made_up(peer, which, time, length)
-    for which, times in (("forward", (2.0, 4.0)), ("forward + backward", (3.0, 1.0)))
+    for which, times in (("forward", (2345.6, 4691.2)), ("forward + backward", (3.0, 1.0)))
     for length in (512, 1024)
     for peer, time in zip(("attention", "torch"), times, strict=True)
   ]
@@ -184,12 +184,12 @@ def test_a_summary_has_a_row_for_each_case_and_a_table_for_each_set():
   assert report.summary(records).splitlines() == [
     "| case | ours, ms (forward / both) | ours / torch |",
     "| --- | --- | --- |",
-    "| dot 512 | 2 / 3 | 0.50 / 3.00 |",
-    "| dot 1024 | 2 / 3 | - |",
+    "| dot 512 | 2,346 / 3 | 0.50 / 3.00 |",
+    "| dot 1024 | 2,346 / 3 | - |",
     "",
     "| case | ours, ms (forward / both) |",
     "| --- | --- |",
-    "| dot 512 | 4 |",
+    "| dot 512 | 4,691 |",
   ]
 
 

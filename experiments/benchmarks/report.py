@@ -96,7 +96,7 @@ def summary(records: Records) -> str:
     for _, case, of_case in _by_case(of_set):
       times = _times(of_case)
       ours = [times[peer, which]["milliseconds"] for peer, which in times if peer == "attention"]
-      cells = [case, " / ".join(f"{time:.3g}" for time in ours)]
+      cells = [case, " / ".join(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in ours)]
       for peer in others:
         ratios = [_ours_to_theirs(times, peer, which) for which in PASSES]
         cells.append(" / ".join(filter(None, ratios)) or "-")
