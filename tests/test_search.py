@@ -209,3 +209,92 @@ def test_a_models_translation_is_that_of_choosing_word_by_word(kind):
   else:
     desired = np.where(has_ended[:, :, None], 0, weights)
     assert_close(found.weights, desired, FLOAT32)
+
+
+def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
+  return search.sample(
+    step,
+    jnp.asarray(states),
+    jax.random.key(rng),
+    batch_size=len(states),
+    max_length=max_length,
+    start=START,
+    end=END,
+    pad=PAD,
+    **options,
+  )
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+  states = np.full(20_011, STATES[0])
+  first = np.asarray(draw(states=states, max_length=1).tokens)[:, 0]
+  desired = np.asarray(jax.nn.softmax(LOGITS[STATES[0], START]))
+  found = np.bincount(first, minlength=DIMS.V) / len(states)
+  # Four standard deviations of a share.
+  assert np.all(np.abs(found - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
+
+
+@pytest.mark.parametrize(
+  ("options", "probabilities"),
+  [
+    ({}, [0.1, 0.2, 0.3, 0.4]),
+    ({"temperature": 0.5}, [1 / 30, 4 / 30, 9 / 30, 16 / 30]),
+    ({"top_k": 2}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.65}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.75}, [0, 2 / 9, 3 / 9, 4 / 9]),
+    ({"top_k": 3, "top_p": 0.5}, [0, 0, 3 / 7, 4 / 7]),
+    ({"temperature": 0.5, "top_p": 0.53}, [0, 0, 0, 1]),
+  ],
+  ids=str,
+)
+def test_the_share_of_each_token_is_the_one_worked_out_by_hand(options, probabilities):
+  logits = jnp.log(jnp.asarray([0.1, 0.2, 0.3, 0.4]))
+  count = 10_007
+
+  def step(state, tokens):
+    return state, jnp.broadcast_to(logits, (count, 4)), None
+
+  found = draw(states=np.zeros(count, int), step=step, max_length=1, **options)
+  shares = np.bincount(np.asarray(found.tokens)[:, 0], minlength=4) / count
+  np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
+  assert np.max(np.abs(shares - probabilities)) < 0.02
+  # Scores are the model's own, whatever limits there are.
+  assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
+
+
+def test_the_coldest_draw_is_greedy():
+  for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
+    np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
+    assert_close(found.scores, search_greedily().scores, FLOAT32)
+
+
+def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
+  whole, again, other = draw(rng=1), draw(rng=1), draw(rng=2)
+  jax.tree.map(np.testing.assert_array_equal, whole, again)
+  assert not np.array_equal(whole.tokens, other.tokens)
+  first_two = draw(rng=1, states=STATES[:2])
+  np.testing.assert_array_equal(first_two.tokens, whole.tokens[:2])
+  compiled = jax.jit(lambda temperature: draw(rng=1, temperature=temperature))(1.0)
+  np.testing.assert_array_equal(compiled.tokens, whole.tokens)
+
+
+def test_sequences_of_one_state_differ_from_each_other():
+  tokens = np.asarray(draw(states=np.full(29, 3)).tokens)
+  assert len({tuple(row) for row in tokens}) > 20
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+    ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
+    ({"top_k": 0}, "top_k must be at least 1, got 0"),
+    ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
+    ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+    ({"max_length": 0}, "max_length must be at least 1, got 0"),
+  ],
+  ids=str,
+)
+def test_a_wrong_limit_is_told(options, message):
+  with pytest.raises(ValueError, match=message):
+    draw(**options)

@@ -1,0 +1,203 @@
+"""Beam search: several hypotheses of each sequence, the best of them kept at every step."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.search.hypotheses import Hypotheses, Step
+
+
+class Alive(NamedTuple):
+  """The K hypotheses of each sequence that have not ended.
+
+  Attributes:
+    state: of the step function, leaves [B K ...].
+    tokens: the last of each, [B K].
+    scores: log-probabilities, [B K]; -inf where there is none.
+  """
+
+  state: Any
+  tokens: jax.Array
+  scores: jax.Array
+
+
+class Ended(NamedTuple):
+  """The K best hypotheses of each sequence that have ended, the best first.
+
+  Attributes:
+    scores: divided by the length penalty, [B K]; -inf where there is none.
+    last: at which step each got its last token, [B K].
+    parent: which of the alive hypotheses it was until then, [B K].
+    token: its last token, [B K].
+  """
+
+  scores: jax.Array
+  last: jax.Array
+  parent: jax.Array
+  token: jax.Array
+
+  def joined(self, other: "Ended") -> "Ended":
+    """Returns the best of both, as many as this has."""
+    both = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), self, other)
+    best = jax.lax.top_k(both.scores, self.scores.shape[1])[1]
+    return _chosen(both, best)
+
+
+class Trace(NamedTuple):
+  """What happened at each of T steps, from which the hypotheses are read backwards.
+
+  Attributes:
+    tokens: of those alive after it, [T B K].
+    parents: which of those alive before it they were, [T B K].
+    weights: the attention of those alive before it, [T B K S]; None without.
+  """
+
+  tokens: jax.Array
+  parents: jax.Array
+  weights: jax.Array | None
+
+
+def beam(
+  step: Step,
+  state: Any,
+  *,
+  batch_size: int,
+  max_length: int,
+  beam_size: int,
+  start: int,
+  end: int,
+  pad: int = 0,
+  length_penalty: float = 0.0,
+  num_best: int = 1,
+) -> Hypotheses:
+  """Keeps the likeliest hypotheses at every step, until the best that have ended are certain.
+
+  At each step the likeliest `beam_size` continuations are looked at. Those that end are put aside, and take
+  no place of those that go on. A sequence is done when `beam_size` of its hypotheses have ended, or when none
+  that goes on can be better than the `num_best` that have. Scores are divided by a penalty,
+
+      score = log-probability / ((5 + length) / 6) ** length_penalty
+
+  Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. What a sequence
+  finds does not depend on the others of its batch. One beam without a penalty is `greedy`.
+
+  Source: Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the penalty: Wu et al. 2016, arXiv:1609.08144,
+  equation 14.
+
+  Args:
+    step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None). It is
+      called under `jax.vmap`, once for all beams: what it closes over is not copied for them.
+    state: before the first step, leaves [B ...].
+    batch_size: B.
+    max_length: T, at which a sequence is cut if it has not ended.
+    beam_size: K, how many hypotheses go on.
+    start: the token that is read first.
+    end: the token that ends a sequence.
+    pad: what stands after the end.
+    length_penalty: 0 or above; above 0 longer hypotheses are preferred.
+    num_best: how many hypotheses to return, at most beam_size.
+
+  Returns:
+    Hypotheses with an axis for the best N, the best first. Those that have ended come before those that were
+    cut. If there are fewer, the others have the score -inf and nothing but padding.
+
+  Raises:
+    ValueError: if an argument is out of its range.
+  """
+  for name, value in {"max_length": max_length, "beam_size": beam_size, "num_best": num_best}.items():
+    if value < 1:
+      raise ValueError(f"{name} must be at least 1, got {value}")
+  if num_best > beam_size:
+    raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
+  if not 0 <= length_penalty < float("inf"):
+    raise ValueError(f"length_penalty must be 0 or above, and finite, got {length_penalty}")
+
+  B, K, T = batch_size, beam_size, max_length
+  step = jax.vmap(step, in_axes=1, out_axes=1)
+  alive = Alive(
+    state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
+    tokens=jnp.full((B, K), start, jnp.int32),
+    scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # all are alike: only one counts
+  )
+  zeros = jnp.zeros((B, K), jnp.int32)
+  ended = Ended(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
+  weights = jax.eval_shape(step, alive.state, alive.tokens)[2]
+  trace = Trace(
+    jnp.zeros((T, B, K), jnp.int32),
+    jnp.zeros((T, B, K), jnp.int32),
+    None if weights is None else jnp.zeros((T, *weights.shape), weights.dtype),
+  )
+
+  def normalised(scores: jax.Array, length: jax.Array | int) -> jax.Array:
+    return scores / ((5.0 + jnp.float32(length)) / 6.0) ** length_penalty
+
+  def is_done(alive: Alive, ended: Ended) -> jax.Array:
+    # No hypothesis gets better but by the penalty, of which the longest has most.
+    best_possible = normalised(jnp.max(alive.scores, axis=1), T)
+    return jnp.isfinite(ended.scores[:, -1]) | (ended.scores[:, num_best - 1] >= best_possible)
+
+  def goes_on(carry) -> jax.Array:
+    i, alive, ended, _ = carry
+    return (i < T) & ~jnp.all(is_done(alive, ended))
+
+  def advance(carry):
+    i, alive, ended, trace = carry
+    state, logits, weights = step(alive.state, alive.tokens)
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    V = logits.shape[-1]
+    candidates = (alive.scores[:, :, None] + log_probabilities).reshape(B, K * V)
+    # Each hypothesis has one end, so twice as many as are kept hold enough that go on.
+    scores, indices = jax.lax.top_k(candidates, min(2 * K, K * V))
+    parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
+    is_end = tokens == end
+
+    can_end = is_end & (jnp.arange(scores.shape[1]) < K)[None] & ~is_done(alive, ended)[:, None]
+    new = Ended(
+      jnp.where(can_end, normalised(scores, i + 1), -jnp.inf), jnp.full_like(parents, i), parents, tokens
+    )
+    scores, order = jax.lax.top_k(jnp.where(is_end, -jnp.inf, scores), K)
+    parents, tokens = _chosen((parents, tokens), order)
+    trace = Trace(
+      trace.tokens.at[i].set(tokens),
+      trace.parents.at[i].set(parents),
+      None if weights is None else trace.weights.at[i].set(weights),
+    )
+    return i + 1, Alive(_chosen(state, parents), tokens, scores), ended.joined(new), trace
+
+  _, alive, ended, trace = jax.lax.while_loop(goes_on, advance, (jnp.int32(0), alive, ended, trace))
+  return _read_back(_with_cut(ended, alive, trace, normalised(alive.scores, T)), trace, num_best, pad)
+
+
+def _with_cut(ended: Ended, alive: Alive, trace: Trace, scores: jax.Array) -> Ended:
+  """Returns the ended hypotheses, after them those that were cut at the last step, after them nothing."""
+  last = trace.tokens.shape[0] - 1
+  cut = Ended(scores, jnp.full_like(alive.tokens, last), trace.parents[last], trace.tokens[last])
+  both = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), ended, cut)
+  is_cut = (jnp.arange(both.scores.shape[1]) >= ended.scores.shape[1])[None].astype(jnp.int32)
+  group = jnp.where(jnp.isfinite(both.scores), is_cut, 2)
+  return _chosen(both, jnp.lexsort((-both.scores, group), axis=-1))
+
+
+def _read_back(found: Ended, trace: Trace, num_best: int, pad: int) -> Hypotheses:
+  """Returns the first hypotheses, each followed from its last token to its first."""
+  found = jax.tree.map(lambda array: array[:, :num_best], found)
+  is_there = jnp.isfinite(found.scores)
+
+  def step_back(alive_after, at_step):
+    t, (tokens, parents, weights) = at_step
+    is_last, is_beyond = t == found.last, (t > found.last) | ~is_there
+    before = jnp.where(is_last, found.parent, _chosen(parents, alive_after))
+    token = jnp.where(is_last, found.token, _chosen(tokens, alive_after))
+    row = None if weights is None else jnp.where(is_beyond[..., None], 0, _chosen(weights, before))
+    return jnp.where(is_beyond, alive_after, before), (jnp.where(is_beyond, pad, token), row)
+
+  steps = jnp.arange(trace.tokens.shape[0])
+  _, (tokens, weights) = jax.lax.scan(step_back, found.parent, (steps, trace), reverse=True)
+  tokens, weights = jax.tree.map(lambda array: jnp.moveaxis(array, 0, 2), (tokens, weights))
+  return Hypotheses(tokens, found.scores, weights)
+
+
+def _chosen(tree: Any, indices: jax.Array) -> Any:
+  """Returns leaves [B K ...] at the indices [B N] of their second axis, [B N ...]."""
+  return jax.tree.map(lambda leaf: jax.vmap(lambda row, index: row[index])(leaf, indices), tree)

@@ -1,0 +1,25 @@
+"""What a search asks for, and what it finds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+
+# step(state, tokens [B]) -> (state, logits [B V], weights [B S] or None)
+Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | None]]
+
+
+class Hypotheses(NamedTuple):
+  """What a search has found.
+
+  Attributes:
+    tokens: [B T], the end symbol included, padding after it; [B N T] of the N best by beam search.
+    scores: log-probability of each sequence, in nats, the end symbol included, float32 [B]; [B N] by beam
+      search, divided there by the length penalty.
+    weights: the attention with which each token was chosen, [B T S] or [B N T S], zero after the end; None
+      if the step function gives none.
+  """
+
+  tokens: jax.Array
+  scores: jax.Array
+  weights: jax.Array | None

@@ -1,0 +1,195 @@
+"""One sequence for each of the batch, one token after the other: the likeliest, or one drawn by chance."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from attention.search.hypotheses import Hypotheses, Step
+
+# choose(i, logits [B V]) -> tokens [B]
+Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def greedy(
+  step: Step,
+  state: Any,
+  *,
+  batch_size: int,
+  max_length: int,
+  start: int,
+  end: int,
+  pad: int = 0,
+) -> Hypotheses:
+  """Takes the likeliest token at every step, until all sequences have ended.
+
+  Works under `jax.jit`: shapes are fixed, and the loop stops at the last end symbol.
+
+  Args:
+    step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None).
+    state: before the first step.
+    batch_size: B.
+    max_length: T, at which a sequence is cut if it has not ended.
+    start: the token that is read first.
+    end: the token that ends a sequence.
+    pad: what stands after the end.
+
+  Returns:
+    The hypotheses, one for each sequence of the batch.
+
+  Raises:
+    ValueError: if max_length is less than 1.
+  """
+  return _one_by_one(
+    step,
+    state,
+    lambda i, logits: jnp.argmax(logits, axis=-1),
+    batch_size=batch_size,
+    max_length=max_length,
+    start=start,
+    end=end,
+    pad=pad,
+  )
+
+
+def sample(
+  step: Step,
+  state: Any,
+  rng: jax.Array,
+  *,
+  batch_size: int,
+  max_length: int,
+  start: int,
+  end: int,
+  pad: int = 0,
+  temperature: float | jax.Array = 1.0,
+  top_k: int | None = None,
+  top_p: float | jax.Array = 1.0,
+) -> Hypotheses:
+  """Draws every token by its probability, until all sequences have ended.
+
+  What is drawn for a sequence depends on its place in the batch and on nothing else of the batch.
+
+  Args:
+    step: as in `greedy`, like the other arguments that are not here.
+    state: before the first step.
+    rng: a random key.
+    batch_size: B.
+    max_length: T.
+    start: the token that is read first.
+    end: the token that ends a sequence.
+    pad: what stands after the end.
+    temperature: by what the logits are divided; near 0 it is greedy.
+    top_k: only so many of the likeliest tokens are drawn; None for all.
+    top_p: only the likeliest tokens, as few as have this probability together, are drawn; 1 for all. Both
+      limits are for the probabilities at the temperature; top_k comes first.
+
+  Returns:
+    The hypotheses; their scores are the model's own log-probabilities, whatever the temperature.
+
+  Raises:
+    ValueError: if max_length or top_k is less than 1, or a temperature or top_p that is known is not above 0,
+      or top_p is above 1.
+
+  Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
+  """
+  if _is_known(temperature) and not temperature > 0:
+    raise ValueError(f"temperature must be above 0, got {temperature}")
+  is_all = _is_known(top_p) and top_p == 1
+
+  def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
+    logits = logits.astype(jnp.float32) / temperature
+    logits = logits if top_k is None else keep_top_k(logits, top_k)
+    logits = logits if is_all else keep_top_p(logits, top_p)
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(rng, i), jnp.arange(batch_size))
+    return jax.vmap(jax.random.categorical)(rngs, logits)
+
+  return _one_by_one(
+    step, state, choose, batch_size=batch_size, max_length=max_length, start=start, end=end, pad=pad
+  )
+
+
+def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
+  """Returns logits [... V] with -inf for all that are below the k-th largest.
+
+  Raises:
+    ValueError: if k is less than 1.
+
+  >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
+  [-inf, 3.0, 2.0]
+  """
+  if k < 1:
+    raise ValueError(f"top_k must be at least 1, got {k}")
+  least = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][..., -1:]
+  return jnp.where(logits >= least, logits, -jnp.inf)
+
+
+def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
+  """Returns logits [... V] with -inf for all but the largest, as few as have probability p together.
+
+  Raises:
+    ValueError: if p is known, and not above 0 and at most 1.
+
+  >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
+  [0.0, 0.5, 0.0]
+  """
+  if _is_known(p) and not 0 < p <= 1:
+    raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
+  by_size = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+  probabilities = jax.nn.softmax(by_size)
+  # A token is kept if those above it do not make up p alone; so the first always is.
+  is_kept = jnp.cumsum(probabilities, axis=-1) - probabilities < p
+  least = jnp.min(jnp.where(is_kept, by_size, jnp.inf), axis=-1, keepdims=True)
+  return jnp.where(logits >= least, logits, -jnp.inf)
+
+
+def _is_known(number: float | jax.Array) -> bool:
+  return not isinstance(number, jax.core.Tracer)
+
+
+def _one_by_one(
+  step: Step,
+  state: Any,
+  choose: Choose,
+  *,
+  batch_size: int,
+  max_length: int,
+  start: int,
+  end: int,
+  pad: int,
+) -> Hypotheses:
+  """Returns the sequences that `choose` makes."""
+  if max_length < 1:
+    raise ValueError(f"max_length must be at least 1, got {max_length}")
+  first = jnp.full((batch_size,), start, jnp.int32)
+  weights = jax.eval_shape(step, state, first)[2]
+  found = Hypotheses(
+    tokens=jnp.full((batch_size, max_length), pad, jnp.int32),
+    scores=jnp.zeros((batch_size,), jnp.float32),
+    weights=None
+    if weights is None
+    else jnp.zeros((batch_size, max_length, weights.shape[-1]), weights.dtype),
+  )
+
+  def goes_on(carry):
+    i, _, _, ended, _ = carry
+    return (i < max_length) & ~jnp.all(ended)
+
+  def advance(carry):
+    i, state, tokens, ended, found = carry
+    state, logits, weights = step(state, tokens)
+    chosen = choose(i, logits).astype(jnp.int32)
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
+    tokens = jnp.where(ended, pad, chosen)
+    if weights is not None:
+      weights = jnp.where(ended[:, None], 0, weights)
+      weights = found.weights.at[:, i].set(weights)
+    scores = found.scores + jnp.where(ended, 0.0, gained)
+    found = Hypotheses(found.tokens.at[:, i].set(tokens), scores, weights)
+    return i + 1, state, tokens, ended | (chosen == end), found
+
+  carry = (jnp.int32(0), state, first, jnp.zeros((batch_size,), bool), found)
+  *_, found = jax.lax.while_loop(goes_on, advance, carry)
+  return found
