@@ -33,7 +33,7 @@ from attention.multi_head import (
   multi_head_attention,
   project_heads,
 )
-from attention.recurrent import GRUWeights, gru, gru_step
+from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step
 from attention.scores import (
   Additive,
   Bilinear,
@@ -82,6 +82,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "GRUWeights",
   "gru_step",
   "gru",
+  "attentive_gru",
   "search",
   # Flax layers and models.
   "MultiHeadAttention",

@@ -1,7 +1,7 @@
 """Flax decoder: a GRU that attends to the memory at every step."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ from attention.layers import (
   BilinearAttention,
   DotProductAttention,
   GRUParameters,
+  LinearParameters,
   MultiHeadAttention,
 )
-from attention.recurrent import GRUWeights, gru_step, project_inputs
+from attention.recurrent import GRUWeights, attentive_gru, gru_step, project_inputs
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
 
@@ -73,7 +74,7 @@ class Decoder(nn.Module):
     self.initial = nn.Dense(self.width)
     self.cell = GRUParameters(self.width)
     self.readout = nn.Dense(self.width)
-    self.logits = nn.Dense(self.vocabulary_size)
+    self.logits = LinearParameters(self.vocabulary_size)
     self.dropout = nn.Dropout(self.dropout_rate)
     self.look_up = _make_attention(self.attention, self.width, self.num_heads, self.implementation)
 
@@ -98,8 +99,12 @@ class Decoder(nn.Module):
       weights are averaged.
     """
     embedded = self.embedding(tokens)
-    state, context, weights = self._recur(state, self._project(embedded, memory), memory)
-    return state, self._read_out(state, context, embedded, deterministic=True), weights
+    context, weights = self._look_up(state[:, None], memory)
+    cell, context_cell = self._cells(memory)
+    projected = project_inputs(cell, embedded) + jnp.einsum("BD,DG->BG", context[:, 0], context_cell.input)
+    state = gru_step(cell, state, projected)
+    hidden = self._read_out(state, context[:, 0], embedded, deterministic=True)
+    return state, self._logits(hidden), None if weights is None else weights[:, 0]
 
   def __call__(
     self,
@@ -120,63 +125,91 @@ class Decoder(nn.Module):
     Returns:
       Logits [B T V], and weights [B T S], None without attention.
     """
+    hidden, weights = self.hidden(state, targets, memory, deterministic=deterministic)
+    return self._logits(hidden), weights
+
+  def hidden(
+    self,
+    state: jax.Array,
+    targets: jax.Array,
+    memory: DecoderMemory,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Does what `__call__` does, and returns of what the logits are made, [B T H], in their place.
+
+    Where the vocabulary is large, logits of all positions are the largest array of all. A loss may find them
+    a part at a time, with `output_weights`.
+    """
     embedded = self.dropout(self.embedding(targets), deterministic=deterministic)
-
-    def body(decoder, state, projected):
-      state, context, weights = decoder._recur(state, projected, memory)
-      return state, (state, context, weights)
-
-    scan = nn.scan(
-      body,
-      variable_broadcast="params",
-      split_rngs={"params": False, "dropout": False},
-      in_axes=1,
-      out_axes=1,
-    )
-    _, (states, contexts, weights) = scan(self, state, self._project(embedded, memory))
+    states, contexts, weights = self._read(state, embedded, memory)
     return self._read_out(states, contexts, embedded, deterministic=deterministic), weights
 
-  def _project(self, embedded: jax.Array, memory: DecoderMemory) -> jax.Array:
-    """Returns the embeddings' part of the GRU's input products, [... 3H]: it needs no state."""
-    weights = self._gru_weights(memory)
-    kernel = weights.input[: self.embedding_width]
-    return project_inputs(dataclasses.replace(weights, input=kernel), embedded)
-
-  def _recur(
-    self, state: jax.Array, projected: jax.Array, memory: DecoderMemory
+  def _read(
+    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory
   ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """Returns next state [B H], context [B D] and weights [B S]."""
-    weights = self._gru_weights(memory)
-    context, alignment = self._context(state, memory)
-    projected += jnp.einsum("BD,DG->BG", context, weights.input[self.embedding_width :])
-    return gru_step(weights, state, projected), context, alignment
+    """Returns the states [B T H] after embedded words, the contexts [B T D] and the weights [B T S]."""
+    cell, context_cell = self._cells(memory)
+    projected = project_inputs(cell, embedded)
+    if self.look_up is None:  # the context is an input like any other
+      contexts, _ = self._look_up(embedded, memory)
+      projected += jnp.einsum("BTD,DG->BTG", contexts, context_cell.input)
+      return attentive_gru(context_cell, state, projected)[0], contexts, None
+    if self.is_initializing():
+      self._look_up(state[:, None], memory)  # makes the parameters
+    layer, variables = self.look_up.unbind()
 
-  def _context(self, state: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the context [B D] that the state [B H] finds, and the weights [B S]."""
+    def look_up(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
+      return _find(layer.bind(memory[0]), queries, memory[1])[0]
+
+    states, contexts = attentive_gru(context_cell, state, projected, look_up, (variables, memory))
+    # The weights again, of all states at once: nothing is done for them if nobody asks.
+    weights = self._look_up(jnp.concatenate([state[:, None], states[:, :-1]], axis=1), memory)[1]
+    return states, contexts, weights
+
+  def _look_up(self, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the contexts [B T D] that states [B T H] find, and the weights [B T S]."""
     if self.look_up is None:
-      return memory.summary, None
-    has_heads = self.attention == "multi_head"
-    lengths = memory.lengths[:, None] if has_heads else memory.lengths
-    context, weights = self.look_up.attend_prepared(
-      state[:, None, :], memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
-    )
-    weights = jnp.mean(weights, axis=1) if has_heads else weights
-    return context[:, 0], weights[:, 0]
+      B, D = memory.summary.shape
+      return jnp.broadcast_to(memory.summary[:, None], (B, states.shape[1], D)), None
+    return _find(self.look_up, states, memory)
 
-  def _gru_weights(self, memory: DecoderMemory) -> GRUWeights:
-    """Returns the GRU's weights; its input is an embedding and a context."""
+  def _cells(self, memory: DecoderMemory) -> tuple[GRUWeights, GRUWeights]:
+    """Returns the GRU's weights with the rows of the input that are for embeddings, and for contexts."""
     if memory.prepared is None:
       context_width = memory.summary.shape[-1]
     else:
       context_width = self.width if self.attention == "multi_head" else memory.prepared[1].shape[-1]
-    return self.cell(self.embedding_width + context_width)
+    weights = self.cell(self.embedding_width + context_width)
+    rows = jnp.split(weights.input, [self.embedding_width])
+    return dataclasses.replace(weights, input=rows[0]), dataclasses.replace(weights, input=rows[1])
 
   def _read_out(
     self, states: jax.Array, contexts: jax.Array, embedded: jax.Array, *, deterministic: bool
   ) -> jax.Array:
-    """Returns logits [... V]."""
+    """Returns of what the logits are made, [... H]."""
     hidden = jnp.tanh(self.readout(jnp.concatenate([states, contexts, embedded], axis=-1)))
-    return self.logits(self.dropout(hidden, deterministic=deterministic))
+    return self.dropout(hidden, deterministic=deterministic)
+
+  def _logits(self, hidden: jax.Array) -> jax.Array:
+    """Returns logits [... V] of the read-out [... H]."""
+    kernel, bias = self.output_weights()
+    logits = jnp.einsum("...H,HV->...V", hidden, kernel)
+    return logits + jnp.broadcast_to(bias, logits.shape)
+
+  def output_weights(self) -> tuple[jax.Array, jax.Array]:
+    """Returns the kernel [H V] and the bias [V] that make logits of the read-out."""
+    return self.logits(self.width)
+
+
+def _find(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array]:
+  """Returns the contexts [B T D] that states [B T H] find by a layer, and the weights [B T S]."""
+  has_heads = isinstance(layer, MultiHeadAttention)
+  lengths = memory.lengths[:, None] if has_heads else memory.lengths
+  contexts, weights = layer.attend_prepared(
+    states, memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
+  )
+  return contexts, jnp.mean(weights, axis=1) if has_heads else weights
 
 
 def _make_attention(kind: str, width: int, num_heads: int, implementation: str) -> nn.Module | None:

@@ -399,6 +399,17 @@ class EncoderLayer(nn.Module):
     return outputs
 
 
+class LinearParameters(nn.Module):
+  """Holds the kernel [D X] and the bias [X] of a product with vectors of any width D."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> tuple[jax.Array, jax.Array]:
+    kernel = self.param("kernel", kernel_init, (input_width, self.width), jnp.float32)
+    return kernel, self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
+
+
 class GRUParameters(nn.Module):
   """Holds the weights of a GRU with states of the given width."""
 

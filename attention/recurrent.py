@@ -1,9 +1,20 @@
-"""The gated recurrent unit as pure functions."""
+"""The gated recurrent unit, alone and with attention to a memory, as pure functions.
+
+Reading a sequence has one rule of differentiation, that of forward mode; JAX transposes it. The tangent of a
+state is a linear recurrence, whose terms without the state before are found for all steps at once. So the
+gradients of weights are single products over all T B vectors, and not sums that grow step by step.
+"""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+# look_up(memory, queries [B T H]) -> contexts [B T D]
+LookUp: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -48,19 +59,13 @@ def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  recurrent = jnp.einsum("...H,HG->...G", state, weights.recurrent)
-  input_reset, input_update, input_candidate = jnp.split(projected, 3, axis=-1)
-  state_reset, state_update, state_candidate = jnp.split(recurrent, 3, axis=-1)
-  reset = jax.nn.sigmoid(input_reset + state_reset)
-  update = jax.nn.sigmoid(input_update + state_update)
-  bias = jnp.broadcast_to(weights.recurrent_bias, state_candidate.shape)
-  candidate = jnp.tanh(input_candidate + reset * (state_candidate + bias))
-  return (1 - update) * candidate + update * state
+  gates = _gates(projected, _product(state, weights.recurrent), weights.recurrent_bias)
+  return (1 - gates.update) * gates.candidate + gates.update * state
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   """Returns the input's products with its weights, [... 3H], for inputs [... D]."""
-  projected = jnp.einsum("...D,DG->...G", inputs, weights.input)
+  projected = _product(inputs, weights.input)
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
 
@@ -98,16 +103,233 @@ def gru(
       f"a GRU of width {H} must have input weights [D 3H] and a state [B H], got inputs {inputs.shape}, "
       f"input weights {weights.input.shape}, state {state.shape}"
     )
-  is_real = jnp.ones((B, T), bool)
+  is_real = None
   if lengths is not None:
     is_real = jnp.arange(T)[None, :] < lengths[:, None]
     inputs = jnp.where(is_real[:, :, None], inputs, 0)  # also for the gradient: 0 * NaN is NaN
+  order = slice(None, None, -1) if reverse else slice(None)
+  reading = Reading(
+    state=state,
+    projected=project_inputs(weights, jnp.swapaxes(inputs, 0, 1)[order]),
+    recurrent=weights.recurrent,
+    recurrent_bias=weights.recurrent_bias,
+    is_real=None if is_real is None else jnp.swapaxes(is_real, 0, 1)[order],
+  )
+  states, _ = _read(None, reading)
+  final = states[-1] if T else state
+  return final, jnp.swapaxes(states[order], 0, 1)
 
-  def step(state, step_inputs):
-    projected, is_real = step_inputs
-    state = jnp.where(is_real[:, None], gru_step(weights, state, projected), state)
-    return state, state
 
-  by_time = jnp.swapaxes(project_inputs(weights, inputs), 0, 1), jnp.swapaxes(is_real, 0, 1)
-  final, states = jax.lax.scan(step, state, by_time, reverse=reverse)
-  return final, jnp.swapaxes(states, 0, 1)
+def attentive_gru(
+  weights: GRUWeights,
+  state: jax.Array,
+  projected: jax.Array,
+  look_up: LookUp | None = None,
+  memory: Any = None,
+) -> tuple[jax.Array, Any]:
+  """Reads a batch of sequences, and at every step what the state before finds in a memory.
+
+      context_t = look_up(memory, state_{t-1})
+      state_t = GRU(state_{t-1}, [input_t; context_t])
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2.
+
+  Args:
+    weights: of width H; `input` are the rows for the context, [D 3H].
+    state: before the first step, [B H].
+    projected: the products of the inputs with their rows of the weights, the bias included, [B T 3H].
+    look_up: a pure function, `look_up(memory, queries [B T H])` for any T; its contexts are [B T D]. None
+      to look up nothing.
+    memory: a pytree with all that is looked at, the parameters of the looking included.
+
+  Returns:
+    The state after each input [B T H], and the context that each was made of [B T D], None without.
+  """
+  reading = Reading(
+    state=state,
+    projected=jnp.swapaxes(projected, 0, 1),
+    recurrent=weights.recurrent,
+    recurrent_bias=weights.recurrent_bias,
+    memory=memory,
+    context_weights=None if look_up is None else weights.input,
+  )
+  states, contexts = _read(look_up, reading)
+  return jnp.swapaxes(states, 0, 1), None if contexts is None else jnp.swapaxes(contexts, 0, 1)
+
+
+class Reading(NamedTuple):
+  """All that the states of a sequence depend on, time in front.
+
+  Attributes:
+    state: before the first step, [B H].
+    projected: the inputs' products with their weights, [T B 3H].
+    recurrent: [H 3H].
+    recurrent_bias: [H].
+    is_real: which inputs are no padding, [T B]; None for all.
+    memory: what is looked up, None for nothing.
+    context_weights: [D 3H]; None where nothing is looked up.
+  """
+
+  state: jax.Array
+  projected: jax.Array
+  recurrent: jax.Array
+  recurrent_bias: jax.Array
+  is_real: jax.Array | None = None
+  memory: Any = None
+  context_weights: Any = None
+
+
+class Steps(NamedTuple):
+  """What happened at the steps of a reading.
+
+  Attributes:
+    states: after each, [T B H].
+    contexts: found at each, [T B D]; None where nothing is looked up.
+    pre_activations: the inputs' and contexts' products with their weights, [T B 3H].
+    products: the products of the states before with their weights, [T B 3H].
+  """
+
+  states: jax.Array
+  contexts: Any
+  pre_activations: jax.Array
+  products: jax.Array
+
+
+class Gates(NamedTuple):
+  """The parts of a step, each [... H]; `inner` is what the reset gate is applied to."""
+
+  reset: jax.Array
+  update: jax.Array
+  candidate: jax.Array
+  inner: jax.Array
+
+
+def _find(look_up: LookUp, memory: Any, state: jax.Array) -> jax.Array:
+  """Returns the context [B D] that a state [B H] finds."""
+  return look_up(memory, state[:, None])[:, 0]
+
+
+def _product(vectors: jax.Array, weights: jax.Array) -> jax.Array:
+  return jnp.einsum("...D,DG->...G", vectors, weights)
+
+
+def _gates(projected: jax.Array, products: jax.Array, recurrent_bias: jax.Array) -> Gates:
+  """Returns the gates, from the products of the input and of the state with their weights, [... 3H]."""
+  input_reset, input_update, input_candidate = jnp.split(projected, 3, axis=-1)
+  state_reset, state_update, state_candidate = jnp.split(products, 3, axis=-1)
+  reset = jax.nn.sigmoid(input_reset + state_reset)
+  update = jax.nn.sigmoid(input_update + state_update)
+  inner = state_candidate + jnp.broadcast_to(recurrent_bias, state_candidate.shape)
+  return Gates(reset, update, jnp.tanh(input_candidate + reset * inner), inner)
+
+
+def _steps(look_up: LookUp | None, reading: Reading) -> Steps:
+  """Returns what happens at each step, one after the other."""
+
+  def step(state, inputs):
+    projected, is_real = inputs
+    context = None
+    if look_up is not None:
+      context = _find(look_up, reading.memory, state)
+      projected += _product(context, reading.context_weights)
+    products = _product(state, reading.recurrent)
+    gates = _gates(projected, products, reading.recurrent_bias)
+    after = (1 - gates.update) * gates.candidate + gates.update * state
+    state = after if is_real is None else jnp.where(is_real[:, None], after, state)
+    return state, Steps(state, context, projected, products)
+
+  return jax.lax.scan(step, reading.state, (reading.projected, reading.is_real))[1]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _read(look_up: LookUp | None, reading: Reading) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the state after each step [T B H], and the contexts [T B D]."""
+  steps = _steps(look_up, reading)
+  return steps.states, steps.contexts
+
+
+@_read.defjvp
+def _read_tangent(look_up: LookUp | None, primals, tangents):
+  """The linear recurrence of the tangents; what does not need the tangent before is found at once.
+
+  d state_t = update d state_{t-1} + gained(W d context_t, U d state_{t-1}) + driven_t
+  """
+  (reading,), (d_reading,) = primals, tangents
+  steps = _steps(look_up, reading)
+  before = jnp.concatenate([reading.state[None], steps.states[:-1]])
+  slopes = _slopes(steps, before, reading)
+
+  d_input, d_contexts = d_reading.projected, None
+  if look_up is not None:
+    d_contexts = _tangent_of_memory(look_up, reading.memory, d_reading.memory, before)
+    d_input += _product(steps.contexts, d_reading.context_weights)
+  d_recurrent = _product(before, d_reading.recurrent)
+  d_bias = jnp.pad(d_reading.recurrent_bias, (d_recurrent.shape[-1] - before.shape[-1], 0))
+  driven = slopes.gained(d_input, d_recurrent + jnp.broadcast_to(d_bias, d_recurrent.shape))
+
+  def step(d_state, inputs):
+    before, slopes, d_context, driven = inputs
+    d_recurrent, d_input = _product(d_state, reading.recurrent), None
+    if look_up is not None:
+      find = functools.partial(_find, look_up, reading.memory)
+      d_context += jax.jvp(find, (before,), (d_state,))[1]
+      d_input = _product(d_context, reading.context_weights)
+    d_state = slopes.update * d_state + slopes.gained(d_input, d_recurrent) + driven
+    return d_state, (d_state, d_context)
+
+  _, found = jax.lax.scan(step, d_reading.state, (before, slopes, d_contexts, driven))
+  return (steps.states, steps.contexts), found
+
+
+class Slopes(NamedTuple):
+  """How fast a state changes with what it is made of; each [... H].
+
+  Attributes:
+    update: with the state before, everything else fixed.
+    by_reset: with what is summed up inside the reset gate.
+    by_update: with that inside the update gate.
+    by_candidate: with that inside the candidate.
+    reset: the gate, with which the candidate's product with the state before counts.
+  """
+
+  update: jax.Array
+  by_reset: jax.Array
+  by_update: jax.Array
+  by_candidate: jax.Array
+  reset: jax.Array
+
+  def gained(self, d_input: jax.Array | None, d_recurrent: jax.Array) -> jax.Array:
+    """Returns by how much a state changes with its products with input and state before, [... 3H] each."""
+    to_reset, to_update, to_candidate = jnp.split(d_recurrent, 3, axis=-1)
+    to_candidate *= self.reset
+    if d_input is not None:
+      of_input = jnp.split(d_input, 3, axis=-1)
+      to_reset, to_update, to_candidate = (
+        one + other for one, other in zip((to_reset, to_update, to_candidate), of_input, strict=True)
+      )
+    return self.by_reset * to_reset + self.by_update * to_update + self.by_candidate * to_candidate
+
+
+def _slopes(steps: Steps, before: jax.Array, reading: Reading) -> Slopes:
+  """Returns the slopes of all steps, [T B H]; padding keeps the state as it is."""
+  reset, update, candidate, inner = _gates(steps.pre_activations, steps.products, reading.recurrent_bias)
+  by_candidate = (1 - update) * (1 - candidate**2)
+  slopes = Slopes(
+    update=update,
+    by_reset=by_candidate * inner * reset * (1 - reset),
+    by_update=(before - candidate) * update * (1 - update),
+    by_candidate=by_candidate,
+    reset=reset,
+  )
+  if reading.is_real is None:
+    return slopes
+  kept = 1.0, 0.0, 0.0, 0.0, 0.0
+  is_real = reading.is_real[..., None]
+  return Slopes(*(jnp.where(is_real, *each) for each in zip(slopes, kept, strict=True)))
+
+
+def _tangent_of_memory(look_up: LookUp, memory: Any, d_memory: Any, states: jax.Array) -> jax.Array:
+  """Returns the tangents of the contexts [T B D] that come from the memory alone, for all steps at once."""
+  queries = jnp.swapaxes(states, 0, 1)
+  tangent = jax.jvp(lambda memory: look_up(memory, queries), (memory,), (d_memory,))[1]
+  return jnp.swapaxes(tangent, 0, 1)

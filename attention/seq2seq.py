@@ -42,6 +42,23 @@ class Seq2Seq(nn.Module):
     state, memory = self.decoder.prepare(encoded, source_lengths)
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
+  def hidden(
+    self,
+    sources: jax.Array,
+    source_lengths: jax.Array,
+    targets: jax.Array,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Returns of what the logits are made, [B T H], and the kernel [H V] and bias [V] that make them.
+
+    The arguments are those of `__call__`. Logits of all positions at once may be too many to store.
+    """
+    encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
+    state, memory = self.decoder.prepare(encoded, source_lengths)
+    hidden, _ = self.decoder.hidden(state, targets, memory, deterministic=deterministic)
+    return hidden, self.decoder.output_weights()
+
   def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
     """Returns the decoder's first state [B H] and the memory, for `step`."""
     return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)

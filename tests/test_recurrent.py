@@ -1,10 +1,12 @@
 """The GRU as a pure function."""
 
 import dataclasses
+import functools
 
 import chex
 import flax.linen
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import models
 import numpy as np
@@ -17,6 +19,8 @@ from attention.recurrent import project_inputs
 
 DIMS = chex.Dimensions(B=3, T=5, D=7, H=11)
 LENGTHS = np.array([2, 5, 0])
+# Derivatives in float64 of some tens of operations.
+DERIVATIVES = 1e-11
 directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
 
@@ -170,3 +174,106 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(what, shape):
   arguments = {"state": state, "inputs": inputs, what: jnp.ones(shape)}
   with pytest.raises(ValueError, match=rf"width 11 .*{what} \({', '.join(map(str, shape))}\)"):
     attention.gru(weights, **arguments)
+
+
+def by_steps(weights, state, inputs, lengths, reverse):
+  """Returns the states [B T H] of one `gru_step` after the other, which JAX differentiates by itself."""
+  states, order = [], range(inputs.shape[1])
+  for t in reversed(order) if reverse else order:
+    after = attention.gru_step(weights, state, project_inputs(weights, inputs[:, t]))
+    state = jnp.where((t < lengths)[:, None], after, state)
+    states.append(state)
+  return jnp.stack(states[::-1] if reverse else states, axis=1)
+
+
+@directions
+@pytest.mark.parametrize("order", ["jvp", "gradient", "hessian"])
+def test_every_derivative_is_that_of_the_steps(order, reverse, float64):
+  arguments, others = draw(np.float64), draw(np.float64, seed=1)
+  lengths = jnp.asarray(LENGTHS)
+
+  def whole(weights, state, inputs):
+    return attention.gru(weights, state, inputs, lengths=lengths, reverse=reverse)[1]
+
+  def steps(weights, state, inputs):
+    return by_steps(weights, state, inputs, lengths, reverse)
+
+  assert_derivatives_agree(order, whole, steps, arguments, others)
+
+
+@pytest.mark.parametrize("order", ["jvp", "gradient", "hessian"])
+def test_reading_with_a_memory_is_reading_and_looking_up_in_turn(order, float64):
+  weights, state, inputs = draw(np.float64)
+  B, T, H = DIMS["BTH"]
+  S, D, A = 13, 17, 19
+  rng = np.random.default_rng(2)
+
+  def array(*shape):
+    return jnp.asarray(rng.normal(scale=0.5, size=shape))
+
+  memory = (array(A), array(H, A), array(B, S, A), array(B, S, D), jnp.asarray([13, 4, 7]))
+  context_weights = array(D, 3 * H)
+  projected = project_inputs(weights, inputs)
+
+  def look_up(memory, queries):
+    score_vector, kernel, keys, values, lengths = memory
+    return attention.additive_attention(
+      queries @ kernel, keys, values, score_vector=score_vector, mask=attention.masks.lengths(source=lengths)
+    )
+
+  def whole(weights, state, projected, floats):
+    return attention.attentive_gru(weights, state, projected, look_up, (*floats, memory[-1]))
+
+  def steps(weights, state, projected, floats):
+    states, contexts = [], []
+    for t in range(T):
+      contexts.append(look_up((*floats, memory[-1]), state[:, None])[:, 0])
+      state = attention.gru_step(weights, state, projected[:, t] + contexts[-1] @ weights.input)
+      states.append(state)
+    return jnp.stack(states, axis=1), jnp.stack(contexts, axis=1)
+
+  weights = dataclasses.replace(weights, input=context_weights)
+  arguments = (weights, state, projected, memory[:-1])
+  others = jax.tree.map(lambda leaf: array(*leaf.shape), arguments)
+  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT64), whole(*arguments), steps(*arguments))
+  assert_derivatives_agree(order, whole, steps, arguments, others)
+
+
+def assert_derivatives_agree(order, function, other, arguments, directions):
+  """Asserts that two functions have the same derivatives, in a direction for those of forward mode."""
+
+  def loss(function, arguments):
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(function(*arguments)))
+
+  def derivative(function):
+    gradient = jax.grad(functools.partial(loss, function))
+    if order == "jvp":
+      return jax.jvp(lambda arguments: function(*arguments), (arguments,), (directions,))[1]
+    if order == "gradient":
+      return gradient(arguments)
+    return jax.jvp(gradient, (arguments,), (directions,))[1]
+
+  one, two = derivative(function), derivative(other)
+  jax.tree.map(lambda one, two: assert_close(one, two, DERIVATIVES), one, two)
+
+
+def test_no_loop_carries_the_gradient_of_a_weight():
+  weights, state, inputs = draw()
+
+  def loss(weights):
+    return jnp.sum(attention.gru(weights, state, inputs)[1] ** 2)
+
+  carried = shapes_carried(jax.make_jaxpr(jax.grad(loss))(weights).jaxpr)
+  assert (DIMS.B, DIMS.H) in carried
+  assert not carried & {leaf.shape for leaf in jax.tree.leaves(weights)}
+
+
+def shapes_carried(jaxpr):
+  """Returns the shapes of all that the scans of a program carry from step to step."""
+  found = set()
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == "scan":
+      found |= {variable.aval.shape for variable in equation.outvars[: equation.params["num_carry"]]}
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      found |= shapes_carried(inner)
+  return found

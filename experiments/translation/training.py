@@ -10,6 +10,7 @@ import optax
 import attention
 from configs import base
 from experiments.translation.batches import Batch
+from experiments.translation.losses import linear_cross_entropy
 from experiments.translation.vocabularies import PAD
 
 
@@ -75,18 +76,6 @@ def init_state(
   return TrainState(jnp.int32(0), params, optimizer.init(params))
 
 
-def cross_entropy(logits: jax.Array, targets: jax.Array) -> Sums:
-  """Returns the summed loss over the tokens that are not padding, and their number.
-
-  Args:
-    logits: [B T V].
-    targets: token ids, [B T].
-  """
-  is_real = (targets != PAD).astype(logits.dtype)
-  losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-  return Sums(jnp.sum(losses * is_real), jnp.sum(is_real))
-
-
 @functools.partial(jax.jit, static_argnames=("model", "optimizer"), donate_argnames="state")
 def train_steps(
   state: TrainState,
@@ -125,15 +114,19 @@ def _train_step(
   dropout_rng = jax.random.fold_in(rng, state.step)
 
   def mean_loss(params):
-    logits, _ = model.apply(
+    outputs: Any = model.apply(
       {"params": params},
       batch.sources,
       batch.source_lengths,
       batch.inputs,
       deterministic=False,
       rngs={"dropout": dropout_rng},
+      method="hidden",
     )
-    sums = cross_entropy(logits, jnp.asarray(batch.targets))
+    hidden, (kernel, bias) = outputs
+    targets = jnp.asarray(batch.targets).reshape(-1)
+    loss = linear_cross_entropy(hidden.reshape(len(targets), -1), kernel, bias, targets)
+    sums = Sums(loss, jnp.sum((targets != PAD).astype(jnp.float32)))
     return sums.loss / sums.tokens, sums
 
   gradients, sums = jax.grad(mean_loss, has_aux=True)(state.params)

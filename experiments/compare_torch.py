@@ -1,0 +1,125 @@
+"""Times training steps of this library's translator and of the same one in PyTorch, in turn, in one run.
+
+    python -m experiments.compare_torch
+
+The model is a bidirectional GRU, and a GRU decoder with additive attention. In PyTorch it is written twice:
+straightforward, a module for each part that does all its work at each step, and frugal (see
+comparisons/torch_translator.py). All start from the same parameters and see the same batch; if their losses
+differ, nothing is timed. PyTorch is not among the requirements: pip install torch.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from absl import flags
+
+from configs import base
+from experiments.translation import commands
+from experiments.translation.batches import Batch, make_batch, stack
+from experiments.translation.models import make_model
+from experiments.translation.training import init_state, make_optimizer, make_rngs, make_schedule, train_steps
+from experiments.translation.vocabularies import NUM_SPECIALS
+
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
+_LENGTH = flags.DEFINE_integer("length", 16, "words of each sentence, the end included", lower_bound=2)
+_VOCABULARY = flags.DEFINE_integer("vocabulary", 5893, "words of each language", lower_bound=8)
+_EMBEDDING_WIDTH = flags.DEFINE_integer("embedding_width", 256, "of a word's vector", lower_bound=1)
+_WIDTH = flags.DEFINE_integer("width", 512, "of the states and of the attention", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "how often each is timed", lower_bound=1)
+
+# What rounding may add to the difference of the losses of two steps.
+_TOLERANCE = 1e-3
+
+
+def main() -> None:
+  config = base.Config()
+  config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
+  batch = _draw()
+  ours, params = _ours(config, batch)
+  steps = {
+    "attention": ours,
+    "PyTorch, straightforward": _theirs(config, batch, params, is_frugal=False),
+    "PyTorch, frugal": _theirs(config, batch, params, is_frugal=True),
+  }
+  for number in range(3):  # the first also compiles; the rate is 0 then, so that the third has seen an update
+    losses = {name: step() for name, step in steps.items()}
+    if max(losses.values()) - min(losses.values()) > _TOLERANCE:
+      raise commands.UsageError(f"the losses of step {number} differ: {losses}")
+  seconds: dict[str, list[float]] = {name: [] for name in steps}
+  for _ in range(_REPEATS.value):
+    for name, step in steps.items():
+      begin = time.perf_counter()
+      step()
+      seconds[name].append(time.perf_counter() - begin)
+  for name, times in seconds.items():
+    low, median, high = np.percentile(times, (25, 50, 75))
+    tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
+    print(
+      f"{name:26}{median:.3f} s a step ({low:.3f} to {high:.3f}), {tokens:,.0f} tokens/s, ours {ratio:.2f} times"
+    )
+
+
+def _draw() -> Batch:
+  """Returns sentences of random words, all of full length."""
+  shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
+  sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
+  return make_batch(sources, targets, source_length=_LENGTH.value, target_length=_LENGTH.value)
+
+
+def _ours(config: base.Config, batch: Batch):
+  """Returns a function that makes a step and returns its loss, and a copy of the parameters before."""
+  sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
+  model, optimizer = make_model(config.model, **sizes), make_optimizer(config.train)
+  rngs = make_rngs(config.seed)
+  state = init_state(model, optimizer, batch, rngs.params)
+  params, batches = jax.tree.map(np.array, state.params), stack([batch])
+
+  def step() -> float:
+    nonlocal state
+    state, sums = train_steps(state, batches, rngs.dropout, model=model, optimizer=optimizer)
+    return float(sums.loss / sums.tokens)
+
+  return step, params
+
+
+def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Callable[[], float]:
+  """Returns a function that makes a step in PyTorch and returns its loss."""
+  try:
+    import torch
+
+    from experiments.comparisons import torch_translator
+  except ImportError as error:
+    raise commands.UsageError("compare_torch needs PyTorch: pip install torch") from error
+  vocabularies = _VOCABULARY.value, _VOCABULARY.value
+  widths = config.model.embedding_width, config.model.width
+  model = torch_translator.Translator(vocabularies, *widths, is_frugal=is_frugal)
+  torch_translator.load(model, params)
+  optimizer = torch.optim.Adam(model.parameters(), lr=config.train.learning_rate)
+  schedule = make_schedule(config.train)
+  sources, inputs, targets = (
+    torch.tensor(array).long() for array in (batch.sources, batch.inputs, batch.targets)
+  )
+  lengths = torch.tensor(batch.source_lengths).long()
+
+  steps = itertools.count()
+
+  def step() -> float:
+    for group in optimizer.param_groups:
+      group["lr"] = float(schedule(next(steps)))
+    optimizer.zero_grad()
+    logits = model(sources, lengths, inputs)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
+    optimizer.step()
+    return float(loss)
+
+  return step
+
+
+if __name__ == "__main__":
+  commands.run(main)

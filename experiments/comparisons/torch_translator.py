@@ -1,0 +1,125 @@
+"""The translator of `attention.Seq2Seq` written in PyTorch, as one would there: a module for each part."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+  """A bidirectional GRU."""
+
+  def __init__(self, vocabulary_size: int, embedding_width: int, width: int):
+    super().__init__()
+    self.embedding = nn.Embedding(vocabulary_size, embedding_width)
+    self.gru = nn.GRU(embedding_width, width, bidirectional=True, batch_first=True)
+
+  def forward(self, sources: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    packed = nn.utils.rnn.pack_padded_sequence(
+      self.embedding(sources), lengths, batch_first=True, enforce_sorted=False
+    )
+    states, finals = self.gru(packed)
+    memory, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=sources.shape[1])
+    return memory, torch.cat([finals[0], finals[1]], dim=-1)
+
+
+class Attention(nn.Module):
+  """Additive attention."""
+
+  def __init__(self, query_width: int, memory_width: int, width: int):
+    super().__init__()
+    self.query = nn.Linear(query_width, width, bias=False)
+    self.key = nn.Linear(memory_width, width, bias=False)
+    self.score = nn.Linear(width, 1, bias=False)
+
+  def forward(
+    self,
+    state: torch.Tensor,
+    memory: torch.Tensor,
+    is_padding: torch.Tensor,
+    keys: torch.Tensor | None = None,
+  ) -> torch.Tensor:
+    keys = self.key(memory) if keys is None else keys
+    scores = self.score(torch.tanh(self.query(state)[:, None] + keys))[..., 0]
+    weights = torch.softmax(scores.masked_fill(is_padding, -torch.inf), dim=-1)
+    return torch.einsum("bs,bsd->bd", weights, memory)
+
+
+class Decoder(nn.Module):
+  """A GRU cell that attends to the memory at every step.
+
+  A frugal one projects the memory to keys once for a sentence, and makes the logits of all steps together.
+  """
+
+  def __init__(self, vocabulary_size: int, embedding_width: int, width: int, *, is_frugal: bool):
+    super().__init__()
+    self.is_frugal = is_frugal
+    self.embedding = nn.Embedding(vocabulary_size, embedding_width)
+    self.initial = nn.Linear(2 * width, width)
+    self.attention = Attention(width, 2 * width, width)
+    self.cell = nn.GRUCell(embedding_width + 2 * width, width)
+    self.readout = nn.Linear(3 * width + embedding_width, width)
+    self.logits = nn.Linear(width, vocabulary_size)
+
+  def forward(
+    self, inputs: torch.Tensor, memory: torch.Tensor, summary: torch.Tensor, is_padding: torch.Tensor
+  ) -> torch.Tensor:
+    state = torch.tanh(self.initial(summary))
+    keys = self.attention.key(memory) if self.is_frugal else None
+    embedded = self.embedding(inputs)
+    steps = []
+    for t in range(inputs.shape[1]):
+      context = self.attention(state, memory, is_padding, keys)
+      state = self.cell(torch.cat([embedded[:, t], context], dim=-1), state)
+      found = torch.cat([state, context, embedded[:, t]], dim=-1)
+      steps.append(found if self.is_frugal else self.read_out(found))
+    return self.read_out(torch.stack(steps, dim=1)) if self.is_frugal else torch.stack(steps, dim=1)
+
+  def read_out(self, found: torch.Tensor) -> torch.Tensor:
+    return self.logits(torch.tanh(self.readout(found)))
+
+
+class Translator(nn.Module):
+  """The logits of target words, given the words before each."""
+
+  def __init__(self, vocabulary_sizes: tuple[int, int], embedding_width: int, width: int, *, is_frugal: bool):
+    super().__init__()
+    self.encoder = Encoder(vocabulary_sizes[0], embedding_width, width)
+    self.decoder = Decoder(vocabulary_sizes[1], embedding_width, width, is_frugal=is_frugal)
+
+  def forward(self, sources: torch.Tensor, lengths: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    memory, summary = self.encoder(sources, lengths)
+    is_padding = torch.arange(sources.shape[1])[None] >= lengths[:, None]
+    return self.decoder(inputs, memory, summary, is_padding)
+
+
+def load(translator: Translator, params: Any) -> None:
+  """Gives a translator the parameters of an `attention.Seq2Seq` with a recurrent encoder of one layer."""
+  encoder, decoder = params["encoder"], params["decoder"]
+  weights = {
+    "encoder.embedding.weight": encoder["embedding"]["embedding"],
+    **_gru(encoder["forward_0"], "encoder.gru.{}_l0"),
+    **_gru(encoder["backward_0"], "encoder.gru.{}_l0_reverse"),
+    "decoder.embedding.weight": decoder["embedding"]["embedding"],
+    **_gru(decoder["cell"], "decoder.cell.{}"),
+    "decoder.attention.query.weight": decoder["look_up"]["query"]["kernel"].T,
+    "decoder.attention.key.weight": decoder["look_up"]["key"]["kernel"].T,
+    "decoder.attention.score.weight": decoder["look_up"]["score_vector"][None],
+  }
+  for name in ("initial", "readout", "logits"):
+    weights[f"decoder.{name}.weight"] = decoder[name]["kernel"].T
+    weights[f"decoder.{name}.bias"] = decoder[name]["bias"]
+  translator.load_state_dict({name: torch.tensor(np.asarray(array)) for name, array in weights.items()})
+
+
+def _gru(own: Any, name: str) -> dict[str, np.ndarray]:
+  """Returns a GRU's weights by their names in PyTorch, whose order of the gates is the same."""
+  recurrent_bias = np.asarray(own["recurrent_bias"])
+  return {
+    name.format("weight_ih"): np.asarray(own["input"]).T,
+    name.format("weight_hh"): np.asarray(own["recurrent"]).T,
+    name.format("bias_ih"): np.asarray(own["bias"]),
+    # PyTorch has a bias for the products with the state of all three gates.
+    name.format("bias_hh"): np.concatenate([np.zeros(2 * len(recurrent_bias), np.float32), recurrent_bias]),
+  }

@@ -1,0 +1,26 @@
+"""The comparison with PyTorch, which need not be there."""
+
+import importlib.util
+import re
+
+import pytest
+import scripts
+
+SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embedding_width=4", "--width=5", "--repeats=1")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is there")
+def test_without_pytorch_one_line_says_what_to_install():
+  finished = scripts.run("compare_torch", *SMALL)
+  assert finished.code == 2
+  assert finished.errors == "error: compare_torch needs PyTorch: pip install torch\n"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not there")
+def test_all_three_are_timed_after_their_losses_were_compared():
+  finished = scripts.run("compare_torch", *SMALL)
+  assert finished.code == 0, finished.errors
+  rows = finished.output.splitlines()
+  assert [row[:26].strip() for row in rows] == ["attention", "PyTorch, straightforward", "PyTorch, frugal"]
+  for row in rows:
+    assert re.search(r"\d\.\d{3} s a step .* tokens/s; ours \d+\.\d\d times as many$", row)
