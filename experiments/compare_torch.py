@@ -58,9 +58,8 @@ def main() -> None:
   for name, times in seconds.items():
     low, median, high = np.percentile(times, (25, 50, 75))
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
-    print(
-      f"{name:26}{median:.3f} s a step ({low:.3f} to {high:.3f}), {tokens:,.0f} tokens/s, ours {ratio:.2f} times"
-    )
+    spread = f"{median:.3f} s a step ({low:.3f} to {high:.3f})"
+    print(f"{name:26}{spread}, {tokens:,.0f} tokens/s; ours {ratio:.2f} times as many")
 
 
 def _draw() -> Batch:
