@@ -2,7 +2,7 @@
 
 Reading a sequence has one rule of differentiation, that of forward mode; JAX transposes it. The tangent of a
 state is a linear recurrence, whose terms without the state before are found for all steps at once. So the
-gradients of weights are single products over all T B vectors, and not sums that grow step by step.
+gradients of a GRU's weights are single products over all T B vectors, and not sums that grow step by step.
 """
 
 import dataclasses

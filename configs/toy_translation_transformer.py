@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 130 s of training; test exact match 0.994, alignment error rate 0.089.
+On 2 CPU cores: 135 s of training; test exact match 0.994, alignment error rate 0.072.
 """
 
 import dataclasses

@@ -1,5 +1,6 @@
 """Beam search against exhaustive search, greedy search, and values worked out by hand."""
 
+import functools
 import itertools
 
 import chex
@@ -26,16 +27,26 @@ def step(state, tokens):
   return jnp.asarray(NEXT)[state, tokens], jnp.asarray(LOGITS)[state, tokens], jnp.asarray(WEIGHTS)[state]
 
 
-def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, start=START, end=END, pad=PAD, **options):
+def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, **options):
+  return compiled(step, beam_size, len(states), max_length, **options)(jnp.asarray(states))
+
+
+@functools.cache
+def compiled(step, beam_size, batch_size, max_length, **options):
+  """Returns a search of a batch of states, compiled once for its options."""
+  return jax.jit(lambda states: uncompiled(step, beam_size, states, max_length, **options))
+
+
+def uncompiled(step, beam_size, states, max_length, **options):
   return search.beam(
     step,
-    jnp.asarray(states),
+    states,
     batch_size=len(states),
     max_length=max_length,
     beam_size=beam_size,
-    start=start,
-    end=end,
-    pad=pad,
+    start=START,
+    end=END,
+    pad=PAD,
     **options,
   )
 
@@ -134,11 +145,11 @@ def test_hypotheses_are_distinct_and_ended_ones_come_first_the_best_before():
       assert scores == sorted(scores, reverse=True)
 
 
-def test_a_sequence_alone_and_under_jit_is_what_it_is_in_a_batch():
+def test_a_sequence_alone_or_not_compiled_is_what_it_is_in_a_batch():
   options = {"max_length": 7, "length_penalty": 0.6, "num_best": 2}
   whole = find(3, **options)
-  compiled = jax.jit(lambda states: find(3, states=states, **options))(STATES)
-  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), compiled, whole)
+  step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
+  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), step_by_step, whole)
   for b in range(len(STATES)):
     alone = find(3, states=STATES[b : b + 1], **options)
     jax.tree.map(lambda one, other, b=b: assert_close(one[0], other[b], FLOAT32), alone, whole)
@@ -178,22 +189,18 @@ def test_the_search_stops_when_the_best_is_certain():
 def test_memory_that_the_step_closes_over_is_not_repeated_for_the_beams():
   memory = jnp.asarray(random.normal(size=(len(STATES), DIMS.V)), jnp.float32)
 
-  def with_memory(state, tokens):
-    assert state.shape == (len(STATES),)
-    state, logits, weights = step(state, tokens)
-    return state, logits + memory, weights
+  def with_memory(memory):
+    def with_row(state, tokens):
+      assert state.shape == tokens.shape == memory.shape[:1]
+      state, logits, weights = step(state, tokens)
+      return state, logits + memory, weights
 
-  found = find(3, step=with_memory, max_length=6)
-  for b in range(len(STATES)):
-    alone = find(
-      3, step=lambda s, t, b=b: with_row(s, t, memory[b : b + 1]), states=STATES[b : b + 1], max_length=6
-    )
+    return with_row
+
+  found = find(3, step=with_memory(memory), max_length=6)
+  for b in (0, 3):
+    alone = find(3, step=with_memory(memory[b : b + 1]), states=STATES[b : b + 1], max_length=6)
     np.testing.assert_array_equal(alone.tokens[0], found.tokens[b])
-
-
-def with_row(state, tokens, row):
-  state, logits, weights = step(state, tokens)
-  return state, logits + row, weights
 
 
 @pytest.mark.parametrize(
