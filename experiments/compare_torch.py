@@ -9,6 +9,7 @@ differ, nothing is timed. PyTorch is not among the requirements: pip install tor
 """
 
 import dataclasses
+import importlib.util
 import itertools
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ _TOLERANCE = 1e-3
 
 
 def main() -> None:
+  _require_torch()
   config = base.Config()
   config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
   batch = _draw()
@@ -60,6 +62,12 @@ def main() -> None:
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
     spread = f"{median:.3f} s a step ({low:.3f} to {high:.3f})"
     print(f"{name:26}{spread}, {tokens:,.0f} tokens/s; ours {ratio:.2f} times as many")
+
+
+def _require_torch() -> None:
+  """Raises UsageError if PyTorch is not installed."""
+  if importlib.util.find_spec("torch") is None:
+    raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
 
 
 def _draw() -> Batch:
@@ -87,12 +95,10 @@ def _ours(config: base.Config, batch: Batch):
 
 def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Callable[[], float]:
   """Returns a function that makes a step in PyTorch and returns its loss."""
-  try:
-    import torch
+  import torch
 
-    from experiments.comparisons import torch_translator
-  except ImportError as error:
-    raise commands.UsageError("compare_torch needs PyTorch: pip install torch") from error
+  from experiments.comparisons import torch_translator
+
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
   widths = config.model.embedding_width, config.model.width
   model = torch_translator.Translator(vocabularies, *widths, is_frugal=is_frugal)
