@@ -74,6 +74,46 @@ def all_that_end(state, length_penalty=0.0):
   return sorted(found, reverse=True)
 
 
+def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
+  """Returns the tokens and scores of one sequence's best hypotheses, by a search over lists."""
+
+  def penalised(score, length):
+    return score / ((5 + length) / 6) ** length_penalty
+
+  alive, ended = [((), 0.0)], []
+  for _ in range(max_length):
+    goes_on = max((score for _, score in alive), default=-np.inf)
+    enough = len(ended) >= num_best and ended[num_best - 1][1] >= penalised(goes_on, max_length)
+    if len(ended) == beam_size or enough:
+      break
+    longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
+    longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
+    new = [
+      (tokens, penalised(score, len(tokens))) for tokens, score in longer[:beam_size] if tokens[-1] == END
+    ]
+    ended = sorted(ended + new, key=lambda pair: -pair[1])[:beam_size]
+    alive = [pair for pair in longer if pair[0][-1] != END][:beam_size]
+  cut = [(tokens, penalised(score, max_length)) for tokens, score in alive]
+  return (ended + cut)[:num_best]
+
+
+@pytest.mark.parametrize("end_is_likely", [False, True])
+@pytest.mark.parametrize(
+  ("beam_size", "max_length", "length_penalty", "num_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
+)
+def test_a_search_is_that_of_a_loop_over_lists(
+  beam_size, max_length, length_penalty, num_best, end_is_likely, monkeypatch
+):
+  if end_is_likely:
+    monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
+  states = jnp.arange(17)
+  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, num_best=num_best)
+  for b, state in enumerate(range(17)):
+    desired = by_a_loop(state, beam_size, max_length, length_penalty, num_best)
+    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for tokens, _ in desired]
+    assert_close(found.scores[b], [score for _, score in desired], FLOAT32)
+
+
 def words_of(row):
   """Returns the tokens of a row up to its end."""
   row = row.tolist()
