@@ -144,7 +144,16 @@ def attentive_gru(
 
   Returns:
     The state after each input [B T H], and the context that each was made of [B T D], None without.
+
+  Raises:
+    ValueError: if the shapes do not fit.
   """
+  H = weights.recurrent.shape[0]
+  if state.shape[1:] != (H,) or projected.shape != (len(state), *projected.shape[1:2], 3 * H):
+    raise ValueError(
+      f"a GRU of width {H} must have a state [B H] and projected inputs [B T 3H], "
+      f"got state {state.shape}, projected {projected.shape}"
+    )
   reading = Reading(
     state=state,
     projected=_by_gate(jnp.swapaxes(projected, 0, 1)),

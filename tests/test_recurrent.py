@@ -257,6 +257,18 @@ def assert_derivatives_agree(order, function, other, arguments, directions):
   jax.tree.map(lambda one, two: assert_close(one, two, DERIVATIVES), one, two)
 
 
+@pytest.mark.parametrize(
+  "shapes",
+  [((DIMS.B, 4), (DIMS.B, DIMS.T, 33)), ((DIMS.B, 11), (DIMS.B, DIMS.T, 11)), ((2, 11), (3, 5, 33))],
+  ids=str,
+)
+def test_projected_inputs_that_do_not_fit_are_an_error_that_names_them(shapes):
+  state, projected = map(jnp.ones, shapes)
+  message = rf"width 11 .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
+  with pytest.raises(ValueError, match=message):
+    attention.attentive_gru(draw()[0], state, projected)
+
+
 def test_no_loop_carries_the_gradient_of_a_weight():
   weights, state, inputs = draw()
 
