@@ -19,7 +19,7 @@ Gradients = tuple[jax.Array, jax.Array, jax.Array]
 def linear_cross_entropy(
   hidden: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array, smoothing: float = 0.0
 ) -> jax.Array:
-  """Returns the cross-entropy summed over all targets that are no padding, in nats, float32 [].
+  """Returns the cross-entropy summed over all targets that are no padding, in nats, [].
 
       logits = hidden kernel + bias
       loss = sum over n of  logsumexp(logits[n])
@@ -32,11 +32,14 @@ def linear_cross_entropy(
   over all V words.
 
   Args:
-    hidden: [N H].
+    hidden: [N H], finite at padding too.
     kernel: [H V].
     bias: [V].
     targets: which of the V words is right, integers [N]; PAD for none.
     smoothing: which share of the weight is spread over all words, in [0, 1).
+
+  Returns:
+    One number, float32, or float64 where that goes in.
   """
   return _in_parts(hidden, kernel, bias, targets, smoothing, has_gradients=False)[0]
 
