@@ -21,7 +21,6 @@ from attention.layers import (
   DotProductAttention,
   EncoderLayer,
   FeedForward,
-  GRUParameters,
   MultiHeadAttention,
 )
 from attention.masks import Mask
@@ -33,6 +32,7 @@ from attention.multi_head import (
   multi_head_attention,
   project_heads,
 )
+from attention.parameters import GRUParameters
 from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step
 from attention.scores import (
   Additive,
@@ -46,7 +46,7 @@ from attention.scores import (
   cosine_scores,
   dot_product_scores,
 )
-from attention.seq2seq import Seq2Seq
+from attention.seq2seq import Features, Seq2Seq
 
 __all__ = [  # noqa: RUF022 (in reading order)
   # Who may attend to whom, how well a key fits a query.
@@ -97,5 +97,6 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "TransformerEncoder",
   "DecoderMemory",
   "Decoder",
+  "Features",
   "Seq2Seq",
 ]

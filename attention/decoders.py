@@ -1,7 +1,8 @@
 """Flax decoder: a GRU that attends to the memory at every step."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +14,16 @@ from attention.layers import (
   AdditiveAttention,
   BilinearAttention,
   DotProductAttention,
-  GRUParameters,
-  LinearParameters,
   MultiHeadAttention,
 )
-from attention.recurrent import GRUWeights, attentive_gru, gru_step, project_inputs
+from attention.noise import StateDropout, WordDropout, unit_dropout
+from attention.parameters import GRUParameters, LayerNorm, LinearParameters
+from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
+
+# The state of each layer, [B H].
+State: TypeAlias = tuple[jax.Array, ...]
 
 
 class DecoderMemory(NamedTuple):
@@ -46,7 +50,16 @@ class Decoder(nn.Module):
   With attention "none" the context is the same at every step, the encoder's summary: the fixed-length
   vector whose limits attention was invented to overcome.
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2; the baseline: Cho et al. 2014, arXiv:1406.1078.
+  Further layers are GRUs that read the layer below. The first layer's state looks for the context; in the
+  formula of the logits stands the last layer's output:
+
+      output_i = norm(states_i(dropped(output_{i-1})) + output_{i-1})
+
+  if it is `residual` and has a norm; a state is handed on from step to step as it is.
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2; the baseline: Cho et al. 2014, arXiv:1406.1078;
+  residual layers: Wu et al. 2016, arXiv:1609.08144, section 3.1; dropout: Gal and Ghahramani 2016,
+  arXiv:1512.05287; tied embeddings: Press and Wolf 2017, arXiv:1608.05859.
 
   Attributes:
     vocabulary_size: V.
@@ -54,11 +67,15 @@ class Decoder(nn.Module):
     width: H of the state, also that of the attention and of the read-out.
     attention: "additive", "scaled_dot_product", "bilinear", "multi_head" or "none".
     num_heads: for "multi_head", a divisor of the width.
-    dropout_rate: probability that a unit of the embedding or of the read-out is dropped.
+    dropout_rate: probability that a unit of the embedding or of the read-out is dropped, or between layers.
     implementation: as in `attend`.
+    num_layers: at least 1.
+    residual, use_norm, variational, recurrent_dropout_rate, word_dropout_rate: as in `RecurrentEncoder`.
+    tied_embeddings: whether the logits' kernel is the embedding, transposed; the read-out then has its width.
 
   Raises:
-    ValueError: if `attention` is not one of these.
+    ValueError: if `attention` is not one of these, there is no layer, or `recurrent_dropout_rate` or
+      `word_dropout_rate` is not in [0, 1).
   """
 
   vocabulary_size: int
@@ -68,47 +85,72 @@ class Decoder(nn.Module):
   num_heads: int = 1
   dropout_rate: float = 0.0
   implementation: str = "auto"
+  num_layers: int = 1
+  residual: bool = False
+  use_norm: bool = False
+  variational: bool = False
+  recurrent_dropout_rate: float = 0.0
+  word_dropout_rate: float = 0.0
+  tied_embeddings: bool = False
 
   def setup(self):
-    self.embedding = nn.Embed(self.vocabulary_size, self.embedding_width)
+    if self.num_layers < 1:
+      raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
+    V = self.vocabulary_size
+    self.embedding = nn.Embed(V, self.embedding_width)
     self.initial = nn.Dense(self.width)
     self.cell = GRUParameters(self.width)
-    self.readout = nn.Dense(self.width)
-    self.logits = LinearParameters(self.vocabulary_size)
-    self.dropout = nn.Dropout(self.dropout_rate)
+    upper = range(1, self.num_layers)
+    self.upper_initials = [nn.Dense(self.width, name=f"initial_{i}") for i in upper]
+    self.upper_cells = [GRUParameters(self.width, name=f"cell_{i}") for i in upper]
+    self.norm = [LayerNorm() for _ in range(self.num_layers if self.use_norm else 0)]
+    self.readout = nn.Dense(self.embedding_width if self.tied_embeddings else self.width)
+    if self.tied_embeddings:
+      self.logits_bias = self.param("logits_bias", nn.initializers.zeros, (V,), jnp.float32)
+    else:
+      self.logits = LinearParameters(V)
+    self.dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    self.drop_words = WordDropout(self.word_dropout_rate)
+    self.drop_states = StateDropout(self.recurrent_dropout_rate)
     self.look_up = _make_attention(self.attention, self.width, self.num_heads, self.implementation)
 
-  def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
-    """Returns the state before the first step [B H], and the memory of all steps."""
+  def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
+    """Returns the states of all layers before the first step, [B H] each, and the memory of all steps."""
     prepared = None if self.look_up is None else self.look_up.prepare(encoded.memory)
     memory = DecoderMemory(prepared, source_lengths, encoded.summary)
-    return jnp.tanh(self.initial(encoded.summary)), memory
+    layers = [self.initial, *self.upper_initials]
+    return tuple(jnp.tanh(initial(encoded.summary)) for initial in layers), memory
 
   def step(
-    self, state: jax.Array, tokens: jax.Array, memory: DecoderMemory
-  ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    self, state: State, tokens: jax.Array, memory: DecoderMemory
+  ) -> tuple[State, jax.Array, jax.Array | None]:
     """Reads one token of each sentence and says what may come next.
 
     Args:
-      state: [B H].
+      state: of each layer, [B H].
       tokens: the words before, integers [B].
       memory: from `prepare`.
 
     Returns:
-      The next state [B H], logits [B V], and weights [B S], None without attention. Several heads'
-      weights are averaged.
+      The next state of each layer [B H], logits [B V], and weights [B S], None without attention. The weights
+      of several heads are averaged.
     """
     embedded = self.embedding(tokens)
-    context, weights = self._look_up(state[:, None], memory)
+    context, weights = self._look_up(state[0][:, None], memory)
     cell, context_cell = self._cells(memory)
     projected = project_inputs(cell, embedded) + jnp.einsum("BD,DG->BG", context[:, 0], context_cell.input)
-    state = gru_step(cell, state, projected)
-    hidden = self._read_out(state, context[:, 0], embedded, deterministic=True)
-    return state, self._logits(hidden), None if weights is None else weights[:, 0]
+    first = gru_step(cell, state[0], projected)
+
+    def advance(cell: GRUWeights, state: jax.Array, inputs: jax.Array) -> jax.Array:
+      return gru_step(cell, state, project_inputs(cell, inputs))
+
+    state, outputs = self._ascend(first, state, advance, deterministic=True)
+    features = self._read_out(outputs, context[:, 0], embedded, deterministic=True)
+    return state, self._logits(features), None if weights is None else weights[:, 0]
 
   def __call__(
     self,
-    state: jax.Array,
+    state: State,
     targets: jax.Array,
     memory: DecoderMemory,
     *,
@@ -117,7 +159,7 @@ class Decoder(nn.Module):
     """Reads whole targets (teacher forcing): `step` for each token in turn.
 
     Args:
-      state: [B H].
+      state: of each layer, [B H].
       targets: the word before each position, integers [B T].
       memory: from `prepare`.
       deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
@@ -125,36 +167,49 @@ class Decoder(nn.Module):
     Returns:
       Logits [B T V], and weights [B T S], None without attention.
     """
-    hidden, weights = self.hidden(state, targets, memory, deterministic=deterministic)
-    return self._logits(hidden), weights
+    features, weights = self.features(state, targets, memory, deterministic=deterministic)
+    return self._logits(features), weights
 
-  def hidden(
+  def features(
     self,
-    state: jax.Array,
+    state: State,
     targets: jax.Array,
     memory: DecoderMemory,
     *,
     deterministic: bool = True,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Does what `__call__` does, and returns of what the logits are made, [B T H], in their place.
+    """Does what `__call__` does, and returns of what the logits are made in their place.
 
     Where the vocabulary is large, logits of all positions are the largest array of all. A loss may find them
     a part at a time, with `output_weights`.
+
+    Returns:
+      Features [B T H], with tied embeddings [B T E], and weights [B T S], None without attention.
     """
-    embedded = self.dropout(self.embedding(targets), deterministic=deterministic)
-    states, contexts, weights = self._read(state, embedded, memory)
-    return self._read_out(states, contexts, embedded, deterministic=deterministic), weights
+    embedded = self.drop_words(self.embedding(targets), targets, deterministic=deterministic)
+    embedded = self.dropout(embedded, deterministic=deterministic)
+
+    def mask(state: jax.Array) -> jax.Array | None:
+      return self.drop_states(state, deterministic=deterministic)
+
+    def read(cell: GRUWeights, state: jax.Array, inputs: jax.Array) -> jax.Array:
+      return gru(cell, state, inputs, recurrent_mask=mask(state))[1]
+
+    first, contexts, weights = self._read(state[0], embedded, memory, mask(state[0]))
+    _, outputs = self._ascend(first, state, read, deterministic=deterministic)
+    return self._read_out(outputs, contexts, embedded, deterministic=deterministic), weights
 
   def _read(
-    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory
+    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, recurrent_mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """Returns the states [B T H] after embedded words, the contexts [B T D] and the weights [B T S]."""
+    """Returns the first layer's states [B T H] after embedded words, contexts [B T D], weights [B T S]."""
     cell, context_cell = self._cells(memory)
     projected = project_inputs(cell, embedded)
     if self.look_up is None:  # the context is an input like any other
       contexts, _ = self._look_up(embedded, memory)
       projected += jnp.einsum("BTD,DG->BTG", contexts, context_cell.input)
-      return attentive_gru(context_cell, state, projected)[0], contexts, None
+      states, _ = attentive_gru(context_cell, state, projected, recurrent_mask=recurrent_mask)
+      return states, contexts, None
     if self.is_initializing():
       self._look_up(state[:, None], memory)  # makes the parameters
     layer, variables = self.look_up.unbind()
@@ -162,10 +217,39 @@ class Decoder(nn.Module):
     def look_up(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
       return _find(layer.bind(memory[0]), queries, memory[1])[0]
 
-    states, contexts = attentive_gru(context_cell, state, projected, look_up, (variables, memory))
+    states, contexts = attentive_gru(
+      context_cell, state, projected, look_up, (variables, memory), recurrent_mask=recurrent_mask
+    )
     # The weights again, of all states at once: nothing is done for them if nobody asks.
     weights = self._look_up(jnp.concatenate([state[:, None], states[:, :-1]], axis=1), memory)[1]
     return states, contexts, weights
+
+  def _ascend(
+    self,
+    first: jax.Array,
+    state: State,
+    read: Callable[[GRUWeights, jax.Array, jax.Array], jax.Array],
+    *,
+    deterministic: bool,
+  ) -> tuple[State, jax.Array]:
+    """Goes from the first layer's states to the last's.
+
+    Args:
+      first: [... H].
+      state: of each layer, before.
+      read: returns a layer's states [... H], given its weights, its state before and what it reads.
+      deterministic: as in `__call__`.
+
+    Returns:
+      The states of each layer, and the output of the last, [... H] each.
+    """
+    after, outputs = [first], self.norm[0](first) if self.use_norm else first
+    for i, cell in enumerate(self.upper_cells, 1):
+      inputs = self.dropout(outputs, deterministic=deterministic)
+      after.append(read(cell(self.width), state[i], inputs))
+      outputs = after[i] + outputs if self.residual else after[i]
+      outputs = self.norm[i](outputs) if self.use_norm else outputs
+    return tuple(after), outputs
 
   def _look_up(self, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
     """Returns the contexts [B T D] that states [B T H] find, and the weights [B T S]."""
@@ -185,20 +269,22 @@ class Decoder(nn.Module):
     return dataclasses.replace(weights, input=rows[0]), dataclasses.replace(weights, input=rows[1])
 
   def _read_out(
-    self, states: jax.Array, contexts: jax.Array, embedded: jax.Array, *, deterministic: bool
+    self, outputs: jax.Array, contexts: jax.Array, embedded: jax.Array, *, deterministic: bool
   ) -> jax.Array:
-    """Returns of what the logits are made, [... H]."""
-    hidden = jnp.tanh(self.readout(jnp.concatenate([states, contexts, embedded], axis=-1)))
-    return self.dropout(hidden, deterministic=deterministic)
+    """Returns the features [... H], of which the logits are made."""
+    features = jnp.tanh(self.readout(jnp.concatenate([outputs, contexts, embedded], axis=-1)))
+    return self.dropout(features, deterministic=deterministic)
 
-  def _logits(self, hidden: jax.Array) -> jax.Array:
-    """Returns logits [... V] of the read-out [... H]."""
+  def _logits(self, features: jax.Array) -> jax.Array:
+    """Returns logits [... V] of features [... H]."""
     kernel, bias = self.output_weights()
-    logits = jnp.einsum("...H,HV->...V", hidden, kernel)
+    logits = jnp.einsum("...H,HV->...V", features, kernel)
     return logits + jnp.broadcast_to(bias, logits.shape)
 
   def output_weights(self) -> tuple[jax.Array, jax.Array]:
-    """Returns the kernel [H V] and the bias [V] that make logits of the read-out."""
+    """Returns the kernel [H V], with tied embeddings [E V], and the bias [V] that make logits of features."""
+    if self.tied_embeddings:
+      return jnp.swapaxes(self.embedding.embedding, 0, 1), self.logits_bias
     return self.logits(self.width)
 
 

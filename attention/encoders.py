@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import masks, positions
-from attention.layers import EncoderLayer, GRUParameters
+from attention.layers import EncoderLayer
+from attention.noise import StateDropout, WordDropout, unit_dropout
+from attention.parameters import GRUParameters, LayerNorm
 from attention.recurrent import gru
 
 
@@ -29,7 +31,13 @@ class RecurrentEncoder(nn.Module):
   The memory of each position is the forward and the backward state there; the summary is the forward
   state after the last word and the backward state after the first.
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
+      output_i = norm(states_i(dropped(output_{i-1})) + output_{i-1})
+
+  is what a layer hands to the next, and the last layer's is the memory, if it is `residual` and has a norm.
+  The summary is made of the last layer's states as they are.
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2; dropout: Gal and Ghahramani 2016,
+  arXiv:1512.05287; residual layers: Wu et al. 2016, arXiv:1609.08144, section 3.1.
 
   Attributes:
     vocabulary_size: V.
@@ -37,6 +45,15 @@ class RecurrentEncoder(nn.Module):
     width: of each direction's state; D is twice that.
     num_layers: each reads the memory of the one below.
     dropout_rate: probability that a unit is dropped between the layers and after the embedding.
+    residual: whether each layer from the second on adds its input to its output.
+    use_norm: whether every layer's output is normalised, and so the memory.
+    variational: whether a unit is dropped at all positions of a sentence or at none, not at each anew.
+    recurrent_dropout_rate: probability that a unit of a state is dropped from its product with the recurrent
+      weights, at all steps of a sentence.
+    word_dropout_rate: probability that a word of a sentence is dropped, wherever it stands there.
+
+  Raises:
+    ValueError: if `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
   """
 
   vocabulary_size: int
@@ -44,23 +61,34 @@ class RecurrentEncoder(nn.Module):
   width: int
   num_layers: int = 1
   dropout_rate: float = 0.0
+  residual: bool = False
+  use_norm: bool = False
+  variational: bool = False
+  recurrent_dropout_rate: float = 0.0
+  word_dropout_rate: float = 0.0
 
   @nn.compact
   def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
     """Encodes tokens [B S], of which the first source_lengths [B] are real."""
-    dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+    dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    drop_states = StateDropout(self.recurrent_dropout_rate)
     layer = nn.Embed(self.vocabulary_size, self.embedding_width, name="embedding")(sources)
+    layer = WordDropout(self.word_dropout_rate)(layer, sources, deterministic=deterministic)
     start = jnp.zeros((sources.shape[0], self.width), layer.dtype)
     finals: list[jax.Array] = []
     for i in range(self.num_layers):
-      layer = dropout(layer)
-      input_width = layer.shape[-1]
-      forward = GRUParameters(self.width, name=f"forward_{i}")(input_width)
-      backward = GRUParameters(self.width, name=f"backward_{i}")(input_width)
-      last, ahead = gru(forward, start, layer, lengths=source_lengths)
-      first, behind = gru(backward, start, layer, lengths=source_lengths, reverse=True)
-      layer = jnp.concatenate([ahead, behind], axis=-1)
+      inputs = dropout(layer, deterministic=deterministic)
+      forward = GRUParameters(self.width, name=f"forward_{i}")(inputs.shape[-1])
+      backward = GRUParameters(self.width, name=f"backward_{i}")(inputs.shape[-1])
+      mask_ahead, mask_behind = (drop_states(start, deterministic=deterministic) for _ in range(2))
+      last, ahead = gru(forward, start, inputs, lengths=source_lengths, recurrent_mask=mask_ahead)
+      first, behind = gru(
+        backward, start, inputs, lengths=source_lengths, reverse=True, recurrent_mask=mask_behind
+      )
       finals = [last, first]
+      outputs = jnp.concatenate([ahead, behind], axis=-1)
+      outputs = outputs + layer if self.residual and i > 0 else outputs
+      layer = LayerNorm(name=f"norm_{i}")(outputs) if self.use_norm else outputs
     return Encoded(memory=layer, summary=jnp.concatenate(finals, axis=-1))
 
 
@@ -80,6 +108,8 @@ class TransformerEncoder(nn.Module):
     dropout_rate: as in `EncoderLayer`, and after the embedding.
     norm: "pre" or "post"; with "pre" the memory is normalised at the end.
     implementation: as in `attend`.
+    variational: whether a unit of the embedding is dropped at all positions of a sentence or at none.
+    word_dropout_rate: as in `RecurrentEncoder`; the position stays.
   """
 
   vocabulary_size: int
@@ -90,6 +120,8 @@ class TransformerEncoder(nn.Module):
   dropout_rate: float = 0.0
   norm: str = "pre"
   implementation: str = "auto"
+  variational: bool = False
+  word_dropout_rate: float = 0.0
 
   @nn.compact
   def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
@@ -98,9 +130,12 @@ class TransformerEncoder(nn.Module):
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     encodings = positions.sinusoidal(sources.shape[1], self.width)
     is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
-    layer = embed(jnp.where(is_real, sources, 0)) * self.width**0.5
+    tokens = jnp.where(is_real, sources, 0)
+    layer = embed(tokens) * self.width**0.5
+    layer = WordDropout(self.word_dropout_rate)(layer, tokens, deterministic=deterministic)
     layer += encodings[None].astype(layer.dtype)
-    layer = nn.Dropout(self.dropout_rate)(layer, deterministic=deterministic)
+    dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    layer = dropout(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
     for i in range(self.num_layers):
       layer = EncoderLayer(
@@ -111,7 +146,7 @@ class TransformerEncoder(nn.Module):
         self.implementation,
         name=f"layer_{i}",
       )(layer, mask=mask, deterministic=deterministic)
-    memory = nn.LayerNorm(name="norm")(layer) if self.norm == "pre" else layer
+    memory = LayerNorm(name="norm")(layer) if self.norm == "pre" else layer
     total = jnp.einsum("BSD,BS->BD", memory, is_real.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
     return Encoded(memory=memory, summary=total / count[:, None])

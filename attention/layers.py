@@ -9,54 +9,9 @@ from flax import linen as nn
 from attention.dense import BiasLike
 from attention.functional import attend
 from attention.masks import Array, Mask
-from attention.multi_head import attend_heads, merge_heads, project_heads
-from attention.recurrent import GRUWeights
+from attention.multi_head import attend_heads
+from attention.parameters import HeadMerge, HeadProjection, LayerNorm, Projection, kernel_init
 from attention.scores import Additive, Bilinear, ScaledDotProduct, Score
-from attention.shapes import project
-
-kernel_init = nn.initializers.lecun_normal()
-
-
-class Projection(nn.Module):
-  """Holds the kernel [D X] of a projection of vectors [... T D] to [... T X], in the vectors' dtype."""
-
-  width: int
-
-  @nn.compact
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
-    return project(lambda x: jnp.einsum("...D,DX->...X", x, kernel.astype(x.dtype)), inputs)
-
-
-class HeadProjection(nn.Module):
-  """Holds the kernel [D N H] and bias [N H] of `project_heads`."""
-
-  num_heads: int
-  head_width: int
-  use_bias: bool = True
-
-  @nn.compact
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    heads = (self.num_heads, self.head_width)
-    init = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
-    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), jnp.float32)
-    bias = self.param("bias", nn.initializers.zeros, heads, jnp.float32) if self.use_bias else None
-    return project_heads(inputs, kernel, bias, name=self.name or "head")
-
-
-class HeadMerge(nn.Module):
-  """Holds the kernel [N H D] and bias [D] of `merge_heads`."""
-
-  width: int
-  use_bias: bool = True
-
-  @nn.compact
-  def __call__(self, contexts: jax.Array) -> jax.Array:
-    init = nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2)
-    shape = contexts.shape[-3], contexts.shape[-1], self.width
-    kernel = self.param("kernel", init, shape, jnp.float32)
-    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32) if self.use_bias else None
-    return merge_heads(contexts, kernel, bias)
 
 
 class MultiHeadAttention(nn.Module):
@@ -390,43 +345,10 @@ class EncoderLayer(nn.Module):
     }
     outputs = inputs
     for name, sublayer in sublayers.items():
-      norm = nn.LayerNorm(dtype=inputs.dtype, name=name)
+      norm = LayerNorm(name=name)
       dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
       if self.norm == "pre":
         outputs = outputs + dropout(sublayer(norm(outputs)))
       else:
         outputs = norm(outputs + dropout(sublayer(outputs)))
     return outputs
-
-
-class LinearParameters(nn.Module):
-  """Holds the kernel [D X] and the bias [X] of a product with vectors of any width D."""
-
-  width: int
-
-  @nn.compact
-  def __call__(self, input_width: int) -> tuple[jax.Array, jax.Array]:
-    kernel = self.param("kernel", kernel_init, (input_width, self.width), jnp.float32)
-    return kernel, self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
-
-
-class GRUParameters(nn.Module):
-  """Holds the weights of a GRU with states of the given width."""
-
-  width: int
-
-  @nn.compact
-  def __call__(self, input_width: int) -> GRUWeights:
-    H = self.width
-    orthogonal = nn.initializers.orthogonal()
-
-    def recurrent_init(rng, shape, dtype):
-      blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
-      return jnp.concatenate(blocks, axis=1)
-
-    return GRUWeights(
-      input=self.param("input", kernel_init, (input_width, 3 * H), jnp.float32),
-      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H), jnp.float32),
-      bias=self.param("bias", nn.initializers.zeros, (3 * H,), jnp.float32),
-      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,), jnp.float32),
-    )

@@ -76,6 +76,7 @@ def gru(
   *,
   lengths: jax.Array | None = None,
   reverse: bool = False,
+  recurrent_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Reads a batch of sequences.
 
@@ -86,6 +87,9 @@ def gru(
     lengths: how many of the T inputs are real, integers [B]; None for all. Padding leaves the state as
       it is, so that what follows a sequence, or precedes it in reverse, changes nothing.
     reverse: whether to read from the last input to the first.
+    recurrent_mask: a factor of the state before its product with the recurrent weights, and nowhere else, the
+      same at all steps, [B H]; None for none. Drawn as dropout it is variational dropout: Gal and Ghahramani
+      2016, arXiv:1512.05287, section 4.1.
 
   Returns:
     The final state [B H], and the state after each input [B T H], in the order of the inputs.
@@ -114,6 +118,7 @@ def gru(
     recurrent=weights.recurrent,
     recurrent_bias=weights.recurrent_bias,
     is_real=None if is_real is None else jnp.swapaxes(is_real, 0, 1)[order],
+    recurrent_mask=_factors(recurrent_mask, state),
   )
   states, _ = _read(None, reading)
   final = states[-1] if T else state
@@ -126,6 +131,8 @@ def attentive_gru(
   projected: jax.Array,
   look_up: LookUp | None = None,
   memory: Any = None,
+  *,
+  recurrent_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
   """Reads a batch of sequences, and at every step what the state before finds in a memory.
 
@@ -141,6 +148,7 @@ def attentive_gru(
     look_up: a pure function, `look_up(memory, queries [B T H])` for any T; its contexts are [B T D]. None
       to look up nothing.
     memory: a pytree with all that is looked at, the parameters of the looking included.
+    recurrent_mask: as in `gru`; what looks up sees the state as it is.
 
   Returns:
     The state after each input [B T H], and the context that each was made of [B T D], None without.
@@ -161,6 +169,7 @@ def attentive_gru(
     recurrent_bias=weights.recurrent_bias,
     memory=memory,
     context_weights=None if look_up is None else weights.input,
+    recurrent_mask=_factors(recurrent_mask, state),
   )
   states, contexts = _read(look_up, reading)
   return jnp.swapaxes(states, 0, 1), None if contexts is None else jnp.swapaxes(contexts, 0, 1)
@@ -178,6 +187,7 @@ class Reading(NamedTuple):
     is_real: which inputs are no padding, [T B]; None for all.
     memory: what is looked up, None for nothing.
     context_weights: [D 3H]; None where nothing is looked up.
+    recurrent_mask: a factor of the states in their products, [B H]; None for none.
   """
 
   state: jax.Array
@@ -187,6 +197,13 @@ class Reading(NamedTuple):
   is_real: jax.Array | None = None
   memory: Any = None
   context_weights: Any = None
+  recurrent_mask: jax.Array | None = None
+
+  def masked(self, states: jax.Array) -> jax.Array:
+    """Returns what the recurrent weights see of states [... B H]."""
+    if self.recurrent_mask is None:
+      return states
+    return states * jnp.broadcast_to(self.recurrent_mask, states.shape)
 
 
 class Steps(NamedTuple):
@@ -196,7 +213,7 @@ class Steps(NamedTuple):
     states: after each, [T B H].
     contexts: found at each, [T B D]; None where nothing is looked up.
     pre_activations: the inputs' and contexts' products with their weights, [T B H] for each gate.
-    products: the products of the states before with their weights, [T B 3H].
+    products: the products of the states before, masked, with their weights, [T B 3H].
   """
 
   states: jax.Array
@@ -212,6 +229,18 @@ class Gates(NamedTuple):
   update: jax.Array
   candidate: jax.Array
   inner: jax.Array
+
+
+def _factors(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:
+  """Returns a mask of a state as numbers, or raises ValueError if it has another shape."""
+  if recurrent_mask is None:
+    return None
+  if recurrent_mask.shape != state.shape:
+    raise ValueError(
+      "recurrent_mask must have a factor for each unit of the state [B H], "
+      f"got recurrent_mask {recurrent_mask.shape}, state {state.shape}"
+    )
+  return recurrent_mask.astype(state.dtype)
 
 
 def _find(look_up: LookUp, memory: Any, state: jax.Array) -> jax.Array:
@@ -251,7 +280,7 @@ def _steps(look_up: LookUp | None, reading: Reading) -> Steps:
     if look_up is not None:
       context = _find(look_up, reading.memory, state)
       projected = _sums(projected, _by_gate(_product(context, reading.context_weights)))
-    products = _product(state, reading.recurrent)
+    products = _product(reading.masked(state), reading.recurrent)
     gates = _gates(projected, products, reading.recurrent_bias)
     after = (1 - gates.update) * gates.candidate + gates.update * state
     state = after if is_real is None else jnp.where(is_real[:, None], after, state)
@@ -271,7 +300,7 @@ def _read(look_up: LookUp | None, reading: Reading) -> tuple[jax.Array, jax.Arra
 def _read_tangent(look_up: LookUp | None, primals, tangents):
   """The linear recurrence of the tangents; what does not need the tangent before is found at once.
 
-  d state_t = update d state_{t-1} + gained(W d context_t, U d state_{t-1}) + driven_t
+  d state_t = update d state_{t-1} + gained(W d context_t, U d (mask state_{t-1})) + driven_t
   """
   (reading,), (d_reading,) = primals, tangents
   steps = _steps(look_up, reading)
@@ -281,13 +310,16 @@ def _read_tangent(look_up: LookUp | None, primals, tangents):
   d_input = d_reading.projected
   if look_up is not None:
     d_input = _sums(d_input, _by_gate(_product(steps.contexts, d_reading.context_weights)))
-  d_recurrent = _product(before, d_reading.recurrent)
+  d_recurrent = _product(reading.masked(before), d_reading.recurrent)
   d_bias = jnp.pad(d_reading.recurrent_bias, (d_recurrent.shape[-1] - before.shape[-1], 0))
   driven = slopes.gained(d_input, d_recurrent + jnp.broadcast_to(d_bias, d_recurrent.shape))
 
   def step(d_state, inputs):
     before, slopes, driven = inputs
-    d_recurrent, d_context, d_input = _product(d_state, reading.recurrent), None, None
+    d_masked = reading.masked(d_state)
+    if reading.recurrent_mask is not None:
+      d_masked += d_reading.masked(before)
+    d_recurrent, d_context, d_input = _product(d_masked, reading.recurrent), None, None
     if look_up is not None:
       find = functools.partial(_find, look_up)
       d_context = jax.jvp(find, (reading.memory, before), (d_reading.memory, d_state))[1]

@@ -1,9 +1,27 @@
 """Flax: an encoder and a decoder make a translator."""
 
+from typing import NamedTuple
+
 import jax
 from flax import linen as nn
 
-from attention.decoders import Decoder, DecoderMemory
+from attention.decoders import Decoder, DecoderMemory, State
+
+
+class Features(NamedTuple):
+  """What the logits are made of: `vectors @ kernel + bias`.
+
+  Attributes:
+    vectors: [B T H]; with tied embeddings H is the embedding's width.
+    kernel: [H V].
+    bias: [V].
+    weights: attention, [B T S]; None without attention.
+  """
+
+  vectors: jax.Array
+  kernel: jax.Array
+  bias: jax.Array
+  weights: jax.Array | None
 
 
 class Seq2Seq(nn.Module):
@@ -42,29 +60,29 @@ class Seq2Seq(nn.Module):
     state, memory = self.decoder.prepare(encoded, source_lengths)
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
-  def hidden(
+  def features(
     self,
     sources: jax.Array,
     source_lengths: jax.Array,
     targets: jax.Array,
     *,
     deterministic: bool = True,
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Returns of what the logits are made, [B T H], and the kernel [H V] and bias [V] that make them.
+  ) -> Features:
+    """Returns of what the logits are made, and with what. The arguments are those of `__call__`.
 
-    The arguments are those of `__call__`. Logits of all positions at once may be too many to store.
+    Logits of all positions at once may be too many to store.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
     state, memory = self.decoder.prepare(encoded, source_lengths)
-    hidden, _ = self.decoder.hidden(state, targets, memory, deterministic=deterministic)
-    return hidden, self.decoder.output_weights()
+    vectors, weights = self.decoder.features(state, targets, memory, deterministic=deterministic)
+    return Features(vectors, *self.decoder.output_weights(), weights)
 
-  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[jax.Array, DecoderMemory]:
-    """Returns the decoder's first state [B H] and the memory, for `step`."""
+  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
+    """Returns the first state of each of the decoder's layers [B H] and the memory, for `step`."""
     return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
 
   def step(
-    self, state: jax.Array, tokens: jax.Array, memory: DecoderMemory
-  ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """Returns next state [B H], logits [B V] and weights [B S] after the tokens [B]."""
+    self, state: State, tokens: jax.Array, memory: DecoderMemory
+  ) -> tuple[State, jax.Array, jax.Array | None]:
+    """Returns the next state of each layer [B H], logits [B V] and weights [B S] after the tokens [B]."""
     return self.decoder.step(state, tokens, memory)

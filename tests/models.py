@@ -94,15 +94,21 @@ def gru(parameters, state, inputs):
   return np.reshape(states, (len(inputs), *state.shape))
 
 
-def recurrent_encoder(parameters, tokens):
+def layer_output(parameters, i, states, inputs, residual):
+  """Returns what layer i hands to the next: its states, with its inputs if that is asked for, normalised."""
+  outputs = states + inputs if residual and i > 0 else states
+  return layer_norm(parameters[f"norm_{i}"], outputs) if f"norm_{i}" in parameters else outputs
+
+
+def recurrent_encoder(parameters, tokens, residual=False):
   """Returns memory [S D] and summary [D] of a sentence."""
   layer = parameters["embedding"]["embedding"][tokens]
-  for i in range(len(parameters) // 2):
+  for i in range(sum(name.startswith("forward_") for name in parameters)):
     forward, backward = parameters[f"forward_{i}"], parameters[f"backward_{i}"]
     start = np.zeros(forward["recurrent"].shape[0])
     ahead = gru(forward, start, layer)
     behind = gru(backward, start, layer[::-1])[::-1]
-    layer = np.concatenate([ahead, behind], axis=-1)
+    layer = layer_output(parameters, i, np.concatenate([ahead, behind], axis=-1), layer, residual)
   return layer, np.concatenate([ahead[-1], behind[0]])
 
 
@@ -153,25 +159,36 @@ def look_up(kind, parameters, state, memory, summary):
   return Look(result.context[0], result.weights[0])
 
 
+def numbered(parameters, name):
+  """Returns the parameters called name, name_1, name_2 and so on."""
+  numbers = sum(other.startswith(f"{name}_") for other in parameters)
+  return [parameters[name], *(parameters[f"{name}_{i + 1}"] for i in range(numbers))]
+
+
 def decoder_start(parameters, summary):
-  return np.tanh(dense(parameters["initial"], summary))
+  return [np.tanh(dense(initial, summary)) for initial in numbered(parameters, "initial")]
 
 
-def decoder_step(kind, parameters, state, token, memory, summary):
-  """Returns next state [H], logits [V] and weights [S] (Bahdanau et al. 2015, A.2.2)."""
-  context, weights = look_up(kind, parameters, state, memory, summary)
-  embedded = parameters["embedding"]["embedding"][token]
-  state = gru_step(parameters["cell"], state, np.concatenate([embedded, context]))
-  hidden = np.tanh(dense(parameters["readout"], np.concatenate([state, context, embedded])))
-  return state, dense(parameters["logits"], hidden), weights
+def decoder_step(kind, parameters, states, token, memory, summary, residual=False):
+  """Returns each layer's next state [H], logits [V] and weights [S] (Bahdanau et al. 2015, A.2.2)."""
+  context, weights = look_up(kind, parameters, states[0], memory, summary)
+  embedding = parameters["embedding"]["embedding"]
+  layer, after = np.concatenate([embedding[token], context]), []
+  for i, cell in enumerate(numbered(parameters, "cell")):
+    after.append(gru_step(cell, states[i], layer))
+    layer = layer_output(parameters, i, after[i], layer, residual)
+  features = np.tanh(dense(parameters["readout"], np.concatenate([layer, context, embedding[token]])))
+  if "logits" in parameters:
+    return after, dense(parameters["logits"], features), weights
+  return after, features @ embedding.T + parameters["logits_bias"], weights
 
 
-def decoder(kind, parameters, memory, summary, targets):
+def decoder(kind, parameters, memory, summary, targets, residual=False):
   """Returns logits [T V] and weights [T S] (None without attention) for targets [T]."""
-  state = decoder_start(parameters, summary)
+  states = decoder_start(parameters, summary)
   logits, weights = [], []
   for token in targets:
-    state, step_logits, step_weights = decoder_step(kind, parameters, state, token, memory, summary)
-    logits.append(step_logits)
-    weights.append(step_weights)
+    states, *found = decoder_step(kind, parameters, states, token, memory, summary, residual)
+    logits.append(found[0])
+    weights.append(found[1])
   return np.stack(logits), None if kind == "none" else np.stack(weights)

@@ -19,6 +19,31 @@ DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
 kinds = pytest.mark.parametrize("kind", ATTENTIONS)
+OPTIONS = {
+  "plain": {},
+  "layers": {"num_layers": 2},
+  "residual": {"num_layers": 3, "residual": True},
+  "norm": {"num_layers": 2, "use_norm": True},
+  "one_norm": {"use_norm": True},
+  "tied": {"tied_embeddings": True},
+  "all": {
+    "num_layers": 3,
+    "residual": True,
+    "use_norm": True,
+    "tied_embeddings": True,
+    "dropout_rate": 0.3,
+    "variational": True,
+    "recurrent_dropout_rate": 0.3,
+    "word_dropout_rate": 0.3,
+  },
+}
+modules = pytest.mark.parametrize(
+  ("kind", "options"),
+  [
+    *((kind, name) for kind in ATTENTIONS for name in ("plain", "all")),
+    *(("additive", name) for name in OPTIONS if name not in ("plain", "all")),
+  ],
+)
 attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
 
 
@@ -46,48 +71,56 @@ def variables_of(module):
   return random_parameters(module, *arguments, method=decode)
 
 
-def run(kind, targets=TARGETS, source=None):
-  """Returns logits [B T V] and weights [B T S]."""
-  module = decoder(kind)
+def run(kind, targets=TARGETS, source=None, options="plain", seed=None):
+  """Returns logits [B T V] and weights [B T S]; with a seed units and words are dropped."""
+  module = decoder(kind, **OPTIONS[options])
   source = encoded() if source is None else source
   arguments = source, jnp.asarray(targets), jnp.asarray(LENGTHS)
-  return compiled(module, decode)(variables_of(module), *arguments)
+  if seed is None:
+    return compiled(module, decode)(variables_of(module), *arguments)
+  apply = compiled(module, decode, deterministic=False)
+  return apply(variables_of(module), *arguments, rngs={"dropout": jax.random.key(seed)})
 
 
 @functools.cache
-def differentiated(kind):
+def differentiated(kind, options="plain", deterministic=True):
   """Returns a function of parameters, source and lengths; it returns both gradients, logits and weights."""
+  module, others = decoder(kind, **OPTIONS[options]), {"deterministic": deterministic}
+  others |= {} if deterministic else {"rngs": {"dropout": jax.random.key(0)}}
 
   def loss(variables, source, lengths):
-    results = decoder(kind).apply(variables, source, jnp.asarray(TARGETS), lengths, method=decode)
+    results = module.apply(variables, source, jnp.asarray(TARGETS), lengths, method=decode, **others)
     return jnp.sum(results[0] ** 2), results
 
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
-@kinds
-def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(kind):
-  parameters = float64(variables_of(decoder(kind))["params"])
-  logits, weights = run(kind)
+@modules
+def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(kind, options):
+  module = decoder(kind, **OPTIONS[options])
+  parameters = float64(variables_of(module)["params"])
+  logits, weights = run(kind, options=options)
   memory, summary = float64(encoded())
   for b, length in enumerate(LENGTHS):
-    desired = models.decoder(kind, parameters, memory[b, :length], summary[b], TARGETS[b])
+    source = memory[b, :length], summary[b]
+    desired = models.decoder(kind, parameters, *source, TARGETS[b], module.residual)
     assert_close(logits[b], desired[0], 10 * MODEL)
     if kind != "none":
       assert_close(weights[b, :, :length], desired[1], MODEL)
 
 
-@kinds
-def test_step_by_step_is_the_scan_of_the_whole(kind):
-  module = decoder(kind)
+@modules
+def test_step_by_step_is_the_scan_of_the_whole(kind, options):
+  module = decoder(kind, **OPTIONS[options])
   variables = variables_of(module)
-  logits, weights = run(kind)
+  logits, weights = run(kind, options=options)
   state, memory = module.apply(variables, encoded(), jnp.asarray(LENGTHS), method="prepare")
+  assert [layer.shape for layer in state] == module.num_layers * [DIMS["BH"]]
   for t in range(DIMS.T):
     state, step_logits, step_weights = compiled(module, "step")(
       variables, state, jnp.asarray(TARGETS[:, t]), memory
     )
-    assert_close(step_logits, logits[:, t], MODEL)
+    assert_close(step_logits, logits[:, t], 10 * MODEL)
     if kind == "none":
       assert step_weights is None and weights is None
     else:
@@ -105,6 +138,18 @@ def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
     assert np.all(difference[1, t:] > 1e-5)
     np.testing.assert_array_equal(difference[1, :t], 0.0)
     np.testing.assert_array_equal(difference[[0, 2]], 0.0)
+
+
+def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_dropout():
+  logits, weights = run("additive", options="all", seed=0)
+  assert np.max(np.abs(logits - run("additive", options="all")[0])) > 0.1
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    other, other_weights = run("additive", changed, options="all", seed=0)
+    for one, two in ((logits, other), (weights, other_weights)):
+      np.testing.assert_array_equal(one[1, :t], two[1, :t])
+      np.testing.assert_array_equal(one[::2], two[::2])
 
 
 @attending
@@ -128,17 +173,20 @@ def test_weights_are_zero_at_padding_and_sum_to_one(kind):
   assert_close(np.sum(weights, axis=-1), np.ones(DIMS["BT"]), FLOAT32)
 
 
-@kinds
+@modules
 @pytest.mark.parametrize("content", [1e4, np.nan])
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, content):
-  variables, lengths = variables_of(decoder(kind)), jnp.asarray(LENGTHS)
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options, content):
+  module = decoder(kind, **OPTIONS[options])
+  variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
+  differentiate = differentiated(kind, options, deterministic=options != "all")
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
   whole = encoded()
   padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
 
-  desired, desired_results = differentiated(kind)(variables, whole, lengths)
-  gradients, results = differentiated(kind)(variables, padded, lengths)
+  desired, desired_results = differentiate(variables, whole, lengths)
+  gradients, results = differentiate(variables, padded, lengths)
   np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+  chex.assert_tree_all_finite((desired, desired_results))
   chex.assert_trees_all_equal(results, desired_results)
   chex.assert_trees_all_equal(gradients, desired)
 
@@ -185,44 +233,150 @@ def test_the_context_is_the_summary_only_without_attention(kind):
   assert np.max(np.abs(other - logits)[:, 0]) > 1e-3
 
 
-@kinds
-def test_gradients_reach_every_parameter_of_a_decoder(kind):
-  variables = variables_of(decoder(kind))
-  (gradients, _), _ = differentiated(kind)(variables, encoded(), jnp.asarray(LENGTHS))
+@modules
+def test_gradients_reach_every_parameter_of_a_decoder(kind, options):
+  variables = variables_of(decoder(kind, **OPTIONS[options]))
+  differentiate = differentiated(kind, options, deterministic=options != "all")
+  (gradients, _), _ = differentiate(variables, encoded(), jnp.asarray(LENGTHS))
   for path, gradient in jax.tree.leaves_with_path(gradients):
     assert np.all(np.isfinite(gradient)), path
     if [key.key for key in path[-2:]] != ["key", "bias"]:
       assert np.max(np.abs(gradient)) > 1e-4, path
 
 
-def dropped(variables, rate, deterministic=True, **options):
-  """Returns logits under dropout."""
-  apply = compiled(decoder("additive", dropout_rate=rate), decode, deterministic=deterministic)
-  return apply(variables, encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS), **options)[0]
+def test_tied_embeddings_get_both_gradients():
+  tied = attention.Decoder(DIMS.V, DIMS.H, DIMS.H, tied_embeddings=True)
+  untied = tied.clone(tied_embeddings=False)
+  arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
+  parameters = random_parameters(tied, *arguments, method=decode)["params"]
+  both = dict(parameters)
+  both["logits"] = {"kernel": both["embedding"]["embedding"].T, "bias": both.pop("logits_bias")}
+
+  def differentiate(module, parameters):
+    def loss(parameters):
+      return jnp.sum(module.apply({"params": parameters}, *arguments, method=decode)[0] ** 2)
+
+    return jax.jit(jax.value_and_grad(loss))(parameters)
+
+  value, gradients = differentiate(tied, parameters)
+  other_value, others = differentiate(untied, both)
+  assert_close(value, other_value, MODEL)
+  desired = others["embedding"]["embedding"], others["logits"]["kernel"].T
+  assert all(np.max(np.abs(gradient)) > 1 for gradient in desired)
+  assert_close(gradients["embedding"]["embedding"], sum(desired), 10 * MODEL)
+  assert_close(gradients["logits_bias"], others["logits"]["bias"], 10 * MODEL)
 
 
-def test_a_decoder_drops_units_only_when_not_deterministic():
-  variables = variables_of(decoder("additive"))
-  logits = [
-    dropped(variables, 0.5, deterministic=False, rngs={"dropout": jax.random.key(seed)}) for seed in (0, 0, 1)
-  ]
-  np.testing.assert_array_equal(dropped(variables, 0.5), dropped(variables, 0.0))
+def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
+  arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
+  module = decoder("additive", num_layers=2, residual=True)
+  parameters = variables_of(module)["params"]
+  zeros = {name: jax.tree.map(jnp.zeros_like, parameters[name]) for name in ("initial_1", "cell_1")}
+  below = {name: layer for name, layer in parameters.items() if name not in zeros}
+  actual, _ = compiled(module, decode)({"params": {**below, **zeros}}, *arguments)
+  desired, _ = compiled(decoder("additive"), decode)({"params": below}, *arguments)
+  np.testing.assert_array_equal(actual, desired)
+
+
+def dropped(variables, deterministic=True, seed=0, targets=TARGETS, **options):
+  """Returns logits and weights under dropout."""
+  apply = compiled(decoder("additive", **options), decode, deterministic=deterministic)
+  arguments = encoded(), jnp.asarray(targets), jnp.asarray(LENGTHS)
+  rngs = None if deterministic else {"dropout": jax.random.key(seed)}
+  return apply(variables, *arguments, rngs=rngs)
+
+
+RATES = ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate")
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_decoder_drops_only_when_not_deterministic(name):
+  variables, rate = variables_of(decoder("additive")), {name: 0.5}
+  logits = [dropped(variables, deterministic=False, seed=seed, **rate)[0] for seed in (0, 0, 1)]
+  np.testing.assert_array_equal(dropped(variables, **rate)[0], dropped(variables)[0])
   np.testing.assert_array_equal(logits[0], logits[1])
   assert np.max(np.abs(logits[0] - logits[2])) > 0.1
 
 
-def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out():
-  # The hidden layer of the read-out sees the embedding only, unit by unit, and the logits are that layer.
-  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive")))
+@pytest.mark.parametrize("name", RATES)
+def test_the_first_state_asks_the_same_whatever_is_dropped(name):
+  variables = variables_of(decoder("additive"))
+  _, weights = dropped(variables, deterministic=False, **{name: 0.5})
+  desired = dropped(variables)[1]
+  np.testing.assert_array_equal(weights[:, 0], desired[:, 0])
+  assert np.max(np.abs(weights - desired)) > 0.01
+
+
+def reading_embeddings(**options):
+  """Returns variables whose logits are tanh of the embedding, unit by unit, and the embedding."""
+  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive", **options)))
   parameters = variables["params"]
   table = 0.3 + np.random.default_rng(2).random((DIMS.V, DIMS.E)).astype(np.float32)
   parameters["embedding"]["embedding"] = jnp.asarray(table)
   before = DIMS.H + DIMS.D
   parameters["readout"]["kernel"] = jnp.eye(before + DIMS.E, DIMS.H, -before)
   parameters["logits"]["kernel"] = jnp.eye(DIMS.H, DIMS.V)
-  logits = dropped(variables, 0.25, deterministic=False, rngs={"dropout": jax.random.key(0)})
-  logits = np.asarray(logits)[:, :, : DIMS.E]
+  return variables, table
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out(variational):
+  variables, table = reading_embeddings()
+  options = {"dropout_rate": 0.25, "variational": variational}
+  logits = np.asarray(dropped(variables, deterministic=False, **options)[0])[:, :, : DIMS.E]
   twice = np.tanh(table[TARGETS] / 0.75) / 0.75
+  assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
+  kept, number = 0.75**2, logits.size / (DIMS.T if variational else 1)
+  assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / number)
+  assert np.all((logits == 0) == (logits[:, :1] == 0)) == variational
+  assert len(np.unique(logits[:, 0] == 0, axis=0)) > 1
+
+
+def test_a_decoder_drops_whole_words():
+  variables, table = reading_embeddings()
+  logits = np.asarray(dropped(variables, deterministic=False, word_dropout_rate=0.5)[0])[:, :, : DIMS.E]
+  is_dropped = np.all(logits == 0, axis=-1)
+  assert 0 < np.sum(is_dropped) < is_dropped.size
+  assert_close(logits, np.where(is_dropped[..., None], 0, np.tanh(table[TARGETS] / 0.5)), FLOAT32)
+
+
+def reading_states(num_layers, bias):
+  """Returns variables whose logits are tanh of the top layer's first V units.
+
+  That layer's state is tanh of the bias [H] and half the state before; nothing else is read.
+  """
+  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive", num_layers=num_layers)))
+  parameters, H = variables["params"], DIMS.H
+  cell = parameters["cell" if num_layers == 1 else f"cell_{num_layers - 1}"]
+  cell["recurrent"] = 0.5 * jnp.eye(H, 3 * H, 2 * H)
+  cell["bias"] = jnp.concatenate([jnp.full(H, 100.0), jnp.full(H, -100.0), jnp.asarray(bias)])
+  parameters["readout"]["kernel"] = jnp.eye(H + DIMS.D + DIMS.E, H)
+  parameters["logits"]["kernel"] = jnp.eye(H, DIMS.V)
+  return variables
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps(num_layers):
+  bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
+  options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers}
+  logits, _ = dropped(reading_states(num_layers, bias), deterministic=False, **options)
+  dropped_states, kept = np.tanh(np.tile(bias, (DIMS.T, 1))), [np.tanh(bias)]
+  for _ in range(1, DIMS.T):
+    kept.append(np.tanh(bias + kept[-1]))  # a state twice as large, halved by its weight
+  is_dropped = np.asarray(logits[:, 1] == logits[:, 0])
+  desired = np.tanh(np.where(is_dropped[:, None], dropped_states[:, : DIMS.V], np.stack(kept)[:, : DIMS.V]))
+  assert_close(logits, desired, FLOAT32)
+  assert 0.1 < np.mean(is_dropped) < 0.9 and len(np.unique(is_dropped, axis=0)) > 1
+
+
+def test_a_decoder_drops_units_between_its_layers():
+  bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
+  variables, H = reading_states(2, np.zeros(DIMS.H, np.float32)), DIMS.H
+  lower, upper = variables["params"]["cell"], variables["params"]["cell_1"]
+  lower["bias"] = upper["bias"] + jnp.pad(bias, (2 * H, 0))
+  upper["recurrent"], upper["input"] = 0 * upper["recurrent"], jnp.eye(H, 3 * H, 2 * H)
+  logits = np.asarray(dropped(variables, deterministic=False, num_layers=2, dropout_rate=0.25)[0])
+  twice = np.tanh(np.tanh(np.tanh(bias[: DIMS.V]) / 0.75)) / 0.75  # dropped there, and from the read-out
   assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
   kept = 0.75**2
   assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / logits.size)
@@ -231,6 +385,9 @@ def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out():
 @pytest.mark.parametrize(
   ("module", "message"),
   [
+    (decoder("additive", num_layers=0), "num_layers must be at least 1, got 0"),
+    (decoder("additive", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
+    (decoder("additive", recurrent_dropout_rate=-1.0), "recurrent_dropout_rate must be .*, got -1.0"),
     (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
     (attention.Decoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
     *(

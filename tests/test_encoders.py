@@ -30,10 +30,15 @@ def transformer(**options):
   return attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, **fields)
 
 
+# Nothing of it is seen where an encoder is deterministic.
+DROPOUT = {"dropout_rate": 0.3, "variational": True, "word_dropout_rate": 0.3}
 ENCODERS = {
   "recurrent": recurrent(num_layers=2),
+  "recurrent_deep": recurrent(
+    num_layers=3, residual=True, use_norm=True, recurrent_dropout_rate=0.3, **DROPOUT
+  ),
   "transformer_pre": transformer(),
-  "transformer_post": transformer(norm="post"),
+  "transformer_post": transformer(norm="post", **DROPOUT),
 }
 encoders = pytest.mark.parametrize("name", ENCODERS)
 
@@ -73,7 +78,7 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
   parameters = float64(variables["params"])
   for b, length in enumerate(LENGTHS):
     if name.startswith("recurrent"):
-      desired = models.recurrent_encoder(parameters, TOKENS[b, :length])
+      desired = models.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[name].residual)
     else:
       desired = models.transformer_encoder(parameters, TOKENS[b, :length], name[12:])
     assert_close(memory[b, :length], desired[0], TOLERANCE)
@@ -81,13 +86,36 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
 
 
 @encoders
-def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name):
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name, deterministic):
   variables = variables_of(ENCODERS[name])
   others = np.where(is_real(), TOKENS, DIMS.V + 99)  # not even a token
-  memory, summary = encode(ENCODERS[name], variables)
-  other_memory, other_summary = encode(ENCODERS[name], variables, others)
+  options = {"deterministic": deterministic, "rngs": {"dropout": jax.random.key(0)}}
+  memory, summary = encode(ENCODERS[name], variables, **options)
+  other_memory, other_summary = encode(ENCODERS[name], variables, others, **options)
   np.testing.assert_array_equal(other_memory[is_real()], memory[is_real()])
   np.testing.assert_array_equal(other_summary, summary)
+  assert np.all(np.isfinite(memory[is_real()]))
+
+
+def test_padding_changes_no_gradient_of_an_encoder_under_dropout():
+  encoder = ENCODERS["recurrent_deep"]
+  random = np.random.default_rng(2).normal(size=(*DIMS["BS"], 2 * DIMS.H))
+  random = jnp.asarray(np.where(is_real()[..., None], random, 0), jnp.float32)
+
+  @jax.jit
+  def differentiate(variables, tokens):
+    def loss(variables):
+      rngs = {"dropout": jax.random.key(0)}
+      memory, summary = encoder.apply(variables, tokens, LENGTHS, deterministic=False, rngs=rngs)
+      return jnp.sum(random * memory) + jnp.sum(summary)
+
+    return jax.grad(loss)(variables)
+
+  desired = differentiate(variables_of(encoder), jnp.asarray(TOKENS))
+  others = jnp.asarray(np.where(is_real(), TOKENS, DIMS.V + 99))
+  chex.assert_tree_all_finite(desired)
+  chex.assert_trees_all_equal(differentiate(variables_of(encoder), others), desired)
 
 
 @encoders
@@ -180,6 +208,127 @@ def test_a_recurrent_encoder_drops_units_between_its_layers():
   assert np.max(np.abs(memories[0] - memories[1])) > 0.1
 
 
+def transparent(num_layers, factor=0.0):
+  """Returns variables with which layers of states [H] hand on tanh of the first H units of what they read.
+
+  The words' vectors are random. Layers see `factor` times the state before besides.
+  """
+  encoder, H = recurrent(num_layers=num_layers), DIMS.H
+  variables = jax.tree.map(jnp.zeros_like, variables_of(encoder))
+  table = 0.3 + np.random.default_rng(2).random((DIMS.V, DIMS.E)).astype(np.float32)
+  variables["params"]["embedding"]["embedding"] = jnp.asarray(table)
+  for name, layer in variables["params"].items():
+    if name != "embedding":
+      layer["input"] = jnp.eye(*layer["input"].shape, 2 * H)
+      layer["recurrent"] = factor * jnp.eye(H, 3 * H, 2 * H)
+      layer["bias"] = jnp.concatenate([jnp.full(H, 100.0), jnp.full(H, -100.0), jnp.zeros(H)])
+  return variables, table
+
+
+def read_with_dropout(encoder, variables, tokens=TOKENS):
+  """Returns the memory [B S 2 H] under dropout, and its halves, [B S H] each."""
+  whole, rngs = np.full(DIMS.B, DIMS.S), {"dropout": jax.random.key(1)}
+  memory = np.asarray(encode(encoder, variables, tokens, whole, rngs, deterministic=False).memory)
+  return memory, memory[..., : DIMS.H], memory[..., DIMS.H :]
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_an_encoder_drops_units_at_all_positions_of_a_sentence_if_it_is_variational(variational):
+  encoder = recurrent(num_layers=2, dropout_rate=0.25, variational=variational)
+  variables, table = transparent(2)
+  _, ahead, behind = read_with_dropout(encoder, variables)
+  # Both layers drop; the two directions of a layer read the same.
+  np.testing.assert_array_equal(ahead, behind)
+  desired = np.tanh(np.tanh(table[TOKENS][..., : DIMS.H] / 0.75) / 0.75)
+  assert_close(ahead, np.where(ahead == 0, 0, desired), FLOAT32)
+  kept, number = 0.75**2, ahead.size / (DIMS.S if variational else 1)
+  assert abs(np.mean(ahead != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / number)
+  assert np.all((ahead == 0) == (ahead[:, :1] == 0)) == variational
+  assert len(np.unique(ahead[:, 0] == 0, axis=0)) > 1
+
+
+def test_an_encoder_drops_whole_words():
+  variables, table = transparent(1)
+  memory, ahead, _ = read_with_dropout(recurrent(word_dropout_rate=0.5), variables)
+  is_dropped = np.all(memory == 0, axis=-1)
+  assert 0 < np.sum(is_dropped) < is_dropped.size
+  desired = np.tanh(table[TOKENS][..., : DIMS.H] / 0.5)
+  assert_close(ahead, np.where(is_dropped[..., None], 0, desired), FLOAT32)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_an_encoder_drops_units_of_the_recurrent_products_at_all_steps(num_layers):
+  encoder = recurrent(num_layers=num_layers, recurrent_dropout_rate=0.5)
+  variables, table = transparent(num_layers, factor=0.5)
+  word = np.full(DIMS["BS"], 3)
+  if num_layers == 2:  # what the layer below drops is not seen
+    for name in ("forward_1", "backward_1"):
+      layer = variables["params"][name]
+      layer["input"] *= 0
+      layer["bias"] = layer["bias"].at[2 * DIMS.H :].set(table[3, : DIMS.H])
+  _, ahead, behind = read_with_dropout(encoder, variables, word)
+  dropped = np.tanh(np.tile(table[3, : DIMS.H], (DIMS.S, 1)))
+  kept = [dropped[0]]  # a state twice as large, halved by its weight
+  for _ in range(1, DIMS.S):
+    kept.append(np.tanh(table[3, : DIMS.H] + kept[-1]))
+  masks = []
+  for states in (ahead, behind[:, ::-1]):
+    is_dropped = states[:, 1] == states[:, 0]
+    masks.append(is_dropped)
+    assert_close(states, np.where(is_dropped[:, None], dropped, np.stack(kept)), FLOAT32)
+  assert 0.1 < np.mean(masks) < 0.9
+  assert np.any(masks[0] != masks[1]) and len(np.unique(masks[0], axis=0)) > 1
+
+
+def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
+  encoder = recurrent(num_layers=2, residual=True)
+  variables = variables_of(encoder)["params"]
+  zeroed = {name: jax.tree.map(jnp.zeros_like, variables[name]) for name in ("forward_1", "backward_1")}
+  below = {name: layer for name, layer in variables.items() if name not in zeroed}
+  actual = encode(encoder, {"params": {**below, **zeroed}}).memory
+  np.testing.assert_array_equal(actual, encode(recurrent(), {"params": below}).memory)
+
+
+def test_what_a_layer_adds_is_its_input_before_dropout():
+  encoder = recurrent(num_layers=2, residual=True, dropout_rate=0.25)
+  variables, _ = transparent(2)
+  for name in ("forward_1", "backward_1"):
+    variables["params"][name] = jax.tree.map(jnp.zeros_like, variables["params"][name])
+  actual, *_ = read_with_dropout(encoder, variables)
+  variables["params"].pop("forward_1"), variables["params"].pop("backward_1")
+  desired, *_ = read_with_dropout(recurrent(dropout_rate=0.25), variables)
+  np.testing.assert_array_equal(actual, desired)
+
+
+def test_a_normalised_memory_has_the_mean_and_variance_of_its_norm():
+  encoder = recurrent(num_layers=2, use_norm=True)
+  variables = variables_of(encoder)
+  norm = {"scale": jnp.full(2 * DIMS.H, 3.0), "bias": jnp.full(2 * DIMS.H, 2.0)}
+  memory = encode(encoder, {"params": {**variables["params"], "norm_1": norm}}).memory
+  assert_close(np.mean(memory, axis=-1), np.full(DIMS["BS"], 2.0), 10 * FLOAT32)
+  assert_close(np.std(memory, axis=-1), np.full(DIMS["BS"], 3.0), 1e-3)  # but for the norm's epsilon
+
+
+def test_a_transformer_encoder_drops_units_of_its_embedding_at_all_positions_if_it_is_variational():
+  encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25, variational=True)
+  memory = encode(encoder, variables_of(encoder), deterministic=False, rngs={"dropout": jax.random.key(0)})
+  is_dropped = np.asarray(memory.memory == 0)
+  np.testing.assert_array_equal(is_dropped, np.broadcast_to(is_dropped[:, :1], is_dropped.shape))
+  assert np.any(is_dropped) and len(np.unique(is_dropped[:, 0], axis=0)) > 1
+
+
+def test_a_transformer_encoder_drops_whole_words_and_leaves_where_they_stood():
+  encoder = transformer(num_layers=0, norm="post", word_dropout_rate=0.5)
+  variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
+  rngs = {"dropout": jax.random.key(0)}
+  memory = encode(encoder, variables, lengths=lengths, rngs=rngs, deterministic=False).memory
+  where = models.sinusoidal(DIMS.S, 2 * DIMS.E)
+  word = np.asarray(variables["params"]["embedding"]["embedding"])[TOKENS] * np.sqrt(2 * DIMS.E) / 0.5
+  is_dropped = np.max(np.abs(np.asarray(memory) - where), axis=-1) < 1e-6
+  assert 0 < np.sum(is_dropped) < is_dropped.size
+  assert_close(memory, where + np.where(is_dropped[..., None], 0, word), FLOAT32)
+
+
 def test_a_transformer_encoder_drops_units_of_embedding_plus_position():
   encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25)
   variables = variables_of(encoder)
@@ -206,6 +355,9 @@ def test_embeddings_of_a_transformer_begin_with_unit_variance_beside_the_positio
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
     (transformer(norm="none"), "norm must be pre or post, got 'none'"),
     (transformer(num_heads=3), "width=22, num_heads=3"),
+    (recurrent(word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
+    (recurrent(recurrent_dropout_rate=1.5), r"recurrent_dropout_rate must be a number in .*, got 1.5"),
+    (transformer(word_dropout_rate=-0.5), r"word_dropout_rate must be a number in \[0, 1\), got -0.5"),
     (transformer(implementation="fast"), "implementation must be one of .*, got 'fast'"),
   ],
 )

@@ -30,7 +30,7 @@ PURE = (
   "recurrent",
   "search",
 )
-FLAX = ("layers", "encoders", "decoders", "seq2seq")
+FLAX = ("parameters", "layers", "noise", "encoders", "decoders", "seq2seq")
 ORDER = (*PURE, *FLAX, "__init__")
 LIBRARIES = {"jax", "flax", "chex", "numpy"}
 # What each part of the house may import of the others.

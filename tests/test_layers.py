@@ -14,7 +14,7 @@ from models import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks
-from attention.layers import GRUParameters
+from attention.parameters import GRUParameters, LayerNorm
 
 # C, E: widths of queries and sources; the layers' width is N H. F: of the feed-forward network. A: alignment.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=3, H=11, C=13, E=17, F=19, A=23)
@@ -402,3 +402,16 @@ def test_gru_begins_with_orthogonal_gates():
 def test_impossible_fields_are_errors_that_say_what_is_allowed(layer, message):
   with pytest.raises(ValueError, match=message):
     layer.init(jax.random.key(0), queries)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_norm_is_that_of_flax_and_returns_what_it_is_given(dtype):
+  rng = np.random.default_rng(0)
+  inputs = jnp.asarray(rng.normal(3, 2, size=DIMS["BTC"]), dtype)
+  params = {name: jnp.asarray(rng.normal(size=DIMS.C), dtype) for name in ("scale", "bias")}
+  actual = LayerNorm().apply({"params": params}, inputs)
+  desired = flax.linen.LayerNorm().apply(
+    {"params": {name: leaf.astype(jnp.float32) for name, leaf in params.items()}}, inputs.astype(jnp.float32)
+  )
+  assert actual.dtype == dtype
+  np.testing.assert_array_equal(actual, desired.astype(dtype))

@@ -63,6 +63,32 @@ def test_one_step_is_the_value_worked_out_by_hand():
   assert_close(attention.gru_step(weights, jnp.asarray([2.0]), projected), [7 / 8], FLOAT32)
 
 
+def test_a_recurrent_mask_reaches_the_product_with_the_state_and_nothing_else():
+  # The products are those of the state 4 with half the weights above; the update keeps a quarter of the 2.
+  half = np.log(3) / 2
+  weights = attention.GRUWeights(
+    input=jnp.zeros((1, 3)),
+    recurrent=jnp.asarray([[half / 2, -half / 2, 0.5]], jnp.float32),
+    bias=jnp.asarray([0.0, 0.0, half - 3], jnp.float32),
+    recurrent_bias=jnp.asarray([2.0]),
+  )
+  state, inputs, mask = jnp.asarray([[2.0]]), jnp.zeros((1, 1, 1)), jnp.asarray([[2.0]])
+  final, _ = attention.gru(weights, state, inputs, recurrent_mask=mask)
+  assert_close(final, [[7 / 8]], FLOAT32)
+
+
+@directions
+def test_a_recurrent_mask_of_ones_is_none_and_one_of_zeros_ends_the_recurrence(reverse):
+  weights, state, inputs = draw()
+  options = {"lengths": jnp.asarray(LENGTHS), "reverse": reverse}
+  without = dataclasses.replace(weights, recurrent=jnp.zeros_like(weights.recurrent))
+  for factor, other in ((1, weights), (0, without)):
+    mask = jnp.full(DIMS["BH"], factor, bool)
+    actual = attention.gru(weights, state, inputs, recurrent_mask=mask, **options)
+    desired = attention.gru(other, state, inputs, **options)
+    jax.tree.map(lambda one, two: assert_close(one, two, FLOAT32), actual, desired)
+
+
 def test_a_step_is_that_of_flax_with_the_same_weights():
   weights, state, inputs = draw()
   gates = {}
@@ -176,33 +202,63 @@ def test_shapes_that_do_not_fit_are_an_error_that_names_them(what, shape):
     attention.gru(weights, **arguments)
 
 
-def by_steps(weights, state, inputs, lengths, reverse):
-  """Returns the states [B T H] of one `gru_step` after the other, which JAX differentiates by itself."""
+@jax.vmap
+def masked_step(mask, weights, state, projected):
+  """Does what `gru_step` does, the rows of the recurrent weights times the factors of a mask [B H]."""
+  return attention.gru_step(
+    dataclasses.replace(weights, recurrent=mask[:, None] * weights.recurrent), state, projected
+  )
+
+
+def step_with(mask, weights, state, projected):
+  """Returns the next state under a mask [B H], None for none."""
+  if mask is None:
+    return attention.gru_step(weights, state, projected)
+  repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (DIMS.B, *leaf.shape)), weights)
+  return masked_step(mask, repeated, state, projected)
+
+
+def by_steps(weights, state, inputs, lengths, reverse, mask):
+  """Returns the states [B T H] of one step after the other, which JAX differentiates by itself."""
   states, order = [], range(inputs.shape[1])
   for t in reversed(order) if reverse else order:
-    after = attention.gru_step(weights, state, project_inputs(weights, inputs[:, t]))
+    after = step_with(mask, weights, state, project_inputs(weights, inputs[:, t]))
     state = jnp.where((t < lengths)[:, None], after, state)
     states.append(state)
   return jnp.stack(states[::-1] if reverse else states, axis=1)
 
 
+def masks(is_masked):
+  """Returns masks [B H] to derive by, and directions of theirs; None for none."""
+  rng = np.random.default_rng(3)
+  return [jnp.asarray(rng.normal(size=DIMS["BH"])) if is_masked else None for _ in range(2)]
+
+
+masked = pytest.mark.parametrize("is_masked", [False, True], ids=["whole", "masked"])
+
+
 @directions
+@masked
 @pytest.mark.parametrize("order", ["jvp", "gradient", "hessian"])
-def test_every_derivative_is_that_of_the_steps(order, reverse, float64):
-  arguments, others = draw(np.float64), draw(np.float64, seed=1)
+def test_every_derivative_is_that_of_the_steps(order, is_masked, reverse, float64):
+  mask, other_mask = masks(is_masked)
+  arguments, others = (*draw(np.float64), mask), (*draw(np.float64, seed=1), other_mask)
   lengths = jnp.asarray(LENGTHS)
 
-  def whole(weights, state, inputs):
-    return attention.gru(weights, state, inputs, lengths=lengths, reverse=reverse)[1]
+  def whole(weights, state, inputs, mask):
+    options = {"lengths": lengths, "reverse": reverse, "recurrent_mask": mask}
+    return attention.gru(weights, state, inputs, **options)[1]
 
-  def steps(weights, state, inputs):
-    return by_steps(weights, state, inputs, lengths, reverse)
+  def steps(weights, state, inputs, mask):
+    return by_steps(weights, state, inputs, lengths, reverse, mask)
 
+  assert_close(whole(*arguments), steps(*arguments), FLOAT64)
   assert_derivatives_agree(order, whole, steps, arguments, others)
 
 
+@masked
 @pytest.mark.parametrize("order", ["jvp", "gradient", "hessian"])
-def test_reading_with_a_memory_is_reading_and_looking_up_in_turn(order, float64):
+def test_reading_with_a_memory_is_reading_and_looking_up_in_turn(order, is_masked, float64):
   weights, state, inputs = draw(np.float64)
   B, T, H = DIMS["BTH"]
   S, D, A = 13, 17, 19
@@ -221,19 +277,20 @@ def test_reading_with_a_memory_is_reading_and_looking_up_in_turn(order, float64)
       queries @ kernel, keys, values, score_vector=score_vector, mask=attention.masks.lengths(source=lengths)
     )
 
-  def whole(weights, state, projected, floats):
-    return attention.attentive_gru(weights, state, projected, look_up, (*floats, memory[-1]))
+  def whole(weights, state, projected, floats, mask):
+    seen = (*floats, memory[-1])
+    return attention.attentive_gru(weights, state, projected, look_up, seen, recurrent_mask=mask)
 
-  def steps(weights, state, projected, floats):
+  def steps(weights, state, projected, floats, mask):
     states, contexts = [], []
     for t in range(T):
       contexts.append(look_up((*floats, memory[-1]), state[:, None])[:, 0])
-      state = attention.gru_step(weights, state, projected[:, t] + contexts[-1] @ weights.input)
+      state = step_with(mask, weights, state, projected[:, t] + contexts[-1] @ weights.input)
       states.append(state)
     return jnp.stack(states, axis=1), jnp.stack(contexts, axis=1)
 
   weights = dataclasses.replace(weights, input=context_weights)
-  arguments = (weights, state, projected, memory[:-1])
+  arguments = (weights, state, projected, memory[:-1], masks(is_masked)[0])
   others = jax.tree.map(lambda leaf: array(*leaf.shape), arguments)
   jax.tree.map(lambda one, other: assert_close(one, other, FLOAT64), whole(*arguments), steps(*arguments))
   assert_derivatives_agree(order, whole, steps, arguments, others)
@@ -267,6 +324,17 @@ def test_projected_inputs_that_do_not_fit_are_an_error_that_names_them(shapes):
   message = rf"width 11 .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
   with pytest.raises(ValueError, match=message):
     attention.attentive_gru(draw()[0], state, projected)
+
+
+@pytest.mark.parametrize("shape", [(DIMS.H,), (DIMS.B, DIMS.H + 1), (1, DIMS.H)], ids=str)
+def test_a_recurrent_mask_that_does_not_fit_is_an_error_that_names_it(shape):
+  weights, state, inputs = draw()
+  message = f"recurrent_mask must have .* got recurrent_mask {shape}, state {state.shape}"
+  message = message.replace("(", r"\(").replace(")", r"\)")
+  with pytest.raises(ValueError, match=message):
+    attention.gru(weights, state, inputs, recurrent_mask=jnp.ones(shape))
+  with pytest.raises(ValueError, match=message):
+    attention.attentive_gru(weights, state, project_inputs(weights, inputs), recurrent_mask=jnp.ones(shape))
 
 
 def test_no_loop_carries_the_gradient_of_a_weight():

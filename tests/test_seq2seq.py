@@ -1,6 +1,7 @@
 """Encoder and decoder together."""
 
 import functools
+import itertools
 
 import chex
 import jax
@@ -11,6 +12,7 @@ from contract import assert_close
 from models import MODEL, compiled, random_parameters
 
 import attention
+from attention.decoders import ATTENTIONS
 
 # H: width of the decoder's state; the transformer's width is 2 E.
 DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)
@@ -25,16 +27,24 @@ ENCODERS = {
     DIMS.V, 2 * DIMS.E, num_heads=2, feed_forward_width=17, dropout_rate=0.5
   ),
 }
+DROPOUT = {"variational": True, "word_dropout_rate": 0.3}
+RECURRENT = {"num_layers": 2, "residual": True, "use_norm": True, "recurrent_dropout_rate": 0.3, **DROPOUT}
+# With these the decoder has every option too.
+ENCODERS["deep"] = ENCODERS["recurrent"].clone(**RECURRENT)
+ENCODERS["variational"] = ENCODERS["transformer"].clone(**DROPOUT)
 PAIRS = [
   ("recurrent", "additive"),
   ("transformer", "multi_head"),
   ("recurrent", "none"),
+  ("deep", "additive"),
+  ("variational", "multi_head"),
 ]
 pairs = pytest.mark.parametrize(("encoder", "kind"), PAIRS)
 
 
 def model(encoder, kind):
-  decoder = attention.Decoder(DIMS.V, DIMS.E, DIMS.H, attention=kind, num_heads=2, dropout_rate=0.5)
+  options = {"tied_embeddings": True, **RECURRENT} if encoder in ("deep", "variational") else {}
+  decoder = attention.Decoder(DIMS.V, DIMS.E, DIMS.H, kind, num_heads=2, dropout_rate=0.5, **options)
   return attention.Seq2Seq(ENCODERS[encoder], decoder)
 
 
@@ -102,3 +112,61 @@ def test_both_parts_drop_units_when_not_deterministic(part):
     for seed in (0, 1)
   ]
   assert np.max(np.abs(logits[0] - logits[1])) > 0.1
+
+
+@pairs
+def test_features_and_output_weights_make_the_logits(encoder, kind):
+  module = model(encoder, kind)
+  variables = variables_of(module)
+  features = compiled(module, "features")(variables, *arguments())
+  logits, weights = compiled(module)(variables, *arguments())
+  vectors, kernel, bias = map(np.float64, features[:3])
+  assert_close(vectors @ kernel + bias, logits, 10 * MODEL)
+  jax.tree.map(functools.partial(assert_close, tolerance=MODEL), features.weights, weights)
+
+
+def rounded(variables, dtype):
+  """Returns variables of a dtype that bfloat16 can express."""
+  return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(dtype), variables)
+
+
+def dtypes(tree):
+  return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+
+@functools.cache
+def initial(module):
+  """Returns parameters as training begins with them: random ones amplify the rounding of bfloat16."""
+  return jax.jit(module.init)(jax.random.key(0), *arguments())
+
+
+# Every option with every attention, and models without options.
+@pytest.mark.parametrize(
+  ("encoder", "kind"), [*PAIRS[:3], *itertools.product(("deep", "variational"), ATTENTIONS)]
+)
+def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
+  module = model(encoder, kind)
+  params, exact = (rounded(initial(module), dtype) for dtype in (jnp.bfloat16, jnp.float32))
+  actual, desired = (compiled(module)(params, *arguments()) for params in (params, exact))
+  assert dtypes(actual) == {jnp.dtype(jnp.bfloat16)}
+  for one, two in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+    assert_close(one.astype(jnp.float32), two, 0.03 * np.max(np.abs(two)))
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("encoder", ["deep", "variational"])
+def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
+  module = model(encoder, kind)
+  variables = rounded(initial(module), jnp.bfloat16)
+
+  def loss(variables):
+    rngs = {"dropout": jax.random.key(0)}
+    results = module.apply(variables, *arguments(), deterministic=False, rngs=rngs, method="features")
+    return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(results)), results
+
+  gradients, results = jax.jit(jax.grad(loss, has_aux=True))(variables)
+  encoded = compiled(module, "encode")(variables, *arguments()[:2])
+  step = compiled(module, "step")(variables, encoded[0], arguments()[2][:, 0], encoded[1])
+  for tree in (gradients, results, encoded, step):
+    assert dtypes(tree) == {jnp.dtype(jnp.bfloat16)}
+    chex.assert_tree_all_finite(tree)

@@ -1,0 +1,105 @@
+"""Flax: what holds the parameters of one part of a layer, or of a model."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.multi_head import merge_heads, project_heads
+from attention.recurrent import GRUWeights
+from attention.shapes import compute_dtype, project
+
+kernel_init = nn.initializers.lecun_normal()
+
+
+class Projection(nn.Module):
+  """Holds the kernel [D X] of a projection of vectors [... T D] to [... T X], in the vectors' dtype."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
+    return project(lambda x: jnp.einsum("...D,DX->...X", x, kernel.astype(x.dtype)), inputs)
+
+
+class HeadProjection(nn.Module):
+  """Holds the kernel [D N H] and bias [N H] of `project_heads`."""
+
+  num_heads: int
+  head_width: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    heads = (self.num_heads, self.head_width)
+    init = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
+    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, heads, jnp.float32) if self.use_bias else None
+    return project_heads(inputs, kernel, bias, name=self.name or "head")
+
+
+class HeadMerge(nn.Module):
+  """Holds the kernel [N H D] and bias [D] of `merge_heads`."""
+
+  width: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, contexts: jax.Array) -> jax.Array:
+    init = nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2)
+    shape = contexts.shape[-3], contexts.shape[-1], self.width
+    kernel = self.param("kernel", init, shape, jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32) if self.use_bias else None
+    return merge_heads(contexts, kernel, bias)
+
+
+class LayerNorm(nn.Module):
+  """Does what `flax.linen.LayerNorm` does, of vectors [... D], in float32 where they are of fewer bits.
+
+  Flax's own mixes the dtypes of vectors and parameters, which JAX's strict dtype promotion forbids.
+  """
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    dtype, shape = compute_dtype(inputs.dtype), inputs.shape[-1:]
+    params = {
+      "scale": self.param("scale", nn.initializers.ones, shape, jnp.float32).astype(dtype),
+      "bias": self.param("bias", nn.initializers.zeros, shape, jnp.float32).astype(dtype),
+    }
+    norm: Any = nn.LayerNorm(parent=None)
+    return norm.apply({"params": params}, inputs.astype(dtype)).astype(inputs.dtype)
+
+
+class LinearParameters(nn.Module):
+  """Holds the kernel [D X] and the bias [X] of a product with vectors of any width D."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> tuple[jax.Array, jax.Array]:
+    kernel = self.param("kernel", kernel_init, (input_width, self.width), jnp.float32)
+    return kernel, self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
+
+
+class GRUParameters(nn.Module):
+  """Holds the weights of a GRU with states of the given width."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> GRUWeights:
+    H = self.width
+    orthogonal = nn.initializers.orthogonal()
+
+    def recurrent_init(rng, shape, dtype):
+      blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
+      return jnp.concatenate(blocks, axis=1)
+
+    return GRUWeights(
+      input=self.param("input", kernel_init, (input_width, 3 * H), jnp.float32),
+      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H), jnp.float32),
+      bias=self.param("bias", nn.initializers.zeros, (3 * H,), jnp.float32),
+      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,), jnp.float32),
+    )
