@@ -12,22 +12,33 @@ class Data:
   """What is translated.
 
   Attributes:
-    task: "toy_translation" (English to Italian, generated) or "parallel_text" (your own files).
+    task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated) or
+      "parallel_text" (your own files).
+    split: scan: "simple", "length", "add_jump" or "add_turn_left".
     train: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
     validation: parallel_text: path of likewise text; scored while training.
     test: parallel_text: path of likewise text; scored at the end; empty for none.
     lowercase: parallel_text: whether text is lower-cased.
-    min_count: parallel_text: words rarer than this in the training text become unknown.
-    max_length: parallel_text: training pairs with a longer side, in words, are left out.
+    unit: parallel_text: what text is cut into, "word", "character" or "subword".
+    subwords: parallel_text: how subwords are learnt, "unigram" or "bpe".
+    vocabulary_size: parallel_text: number of subwords of each language.
+    min_count: parallel_text: words or characters rarer than this in the training text become unknown.
+    max_length: parallel_text: training pairs with a longer side, in units, are left out.
+    num_buckets: parallel_text, scan: to how many lengths training sentences are padded.
   """
 
   task: str = "toy_translation"
+  split: str = "simple"
   train: str = ""
   validation: str = ""
   test: str = ""
   lowercase: bool = True
+  unit: str = "word"
+  subwords: str = "unigram"
+  vocabulary_size: int = 8000
   min_count: int = 2
   max_length: int = 31
+  num_buckets: int = 4
 
 
 @dataclasses.dataclass
@@ -40,9 +51,17 @@ class Model:
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
     width: of the decoder's state, of each direction of the recurrent encoder, of the transformer encoder.
     num_layers: of the encoder.
+    num_decoder_layers: of the decoder.
+    residual: whether recurrent layers from the second on add their input to their output.
+    use_norm: whether the output of each recurrent layer is normalised.
     num_heads: of the transformer encoder, and of the decoder's multi_head attention.
     feed_forward_width: of the transformer encoder.
+    tied_embeddings: whether the decoder's logits are made with its embedding.
     dropout_rate: probability in [0, 1) that a unit is dropped in training.
+    variational: whether a unit is dropped at all positions of a sentence or at none.
+    recurrent_dropout_rate: probability that a unit of a state is dropped where it meets its next input.
+    word_dropout_rate: probability that a whole word is dropped.
+    dtype: "float32" or "bfloat16": what is computed in; parameters are float32.
   """
 
   encoder: str = "recurrent"
@@ -50,21 +69,37 @@ class Model:
   embedding_width: int = 64
   width: int = 128
   num_layers: int = 1
+  num_decoder_layers: int = 1
+  residual: bool = False
+  use_norm: bool = False
   num_heads: int = 4
   feed_forward_width: int = 256
+  tied_embeddings: bool = False
   dropout_rate: float = 0.0
+  variational: bool = False
+  recurrent_dropout_rate: float = 0.0
+  word_dropout_rate: float = 0.0
+  dtype: str = "float32"
 
 
 @dataclasses.dataclass
 class Train:
-  """How the model is trained: Adam, a linear warm-up, then a cosine down to 0.
+  """How the model is trained: Adam, a linear warm-up, then a falling learning rate.
 
   Attributes:
     steps: number of parameter updates.
-    batch_size: sentence pairs for each.
+    batch_size: sentence pairs for each. Where batches are of pairs alike in length (parallel_text, scan), it
+      is the average: those of short pairs have more, so that all have about as many tokens.
+    accumulation: in how many parts a batch is computed, one after the other: less memory, the same result.
     learning_rate: the highest.
+    schedule: "cosine" or "linear" down to 0 at the last step, "inverse_square_root", or "constant".
     warmup: share of the steps, in [0, 1), until the learning rate is at its highest.
     clip_norm: longest allowed norm of the gradient.
+    weight_decay: share of the parameters, times the learning rate, that each step takes off (AdamW).
+    label_smoothing: share of the loss's weight, in [0, 1), that is spread over all words.
+    averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
+    metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
+    patience: validations in a row without a better metric after which training stops; 0 to never stop early.
     steps_per_dispatch: updates that are compiled into one call.
     log_every: steps between two records of the training loss.
     validate_every: steps between two validations, each with a checkpoint.
@@ -72,9 +107,16 @@ class Train:
 
   steps: int = 900
   batch_size: int = 128
+  accumulation: int = 1
   learning_rate: float = 8e-3
+  schedule: str = "cosine"
   warmup: float = 0.1
   clip_norm: float = 1.0
+  weight_decay: float = 0.0
+  label_smoothing: float = 0.0
+  averaging: float = 0.0
+  metric: str = "loss"
+  patience: int = 0
   steps_per_dispatch: int = 10
   log_every: int = 50
   validate_every: int = 300
@@ -82,19 +124,26 @@ class Train:
 
 @dataclasses.dataclass
 class Evaluation:
-  """How the model is scored.
+  """How the model is scored, and how it translates unless a flag says otherwise.
 
   Attributes:
+    checkpoint: "best" (by `train.metric`) or "last".
     sentences: sentences of each split at the end, and in `experiments.evaluate`; 0 for all there are.
-    validation_sentences: sentences at each validation during training.
+    validation_sentences: sentences at each validation during training; 0 for all there are.
     batch_size: sentences decoded at once.
     max_target_length: tokens, the end of the sentence included, after which a translation is cut.
+    beam_size: of the beam search at the end of training and later; 1 for the greedy search, which is also
+      that of the validations during training.
+    length_penalty: exponent of the length by which a translation's log-probability is divided in beam search.
   """
 
+  checkpoint: str = "best"
   sentences: int = 1000
   validation_sentences: int = 200
   batch_size: int = 200
   max_target_length: int = 60
+  beam_size: int = 1
+  length_penalty: float = 1.0
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 """Scores a trained translator on every split of its task.
 
-python -m experiments.evaluate --workdir=runs/toy_translation
+python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
 """
 
 from absl import flags
@@ -9,21 +9,21 @@ from experiments.translation import commands, report
 from experiments.translation.loop import load
 
 _WORKDIR = commands.define_workdir(None)
+_CHECKPOINT = commands.define_checkpoint()
+_SEARCH = commands.define_search()
 _SENTENCES = flags.DEFINE_integer(
-  "sentences",
-  None,
-  "another number of sentences of each split than the config's, 0 for all; results.json stays as it is",
-  lower_bound=0,
+  "sentences", None, "number of sentences of each split, 0 for all (default: the config's)", lower_bound=0
 )
 
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  config, translator = load(folder)
+  search = commands.chosen_search(_SEARCH)
+  config, translator = load(folder, checkpoint=_CHECKPOINT.value, **search)
   count = _SENTENCES.value
   results = report.evaluate_splits(translator, config.evaluation.sentences if count is None else count)
-  if count is None:
-    report.write_results(folder, results)
+  if count is None and _CHECKPOINT.value is None and not search:
+    report.write_results(folder, results)  # those of the run: nothing is asked that its config does not say
   print(report.table(results))
 
 

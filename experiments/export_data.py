@@ -11,11 +11,11 @@ from absl import flags
 from experiments.translation import commands
 from experiments.translation.parallel_text import SentencePair, write_pairs
 from experiments.translation.settings import check_config
-from experiments.translation.tasks import SPLITS, make_task
+from experiments.translation.tasks import make_task
 
 _CONFIG = commands.define_config()
-_SPLIT = flags.DEFINE_enum("split", "train", SPLITS, "which sentences")
-_COUNT = flags.DEFINE_integer("count", 10_000, "how many", lower_bound=1)
+_SPLIT = flags.DEFINE_string("split", "train", "which sentences")
+_COUNT = flags.DEFINE_integer("count", 10_000, "how many, 0 for all there are", lower_bound=0)
 _OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")
 
 

@@ -1,62 +1,147 @@
-"""Translates with a trained translator: one text, or the lines of standard input.
+"""Translates with a trained translator: one text, the lines of a file, or the lines of standard input.
 
     python -m experiments.translate --workdir=runs/toy_translation \
         --text="the red cat does not see the apples" --figure=map.png
+    python -m experiments.translate --workdir=runs/multi30k --input=test.de --output=test.en --beam_size=5
+
+A file is translated in batches, line by line. With --num_best=N there are up to N lines for each line of the
+source, the best first: its number, from 1, TAB the score TAB the translation.
 """
 
+import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
 from experiments.translation import commands, figures, report
-from experiments.translation.evaluation import Translator
+from experiments.translation.evaluation import Translation, Translator
 from experiments.translation.loop import load
 
 _WORKDIR = commands.define_workdir(None)
-_TEXT = flags.DEFINE_string("text", None, "what to translate; without it, lines of standard input")
+_CHECKPOINT = commands.define_checkpoint()
+_TEXT = flags.DEFINE_string("text", None, "what to translate; without it and --input, standard input")
+_INPUT = flags.DEFINE_string("input", None, "file whose lines are translated")
+_OUTPUT = flags.DEFINE_string(
+  "output", None, "file for the translations of --input; without it they are printed"
+)
 _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
+_SEARCH = commands.define_search()
+_NUM_BEST = flags.DEFINE_integer(
+  "num_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
+)
 
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  if _FIGURE.value is not None and _TEXT.value is None:
+  search = commands.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
+  _check_flags(search)
+  lines = None if _INPUT.value is None else _read(pathlib.Path(_INPUT.value))
+  _, translator = load(
+    folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, **search
+  )
+  if _NUM_BEST.value > translator.search.beam_size:
+    beam_size = translator.search.beam_size
+    raise commands.UsageError(f"--num_best must be at most the beam size, {beam_size}, got {_NUM_BEST.value}")
+  if lines is not None:
+    _write(_translated(translator, lines))
+    return
+  for number, text in enumerate(_typed() if _TEXT.value is None else [_TEXT.value], start=1):
+    print(*_translated(translator, [text], number), sep="\n", flush=True)
+
+
+def _check_flags(search: Mapping[str, Any]) -> None:
+  """Raises UsageError for flags that do not go together."""
+  if _NUM_BEST.value > 1 and search.get("temperature"):
+    raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
+  if _TEXT.value is not None and _INPUT.value is not None:
+    raise commands.UsageError("--text and --input must not be given together")
+  if _OUTPUT.value is not None and _INPUT.value is None:
+    raise commands.UsageError("--output is for the translations of an --input, got no --input")
+  if _OUTPUT.value is not None and not pathlib.Path(_OUTPUT.value).absolute().parent.is_dir():
+    raise commands.UsageError(f"--output must be in a folder that is there, got {_OUTPUT.value!r}")
+  if _OUTPUT.value is not None and pathlib.Path(_OUTPUT.value).is_dir():
+    raise commands.UsageError(f"--output must be a file, got the folder {_OUTPUT.value!r}")
+  if _FIGURE.value is None:
+    return
+  if _TEXT.value is None:
     raise commands.UsageError("--figure draws the attention of one --text, got no --text")
-  if _FIGURE.value is not None and not _FIGURE.value.endswith(".png"):
+  if not _FIGURE.value.endswith(".png"):
     raise commands.UsageError(f"--figure must end in .png, got {_FIGURE.value!r}")
-  if _FIGURE.value is not None and pathlib.Path(_FIGURE.value).is_dir():
+  if pathlib.Path(_FIGURE.value).is_dir():
     raise commands.UsageError(f"--figure must be a file, got the folder {_FIGURE.value!r}")
-  _, translator = load(folder, batch_size=1)
-  for text in _lines() if _TEXT.value is None else [_TEXT.value]:
-    print(_translate(translator, text), flush=True)
 
 
-def _translate(translator: Translator, text: str) -> str:
-  """Returns the translation of a text; says which of its words the translator does not know."""
-  words = translator.task.tokenize(text)
-  if not words:
-    if _FIGURE.value is not None:
-      raise commands.UsageError(f"--text must have at least one word for --figure, got {text!r}")
-    return ""
-  unknown = translator.task.source_vocabulary.unknown(words)
-  if unknown:
-    print(f"unknown words: {' '.join(unknown)}", file=sys.stderr, flush=True)
-  (translation,) = translator.translate([words])
-  if translation.is_cut:
-    print("cut: longer than config.evaluation.max_target_length", file=sys.stderr, flush=True)
+def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
+  """Returns the lines to write for texts, of which the first has a number; says on stderr what they lack."""
+  source, target = translator.task.source, translator.task.target
+  sources = [source.tokenize(text) for text in texts]
+  if _FIGURE.value is not None and not sources[0]:
+    raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
+  _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
+  found = _found(translator, sources)
   if _FIGURE.value is not None:
-    figure = report.translation_map(words, translation)
-    if figure is None:
-      raise commands.UsageError("--figure needs a model with attention; this one has none")
-    figures.save(figure, pathlib.Path(_FIGURE.value))
-    print(f"wrote {_FIGURE.value}", file=sys.stderr, flush=True)
-  return translator.task.detokenize(translation.words)
+    _draw(sources[0], found[0][0], pathlib.Path(_FIGURE.value))
+  if num_cut := sum(translations[0].is_cut for translations in found):
+    longest = translator.search.max_length
+    _note(f"cut: {num_cut:,} longer than config.evaluation.max_target_length={longest} tokens")
+  if _NUM_BEST.value == 1:
+    return [target.detokenize(best.words) for (best,) in found]
+  return [
+    f"{number}\t{each.score:.4f}\t{target.detokenize(each.words)}"
+    for number, translations in enumerate(found, start=first)
+    for each in translations
+  ]
 
 
-def _lines() -> Iterator[str]:
+def _found(translator: Translator, sources: Sequence[Sequence[str]]) -> list[list[Translation]]:
+  """Returns the translations of each source; where there is nothing to translate, nothing."""
+  filled = [source for source in sources if source]
+  found = iter(translator.translate_n_best(filled, with_weights=_FIGURE.value is not None))
+  return [next(found) if source else [Translation((), 0.0, None)] for source in sources]
+
+
+def _note_unknown(words: Sequence[str]) -> None:
+  if words:
+    more = f" and {len(words) - 20:,} more" if len(words) > 20 else ""
+    _note(f"unknown words: {' '.join(words[:20])}{more}")
+
+
+def _draw(source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
+  figure = report.translation_map(source, translation)
+  if figure is None:
+    raise commands.UsageError("--figure needs a model with attention; this one has none")
+  figures.save(figure, path)
+  _note(f"wrote {path}")
+
+
+def _read(path: pathlib.Path) -> list[str]:
+  """Returns the lines of a file. They end at a newline alone, of which a carriage return may be a part."""
+  try:
+    text = path.read_bytes().decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise commands.UsageError(f"{path}: expected UTF-8, got {error}") from error
+  # Not splitlines, which also breaks lines at other characters than the newline.
+  return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _write(lines: Sequence[str]) -> None:
+  text = "".join(f"{line}\n" for line in lines)
+  if _OUTPUT.value is None:
+    print(text, end="")
+    return
+  path = pathlib.Path(_OUTPUT.value)
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  temporary.write_text(text, "utf-8")
+  os.replace(temporary, path)
+
+
+def _typed() -> Iterator[str]:
   """Yields the lines of standard input, each after a prompt if a person types them."""
-  sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+  # As a file is read: without a byte-order mark, and lines end at a newline alone.
+  sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="\n")  # type: ignore[union-attr]
   while True:
     if sys.stdin.isatty():
       print("> ", end="", file=sys.stderr, flush=True)
@@ -67,6 +152,10 @@ def _lines() -> Iterator[str]:
     if not line:
       return
     yield line.strip()
+
+
+def _note(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

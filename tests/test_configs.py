@@ -19,14 +19,21 @@ MEANING = {
   "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
   "toy_translation_fixed_context": {"model.attention": "none"},
   "parallel_text": {"data.task": "parallel_text"},
+  "scan": {"data.task": "scan"},
+  "multi30k": {"data.task": "parallel_text", "data.unit": "subword", "train.metric": "bleu"},
 }
-TRAIN = {f"train.{field.name}" for field in dataclasses.fields(base.Train)}
+DATA, MODEL, TRAIN, EVALUATION = (
+  {f"{kind.__name__.lower()}.{field.name}" for field in dataclasses.fields(kind)}
+  for kind in (base.Data, base.Model, base.Train, base.Evaluation)
+)
 SIZES = {"model.embedding_width", "model.width", "model.num_layers", "model.dropout_rate"}
 OTHERS = {
   "toy_translation": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
   "toy_translation_fixed_context": set(),
   "parallel_text": {*TRAIN, *SIZES, "evaluation.sentences"},
+  "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
+  "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train", "data.validation", "data.test"},
 }
 
 
@@ -49,7 +56,7 @@ def _with_paths(config):
   return config
 
 
-def test_the_four_configs_are_there():
+def test_all_configs_are_there():
   assert set(MEANING) <= set(NAMES)
 
 

@@ -114,3 +114,13 @@ def test_half_precision_is_summed_up_in_single_precision():
   assert_close(loss, expected(*[half.astype(jnp.float32) for half in halves], targets), 1e-4)
   gradients = jax.grad(linear_cross_entropy, (0, 1, 2))(*halves, targets)
   assert {gradient.dtype for gradient in gradients} == {jnp.dtype(jnp.bfloat16)}
+
+
+@parts
+def test_the_losses_of_single_targets_are_those_of_each_alone(at_once, rows):
+  at_once(rows)
+  hidden, kernel, bias, targets = draw()
+  single = losses.linear_losses(hidden, kernel, bias, targets)
+  alone = [expected(hidden[n : n + 1], kernel, bias, targets[n : n + 1]) for n in range(DIMS.N)]
+  assert_close(single, np.array(alone), FLOAT32)
+  assert single[2] == single[7] == single[10] == 0.0

@@ -58,10 +58,53 @@ def test_the_decoder_has_the_sizes_of_the_config():
   assert decoder["look_up"]["query"]["kernel"] == (12, 3, 4)
 
 
-def test_the_dropout_rate_reaches_encoder_and_decoder():
+def test_the_decoder_has_its_own_number_of_layers():
+  shapes = _shapes(_model(num_decoder_layers=3))
+  assert {name for name in shapes["decoder"] if name.startswith("cell")} == {"cell", "cell_1", "cell_2"}
+  assert {name for name in shapes["encoder"] if name.startswith("forward")} == {"forward_0", "forward_1"}
+  # The first layer reads the embedding and the context; the others the layer below.
+  assert shapes["decoder"]["cell"]["input"] == (5 + 2 * 12, 36)
+  assert shapes["decoder"]["cell_2"]["input"] == (12, 36)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_tied_embeddings_make_the_logits(encoder):
+  decoder = _shapes(_model(encoder=encoder, tied_embeddings=True))["decoder"]
+  assert "logits" not in decoder
+  assert decoder["logits_bias"] == (TARGET_WORDS,)
+  assert decoder["readout"]["kernel"][-1] == 5
+
+
+def test_norms_are_an_option_of_recurrent_layers():
+  shapes = _shapes(_model(use_norm=True, num_decoder_layers=2))
+  for part in ("encoder", "decoder"):
+    assert {name for name in shapes[part] if name.startswith("norm_")} == {"norm_0", "norm_1"}
+  assert not any(name.startswith("norm_") for name in _shapes(_model())["encoder"])
+
+
+# field, a value that is not its default, and the encoders that have it; the decoder has all
+OPTIONS = [
+  ("dropout_rate", 0.25, ENCODERS),
+  ("variational", True, ENCODERS),
+  ("word_dropout_rate", 0.125, ENCODERS),
+  ("recurrent_dropout_rate", 0.375, ("recurrent",)),
+  ("residual", True, ("recurrent",)),
+  ("use_norm", True, ("recurrent",)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "encoders"), OPTIONS, ids=[name for name, *_ in OPTIONS])
+def test_an_option_reaches_encoder_and_decoder(name, value, encoders):
   for encoder in ENCODERS:
-    model = _model(encoder=encoder, dropout_rate=0.25)
-    assert (model.encoder.dropout_rate, model.decoder.dropout_rate) == (0.25, 0.25)
+    default, model = _model(encoder=encoder), _model(encoder=encoder, **{name: value})
+    assert getattr(model.decoder, name) == value != getattr(default.decoder, name)
+    if encoder in encoders:
+      assert getattr(model.encoder, name) == value != getattr(default.encoder, name)
+
+
+def test_an_encoder_of_another_name_is_an_error():
+  with pytest.raises(ValueError, match=r"^encoder must be one of recurrent, transformer, got 'gru'$"):
+    _model(encoder="gru")
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

@@ -12,6 +12,7 @@ from experiments.translation.parallel_text import (
   SentencePair,
   detokenize,
   format_pair,
+  normalize,
   read_pairs,
   tokenize,
   write_pairs,
@@ -209,6 +210,29 @@ def test_writing_no_pairs_is_an_error_and_writes_nothing(tmp_path):
 )
 def test_tokenize_cuts_words_and_marks(text, words):
   assert tokenize(text) == tuple(words.split())
+
+
+@pytest.mark.parametrize(
+  ("text", "lower", "same"),
+  [
+    ("Perche\u0301", "perché", "Perché"),
+    # Composed with its accent only in lower case; dotted also in lower case; a sigma that ends its word.
+    ("J\u030c", "\u01f0", "J\u030c"),
+    ("\u0130", "i\u0307", "\u0130"),
+    ("ΟΔΟΣ ΣΑΣ", "οδος σας", "ΟΔΟΣ ΣΑΣ"),
+    (" \xa0\u2126\t", " \xa0ω\t", " \xa0Ω\t"),
+  ],
+)
+def test_normalize_composes_accents_and_lowers_if_asked(text, lower, same):
+  assert normalize(text, lowercase=True) == lower
+  assert normalize(text, lowercase=False) == same
+
+
+@given(st.text(st.characters(codec="utf-8")), st.booleans())
+@settings(max_examples=100)
+def test_normalized_text_is_left_as_it_is(text, lowercase):
+  once = normalize(text, lowercase=lowercase)
+  assert normalize(once, lowercase=lowercase) == once
 
 
 def test_tokenize_keeps_case_if_asked():

@@ -7,12 +7,17 @@ import pytest
 
 from experiments.translation import report, workdir
 from experiments.translation.evaluation import Scored, Translation
+from experiments.translation.languages import Language
 from experiments.translation.tasks import Example
+from experiments.translation.tokenizers import Words
+from experiments.translation.vocabularies import Vocabulary
 
 EXAMPLES = [
-  Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "source", "il gatto"),
-  Example(("she", "sees", "the", "friend"), ("vede", "l'", "amico"), frozenset(), "source", "vede l'amico"),
-  Example(("hi",), ("ciao",), None, "source", "ciao"),
+  Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "the cat", "il gatto"),
+  Example(
+    ("she", "sees", "l'", "ami"), ("vede", "l'", "amico"), frozenset(), "she sees l'ami", "vede l'amico"
+  ),
+  Example(("hi",), ("ciao",), None, "hi", "ciao"),
 ]
 
 
@@ -20,6 +25,7 @@ class FakeTask:
   """Three sentences in each of two splits."""
 
   splits = ("validation", "test")
+  target = Language(Words(), Vocabulary(("ciao",)), lowercase=True)
 
   def __init__(self):
     self.asked = []
@@ -27,9 +33,6 @@ class FakeTask:
   def examples(self, split, count):
     self.asked.append((split, count))
     return EXAMPLES[:count] if count else EXAMPLES
-
-  def detokenize(self, words):
-    return " ".join(words).replace("' ", "'")
 
 
 class FakeTranslator:
@@ -39,9 +42,10 @@ class FakeTranslator:
     self.task = FakeTask()
     self._attends = attends
 
-  def translate(self, sources):
+  def translate(self, sources, *, with_weights):
+    # One has other tokens than the true translation, but the same text.
     table = {("hi",): ("ciao",), ("the", "cat"): ("la", "gatta")}
-    return [Translation(table.get(source, ("vede", "l'", "amico")), -1.0, None) for source in sources]
+    return [Translation(table.get(source, ("vede", "l'amico")), -1.0, None) for source in sources]
 
   def score(self, examples):
     return [Scored(1.0, len(example.target) + 1, self._weights(example)) for example in examples]
@@ -93,7 +97,7 @@ def test_translations_are_shown_as_text_with_the_reference_where_it_differs(caps
   blocks = capsys.readouterr().out.strip("\n").split("\n\n")
   # The longest source first.
   assert [[line.strip() for line in block.splitlines()] for block in blocks] == [
-    ["source       she sees the friend", "translation  vede l'amico", "(correct)"],
+    ["source       she sees l'ami", "translation  vede l'amico", "(correct)"],
     ["source       the cat", "translation  la gatta", "reference    il gatto"],
     ["source       hi", "translation  ciao", "(correct)"],
   ]
@@ -127,7 +131,7 @@ def test_the_map_of_a_translation_has_its_words_and_both_ends():
   weights = np.full((3, 5), 0.2)
   figure = report.translation_map(EXAMPLES[1].source, Translation(("il", "gatto"), -1.0, weights))
   axes = figure.axes[0]
-  assert _labels(axes.xaxis) == ["she", "sees", "the", "friend", "</s>"]
+  assert _labels(axes.xaxis) == ["she", "sees", "l'", "ami", "</s>"]
   assert _labels(axes.yaxis) == ["il", "gatto", "</s>"]
 
 

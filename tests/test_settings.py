@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import json
 import math
 
 import pytest
 
 from configs import base
-from experiments.translation.settings import ConfigError, check_config
+from experiments.translation.settings import ConfigError, check_config, flat, from_dict
 
 ENCODERS = "one of recurrent, transformer"
 ATTENTIONS = "one of additive, scaled_dot_product, bilinear, multi_head, none"
@@ -17,21 +18,43 @@ FILE = "the path of a file: source TAB target, one pair a line"
 IMPOSSIBLE = [
   ("seed", -1, "in [0, 2^32)"),
   ("seed", 2**32, "in [0, 2^32)"),
-  ("data.task", "toy", "one of toy_translation, parallel_text"),
+  ("data.task", "toy", "one of toy_translation, scan, parallel_text"),
+  ("data.split", "train", "one of simple, length, add_jump, add_turn_left"),
+  ("data.unit", "words", "one of word, character, subword"),
+  ("data.unit", "subword", "word for config.data.task=toy_translation"),
+  ("data.subwords", "BPE", "one of unigram, bpe"),
+  ("data.train", "train.tsv", "empty for config.data.task=toy_translation"),
+  ("data.validation", "validation.tsv", "empty for config.data.task=toy_translation"),
+  ("data.test", "test.tsv", "empty for config.data.task=toy_translation"),
+  ("data.vocabulary_size", 0, "at least 1"),
   ("data.min_count", 0, "at least 1"),
   ("data.max_length", 0, "at least 1"),
+  ("data.num_buckets", 0, "at least 1"),
   ("model.encoder", "Transformer", ENCODERS),
   ("model.attention", "", ATTENTIONS),
   ("model.embedding_width", 0, "at least 1"),
   ("model.width", -2, "at least 1"),
   ("model.num_layers", 0, "at least 1"),
+  ("model.num_decoder_layers", 0, "at least 1"),
   ("model.num_heads", 0, "at least 1"),
   ("model.feed_forward_width", 0, "at least 1"),
   ("model.dropout_rate", 1.0, "in [0, 1)"),
   ("model.dropout_rate", -0.1, "in [0, 1)"),
   ("model.dropout_rate", math.nan, "in [0, 1)"),
+  ("model.recurrent_dropout_rate", 1.0, "in [0, 1)"),
+  ("model.word_dropout_rate", -0.1, "in [0, 1)"),
+  ("model.dtype", "float16", "one of float32, bfloat16"),
+  ("model.residual", 1, "of type bool"),
   ("train.steps", 0, "at least 1"),
   ("train.batch_size", 0, "at least 1"),
+  ("train.accumulation", 0, "at least 1"),
+  ("train.schedule", "cos", "one of cosine, linear, inverse_square_root, constant"),
+  ("train.metric", "sentences", "one of loss, exact_match, bleu, chrf, token_accuracy"),
+  ("train.patience", -1, "at least 0"),
+  ("train.label_smoothing", 1.0, "in [0, 1)"),
+  ("train.averaging", 1.0, "in [0, 1)"),
+  ("train.weight_decay", -0.1, "at least 0"),
+  ("train.weight_decay", math.inf, "at least 0"),
   ("train.steps_per_dispatch", 0, "at least 1"),
   ("train.log_every", 0, "at least 1"),
   ("train.validate_every", 0, "at least 1"),
@@ -52,24 +75,33 @@ IMPOSSIBLE = [
   ("evaluation.sentences", -1, "at least 1"),
   ("evaluation.sentences", 0, "at least 1"),
   ("evaluation.validation_sentences", 0, "at least 1"),
+  ("evaluation.checkpoint", "first", "one of best, last"),
   ("evaluation.batch_size", 0, "at least 1"),
+  ("evaluation.beam_size", 0, "at least 1"),
+  ("evaluation.length_penalty", -0.5, "at least 0"),
+  ("evaluation.length_penalty", math.nan, "at least 0"),
+  ("evaluation.length_penalty", math.inf, "at least 0"),
   ("evaluation.max_target_length", 0, "at least 1"),
 ]
 
 # The least or greatest values that are possible.
 POSSIBLE = [
   {"seed": 2**32 - 1},
-  {"data.min_count": 1, "data.max_length": 1},
+  {"data.min_count": 1, "data.max_length": 1, "data.vocabulary_size": 1, "data.num_buckets": 1},
+  {"data.task": "scan", "data.split": "add_turn_left"},
   {"model.embedding_width": 1, "model.num_layers": 1, "model.feed_forward_width": 1},
+  {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
   {"model.width": 7, "model.num_heads": 4},  # no part of this model has heads
   {"model.encoder": "transformer", "model.width": 2, "model.num_heads": 1},
   {"model.attention": "none"},
   {"train.learning_rate": 1},
   {"model.dropout_rate": 0.999},
-  {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0},
+  {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
+  {"train.weight_decay": 0, "train.label_smoothing": 0, "train.averaging": 0.999, "train.patience": 0},
   {"train.steps_per_dispatch": 1, "train.log_every": 1, "train.validate_every": 1},
   {"evaluation.sentences": 1, "evaluation.validation_sentences": 1},
   {"evaluation.batch_size": 1, "evaluation.max_target_length": 1},
+  {"evaluation.beam_size": 1, "evaluation.length_penalty": 0},
 ]
 
 
@@ -93,6 +125,11 @@ def test_an_impossible_value_is_told_with_its_field_and_what_is_allowed(field, v
   assert str(caught.value) == f"config.{field} must be {allowed}, got {value!r}"
 
 
+def test_every_number_has_impossible_values():
+  numbers = {name for name, value in flat(base.Config()).items() if type(value) in (int, float)}
+  assert numbers <= {field for field, *_ in IMPOSSIBLE}
+
+
 @pytest.mark.parametrize("changes", POSSIBLE, ids=str)
 def test_extreme_values_that_are_possible_are_accepted(changes):
   config = base.Config()
@@ -109,11 +146,54 @@ def test_parallel_text_needs_files(field):
   assert str(caught.value) == f"config.data.{field} must be {FILE}, got ''"
 
 
-def test_parallel_text_may_be_scored_on_all_there_is_and_have_no_test_file():
-  config = _set(_parallel_text(), "evaluation.sentences", 0)
-  check_config(config)
-  with pytest.raises(ConfigError, match=r"config\.evaluation\.sentences must be at least 0, got -1"):
-    check_config(_set(config, "evaluation.sentences", -1))
+@pytest.mark.parametrize("unit", ["word", "character", "subword"])
+def test_parallel_text_may_have_any_unit_and_a_test_file(unit):
+  check_config(_set(_set(_parallel_text(), "data.unit", unit), "data.test", "test.tsv"))
+
+
+@pytest.mark.parametrize("task", ["parallel_text", "scan"])
+@pytest.mark.parametrize("field", ["sentences", "validation_sentences"])
+def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
+  config = _parallel_text() if task == "parallel_text" else base.Config(data=base.Data(task=task))
+  check_config(_set(config, f"evaluation.{field}", 0))
+  with pytest.raises(ConfigError) as caught:
+    check_config(_set(config, f"evaluation.{field}", -1))
+  assert str(caught.value) == f"config.evaluation.{field} must be at least 0, got -1"
+
+
+@pytest.mark.parametrize("unit", ["character", "subword"])
+def test_scan_is_of_words(unit):
+  with pytest.raises(ConfigError) as caught:
+    check_config(base.Config(data=base.Data(task="scan", unit=unit)))
+  assert str(caught.value) == f"config.data.unit must be word for config.data.task=scan, got {unit!r}"
+
+
+def test_the_width_of_a_transformer_is_even():
+  config = _set(base.Config(model=base.Model(encoder="transformer", num_heads=1)), "model.width", 7)
+  with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
+    check_config(config)
+
+
+def test_a_config_is_told_flat():
+  fields = flat(base.Config(seed=7, train=base.Train(steps=13)))
+  assert (fields["seed"], fields["train.steps"], fields["data.unit"]) == (7, 13, "word")
+  groups = [field for field in dataclasses.fields(base.Config) if field.name != "seed"]
+  assert len(fields) == 1 + sum(len(dataclasses.fields(getattr(base.Config(), g.name))) for g in groups)
+
+
+def test_a_config_is_made_of_what_json_holds():
+  config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(steps=13))
+  again = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
+  assert again == config
+  assert type(again.data) is base.Data
+
+
+@pytest.mark.parametrize("change", [{"colour": 1}, {"steps": None}], ids=["one more", "one less"])
+def test_other_names_of_fields_are_an_error_that_says_which_there_are(change):
+  values = dataclasses.asdict(base.Train()) | change
+  values = {name: value for name, value in values.items() if value is not None}
+  with pytest.raises(ValueError, match=r"^expected the fields accumulation, averaging, batch_size, "):
+    from_dict(base.Train, values)
 
 
 @pytest.mark.parametrize("changes", [{"encoder": "transformer"}, {"attention": "multi_head"}], ids=str)

@@ -7,6 +7,8 @@ import pytest
 
 from configs import base
 from experiments.translation import workdir
+from experiments.translation.languages import Language
+from experiments.translation.tokenizers import Words
 from experiments.translation.vocabularies import Vocabulary
 from experiments.translation.workdir import WorkdirError
 
@@ -15,7 +17,13 @@ CONFIG = base.Config(
   data=base.Data(lowercase=False),
   train=base.Train(steps=7, learning_rate=0.5),
 )
-VOCABULARIES = Vocabulary(("the", "cat")), Vocabulary(("il", "gatto", "è"))
+
+
+def _languages(source, target, lowercase=False):
+  return tuple(Language(Words(), Vocabulary(words), lowercase) for words in (source, target))
+
+
+LANGUAGES = _languages(("the", "cat"), ("il", "gatto", "è"))
 
 
 def _one_line(caught):
@@ -25,30 +33,30 @@ def _one_line(caught):
 
 
 def test_a_config_is_read_as_it_was_written(tmp_path):
-  workdir.write_run(tmp_path / "runs" / "first", CONFIG, VOCABULARIES)
-  config = workdir.read_config(tmp_path / "runs" / "first")
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
+  config = workdir.read_config(tmp_path)
   assert config == CONFIG
   assert isinstance(config.train, base.Train)
 
 
 def test_config_json_holds_every_field(tmp_path):
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   values = json.loads((tmp_path / "config.json").read_text("utf-8"))
   assert values == dataclasses.asdict(CONFIG)
   assert values["train"]["steps"] == 7
 
 
 def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").stat()
   workdir.check_same_config(tmp_path, dataclasses.replace(CONFIG))
-  workdir.write_run(tmp_path, dataclasses.replace(CONFIG), VOCABULARIES)
+  workdir.write_run(tmp_path, dataclasses.replace(CONFIG), LANGUAGES)
   after = (tmp_path / "config.json").stat()
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
 def test_another_config_is_an_error_that_names_the_fields(tmp_path):
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").read_bytes()
   other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
   with pytest.raises(WorkdirError) as caught:
@@ -90,30 +98,56 @@ def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
   assert _one_line(caught).startswith(str(tmp_path / "config.json"))
 
 
-def test_vocabularies_are_read_as_they_were_written(tmp_path):
-  assert workdir.read_vocabularies(tmp_path) is None
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
-  assert workdir.read_vocabularies(tmp_path) == VOCABULARIES
+def test_languages_are_read_as_they_were_written(tmp_path):
+  assert workdir.read_languages(tmp_path, CONFIG.data) is None
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
+  assert workdir.read_languages(tmp_path, CONFIG.data) == LANGUAGES
   assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
+  # What a text is cut into, and whether it is lower-cased, is told by the config.
+  source, target = workdir.read_languages(tmp_path, base.Data(unit="character", lowercase=True))
+  assert source.tokenize("The c") == ("t", "h", "e", "▁", "c")
+  assert target.detokenize(("i", "▁", "l")) == "i l"
 
 
-def test_vocabularies_without_a_config_are_no_run(tmp_path):
+def test_subwords_are_read_as_they_were_written(tmp_path):
+  options = {"unit": "subword", "min_count": 1, "vocabulary_size": 280, "subwords": "bpe"}
+  languages = tuple(
+    Language.learn([text] * 3, lowercase=False, **options)
+    for text in ("the cat sees the dog", "il gatto vede il cane")
+  )
+  data = dataclasses.replace(CONFIG.data, unit="subword")
+  workdir.write_run(tmp_path, dataclasses.replace(CONFIG, data=data), languages)
+  assert workdir.read_languages(tmp_path, data) == languages
+  (tmp_path / "subwords.target.model").unlink()
+  with pytest.raises(WorkdirError, match=r"there is no .*subwords\.target\.model$"):
+    workdir.read_languages(tmp_path, data)
+  (tmp_path / "subwords.target.model").write_bytes(b"mine")
+  with pytest.raises(WorkdirError, match=r"subwords\.target\.model: model must be a sentencepiece model"):
+    workdir.read_languages(tmp_path, data)
+
+
+def test_languages_without_a_config_are_no_run(tmp_path):
   # What is left of a run that was killed while its folder was made; the next one may be another.
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   (tmp_path / "config.json").unlink()
-  assert workdir.read_vocabularies(tmp_path) is None
-  others = tuple(reversed(VOCABULARIES))
+  assert workdir.read_languages(tmp_path, CONFIG.data) is None
+  others = tuple(reversed(LANGUAGES))
   workdir.write_run(tmp_path, CONFIG, others)
-  assert workdir.read_vocabularies(tmp_path) == others
+  assert workdir.read_languages(tmp_path, CONFIG.data) == others
 
 
-def test_a_folder_is_no_run_before_its_vocabularies_are_written(tmp_path, monkeypatch):
-  def fail(vocabulary, path):
-    raise OSError("disk full")
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_folder_is_no_run_before_its_languages_are_written(tmp_path, monkeypatch, side):
+  save = Language.save
 
-  monkeypatch.setattr(Vocabulary, "save", fail)
+  def fail(language, folder, name):
+    if name == side:
+      raise OSError("disk full")
+    save(language, folder, name)
+
+  monkeypatch.setattr(Language, "save", fail)
   with pytest.raises(OSError):
-    workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+    workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   with pytest.raises(WorkdirError, match="holds no run"):
     workdir.read_config(tmp_path)
 
@@ -128,11 +162,11 @@ def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_pa
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_run_that_lost_a_vocabulary_is_an_error_that_names_the_file(tmp_path, side):
-  workdir.write_run(tmp_path, CONFIG, VOCABULARIES)
+  workdir.write_run(tmp_path, CONFIG, LANGUAGES)
   path = tmp_path / f"vocabulary.{side}.txt"
   path.unlink()
   with pytest.raises(WorkdirError) as caught:
-    workdir.read_vocabularies(tmp_path)
+    workdir.read_languages(tmp_path, CONFIG.data)
   assert str(path) in _one_line(caught)
 
 
@@ -154,14 +188,24 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
 
 def test_metrics_are_one_object_a_line(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
-    metrics.write(5, {"train/loss": 2.5, "train/seconds": 1.0})
+    metrics.write(5, {"train/loss": 2.5, "train/error": 1.0})
     metrics.write(5, {"validation/bleu": 50.0})
   lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
   assert [json.loads(line) for line in lines] == [
-    {"step": 5, "train/loss": 2.5, "train/seconds": 1.0},
+    {"step": 5, "train/loss": 2.5, "train/error": 1.0},
     {"step": 5, "validation/bleu": 50.0},
   ]
   assert len(list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))) == 1
+
+
+def test_speeds_are_for_tensorboard_alone(tmp_path):
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5}, {"train/tokens_per_second": 731.0})
+  assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
+  (events,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
+  content = events.read_bytes()
+  assert b"train/loss" in content
+  assert b"train/tokens_per_second" in content
 
 
 def test_metrics_can_be_read_while_they_are_written(tmp_path):

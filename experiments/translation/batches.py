@@ -1,5 +1,6 @@
 """Sentence pairs as arrays of fixed shape."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,45 +25,81 @@ class Batch(NamedTuple):
   targets: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Which rows of every batch a process makes: one of `count` runs of the same length.
+
+  Attributes:
+    index: of the run.
+    count: how many there are.
+    multiple: rows without a sentence are added to a batch until their number is a multiple of this, which is
+      itself one of `count`.
+
+  Raises:
+    ValueError: if it is not.
+  """
+
+  index: int = 0
+  count: int = 1
+  multiple: int = 1
+
+  def __post_init__(self) -> None:
+    if self.multiple % self.count:
+      raise ValueError(f"multiple must be a multiple of count={self.count}, got {self.multiple}")
+
+  def of(self, total: int) -> range:
+    """Returns the numbers of the rows, of a batch of `total`; those from there on are without a sentence.
+
+    >>> Rows(index=1, count=2, multiple=4).of(6)
+    range(4, 8)
+    """
+    size = round_up(total, self.multiple) // self.count
+    return range(self.index * size, (self.index + 1) * size)
+
+
+ALL = Rows()
+
+
 def make_batch(
-  sources: Sequence[Sequence[int]],
-  targets: Sequence[Sequence[int]],
+  sources: Sequence[Sequence[int] | np.ndarray],
+  targets: Sequence[Sequence[int] | np.ndarray],
   *,
   source_length: int,
   target_length: int,
+  num_rows: int | None = None,
 ) -> Batch:
   """Returns sentences, given as ids without START and END, padded to fixed lengths.
 
   Args:
-    sources: B sentences of ids.
-    targets: B sentences of ids.
+    sources: sentences of ids.
+    targets: as many.
     source_length: S; a source has at most S - 1 words.
     target_length: T; a target has at most T - 1 words.
+    num_rows: B; rows after the sentences are padding alone. None for the number of sentences.
 
   Raises:
-    ValueError: if a sentence is too long; none is ever cut.
+    ValueError: if a sentence is too long, for none is ever cut, or if there are more than B.
 
   >>> make_batch([[7, 8]], [[9]], source_length=4, target_length=3)[0].tolist()
   [[7, 8, 2, 0]]
   """
+  B = len(sources) if num_rows is None else num_rows
+  if not len(sources) == len(targets) <= B:
+    given = f"{len(sources)} and {len(targets)}"
+    raise ValueError(f"sources and targets must be as many, at most num_rows={num_rows}, got {given}")
+  lengths = np.zeros((B,), np.int32)
+  lengths[: len(sources)] = [len(words) + 1 for words in sources]
   return Batch(
-    sources=_padded([[*words, END] for words in sources], source_length, "source"),
-    source_lengths=np.array([len(words) + 1 for words in sources], np.int32),
-    inputs=_padded([[START, *words] for words in targets], target_length, "target"),
-    targets=_padded([[*words, END] for words in targets], target_length, "target"),
+    sources=_padded([[*words, END] for words in sources], (B, source_length), "source"),
+    source_lengths=lengths,
+    inputs=_padded([[START, *words] for words in targets], (B, target_length), "target"),
+    targets=_padded([[*words, END] for words in targets], (B, target_length), "target"),
   )
 
 
 def stack(batches: Sequence[Batch]) -> Batch:
-  """Returns K batches as one with an axis K in front, padded to the longest."""
-  source_length = max(batch.sources.shape[1] for batch in batches)
-  target_length = max(batch.targets.shape[1] for batch in batches)
-  return Batch(
-    sources=np.stack([_widened(batch.sources, source_length) for batch in batches]),
-    source_lengths=np.stack([batch.source_lengths for batch in batches]),
-    inputs=np.stack([_widened(batch.inputs, target_length) for batch in batches]),
-    targets=np.stack([_widened(batch.targets, target_length) for batch in batches]),
-  )
+  """Returns K batches as one with an axis K in front, padded to the longest and to the most rows."""
+  return Batch(*(_stacked(arrays) for arrays in zip(*batches, strict=True)))
 
 
 def round_up(length: int, multiple: int) -> int:
@@ -74,9 +111,10 @@ def round_up(length: int, multiple: int) -> int:
   return -(-length // multiple) * multiple
 
 
-def _padded(rows: Sequence[Sequence[int]], length: int, side: str) -> np.ndarray:
-  array = np.full((len(rows), length), PAD, np.int32)
-  for row, tokens in zip(array, rows, strict=True):
+def _padded(rows: Sequence[Sequence[int]], shape: tuple[int, int], side: str) -> np.ndarray:
+  array = np.full(shape, PAD, np.int32)
+  length = shape[1]
+  for row, tokens in zip(array[: len(rows)], rows, strict=True):
     if len(tokens) > length:
       raise ValueError(
         f"a {side} must have at most {length - 1} words to fit {side}_length={length}, got {len(tokens) - 1}"
@@ -85,5 +123,7 @@ def _padded(rows: Sequence[Sequence[int]], length: int, side: str) -> np.ndarray
   return array
 
 
-def _widened(array: np.ndarray, length: int) -> np.ndarray:
-  return np.pad(array, ((0, 0), (0, length - array.shape[1])), constant_values=PAD)
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+  shape = np.max([array.shape for array in arrays], axis=0)
+  padding = [[(0, missing) for missing in shape - array.shape] for array in arrays]
+  return np.stack([np.pad(*each, constant_values=PAD) for each in zip(arrays, padding, strict=True)])

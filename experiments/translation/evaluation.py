@@ -7,23 +7,53 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import attention
-from attention import search
+from attention.search import Hypotheses, beam, greedy, sample
 from experiments.translation import metrics
 from experiments.translation.batches import Batch, make_batch, round_up
+from experiments.translation.losses import linear_losses
 from experiments.translation.mistakes import Diverged
-from experiments.translation.tasks import LENGTH_MULTIPLE, Example, Task
+from experiments.translation.tasks import Example, Task
 from experiments.translation.vocabularies import END, PAD, START
+
+# Padded lengths are multiples of this: few shapes, few compilations.
+_LENGTH_MULTIPLE = 16
+
+_NOT_FINITE = "the model's {} is not finite; try a smaller config.train.learning_rate"
+
+
+class Search(NamedTuple):
+  """How translations are looked for.
+
+  Attributes:
+    max_length: tokens, the end of the sentence included, after which a translation is cut.
+    beam_size: of beam search; 1 for the greedy search.
+    length_penalty: as in `attention.search.beam`.
+    num_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
+    temperature: tokens are drawn at this temperature, as by `attention.search.sample`; 0 to draw none.
+    top_k: so many of the likeliest tokens can be drawn; 0 for all.
+    top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
+    seed: of the drawing.
+  """
+
+  max_length: int
+  beam_size: int = 1
+  length_penalty: float = 1.0
+  num_best: int = 1
+  temperature: float = 0.0
+  top_k: int = 0
+  top_p: float = 1.0
+  seed: int = 0
 
 
 class Translation(NamedTuple):
   """A translation that a model found.
 
   Attributes:
-    words: without the end of the sentence.
-    score: its log-probability among translations without PAD and START, in nats.
+    words: tokens, without the end of the sentence.
+    score: its log-probability among translations without PAD and START, in nats; in beam search divided by
+      the length penalty.
     weights: attention, [T S]; rows are the words and, unless it was cut, the end of the sentence,
       columns the source words and the end of the source. None without attention.
     is_cut: whether it had not ended at the greatest length.
@@ -63,31 +93,45 @@ class Translator:
     params: Any,
     *,
     batch_size: int,
-    max_target_length: int,
+    search: Search,
   ):
     self.task = task
+    self.search = search
     self._model = model
     self._params = params
     self._batch_size = batch_size
-    self._max_target_length = max_target_length
 
-  def translate(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
-    """Returns the greedy translation of each source, given as words."""
-    translations: dict[int, Translation] = {}
-    for chosen, batch in self._batches([(source, ()) for source in sources]):
-      found = _decode(
-        self._params,
-        batch.sources,
-        batch.source_lengths,
-        model=self._model,
-        max_length=self._max_target_length,
-      )
-      found = jax.tree.map(np.asarray, found)
+  def translate(self, sources: Sequence[Sequence[str]], *, with_weights: bool = True) -> list[Translation]:
+    """Returns the best translation that the search finds of each source. See `translate_n_best`."""
+    return [best for best, *_ in self.translate_n_best(sources, with_weights=with_weights)]
+
+  def translate_n_best(
+    self, sources: Sequence[Sequence[str]], *, with_weights: bool = True
+  ) -> list[list[Translation]]:
+    """Returns the translations of each source, the best first; at least one, at most `search.num_best`.
+
+    Args:
+      sources: sentences of tokens.
+      with_weights: whether to keep the attention, which for many sentences is much.
+
+    Raises:
+      Diverged: if the model's scores are not finite.
+    """
+    found: dict[int, list[Translation]] = {}
+    for number, (chosen, batch) in enumerate(self._batches([(source, ()) for source in sources])):
+      rng = jax.random.fold_in(jax.random.key(self.search.seed), number)
+      arguments = self._params, batch.sources, batch.source_lengths, rng
+      search = self.search._replace(seed=0)  # all seeds have the same program
+      hypotheses = _decode(*arguments, model=self._model, search=search, with_weights=with_weights)
+      hypotheses = jax.tree.map(np.asarray, hypotheses)
       for row, i in enumerate(chosen):
-        weights = None if found.weights is None else found.weights[row]
-        tokens = found.tokens[row].tolist()
-        translations[i] = self._translation(tokens, found.scores[row], weights, len(sources[i]))
-    return [translations[i] for i in range(len(sources))]
+        own = jax.tree.map(lambda array, row=row: array[row], hypotheses)
+        found[i] = [
+          self._translation(each, len(sources[i])) for each in _one_by_one(own) if np.isfinite(each.scores)
+        ]
+        if not found[i]:
+          raise Diverged(_NOT_FINITE.format("score of a translation"))
+    return [found[i] for i in range(len(sources))]
 
   def score(self, examples: Sequence[Example]) -> list[Scored]:
     """Returns how the model sees each true translation.
@@ -104,28 +148,28 @@ class Translator:
         tokens, width = len(examples[i].target) + 1, len(examples[i].source) + 1
         cut = None if weights is None else weights[row, :tokens, :width]
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
-          raise Diverged(
-            "the model's loss or attention is not finite; try a smaller config.train.learning_rate"
-          )
+          raise Diverged(_NOT_FINITE.format("loss or attention"))
         scored[i] = Scored(float(losses[row]), tokens, cut)
     return [scored[i] for i in range(len(examples))]
 
   def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
     """Returns the metrics of translations of examples against the true ones.
 
-    Exact match, BLEU, chrF and token accuracy are of greedy translations; the loss, in nats for each
-    token, and the attention are of the true translation. Attention is scored where alignments are known.
-    BLEU and chrF compare plain text; exact match and token accuracy words, since spaces are no words.
+    Exact match, BLEU, chrF and token accuracy are of the translations that the search finds; the loss, in
+    nats for each token, and the attention are of the true translation. Attention is scored where alignments
+    are known. Exact match, BLEU and chrF compare plain text, token accuracy tokens.
     """
-    translations = self.translate([example.source for example in examples])
-    texts = [self.task.detokenize(translation.words) for translation in translations]
+    translations = self.translate([example.source for example in examples], with_weights=False)
+    texts = [self.task.target.detokenize(translation.words) for translation in translations]
     references = [example.target_text for example in examples]
     words = [translation.words for translation in translations]
     true_words = [example.target for example in examples]
+    # Not the references: a space that no token holds is no mistake.
+    true_texts = [self.task.target.detokenize(example.target) for example in examples]
     scored = self.score(examples)
     values = {
       "sentences": float(len(examples)),
-      "exact_match": metrics.exact_match(words, true_words),
+      "exact_match": metrics.exact_match(texts, true_texts),
       "bleu": metrics.corpus_bleu(texts, references),
       "chrf": metrics.corpus_chrf(texts, references),
       "token_accuracy": metrics.token_accuracy(words, true_words),
@@ -133,14 +177,14 @@ class Translator:
     }
     return values | _alignment_metrics(examples, scored)
 
-  def _translation(
-    self, tokens: list[int], score: float, weights: np.ndarray | None, source_length: int
-  ) -> Translation:
-    """Cuts what the search returned to the sentence's own lengths."""
+  def _translation(self, found: Hypotheses, source_length: int) -> Translation:
+    """Cuts one hypothesis to the sentence's own lengths."""
+    tokens = found.tokens.tolist()
     length = tokens.index(END) + 1 if END in tokens else len(tokens)
-    cut = None if weights is None else weights[:length, : source_length + 1]
-    words = self.task.target_vocabulary.decode(tokens)
-    return Translation(words, float(score), cut, is_cut=END not in tokens)
+    # A copy: a view would keep the weights of the whole batch.
+    cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
+    words = self.task.target.vocabulary.decode(tokens)
+    return Translation(words, float(found.scores), cut, is_cut=END not in tokens)
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -151,29 +195,36 @@ class Translator:
       chosen = by_length[first : first + self._batch_size]
       # A last batch that is not full repeats its last pair.
       rows = chosen + chosen[-1:] * (self._batch_size - len(chosen))
-      sources = [self.task.source_vocabulary.encode(pairs[i][0]) for i in rows]
-      targets = [self.task.target_vocabulary.encode(pairs[i][1]) for i in rows]
+      sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
+      targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
       yield (
         chosen,
         make_batch(
           sources,
           targets,
-          source_length=round_up(max(map(len, sources)) + 1, LENGTH_MULTIPLE),
-          target_length=round_up(max(map(len, targets)) + 1, LENGTH_MULTIPLE),
+          source_length=round_up(max(map(len, sources)) + 1, _LENGTH_MULTIPLE),
+          target_length=round_up(max(map(len, targets)) + 1, _LENGTH_MULTIPLE),
         ),
       )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "max_length"))
+def _one_by_one(found: Hypotheses) -> list[Hypotheses]:
+  """Returns the hypotheses [N ...] of one sentence."""
+  return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "search", "with_weights"))
 def _decode(
   params: Any,
   sources: jax.Array,
   source_lengths: jax.Array,
+  rng: jax.Array,
   *,
   model: attention.Seq2Seq,
-  max_length: int,
-) -> search.Hypotheses:
-  """Returns greedy translations of a batch."""
+  search: Search,
+  with_weights: bool,
+) -> Hypotheses:
+  """Returns translations of a batch, with an axis for the best N."""
   variables = {"params": params}
   state, memory = model.apply(variables, sources, source_lengths, method="encode")
 
@@ -181,26 +232,37 @@ def _decode(
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")
     state, logits, weights = outputs
     # They are no words, and were never seen as targets.
-    return state, logits.at[:, jnp.array([PAD, START])].set(-jnp.inf), weights
+    logits = logits.at[:, jnp.array([PAD, START])].set(-jnp.inf)
+    return state, logits, _float32(weights) if with_weights else None
 
-  return search.greedy(
-    step,
-    state,
-    batch_size=sources.shape[0],
-    max_length=max_length,
-    start=START,
-    end=END,
-    pad=PAD,
-  )
+  arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
+  arguments |= {"start": START, "end": END, "pad": PAD}
+  if search.temperature:
+    options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
+    found = sample(step, state, rng, **arguments, **options)
+  elif search.beam_size > 1:
+    options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
+    return beam(step, state, **arguments, **options, num_best=search.num_best)
+  else:
+    found = greedy(step, state, **arguments)
+  return jax.tree.map(lambda array: array[:, None], found)
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.Array, jax.Array | None]:
   """Returns the summed loss of each sentence [B], and the attention [B T S]."""
-  outputs: Any = model.apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
-  logits, weights = outputs
-  losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-  return jnp.sum(jnp.where(batch.targets != PAD, losses, 0.0), axis=-1), weights
+  features: Any = model.apply(
+    {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="features"
+  )
+  B, T = batch.targets.shape
+  vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
+  losses = linear_losses(vectors, features.kernel, features.bias, targets)
+  return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
+
+
+def _float32(tree: Any) -> Any:
+  """Returns what a model computed, in float32 whatever it computes in."""
+  return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:

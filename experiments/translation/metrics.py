@@ -11,6 +11,10 @@ from sacrebleu.metrics import BLEU, CHRF
 Words: TypeAlias = tuple[str, ...]
 
 
+# Metrics that every task has, and whether more of it is better.
+HIGHER_IS_BETTER = {"loss": False, "exact_match": True, "bleu": True, "chrf": True, "token_accuracy": True}
+
+
 class AlignedAttention(NamedTuple):
   """The attention of one sentence and its true alignment.
 

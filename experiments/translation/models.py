@@ -18,7 +18,14 @@ def make_model(
       config.width,
       attention=config.attention,
       num_heads=config.num_heads,
+      num_layers=config.num_decoder_layers,
+      residual=config.residual,
+      use_norm=config.use_norm,
+      tied_embeddings=config.tied_embeddings,
       dropout_rate=config.dropout_rate,
+      variational=config.variational,
+      recurrent_dropout_rate=config.recurrent_dropout_rate,
+      word_dropout_rate=config.word_dropout_rate,
     ),
   )
 
@@ -33,7 +40,12 @@ def _make_encoder(
       config.embedding_width,
       config.width,
       num_layers=config.num_layers,
+      residual=config.residual,
+      use_norm=config.use_norm,
       dropout_rate=config.dropout_rate,
+      variational=config.variational,
+      recurrent_dropout_rate=config.recurrent_dropout_rate,
+      word_dropout_rate=config.word_dropout_rate,
     )
   if config.encoder != "transformer":
     raise ValueError(f"encoder must be one of {', '.join(ENCODERS)}, got {config.encoder!r}")
@@ -44,4 +56,6 @@ def _make_encoder(
     num_heads=config.num_heads,
     feed_forward_width=config.feed_forward_width,
     dropout_rate=config.dropout_rate,
+    variational=config.variational,
+    word_dropout_rate=config.word_dropout_rate,
   )

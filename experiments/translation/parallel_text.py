@@ -109,6 +109,16 @@ def format_pair(pair: SentencePair) -> str:
   return f"{pair.source}\t{pair.target}\t{pharaoh}"
 
 
+def normalize(text: str, *, lowercase: bool) -> str:
+  r"""Returns a text with composed accents (Unicode NFC), in lower case if asked.
+
+  >>> normalize("Perche\u0301", lowercase=True)
+  'perché'
+  """
+  # Composed last: some letters with an accent, such as j with a caron, exist in lower case only.
+  return unicodedata.normalize("NFC", text.lower() if lowercase else text)
+
+
 def tokenize(text: str, *, lowercase: bool = True) -> tuple[str, ...]:
   """Returns the words and punctuation marks of a text in a language that puts spaces between words.
 
@@ -124,8 +134,7 @@ def tokenize(text: str, *, lowercase: bool = True) -> tuple[str, ...]:
   >>> tokenize("L'albero non c'è: 3.5 T-shirts!")
   ("l'", 'albero', 'non', "c'", 'è', ':', '3.5', 't-shirts', '!')
   """
-  words = _TOKEN.findall(unicodedata.normalize("NFC", text))
-  return tuple(word.lower() for word in words) if lowercase else tuple(words)
+  return tuple(_TOKEN.findall(normalize(text, lowercase=lowercase)))
 
 
 def detokenize(words: Iterable[str]) -> str:
@@ -208,7 +217,7 @@ def _check_pair(pair: SentencePair) -> None:
   for side, text in (("source", pair.source), ("target", pair.target)):
     if not text.strip():
       raise ValueError(f"expected a {side} sentence, got {text!r}")
-    if any(mark in text for mark in "\t\n\r"):
+    if "\t" in text or "\n" in text or "\r" in text:
       raise ValueError(f"expected a {side} without tabs and line ends, got {text!r}")
     if text.startswith("\ufeff"):
       raise ValueError(f"expected a byte-order mark only at the start of a file, got {text!r}")

@@ -57,11 +57,11 @@ def table(results: Results) -> str:
 def show_translations(translator: Translator) -> None:
   """Prints some translations, and the true ones where they differ."""
   examples = _shown_examples(translator)
-  translations = translator.translate([example.source for example in examples])
+  translations = translator.translate([example.source for example in examples], with_weights=False)
   for example, translation in zip(examples, translations, strict=True):
-    found = translator.task.detokenize(translation.words)
-    print(f"\n  source       {' '.join(example.source)}\n  translation  {found}")
-    is_correct = translation.words == example.target
+    found = translator.task.target.detokenize(translation.words)
+    print(f"\n  source       {example.source_text}\n  translation  {found}")
+    is_correct = found == translator.task.target.detokenize(example.target)  # as for the exact match
     print("  (correct)" if is_correct else f"  reference    {example.target_text}")
 
 

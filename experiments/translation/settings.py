@@ -1,16 +1,22 @@
 """The fields of a config, and which values they can have: others are refused before anything is written."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from attention.decoders import ATTENTIONS
 from configs import base
+from experiments.translation import scan
+from experiments.translation.languages import UNITS
+from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.mistakes import Mistake
 from experiments.translation.models import ENCODERS
+from experiments.translation.tasks import TASKS
+from experiments.translation.tokenizers import KINDS
+from experiments.translation.training import SCHEDULES
 
-TASKS = ("toy_translation", "parallel_text")
-
+CHECKPOINTS = ("best", "last")
+DTYPES = ("float32", "bfloat16")
 
 # field, value, whether it is allowed, what is
 Rule: TypeAlias = tuple[str, Any, bool, str]
@@ -70,10 +76,14 @@ def _rules(config: base.Config) -> Iterator[Rule]:
 
 
 def _data_rules(data: base.Data) -> Iterator[Rule]:
-  yield "data.task", data.task, data.task in TASKS, f"one of {', '.join(TASKS)}"
-  yield _at_least("data.min_count", data.min_count, 1)
-  yield _at_least("data.max_length", data.max_length, 1)
+  yield _one_of("data.task", data.task, TASKS)
+  yield _one_of("data.split", data.split, scan.SPLITS)
+  yield _one_of("data.unit", data.unit, UNITS)
+  yield _one_of("data.subwords", data.subwords, KINDS)
+  for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
+    yield _at_least(f"data.{name}", getattr(data, name), 1)
   if data.task != "parallel_text":
+    yield "data.unit", data.unit, data.unit == "word", f"word for config.data.task={data.task}"
     for name in ("train", "validation", "test"):
       path = getattr(data, name)
       yield f"data.{name}", path, not path, f"empty for config.data.task={data.task}"
@@ -84,37 +94,55 @@ def _data_rules(data: base.Data) -> Iterator[Rule]:
 
 
 def _model_rules(model: base.Model) -> Iterator[Rule]:
-  yield "model.encoder", model.encoder, model.encoder in ENCODERS, f"one of {', '.join(ENCODERS)}"
-  is_known = model.attention in ATTENTIONS
-  yield "model.attention", model.attention, is_known, f"one of {', '.join(ATTENTIONS)}"
-  for name in ("embedding_width", "width", "num_layers", "num_heads", "feed_forward_width"):
+  yield _one_of("model.encoder", model.encoder, ENCODERS)
+  yield _one_of("model.attention", model.attention, ATTENTIONS)
+  yield _one_of("model.dtype", model.dtype, DTYPES)
+  sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
+  for name in sizes:
     yield _at_least(f"model.{name}", getattr(model, name), 1)
   if model.encoder == "transformer":
     yield "model.width", model.width, model.width % 2 == 0, "even"
   if model.encoder == "transformer" or model.attention == "multi_head":
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
-  rate = model.dropout_rate
-  yield "model.dropout_rate", rate, 0 <= rate < 1, "in [0, 1)"
+  for name in ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"):
+    yield _share(f"model.{name}", getattr(model, name))
 
 
 def _train_rules(train: base.Train) -> Iterator[Rule]:
-  for name in ("steps", "batch_size", "steps_per_dispatch", "log_every", "validate_every"):
+  for name in ("steps", "batch_size", "accumulation", "steps_per_dispatch", "log_every", "validate_every"):
     yield _at_least(f"train.{name}", getattr(train, name), 1)
   for name in ("log_every", "validate_every"):
     value, unit = getattr(train, name), train.steps_per_dispatch
     yield f"train.{name}", value, value % unit == 0, f"a multiple of config.train.steps_per_dispatch={unit}"
-  yield "train.warmup", train.warmup, 0 <= train.warmup < 1, "in [0, 1)"
+  yield _one_of("train.schedule", train.schedule, SCHEDULES)
+  yield _one_of("train.metric", train.metric, HIGHER_IS_BETTER)
+  for name in ("warmup", "label_smoothing", "averaging"):
+    yield _share(f"train.{name}", getattr(train, name))
   for name in ("learning_rate", "clip_norm"):
     value = getattr(train, name)
     yield f"train.{name}", value, 0 < value < float("inf"), "positive"
+  decay = train.weight_decay
+  yield "train.weight_decay", decay, 0 <= decay < float("inf"), "at least 0"
+  yield _at_least("train.patience", train.patience, 0)
 
 
 def _evaluation_rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator[Rule]:
+  yield _one_of("evaluation.checkpoint", evaluation.checkpoint, CHECKPOINTS)
   yield _at_least("evaluation.sentences", evaluation.sentences, int(is_endless))
-  yield _at_least("evaluation.validation_sentences", evaluation.validation_sentences, 1)
-  yield _at_least("evaluation.batch_size", evaluation.batch_size, 1)
-  yield _at_least("evaluation.max_target_length", evaluation.max_target_length, 1)
+  yield _at_least("evaluation.validation_sentences", evaluation.validation_sentences, int(is_endless))
+  for name in ("batch_size", "max_target_length", "beam_size"):
+    yield _at_least(f"evaluation.{name}", getattr(evaluation, name), 1)
+  penalty = evaluation.length_penalty
+  yield "evaluation.length_penalty", penalty, 0 <= penalty < float("inf"), "at least 0"
+
+
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> Rule:
+  return name, value, value in allowed, f"one of {', '.join(allowed)}"
+
+
+def _share(name: str, value: float) -> Rule:
+  return name, value, 0 <= value < 1, "in [0, 1)"
 
 
 def _at_least(name: str, value: int, least: int) -> Rule:

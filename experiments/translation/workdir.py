@@ -1,10 +1,14 @@
 """The folder of one run: what was asked, what was measured, what came out.
 
 vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
-config.json             the config; it is written after the vocabularies, so where it is, they are
-checkpoints/            training states
-metrics.jsonl           one object a line: `step` and what was measured then
-tensorboard/            the same for TensorBoard
+subwords.source.model   the subwords, if text is cut into them; subwords.target.model likewise
+config.json             the config; it is written after the languages, so where it is, they are
+launches.jsonl          one object a line for each start: command, versions, devices, digests of the data
+checkpoints/            training states: the newest two and the best
+damaged/                those that could not be read
+metrics.jsonl           one object a line: `step` and what was measured then; nothing that depends on time
+tensorboard/            the same, and speeds, for TensorBoard
+profile/                what `--profile` has recorded, for TensorBoard or Perfetto
 results.json            split -> metric -> value
 figures/                PNG
 """
@@ -21,9 +25,9 @@ import tensorboardX
 
 from configs import base
 from experiments.translation import settings
+from experiments.translation.languages import Language
 from experiments.translation.mistakes import Mistake
-from experiments.translation.tasks import Vocabularies
-from experiments.translation.vocabularies import Vocabulary
+from experiments.translation.tasks import Languages
 
 
 class WorkdirError(Mistake):
@@ -61,32 +65,37 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
     raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
 
 
-def read_vocabularies(folder: pathlib.Path) -> Vocabularies | None:
-  """Returns the vocabularies of source and target of a run, or None if the folder holds none.
+def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
+  """Returns the languages of source and target of a run, or None if the folder holds none.
+
+  Args:
+    folder: the workdir.
+    data: the run's.
 
   Raises:
-    WorkdirError: if a file is not there, or is no vocabulary.
+    WorkdirError: if a file is not there, or is not what it should be.
   """
   if not _holds_run(folder):
     return None
-  source, target = _vocabulary_paths(folder)
   try:
-    return Vocabulary.load(source), Vocabulary.load(target)
+    source, target = (
+      Language.load(folder, side, unit=data.unit, lowercase=data.lowercase) for side in ("source", "target")
+    )
   except FileNotFoundError as error:
     raise WorkdirError(
       f"{folder} holds a run without its vocabulary: there is no {error.filename}"
     ) from error
   except ValueError as error:
     raise WorkdirError(str(error)) from error
+  return source, target
 
 
-def write_run(folder: pathlib.Path, config: base.Config, vocabularies: Vocabularies) -> None:
-  """Makes the folder of a run, unless it is there already."""
+def write_run(folder: pathlib.Path, config: base.Config, languages: Languages) -> None:
+  """Writes what a run begins with, unless it is there already."""
   if _holds_run(folder):
     return
-  folder.mkdir(parents=True, exist_ok=True)
-  for vocabulary, path in zip(vocabularies, _vocabulary_paths(folder), strict=True):
-    vocabulary.save(path)
+  for language, side in zip(languages, ("source", "target"), strict=True):
+    language.save(folder, side)
   write_json(folder / "config.json", dataclasses.asdict(config))
 
 
@@ -117,11 +126,11 @@ class MetricsWriter:
     self._file.close()
     self._board.close()
 
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Records values at a step."""
+  def write(self, step: int, values: Mapping[str, float], speeds: Mapping[str, float] | None = None) -> None:
+    """Records values at a step; speeds, which are others each time, for TensorBoard alone."""
     self._file.write(_line({"step": step, **values}))
     self._file.flush()
-    for name, value in values.items():
+    for name, value in {**values, **(speeds or {})}.items():
       self._board.add_scalar(name, value, step)
 
 
@@ -156,7 +165,3 @@ def _line(record: Mapping[str, float]) -> str:
 
 def _holds_run(folder: pathlib.Path) -> bool:
   return (folder / "config.json").exists()
-
-
-def _vocabulary_paths(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-  return folder / "vocabulary.source.txt", folder / "vocabulary.target.txt"

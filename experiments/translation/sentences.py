@@ -1,0 +1,66 @@
+"""Many sentences as ids, in little memory."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sentences:
+  """Sentences as ids, end to end in one array; `sentences[i]` are the ids of one.
+
+  Attributes:
+    ids: of all sentences, one after the other, int32 [offsets[-1]].
+    offsets: where each begins in `ids`, and where the last one ends, int64 [len(self) + 1].
+
+  >>> sentences = Sentences.join([[7, 8], [], [9]])
+  >>> len(sentences), sentences[0].tolist(), sentences.lengths.tolist()
+  (3, [7, 8], [2, 0, 1])
+  """
+
+  ids: np.ndarray
+  offsets: np.ndarray
+
+  def __len__(self) -> int:
+    """Returns the number of sentences."""
+    return len(self.offsets) - 1
+
+  def __getitem__(self, index: int) -> np.ndarray:
+    """Returns the ids of a sentence, int32 [lengths[index]].
+
+    Raises:
+      IndexError: if `index` is not in [0, len(self)).
+    """
+    if not 0 <= index < len(self):
+      raise IndexError(f"index must be in [0, {len(self)}), got {index}")
+    return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """The number of ids of each sentence, int64 [len(self)]."""
+    return np.diff(self.offsets)
+
+  def take(self, indices: np.ndarray) -> Sentences:
+    """Returns some of the sentences, in the order of their indices.
+
+    >>> Sentences.join([[7, 8], [], [9]]).take(np.array([2, 0])).ids.tolist()
+    [9, 7, 8]
+    """
+    lengths = self.lengths[indices]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    # Where each id of the result stands in this one's.
+    places = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
+    return Sentences(self.ids[places], offsets)
+
+  @classmethod
+  def join(cls, sentences: Iterable[list[int]]) -> Sentences:
+    """Returns sentences, each a list of ids, as one; an iterator of them is never in memory as a whole."""
+    ids, ends = array.array("i"), array.array("q", [0])
+    for sentence in sentences:
+      ids.fromlist(sentence)
+      ends.append(len(ids))
+    return cls(np.array(ids, np.int32), np.array(ends, np.int64))

@@ -1,0 +1,216 @@
+"""Tests of experiments/translate.py on one small run: files of lines, the best of many, what is drawn."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import scripts
+
+WORDS = dict(zip("abcde", ("uno", "due", "tre", "quattro", "cinque"), strict=True))
+LONGEST = 5  # tokens of a translation, with its end
+BEAM = "--beam_size=4"
+
+# Some of them say the same, whatever ends them or stands between their words.
+SAME, OTHERS = (0, 3, 4, 10, 11), (2, 5)
+LINES = ["\ufeffa b", "", "c d\r", "a\u2028b", "A  B", "c d", "   ", "zebra c gnu", "a b c d e a b c d e"]
+LINES += ["gnu e", "\x85a\x1cb\x0c", "a\rb"]
+EMPTY = (1, 6)
+
+
+def _pairs(rng, count):
+  sentences = (rng.choice(list(WORDS), rng.integers(1, LONGEST + 1)) for _ in range(count))
+  return "".join(f"{' '.join(words)}\t{' '.join(map(WORDS.get, words))}\n" for words in sentences)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, cache):
+  """Gives the folder of a run that has learnt a few words."""
+  folder, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(0)
+  for split, count in (("train", 101), ("validation", 7)):
+    (folder / f"{split}.tsv").write_text(_pairs(rng, count), "utf-8")
+  files = {split: str(folder / f"{split}.tsv") for split in ("train", "validation")}
+  flags = (
+    "--config=configs/parallel_text.py",
+    *(f"--config.data.{split}={path}" for split, path in files.items()),
+    "--config.data.num_buckets=1",
+    "--config.model.attention=none",
+    "--config.model.embedding_width=13",
+    "--config.model.width=17",
+    "--config.model.dropout_rate=0",
+    "--config.train.steps=150",
+    "--config.train.steps_per_dispatch=10",
+    "--config.train.batch_size=23",
+    "--config.train.learning_rate=0.03",
+    "--config.train.validate_every=150",
+    "--config.evaluation.batch_size=7",
+    f"--config.evaluation.max_target_length={LONGEST}",
+  )
+  finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags, cache=cache, is_optimized=False)
+  assert finished.code == 0, finished
+  return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  path = tmp_path_factory.mktemp("source") / "lines.txt"
+  path.write_bytes("\n".join(LINES).encode("utf-8"))  # the last line has no end
+  return path
+
+
+@pytest.fixture(scope="module")
+def translate(trained, cache):
+  """Gives a function that translates with the run, which must end well."""
+
+  def run(*flags, lines=""):
+    given = f"--workdir={trained}", *map(str, flags)
+    finished = scripts.run("translate", *given, lines=lines, cache=cache, is_optimized=False)
+    assert finished.code == 0, finished
+    return finished
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def translated(translate, source, tmp_path_factory):
+  """Gives the lines of a file's translations, and what was said meanwhile."""
+  output = tmp_path_factory.mktemp("translated") / "lines.txt"
+  output.write_text("mine", "utf-8")
+  finished = translate(f"--input={source}", f"--output={output}", BEAM)
+  assert finished.output == ""
+  assert [path.name for path in output.parent.iterdir()] == ["lines.txt"]
+  content = output.read_bytes().decode("utf-8")
+  assert content.endswith("\n")
+  assert "\r" not in content
+  return content.split("\n")[:-1], finished.errors
+
+
+def _refused(trained, *flags):
+  """Returns in which words flags are refused."""
+  finished = scripts.run("translate", f"--workdir={trained}", *map(str, flags), is_optimized=False)
+  assert (finished.code, finished.output) == (2, ""), finished
+  assert finished.errors.count("\n") == 1
+  return finished.errors.removeprefix("error: ").rstrip("\n")
+
+
+def test_there_is_one_line_for_each_line(translated):
+  lines, _ = translated
+  assert len(lines) == len(LINES)
+  assert [i for i, line in enumerate(lines) if not line] == list(EMPTY)
+
+
+def test_lines_are_translated_in_their_order_whatever_ends_them(translated):
+  lines, _ = translated
+  assert {lines[i] for i in SAME} == {lines[0]}
+  assert {lines[i] for i in OTHERS} == {lines[2]}
+  # It has learnt little, but how a sentence begins.
+  assert [lines[i].split()[0] for i in (0, 2, 8)] == ["uno", "tre", "uno"]
+
+
+def test_unknown_words_are_told_once(translated):
+  _, errors = translated
+  assert errors.splitlines()[0] == "unknown words: zebra gnu"
+
+
+def test_translations_that_are_cut_are_counted(translated):
+  lines, errors = translated
+  cut = [line for line in lines if len(line.split()) == LONGEST]
+  assert lines[8] in cut
+  told = f"cut: {len(cut)} longer than config.evaluation.max_target_length={LONGEST} tokens"
+  assert errors.splitlines()[1:] == [told]
+
+
+def test_without_an_output_translations_are_printed(translate, source, translated):
+  finished = translate(f"--input={source}", BEAM)
+  assert (finished.output.split("\n")[:-1], finished.errors) == translated
+
+
+def test_standard_input_is_read_as_a_file_is(translate, translated):
+  lines, _ = translated
+  finished = translate(BEAM, lines="\n".join(LINES))
+  assert finished.output.split("\n")[:-1] == lines
+  # Each line is told about on its own.
+  assert [line for line in finished.errors.splitlines() if "unknown" in line] == [
+    "unknown words: zebra gnu",
+    "unknown words: gnu",
+  ]
+
+
+def test_the_best_of_each_line_come_with_its_number_and_their_scores(translate, source, translated):
+  lines, _ = translated
+  finished = translate(f"--input={source}", BEAM, "--num_best=3")
+  found = {number: [] for number in range(1, len(LINES) + 1)}
+  rows = [line.split("\t") for line in finished.output.split("\n")[:-1]]
+  assert [int(number) for number, *_ in rows] == sorted(int(number) for number, *_ in rows)
+  for number, score, text in rows:
+    found[int(number)].append((float(score), text))
+  assert [translations[0][1] for translations in found.values()] == lines
+  for number, translations in found.items():
+    if number - 1 in EMPTY:
+      assert translations == [(0.0, "")]
+      continue
+    assert len(translations) == len({text for _, text in translations}) == 3
+    # Those that ended, the best first, and then those that were cut.
+    assert translations == sorted(translations, key=lambda one: (len(one[1].split()) == LONGEST, -one[0]))
+
+
+def test_lines_of_standard_input_are_numbered(translate):
+  finished = translate(BEAM, "--num_best=2", lines="a b\n\nc\n")
+  numbers = [line.split("\t")[0] for line in finished.output.splitlines()]
+  assert numbers == ["1", "1", "2", "3", "3"]
+
+
+def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
+  first, again, other = (
+    translate(f"--input={source}", "--temperature=3", f"--seed={seed}").output for seed in (5, 5, 7)
+  )
+  assert first == again != other
+  assert len(first.split("\n")[:-1]) == len(LINES)
+
+
+def test_an_empty_file_has_no_translations(translate, tmp_path):
+  (tmp_path / "empty").write_bytes(b"")
+  translate(f"--input={tmp_path / 'empty'}", f"--output={tmp_path / 'out'}")
+  assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_a_file_that_is_not_utf_8_is_named(trained, tmp_path):
+  path = tmp_path / "latin"
+  path.write_bytes("a b\ncaff\xe8\n".encode("latin-1"))
+  message = _refused(trained, f"--input={path}", f"--output={tmp_path / 'out'}")
+  assert message.startswith(f"{path}: expected UTF-8, got ")
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there_is_named(trained, tmp_path):
+  path = tmp_path / "gone"
+  assert _refused(trained, f"--input={path}") == f"{path}: No such file or directory"
+
+
+def test_an_output_that_cannot_be_written_is_named(trained, source, tmp_path):
+  path = tmp_path / "gone" / "out"
+  message = _refused(trained, f"--input={source}", f"--output={path}")
+  assert message == f"--output must be in a folder that is there, got {str(path)!r}"
+  message = _refused(trained, f"--input={source}", f"--output={tmp_path}")
+  assert message == f"--output must be a file, got the folder {str(tmp_path)!r}"
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (("--text=a", "--input=a"), "--text and --input must not be given together"),
+    (("--output=a",), "--output is for the translations of an --input, got no --input"),
+    (("--text=a", "--output=a"), "--output is for the translations of an --input, got no --input"),
+    (("--input=a", "--figure=a.png"), "--figure draws the attention of one --text, got no --text"),
+    (("--text=a", "--figure=a.pdf"), "--figure must end in .png, got 'a.pdf'"),
+    (("--num_best=2", "--temperature=1"), "--num_best is for a search, got --temperature=1.0"),
+    (("--num_best=3", "--beam_size=2"), "--num_best must be at most the beam size, 2, got 3"),
+  ],
+)
+def test_flags_that_do_not_go_together_are_refused(trained, flags, message):
+  assert not pathlib.Path("a").exists()
+  assert _refused(trained, *flags) == message
