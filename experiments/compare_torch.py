@@ -21,8 +21,16 @@ from absl import flags
 from configs import base
 from experiments.translation import commands
 from experiments.translation.batches import Batch, make_batch, stack
+from experiments.translation.devices import make_mesh
 from experiments.translation.models import make_model
-from experiments.translation.training import init_state, make_optimizer, make_rngs, make_schedule, train_steps
+from experiments.translation.training import (
+  init_state,
+  make_recipe,
+  make_rngs,
+  make_schedule,
+  no_sums,
+  train_steps,
+)
 from experiments.translation.vocabularies import NUM_SPECIALS
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
@@ -80,15 +88,14 @@ def _draw() -> Batch:
 def _ours(config: base.Config, batch: Batch):
   """Returns a function that makes a step and returns its loss, and a copy of the parameters before."""
   sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
-  model, optimizer = make_model(config.model, **sizes), make_optimizer(config.train)
-  rngs = make_rngs(config.seed)
-  state = init_state(model, optimizer, batch, rngs.params)
+  recipe, rngs = make_recipe(config, make_model(config.model, **sizes), make_mesh()), make_rngs(config.seed)
+  state = init_state(recipe, rngs.params)
   params, batches = jax.tree.map(np.array, state.params), stack([batch])
 
   def step() -> float:
     nonlocal state
-    state, sums = train_steps(state, batches, rngs.dropout, model=model, optimizer=optimizer)
-    return float(sums.loss / sums.tokens)
+    state, _ = train_steps(state._replace(sums=no_sums()), batches, rngs.dropout, recipe=recipe)
+    return float(state.sums.loss / state.sums.tokens)
 
   return step, params
 

@@ -2,20 +2,42 @@
 
     python -m experiments.train --config=configs/toy_translation.py --workdir=runs/toy_translation
 
-The same command again goes on where the run stopped.
+The same command again goes on where the run stopped. It may have more devices or processes then:
+
+    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=0
+    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=1
 """
 
+import pathlib
+
+from absl import flags
+
 from experiments.translation import commands, report
-from experiments.translation.loop import train
+from experiments.translation.evaluation import Translator
+from experiments.translation.loop import Launch, is_main, train, wait_for_all
 
 _CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")
+_PARAMETER_SHARDS = flags.DEFINE_integer(
+  "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
+)
+_PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
+_CLUSTER = commands.define_cluster()
 
 
 def main() -> None:
   config, folder = _CONFIG.value, commands.workdir_path(_WORKDIR)
-  translator = train(config, folder)
-  results = report.evaluate_splits(translator, config.evaluation.sentences)
+  launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
+  commands.join_cluster(_CLUSTER)
+  translator = train(config, folder, launch)
+  if is_main():
+    _report(folder, translator, config.evaluation.sentences)
+  wait_for_all()
+
+
+def _report(folder: pathlib.Path, translator: Translator, count: int) -> None:
+  """Scores the translator, and shows what it can do."""
+  results = report.evaluate_splits(translator, count)
   report.write_results(folder, results)
   print(report.table(results))
   report.show_translations(translator)

@@ -14,10 +14,25 @@ import tempfile
 import time
 from typing import NamedTuple
 
+import jax
+
+from experiments.translation import workdir
+from experiments.translation.checkpoints import Checkpoints
+from experiments.translation.devices import make_mesh
+from experiments.translation.loop import make_task_model
+from experiments.translation.tasks import make_task
+from experiments.translation.training import abstract_state, make_recipe
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["experiments.translation.commands", "experiments.translation.report"])
+_SERVER.set_forkserver_preload(
+  [
+    "experiments.translation.commands",
+    "experiments.translation.loop",
+    "experiments.translation.report",
+  ]
+)
 
 
 class Finished(NamedTuple):
@@ -50,27 +65,36 @@ class Running(NamedTuple):
     return Finished(self.process.exitcode, self.output(), (self.folder / "errors").read_text("utf-8"))
 
 
-def run(script, *flags, lines="", cache=None):
+def run(script, *flags, lines="", cache=None, is_optimized=True):
   """Returns what a script did with flags, and lines on its standard input."""
-  with start(script, *flags, lines=lines, cache=cache) as running:
+  with start(script, *flags, lines=lines, cache=cache, is_optimized=is_optimized) as running:
     return running.finish()
 
 
 @contextlib.contextmanager
-def start(script, *flags, lines="", cache=None):
-  """Gives a script that is running."""
+def start(script, *flags, lines="", cache=None, is_optimized=True):
+  """Gives a script that is running; what is not optimized is compiled in a third of the time."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "input").write_text(lines, "utf-8")
     (folder / "output").touch()
     (folder / "errors").touch()
-    process = _SERVER.Process(target=_run, args=(script, flags, folder, cache))
+    process = _SERVER.Process(target=_run, args=(script, flags, folder, cache, is_optimized))
     process.start()
     try:
       yield Running(process, folder)
     finally:
       process.kill()
       process.join()
+
+
+def newest_checkpoint(folder):
+  """Returns the newest checkpoint of a run, None if there is none."""
+  config = workdir.read_config(folder)
+  task = make_task(config, workdir.read_languages(folder, config.data))
+  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  with Checkpoints(folder / "checkpoints", higher_is_better=False) as checkpoints:
+    return checkpoints.restore(abstract_state(recipe))
 
 
 def compilation_cache(folder):
@@ -82,7 +106,7 @@ def compilation_cache(folder):
   }
 
 
-def _run(script, flags, folder, cache):
+def _run(script, flags, folder, cache, is_optimized):
   """Becomes the script: its standard streams, its arguments, its directory."""
   for number, name in enumerate(("input", "output", "errors")):
     stream = os.open(folder / name, os.O_RDWR)
@@ -91,9 +115,8 @@ def _run(script, flags, folder, cache):
   sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (multiprocessing has closed it)
   os.chdir(ROOT)
   os.environ.pop("XLA_FLAGS", None)  # those of the tests; a script is compiled as for a person
+  jax.config.update("jax_disable_most_optimizations", not is_optimized)
   if cache is not None:
-    import jax
-
     for name, value in compilation_cache(cache).items():
       jax.config.update(name, value)
   sys.argv = [script, *flags]

@@ -1,5 +1,6 @@
 """Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,14 +9,12 @@ import pytest
 import scripts
 
 from configs import base
-from experiments.translation import workdir
+from experiments.translation import provenance, workdir
 from experiments.translation.tasks import make_task
 
-TRAIN_FIELDS = (
-  "steps, batch_size, learning_rate, warmup, clip_norm, steps_per_dispatch, log_every, validate_every"
-)
+TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
 TOY = make_task(base.Config())
-VOCABULARIES = TOY.source_vocabulary, TOY.target_vocabulary
+LANGUAGES = TOY.source, TOY.target
 
 
 def _tree(folder):
@@ -199,13 +198,77 @@ def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
 
 
 def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
-  workdir.write_run(tmp_path, base.Config(), VOCABULARIES)
+  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
   line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
   assert f"train.steps {base.Train().steps} (here 7)" in line
   assert "seed 0 (here 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
+
+
+def test_a_data_file_that_has_changed_is_named(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  folder = tmp_path / "run"
+  folder.mkdir()
+  provenance.record_launch(folder, {"data": {str(good): "the digest of another file"}})
+  before = _tree(folder)
+  line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
+  assert line == f"{good}: expected the file that the run in {folder} began with, got a changed one"
+  assert _tree(folder) == before
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--parameter_shards=2", "--parameter_shards must be a divisor of the number of devices, 1, got 2"),
+    ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
+    ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
+    ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
+    (
+      "--num_processes=2",
+      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      "got None, 2, None",
+    ),
+    ("--process_id=-1", "--process_id=-1"),
+    ("--num_processes=0", "--num_processes=0"),
+  ],
+)
+def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
+  assert line in _train_mistake(tmp_path, flag)
+
+
+@pytest.mark.parametrize(
+  ("coordinator", "line"),
+  [
+    ("auto", "or --coordinator=auto alone, got 'auto', 2, 2"),
+    ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
+  ],
+)
+def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, line):
+  flags = (f"--coordinator={coordinator}", "--num_processes=2", "--process_id=2")
+  assert line in _train_mistake(tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
+    (["--top_p=0.5", "--temperature=0"], "--top_p is for words that are drawn, got no --temperature above 0"),
+    (["--seed=3"], "--seed is for words that are drawn, got no --temperature above 0"),
+    (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
+    (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
+    (["--temperature=1", "--top_p=0"], "--top_p must be above 0 and at most 1, got 0.0"),
+    (["--temperature=1", "--top_p=1.5"], "--top_p must be above 0 and at most 1, got 1.5"),
+    (["--beam_size=0"], "--beam_size=0"),
+    (["--checkpoint=newest"], "best|last"),
+  ],
+)
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_flags_of_the_search_must_go_together(tmp_path, script, flags, line):
+  text = ["--text=a"] if script == "translate" else []
+  assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
 
 
 def test_a_workdir_that_is_a_file_is_named(tmp_path):
@@ -225,7 +288,7 @@ def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
 
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
 def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
-  workdir.write_run(tmp_path, base.Config(), VOCABULARIES)
+  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
   line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
   assert line.startswith(f"{tmp_path} holds no checkpoint yet")
 
@@ -261,8 +324,12 @@ def test_a_number_of_sentences_must_not_be_negative(tmp_path):
   ("flags", "line"),
   [
     ([], "--output must name the file to write, got none"),
-    (["--count=0"], "--count=0"),
-    (["--split=training"], "train|validation|test|length|composition"),
+    (["--count=0"], "endless sentences: their number must be at least 1, got 0"),
+    (["--count=-1"], "--count=-1"),
+    (
+      ["--split=training"],
+      "split must be one of train, validation, test, length, composition, got 'training'",
+    ),
     (["--config.train.stepz=3"], "did you mean 'steps'?"),
   ],
 )

@@ -235,5 +235,5 @@ def test_an_option_that_the_text_does_not_allow_is_an_error_of_the_field(tmp_pat
   with pytest.raises(DataError) as caught:
     _task(tmp_path, [("a", "x")], **data)
   path = tmp_path / "pairs.tsv"
-  assert str(caught.value).startswith(f"{path}: config.data.{message}")
+  assert str(caught.value).startswith(f"{path}, source: config.data.{message}")
   assert "\n" not in str(caught.value)

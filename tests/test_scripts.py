@@ -1,5 +1,6 @@
 """Tests of the scripts in experiments/ on one short training run of the toy task, and one on files."""
 
+import gzip
 import json
 import os
 import shutil
@@ -13,11 +14,7 @@ import pytest
 import scripts
 
 from experiments.translation import grammar, workdir
-from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.loop import make_task_model
 from experiments.translation.parallel_text import read_pairs
-from experiments.translation.tasks import make_task
-from experiments.translation.training import init_state, make_optimizer
 
 STEPS = 60
 SIZES = (
@@ -36,6 +33,7 @@ SMALL = (
   "--config.train.warmup=0.2",
   "--config.train.log_every=10",
   "--config.train.validate_every=20",
+  "--config.train.averaging=0.9",
   "--config.model.dropout_rate=0.1",
 )
 SPLITS = ("validation", "test", "length", "composition")
@@ -60,8 +58,8 @@ def cache(tmp_path_factory):
 def run(cache):
   """Gives `scripts.run` for scripts that must end well, with what they print."""
 
-  def succeed(script, *flags, lines=""):
-    finished = scripts.run(script, *flags, lines=lines, cache=cache)
+  def succeed(script, *flags, **options):
+    finished = scripts.run(script, *flags, cache=cache, **options)
     assert finished.code == 0, finished
     return finished
 
@@ -74,7 +72,7 @@ def trained(tmp_path_factory, cache):
   folder = tmp_path_factory.mktemp("runs") / "toy"
   options = {name.upper(): str(value) for name, value in scripts.compilation_cache(cache).items()}
   finished = subprocess.run(
-    [sys.executable, "-m", "experiments.train", f"--workdir={folder}", *SMALL],
+    [sys.executable, "-m", "experiments.train", f"--workdir={folder}", "--profile=12:14", *SMALL],
     cwd=scripts.ROOT,
     env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | options,
     capture_output=True,
@@ -118,7 +116,6 @@ def test_metrics_are_recorded_by_step_and_the_loss_falls(trained):
   assert list(validated) == [20, 40, 60]
   assert validated[60] < validated[20]
   assert set(_values(folder, "validation/alignment_error_rate")) == {20, 40, 60}
-  assert all(speed > 0 for speed in _values(folder, "train/tokens_per_second").values())
 
 
 def test_tensorboard_has_events(trained):
@@ -127,6 +124,26 @@ def test_tensorboard_has_events(trained):
   content = events.read_bytes()
   assert b"train/loss" in content
   assert b"validation/bleu" in content
+  assert b"train/tokens_per_second" in content
+
+
+def test_a_profile_is_recorded_of_the_steps_asked_for(trained):
+  folder, output = trained
+  (trace,) = (folder / "profile").rglob("*.trace.json.gz")
+  names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+  assert "train" in names  # the annotation of the steps
+  assert f"wrote {folder / 'profile'}, a profile" in output
+
+
+def test_each_start_is_recorded_with_what_it_was_made_with(trained):
+  folder, _ = trained
+  (line,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
+  launch = json.loads(line)
+  assert launch["command"][1:4] == ["-m", "experiments.train", f"--workdir={folder}"]
+  assert launch["command"][-1] == SMALL[-1]
+  assert launch["versions"]["jax"] == jax.__version__
+  assert launch["device"].startswith("cpu: ")
+  assert (launch["devices"], launch["processes"]) == (1, 1)
 
 
 def test_results_map_split_to_metric_to_value(trained):
@@ -183,17 +200,6 @@ def test_a_different_config_is_an_error_that_names_the_fields(trained):
   assert _contents(folder) == before
 
 
-def _state(folder):
-  """Returns the newest state of a run."""
-  config = workdir.read_config(folder)
-  task = make_task(config, workdir.read_vocabularies(folder))
-  model, optimizer = make_task_model(config, task), make_optimizer(config.train)
-  batch = task.training_batch(0)
-  like = jax.eval_shape(lambda: init_state(model, optimizer, batch, jax.random.key(0)))
-  with Checkpoints(folder / "checkpoints") as checkpoints:
-    return checkpoints.restore(like)
-
-
 def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, cache, tmp_path):
   whole, _ = trained
   folder = tmp_path / "run"
@@ -203,19 +209,19 @@ def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, cac
     stopped = running.finish()
   assert stopped.code == 130
   assert "the same command continues from there" in stopped.errors
-  step = int(_state(folder).step)
+  step = scripts.newest_checkpoint(folder).step
   assert 0 < step < STEPS
   assert not (folder / "results.json").exists()
   # What Ctrl-C leaves can be used.
   assert len(run("translate", f"--workdir={folder}", f"--text={TEXT}").output.splitlines()) == 1
   continued = run("train", f"--workdir={folder}", *SMALL)
   assert f"continuing after step {step} of {STEPS}" in continued.output
-  first, second = _state(whole), _state(folder)
-  assert int(first.step) == int(second.step) == STEPS
-  jax.tree.map(np.testing.assert_array_equal, first, second)
-  assert (folder / "results.json").read_bytes() == (whole / "results.json").read_bytes()
-  assert list(_values(folder, "train/loss")) == list(_values(whole, "train/loss"))
-  assert _values(folder, "validation/loss") == _values(whole, "validation/loss")
+  first, second = scripts.newest_checkpoint(whole), scripts.newest_checkpoint(folder)
+  assert first.step == second.step == STEPS
+  jax.tree.map(np.testing.assert_array_equal, first.state, second.state)
+  for name in ("metrics.jsonl", "results.json"):
+    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+  assert len((folder / "launches.jsonl").read_text("utf-8").splitlines()) == 2
 
 
 def test_evaluate_prints_a_table_and_gives_the_results_of_training(trained, run, tmp_path):
@@ -234,6 +240,18 @@ def test_evaluate_of_another_number_of_sentences_leaves_the_results_as_they_are(
   column = header.split().index("sentences")
   assert [row.split()[column] for row in rows] == ["10"] * len(SPLITS)
   assert _contents(trained[0]) == before
+
+
+def test_evaluate_of_another_checkpoint_leaves_the_results_as_they_are(trained, run, tmp_path):
+  folder = shutil.copytree(trained[0], tmp_path / "run")
+  before = (folder / "results.json").read_bytes()
+  config = json.loads((folder / "config.json").read_text("utf-8"))
+  assert config["evaluation"]["checkpoint"] == "best"
+  # The best is the last here; without it, that before is.
+  last = run("evaluate", f"--workdir={folder}", "--checkpoint=last").output
+  shutil.rmtree(folder / "checkpoints" / str(STEPS))
+  assert run("evaluate", f"--workdir={folder}", "--checkpoint=last").output != last
+  assert (folder / "results.json").read_bytes() == before
 
 
 def test_evaluate_of_all_endless_sentences_is_a_mistake(trained):
@@ -255,7 +273,7 @@ def test_translate_says_that_a_translation_is_cut(trained, run):
   # After the few steps of this run, a long sentence does not end within 20 words.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
-  assert finished.errors == "cut: longer than config.evaluation.max_target_length\n"
+  assert finished.errors == "cut: 1 longer than config.evaluation.max_target_length=20 tokens\n"
 
 
 def test_lines_that_are_not_utf_8_are_a_mistake(trained):
@@ -341,7 +359,7 @@ def trained_on_files(exported, run, tmp_path_factory):
     "--config.train.validate_every=20",
     "--config.train.warmup=0.25",
   )
-  return folder, run("train", f"--workdir={folder}", *flags), flags
+  return folder, run("train", f"--workdir={folder}", *flags, is_optimized=False), flags
 
 
 def test_a_persons_own_files_are_trained_on(trained_on_files):
@@ -382,8 +400,8 @@ def test_a_translator_needs_its_training_files_no_more(trained_on_files, exporte
   folder = shutil.copytree(trained_on_files[0], tmp_path / "run")
   moved = exported[0].rename(exported[0].with_suffix(".moved"))
   try:
-    finished = run("translate", f"--workdir={folder}", "--text=the zebra")
-    run("evaluate", f"--workdir={folder}")
+    finished = run("translate", f"--workdir={folder}", "--text=the zebra", is_optimized=False)
+    run("evaluate", f"--workdir={folder}", is_optimized=False)
   finally:
     moved.rename(exported[0])
   assert finished.errors == "unknown words: zebra\n"
@@ -392,6 +410,6 @@ def test_a_translator_needs_its_training_files_no_more(trained_on_files, exporte
 def test_a_run_on_files_continues(trained_on_files, run):
   folder, _, flags = trained_on_files
   results = (folder / "results.json").read_bytes()
-  finished = run("train", f"--workdir={folder}", *flags)
+  finished = run("train", f"--workdir={folder}", *flags, is_optimized=False)
   assert "continuing after step 20 of 20" in finished.output
   assert (folder / "results.json").read_bytes() == results

@@ -1,25 +1,88 @@
-"""Checkpoints of the training state, by orbax."""
+"""Checkpoints of a run, by orbax: checked when they are read, and lost to no kill and no full disk.
 
+Each checkpoint is a folder named by its step. Beside the arrays it has a record: where the data stood, the
+score, the names, types and shapes of the arrays, and a number that any damage to them changes.
+"""
+
+import contextlib
+import errno
+import gc
+import json
+import logging
+import math
+import os
 import pathlib
+import shutil
+import sys
+import textwrap
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
-from experiments.translation.training import TrainState
+from experiments.translation.integrity import integrity
+from experiments.translation.mistakes import Mistake
 
-_KEPT = 2
+_NEWEST_KEPT = 2
+_DELETED = "deleted"  # where checkpoints are moved to be deleted, so that none is ever half there
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+
+
+class CheckpointError(Mistake):
+  """A checkpoint that cannot be written, or does not fit, told in one line."""
+
+
+class DamagedError(CheckpointError):
+  """There are checkpoints, and none is whole."""
+
+
+class Checkpoint(NamedTuple):
+  """What a run goes on from.
+
+  Attributes:
+    step: of the state.
+    state: a pytree of arrays.
+    position: of the data pipeline, as JSON has it.
+  """
+
+  step: int
+  state: Any
+  position: dict[str, Any]
 
 
 class Checkpoints:
-  """The checkpoints of one run; the newest two are kept. A context manager.
+  """The checkpoints of one run; the newest two and the best one are kept. A context manager.
+
+  All processes of a run make the same calls; they share the folder.
 
   Args:
-    folder: where they are; it is made.
+    folder: where they are; it is made by the first `save`. Damaged ones are moved to `damaged` beside it.
+    higher_is_better: which scores are better.
   """
 
-  def __init__(self, folder: pathlib.Path):
-    options = ocp.CheckpointManagerOptions(max_to_keep=_KEPT, enable_async_checkpointing=False)
-    self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+  def __init__(self, folder: pathlib.Path, *, higher_is_better: bool):
+    self._folder = folder.absolute()
+    self._higher_is_better = higher_is_better
+    options = ocp.CheckpointManagerOptions(
+      create=False,
+      enable_async_checkpointing=False,
+      save_root_metadata=False,
+      todelete_subdir=_DELETED,
+    )
+    with _quiet():
+      self._manager = ocp.CheckpointManager(self._folder, options=options)
+    self._scores: dict[int, float | None] = {}  # of all whose record can be read
+    for step in self._manager.all_steps():
+      try:
+        self._scores[step] = self._read_record(step)["score"]
+      except _Damage:
+        continue
 
   def __enter__(self) -> "Checkpoints":
     return self
@@ -28,27 +91,265 @@ class Checkpoints:
     self._manager.close()
 
   def latest_step(self) -> int | None:
-    """Returns the step of the newest state, or None if there is none."""
-    return self._manager.latest_step()
+    """Returns the step of the newest checkpoint, or None if there is none."""
+    return max(self._manager.all_steps(), default=None)
 
-  def save(self, state: TrainState) -> None:
-    """Writes the state, unless its step has been written."""
-    step = int(state.step)
-    if step != self.latest_step():
-      self._manager.save(step, args=ocp.args.StandardSave(state._asdict()))
+  def best_step(self) -> int | None:
+    """Returns the step with the best score, the latest of equals; no score is worse than any, NaN worst."""
+    return max(self._scores, key=self._rank, default=self.latest_step())
 
-  def restore(self, like: TrainState) -> TrainState | None:
-    """Returns the newest state, or None if there is none.
+  def save(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> None:
+    """Writes a checkpoint; of a step that has one, only a score that it has not is written.
 
     Args:
-      like: a state of the same shapes, for instance a fresh one.
+      step: of the state.
+      state: pytree of arrays, on any devices of any processes.
+      position: of the data pipeline, JSON.
+      score: of the model; None if it was not measured.
+
+    Raises:
+      CheckpointError: if the disk does not take it; those that are there stay. The run should end,
+        for orbax may still be writing.
     """
-    step = self.latest_step()
-    if step is None:
-      return None
-    # The device is this machine's: the checkpoint may come from another one, with devices of its own.
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), like._asdict()
+    if step in self._manager.all_steps():
+      self._add_score(step, score)
+      return
+    with _quiet():
+      reason = self._write(step, state, position, score)
+      if reason:
+        _forget_tasks()
+        self._clear()
+    if reason:
+      last = self.latest_step()
+      whole = "there is no other" if last is None else f"the last whole one is of step {last}"
+      raise CheckpointError(f"could not write the checkpoint of step {step}: {reason}; {whole}")
+    self._scores[step] = score
+    self.delete_old()
+
+  def restore(self, like: Any, step: int | None = None) -> Checkpoint | None:
+    """Returns a checkpoint, or None if there is none at all.
+
+    One that is damaged is told of on stderr, moved to `damaged` and passed over for the newest whole one.
+
+    Args:
+      like: the state's pytree of arrays or ShapeDtypeStructs, whose `sharding` says where each is put;
+        None is the first device of this process.
+      step: the checkpoint wanted; None for the newest.
+
+    Raises:
+      CheckpointError: if there is none of the step, or its arrays are not those of `like`.
+      DamagedError: if there are some and none is whole; all stay where they are.
+    """
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    if step is not None:
+      if step not in steps:
+        raise CheckpointError(f"{self._folder} holds no checkpoint of step {step}; it holds {steps}")
+      steps.sort(key=lambda other: other != step)
+    damages: dict[int, str] = {}
+    for candidate in steps:
+      try:
+        checkpoint = self._read(candidate, like)
+      except _Damage as damage:
+        damages[candidate] = str(damage)
+        continue
+      for damaged, reason in damages.items():
+        self._move_aside(damaged, reason, candidate)
+      return checkpoint
+    if damages:
+      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in damages.items())
+      raise DamagedError(f"{self._folder} holds no whole checkpoint ({listed}); move it away to begin anew")
+    return None
+
+  def delete_old(self) -> None:
+    """Deletes what is not to be kept; `save` does so too, but may have been killed before."""
+    steps = sorted(self._manager.all_steps())
+    for step in steps[:-_NEWEST_KEPT]:
+      # One whose record cannot be read may have been the best.
+      if step in self._scores and step != self.best_step():
+        self._manager.delete(step)
+        del self._scores[step]
+    self._clear()
+
+  def _rank(self, step: int) -> tuple[int, float, int]:
+    score = self._scores[step]
+    if score is None or math.isnan(score):
+      return (1 if score is None else 0), 0.0, step
+    return 2, (score if self._higher_is_better else -score), step
+
+  def _write(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> str:
+    """Writes a checkpoint, or returns what the disk has against it."""
+    arrays, number = _described(state), integrity(state)
+    record = {"position": position, "score": score, "arrays": arrays, "integrity": number}
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(state),
+      record=ocp.args.JsonSave(_sealed(record)),
     )
-    return TrainState(**self._manager.restore(step, args=ocp.args.StandardRestore(shapes)))
+    try:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      self._clear()
+      self._manager.save(step, args=args, force=True)
+    except (OSError, ValueError) as error:
+      reason = _disk_error(error)
+      if not reason:
+        raise
+      return reason
+    return ""
+
+  def _read(self, step: int, like: Any) -> Checkpoint:
+    """Returns a checkpoint that is whole, in all processes alike."""
+    record, state, reason = {}, None, ""
+    try:
+      record = self._read_record(step)
+    except _Damage as damage:
+      reason = str(damage)
+    if not reason:
+      _check_same_arrays(self._path(step), record["arrays"], _described(like))
+      with _quiet():
+        state, reason = self._read_arrays(step, jax.tree.map(_placed, like))
+        if reason:
+          _forget_tasks()
+    _agree(reason)
+    if integrity(state) != record["integrity"]:
+      raise _Damage("its arrays are not what was written")
+    return Checkpoint(step, state, record["position"])
+
+  def _read_arrays(self, step: int, like: Any) -> tuple[Any, str]:
+    """Returns the arrays, or what is wrong with their files."""
+    # Not by the manager: it waits for all processes, of which some may have met damage and left.
+    handler = ocp.StandardCheckpointHandler()
+    try:
+      return handler.restore(self._path(step) / "state", args=ocp.args.StandardRestore(like)), ""
+    except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):
+      raise
+    except Exception as error:  # whatever orbax may meet in files that can hold anything
+      return None, _told(error)
+    finally:
+      handler.close()
+
+  def _path(self, step: int) -> pathlib.Path:
+    return self._folder / str(step)
+
+  def _record_path(self, step: int) -> pathlib.Path:
+    return self._path(step) / "record" / "metadata"  # where orbax writes JSON
+
+  def _read_record(self, step: int) -> dict[str, Any]:
+    return _unsealed(self._record_path(step))
+
+  def _add_score(self, step: int, score: float | None) -> None:
+    if score is None or step not in self._scores or self._scores[step] is not None:
+      return
+    if jax.process_index() == 0:
+      path = self._record_path(step)
+      temporary = path.with_suffix(".tmp")  # never half written in its place
+      temporary.write_text(json.dumps(_sealed(self._read_record(step) | {"score": score})), "utf-8")
+      os.replace(temporary, path)
+    self._scores[step] = score
+
+  def _clear(self) -> None:
+    """Removes what a process left that was killed while it wrote or deleted."""
+    if jax.process_index() == 0:
+      for path in [*self._folder.glob("*.orbax-checkpoint-tmp*"), self._folder / _DELETED]:
+        shutil.rmtree(path, ignore_errors=True)
+
+  def _move_aside(self, step: int, reason: str, whole: int) -> None:
+    if jax.process_index() == 0:
+      damaged = self._folder.parent / "damaged"
+      damaged.mkdir(exist_ok=True)
+      target, count = damaged / str(step), 1
+      while target.exists():
+        target, count = damaged / f"{step}.{count}", count + 1
+      with contextlib.suppress(FileNotFoundError):  # who only reads may meet one that is deleted just now
+        self._path(step).rename(target)
+      line = f"checkpoint of step {step} is damaged ({reason}); going on from step {whole}"
+      print(line, file=sys.stderr, flush=True)
+    if jax.process_count() > 1:
+      multihost_utils.sync_global_devices(f"moved the checkpoint of step {step} aside")
+    self._manager.reload()
+    self._scores.pop(step, None)
+
+
+class _Damage(Exception):
+  """Files that are not what was written."""
+
+
+def _described(state: Any) -> dict[str, str]:
+  """Returns the type and shape of each array by its name."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+
+def _check_same_arrays(path: pathlib.Path, theirs: dict[str, str], ours: dict[str, str]) -> None:
+  for name in sorted(theirs.keys() | ours.keys()):
+    there, here = theirs.get(name, "missing"), ours.get(name, "missing")
+    if there != here:
+      raise CheckpointError(f"{path} is of another version of the model: {name} is {there}, here {here}")
+
+
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
+  """Returns where and as what an array is to be read."""
+  sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _agree(reason: str) -> None:
+  """Raises _Damage in all processes if one has met a reason."""
+  anywhere = bool(reason)
+  if jax.process_count() > 1:
+    anywhere = bool(np.any(multihost_utils.process_allgather(np.array(anywhere))))
+  if anywhere:
+    raise _Damage(reason or "another process cannot read it")
+
+
+def _sealed(value: Any) -> dict[str, Any]:
+  text = json.dumps(value)
+  return {"text": text, "crc32": zlib.crc32(text.encode("utf-8"))}
+
+
+def _unsealed(path: pathlib.Path) -> Any:
+  """Returns what was sealed in a file."""
+  try:
+    sealed = json.loads(path.read_text("utf-8"))
+    if sealed["crc32"] != zlib.crc32(sealed["text"].encode("utf-8")):
+      raise ValueError("its checksum differs")
+    return json.loads(sealed["text"])
+  except PermissionError:
+    raise
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise _Damage(f"its record: {_told(error)}") from error
+
+
+def _disk_error(error: BaseException | None) -> str:
+  """Returns what the disk has against a file; nothing if it was not the disk."""
+  while error is not None:
+    if isinstance(error, OSError) and error.strerror:
+      return error.strerror
+    for number in _DISK_ERRORS:  # tensorstore's are ValueErrors
+      if os.strerror(number) in str(error):
+        return os.strerror(number)
+    error = error.__cause__ or error.__context__
+  return ""
+
+
+def _told(error: Exception) -> str:
+  return textwrap.shorten(f"{type(error).__name__}: {error}", 160)
+
+
+def _forget_tasks() -> None:
+  """Lets the tasks that orbax gave up at an error end, and speak, while it is quiet."""
+  time.sleep(0.1)
+  gc.collect()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Hides what orbax's threads and tasks print of errors that are raised as well."""
+  level, hook = logging.root.manager.disable, sys.unraisablehook
+  logging.disable(logging.CRITICAL)
+  sys.unraisablehook = lambda _: None
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")
+      yield
+  finally:
+    logging.disable(level)
+    sys.unraisablehook = hook

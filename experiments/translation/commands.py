@@ -9,21 +9,22 @@ import os
 import pathlib
 import re
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import base
 from experiments.translation import settings
-from experiments.translation.loop import Interrupted
 from experiments.translation.mistakes import Mistake
+from experiments.translation.stopping import EXIT_CODES, Interrupted
 from experiments.translation.workdir import closest
 
 MISTAKE = 2  # exit code of a person's mistake
-INTERRUPTED = 130  # exit code of a program that Ctrl-C has stopped
 
 
 class UsageError(Mistake):
@@ -62,6 +63,116 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
   return pathlib.Path(flag.value)
 
 
+def define_checkpoint() -> flags.FlagHolder:
+  """Defines --checkpoint."""
+  return flags.DEFINE_enum(
+    "checkpoint", None, settings.CHECKPOINTS, "which one translates (default: the config's)"
+  )
+
+
+def define_search() -> list[flags.FlagHolder]:
+  """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
+  return [
+    flags.DEFINE_integer(
+      "beam_size", None, "of beam search, 1 for the greedy search (default: the config's)", lower_bound=1
+    ),
+    flags.DEFINE_float(
+      "length_penalty", None, "exponent of the length in beam search (default: the config's)", lower_bound=0.0
+    ),
+    flags.DEFINE_float(
+      "temperature", None, "draws words at this temperature instead of a search, 0 for none", lower_bound=0.0
+    ),
+    flags.DEFINE_integer(
+      "top_k", None, "draws one of so many of the likeliest words, 0 for all", lower_bound=0
+    ),
+    flags.DEFINE_float(
+      "top_p", None, "draws one of the likeliest words that have this probability together, 1 for all"
+    ),
+    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0),
+  ]
+
+
+def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
+  """Returns the flags that were given.
+
+  Raises:
+    UsageError: if they do not go together.
+  """
+  given = {flag.name: flag.value for flag in chosen if flag.value is not None}
+  is_drawn = given.get("temperature", 0.0) > 0
+  for name in given:
+    if name in ("top_k", "top_p", "seed") and not is_drawn:
+      raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
+    if name in ("beam_size", "length_penalty") and is_drawn:
+      raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
+  if not 0 < given.get("top_p", 1.0) <= 1:
+    raise UsageError(f"--top_p must be above 0 and at most 1, got {given['top_p']}")
+  return given
+
+
+class Cluster(NamedTuple):
+  """Flags with which several processes find each other."""
+
+  coordinator: flags.FlagHolder
+  num_processes: flags.FlagHolder
+  process_id: flags.FlagHolder
+
+
+def define_cluster() -> Cluster:
+  """Defines --coordinator, --num_processes and --process_id."""
+  return Cluster(
+    flags.DEFINE_string(
+      "coordinator",
+      None,
+      "HOST:PORT of process 0, where several processes train together; 'auto' on a "
+      "cluster that JAX knows (Slurm, Kubernetes, Cloud TPU, Open MPI), which tells the other flags too",
+    ),
+    flags.DEFINE_integer("num_processes", None, "how many processes train together", lower_bound=1),
+    flags.DEFINE_integer("process_id", None, "which of them this one is, from 0", lower_bound=0),
+  )
+
+
+def join_cluster(cluster: Cluster) -> None:
+  """Joins the processes that train together, if there are several.
+
+  Raises:
+    UsageError: if the flags do not go together.
+  """
+  coordinator, count, index = (flag.value for flag in cluster)
+  if (coordinator, count, index) == (None, None, None):
+    return
+  if (coordinator, count, index) == ("auto", None, None):
+    coordinator = None  # JAX asks the cluster
+  elif None in (coordinator, count, index) or coordinator == "auto":
+    raise UsageError(
+      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      f"got {coordinator!r}, {count!r}, {index!r}"
+    )
+  elif index >= count:
+    raise UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
+  # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
+  jax.config.update("jax_enable_preemption_service", False)
+  try:
+    jax.distributed.initialize(coordinator, count, index)
+  except (RuntimeError, ValueError) as error:
+    raise UsageError(f"--coordinator: cannot join {coordinator or 'auto'!r}: {error}") from error
+
+
+def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
+  """Returns the first and the last step that a flag names as FIRST:LAST, or None.
+
+  Raises:
+    UsageError: if it names none.
+  """
+  if flag.value is None:
+    return None
+  match = re.fullmatch(r"([0-9]+):([0-9]+)", flag.value)
+  first, last = (int(number) for number in match.groups()) if match else (0, 0)
+  if not 1 <= first <= last:
+    raise UsageError(f"--{flag.name} must be steps FIRST:LAST, counted from 1, got {flag.value!r}")
+  return first, last
+
+
 def run(main: Callable[[], None]) -> None:
   """Parses the flags and runs a script's main function."""
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
@@ -82,10 +193,10 @@ def _run(main: Callable[[], None]) -> None:
     _fail(f"{error.filename}: {'expected a folder, got a file' if is_in_the_way else error.strerror}")
   except Interrupted as error:
     print(error, file=sys.stderr)
-    sys.exit(INTERRUPTED)
+    sys.exit(error.code)
   except KeyboardInterrupt:
     print("stopped", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+    sys.exit(EXIT_CODES[signal.SIGINT])
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:

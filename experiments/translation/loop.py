@@ -3,163 +3,300 @@
 import contextlib
 import dataclasses
 import math
-import os
 import pathlib
-import signal
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 import attention
 from configs import base
-from experiments.translation import workdir
-from experiments.translation.batches import Batch, stack
+from experiments.translation import provenance, workdir
+from experiments.translation.batches import Batch
 from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.evaluation import Translator
+from experiments.translation.devices import everywhere, local_copy, make_mesh, own_rows, place_batches
+from experiments.translation.evaluation import Search, Translator
+from experiments.translation.locks import workdir_lock
+from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.mistakes import Diverged
 from experiments.translation.models import make_model
+from experiments.translation.pipeline import make_pipeline
+from experiments.translation.profiles import Profile
 from experiments.translation.progress import Progress
 from experiments.translation.settings import check_config
+from experiments.translation.stopping import Interrupted, agreed, stop_requests
 from experiments.translation.tasks import Task, make_task
 from experiments.translation.training import (
-  Sums,
+  Recipe,
   TrainState,
+  abstract_state,
+  cast,
   count_parameters,
   init_state,
   is_finite,
-  make_optimizer,
+  make_recipe,
   make_rngs,
+  no_sums,
   train_steps,
+  translating_params,
 )
 
 
-class Interrupted(Exception):
-  """Ctrl-C has stopped a run; its checkpoint is written."""
+class Launch(NamedTuple):
+  """How a run is carried out: what may be another way each time that it goes on.
+
+  Attributes:
+    parameter_shards: into how many parts parameters are cut; all other devices share the batch.
+    profile: the first and the last step of which a profile is recorded; None for no profile.
+  """
+
+  parameter_shards: int = 1
+  profile: tuple[int, int] | None = None
 
 
-def train(config: base.Config, folder: pathlib.Path) -> Translator:
+ALONE = Launch()
+
+
+def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> Translator:
   """Trains a translator, or goes on where an earlier run of the same config stopped.
 
   Args:
     config: the experiment.
     folder: its workdir.
+    launch: how it is carried out.
+
+  Returns:
+    The translator of the checkpoint that `config.evaluation.checkpoint` names.
 
   Raises:
-    ConfigError, DataError, WorkdirError: for a person's mistake; nothing has been written then.
+    ConfigError, DataError, WorkdirError, DeviceError: for a person's mistake; nothing has been written then.
+    CheckpointError: if checkpoints cannot be written or read.
     Diverged: if the loss or a parameter is no finite number any more.
-    Interrupted: after Ctrl-C; the same call goes on from there.
+    Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
   """
-  task = _open(config, folder)
-  validation = task.examples("validation", config.evaluation.validation_sentences)
-  model, optimizer = make_task_model(config, task), make_optimizer(config.train)
-  rngs = make_rngs(config.seed)
-  state = init_state(model, optimizer, task.training_batch(0), rngs.params)
-  print(_description(task, state), flush=True)
-  begin = time.perf_counter()
-  with contextlib.ExitStack() as exits:
-    checkpoints = exits.enter_context(Checkpoints(folder / "checkpoints"))
-    state = checkpoints.restore(state) or state
-    start = int(state.step)
-    if start:
-      print(f"continuing after step {start:,} of {config.train.steps:,}", flush=True)
-    metrics = exits.enter_context(workdir.MetricsWriter(folder, start))
-    progress = exits.enter_context(Progress(start, config.train.steps))
-    stop_requested = exits.enter_context(_stop_request())
-    for batches in _prefetched(task, _dispatches(start, config.train)):
-      state, sums = train_steps(state, batches, rngs.dropout, model=model, optimizer=optimizer)
-      step = int(state.step)
-      is_last = step == config.train.steps
-      is_logged = is_last or step % config.train.log_every == 0
-      is_validated = is_last or step % config.train.validate_every == 0
-      is_stopped = stop_requested() and not is_last
-      _check_finite(state, sums, params_too=is_validated or is_stopped)
-      progress.advance(step, sums)
-      if is_logged:
-        metrics.write(step, progress.record())
-      if is_validated:
-        values = make_translator(config, task, model, state.params).evaluate(validation)
-        metrics.write(step, {f"validation/{name}": value for name, value in values.items()})
-        progress.say(f"step {step:,}, validation: {summary(values)}")
-      if is_validated or is_stopped:
-        checkpoints.save(state)  # last: a run killed before it measures again
-      if is_stopped:
-        raise Interrupted(f"stopped at step {step:,}; the same command continues from there")
-  if start < config.train.steps:
-    seconds = time.perf_counter() - begin
-    print(f"trained {config.train.steps - start:,} steps in {seconds:.0f} s", flush=True)
-  return make_translator(config, task, model, state.params)
-
-
-def _open(config: base.Config, folder: pathlib.Path) -> Task:
-  """Returns the task of a run, and makes its folder once every mistake that can be seen has been."""
   check_config(config)
-  workdir.check_same_config(folder, config)
-  task = make_task(config, workdir.read_vocabularies(folder))
-  task.training_batch(0)
-  for split in task.splits:
-    task.examples(split, 1)
-  workdir.write_run(folder, config, (task.source_vocabulary, task.target_vocabulary))
-  return task
+  mesh = make_mesh(launch.parameter_shards)
+  with contextlib.ExitStack() as exits:
+    task = exits.enter_context(_opened(config, folder))
+    recipe = make_recipe(config, make_task_model(config, task), mesh)
+    higher = HIGHER_IS_BETTER[config.train.metric]
+    checkpoints = exits.enter_context(Checkpoints(folder / "checkpoints", higher_is_better=higher))
+    run = _Run(config, folder, task, recipe, checkpoints, launch)
+    run.go()
+    params = _chosen_params(config, checkpoints, recipe)
+    return make_translator(config, task, recipe.model, local_copy(params, mesh))
 
 
-def _check_finite(state: TrainState, sums: Sums, *, params_too: bool) -> None:
-  """Raises Diverged if training has left the finite numbers."""
-  if not math.isfinite(sums.loss) or (params_too and not is_finite(state.params)):
-    raise Diverged(
-      f"the loss or a parameter is not finite at step {int(state.step):,}; the last checkpoint is older; "
-      "try a smaller config.train.learning_rate or config.train.clip_norm in another --workdir"
-    )
-
-
-def load(folder: pathlib.Path, *, batch_size: int | None = None) -> tuple[base.Config, Translator]:
-  """Returns the config of a run and the translator of its newest checkpoint.
+def load(
+  folder: pathlib.Path, *, checkpoint: str | None = None, batch_size: int | None = None, **search: Any
+) -> tuple[base.Config, Translator]:
+  """Returns the config of a run and the translator of one of its checkpoints.
 
   Args:
     folder: the workdir.
+    checkpoint: "best" or "last"; None for the config's.
     batch_size: sentences translated at once; None for the config's.
+    search: fields of `Search` that are to be others than the config's.
 
   Raises:
     WorkdirError: if there is none.
+    CheckpointError: if it cannot be read.
   """
   config = workdir.read_config(folder)
-  if batch_size is not None:
-    evaluation = dataclasses.replace(config.evaluation, batch_size=batch_size)
-    config = dataclasses.replace(config, evaluation=evaluation)
-  task = make_task(config, workdir.read_vocabularies(folder))
-  model = make_task_model(config, task)
-  optimizer, rng = make_optimizer(config.train), make_rngs(config.seed).params
-  like = jax.eval_shape(lambda: init_state(model, optimizer, _two_words(), rng))
-  state = None
-  if (folder / "checkpoints").exists():  # else Checkpoints would make it
-    with Checkpoints(folder / "checkpoints") as checkpoints:
-      state = checkpoints.restore(like)
-  if state is None:
-    raise workdir.WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-  return config, make_translator(config, task, model, state.params)
+  options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
+  given = {name: value for name, value in options.items() if value is not None}
+  config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
+  task = make_task(config, workdir.read_languages(folder, config.data))
+  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  higher = HIGHER_IS_BETTER[config.train.metric]
+  with Checkpoints(folder / "checkpoints", higher_is_better=higher) as checkpoints:
+    if checkpoints.latest_step() is None:
+      raise workdir.WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
+    params = _chosen_params(config, checkpoints, recipe)
+  translator = make_translator(config, task, recipe.model, local_copy(params, recipe.mesh))
+  translator.search = translator.search._replace(**search)
+  return config, translator
+
+
+class _Run:
+  """A run on its way. `go` is the loop; the other methods are what it does at some of the steps."""
+
+  def __init__(
+    self,
+    config: base.Config,
+    folder: pathlib.Path,
+    task: Task,
+    recipe: Recipe,
+    checkpoints: Checkpoints,
+    launch: Launch,
+  ):
+    self._config, self._folder, self._task, self._recipe = config, folder, task, recipe
+    self._checkpoints, self._launch = checkpoints, launch
+    self._rngs = make_rngs(config.seed)
+    self._batches = make_pipeline(task, config.train, own_rows(recipe.mesh, config.train.accumulation))
+    restored = checkpoints.restore(abstract_state(recipe))
+    checkpoints.delete_old()
+    if restored is None:
+      self.state, self.step = init_state(recipe, self._rngs.params), 0
+    else:
+      self.state, self.step = restored.state, restored.step
+      self._batches.set_state(restored.position)
+    self._validation = task.examples(task.watched, config.evaluation.validation_sentences)
+    self._compiled: dict[Any, Any] = {}
+
+  def go(self) -> None:
+    """Trains until the last step, or until nothing gets better."""
+    config, start = self._config.train, self.step
+    say(_description(self._task, self.state))
+    if start:
+      say(f"continuing after step {start:,} of {config.steps:,}")
+    with contextlib.ExitStack() as exits:
+      if is_main():
+        self._metrics = exits.enter_context(workdir.MetricsWriter(self._folder, start))
+      self._progress = exits.enter_context(Progress(start, config.steps, is_shown=is_main()))
+      steps = self._launch.profile if is_main() else None
+      self._profile = exits.enter_context(Profile(self._folder / "profile", steps, self._progress.say))
+      requested = exits.enter_context(stop_requests())
+      before, has_stalled = None, self._has_stalled()
+      while self.step < config.steps and not has_stalled:
+        with self._progress.waiting():
+          batches = next(self._batches)
+        ticket = self._advance(batches)
+        if before is not None:  # so a request to stop waits for two calls at most
+          jax.block_until_ready(before)
+        before = ticket
+        is_last = self.step == config.steps
+        is_logged = is_last or self.step % config.log_every == 0
+        is_validated = is_last or self.step % config.validate_every == 0
+        if is_logged or is_validated:
+          self._check_finite()
+        if is_logged:
+          self._record()
+        if is_validated:
+          self._save(self._validate())  # last: a run killed before it measures again
+          has_stalled = self._has_stalled()
+        # Several processes ask each other, which takes time, only where they wait for each other anyway.
+        is_asked = jax.process_count() == 1 or is_logged or is_validated
+        stop = agreed(requested()) if is_asked else 0
+        if stop:
+          self._check_finite()
+          self._save(None)
+          raise Interrupted(
+            f"stopped at step {self.step:,}; the same command continues from there", 128 + stop
+          )
+      if self.step > start:
+        self._progress.say(self._progress.summary())
+
+  def _advance(self, batches: Batch) -> jax.Array:
+    """Makes the steps of one call, without waiting for them; returns something to wait for."""
+    count = len(batches.sources)
+    placed = place_batches(batches, self._recipe.mesh)
+    key = tuple(array.shape for array in placed)
+    if key not in self._compiled:
+      (K, B, S), T = placed.sources.shape, placed.targets.shape[2]
+      with self._progress.compiling(f"{K} x {B} pairs of {S} and {T} tokens"):
+        lowered = train_steps.lower(self.state, placed, self._rngs.dropout, recipe=self._recipe)
+        self._compiled[key] = lowered.compile()
+    with self._profile.of(self.step, count, lambda: self.state):
+      self.state, ticket = self._compiled[key](self.state, placed, self._rngs.dropout)
+    self.step += count
+    self._progress.advance(self.step)
+    return ticket
+
+  def _check_finite(self) -> None:
+    """Raises Diverged if training has left the finite numbers."""
+    if math.isfinite(self.state.sums.loss) and is_finite(self.state.params):
+      return
+    last = self._checkpoints.latest_step()
+    kept = "there is no checkpoint yet" if last is None else f"the last checkpoint is of step {last:,}"
+    raise Diverged(
+      f"the loss or a parameter is not finite at step {self.step:,}; {kept}; try a smaller "
+      "config.train.learning_rate or config.train.clip_norm in another --workdir"
+    )
+
+  def _record(self) -> None:
+    """Writes the loss since the last record."""
+    tokens = float(self.state.sums.tokens)
+    loss = float(self.state.sums.loss) / tokens
+    reset = jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))
+    self.state = self.state._replace(sums=reset())
+    speeds = self._progress.record(loss, tokens)
+    if is_main():
+      self._metrics.write(self.step, {"train/loss": loss}, speeds)
+
+  def _validate(self) -> float:
+    """Measures and writes how good the translations are; returns the metric that is watched."""
+    config, name = self._config, self._task.watched
+    params = local_copy(translating_params(self.state), self._recipe.mesh)
+    values: dict[str, float] = {}
+    if is_main():
+      with self._progress.aside():
+        greedy = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, beam_size=1))
+        translator = make_translator(greedy, self._task, self._recipe.model, params)
+        values = translator.evaluate(self._validation)
+      self._metrics.write(self.step, {f"{name}/{metric}": value for metric, value in values.items()})
+      self._progress.say(f"step {self.step:,}, {name}: {summary(values)}")
+    return _of_main(values.get(config.train.metric, 0.0))
+
+  def _save(self, score: float | None) -> None:
+    with self._progress.aside():
+      self._checkpoints.save(self.step, self.state, self._batches.get_state(), score)
+
+  def _has_stalled(self) -> bool:
+    """Returns whether the watched metric has not become better for too long."""
+    metric, patience = self._config.train.metric, self._config.train.patience
+    if not patience:
+      return False
+    name, since_best = f"{self._task.watched}/{metric}", 0
+    if is_main():
+      scores = [record[name] for record in workdir.read_metrics(self._folder) if name in record]
+      if scores:
+        best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
+        since_best = len(scores) - 1 - int(best)
+    since_best = int(_of_main(since_best))
+    if since_best < patience:
+      return False
+    self._progress.say(f"{name} has not become better for {since_best} validations: training ends here")
+    return True
+
+
+def is_main() -> bool:
+  """Returns whether this is the process that writes and reports."""
+  return jax.process_index() == 0
+
+
+def wait_for_all() -> None:
+  """Returns once all processes have come here; one that ends long before the others is taken for lost."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices("end")
+
+
+def say(text: str) -> None:
+  """Prints a line, once for all processes."""
+  if is_main():
+    print(text, flush=True)
 
 
 def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
   """Returns the config's model for the task's vocabularies."""
   return make_model(
     config.model,
-    source_vocabulary_size=len(task.source_vocabulary),
-    target_vocabulary_size=len(task.target_vocabulary),
+    source_vocabulary_size=len(task.source.vocabulary),
+    target_vocabulary_size=len(task.target.vocabulary),
   )
 
 
 def make_translator(config: base.Config, task: Task, model: attention.Seq2Seq, params: Any) -> Translator:
   """Returns a translator with the config's settings for evaluation."""
-  return Translator(
-    task,
-    model,
-    params,
-    batch_size=config.evaluation.batch_size,
-    max_target_length=config.evaluation.max_target_length,
+  search = Search(
+    max_length=config.evaluation.max_target_length,
+    beam_size=config.evaluation.beam_size,
+    length_penalty=config.evaluation.length_penalty,
   )
+  params = cast(params, config.model.dtype)
+  return Translator(task, model, params, batch_size=config.evaluation.batch_size, search=search)
 
 
 def summary(values: dict[str, float]) -> str:
@@ -177,59 +314,46 @@ def summary(values: dict[str, float]) -> str:
   return text
 
 
+@contextlib.contextmanager
+def _opened(config: base.Config, folder: pathlib.Path) -> Iterator[Task]:
+  """Gives the task of a run; its folder is made, and locked, once every mistake that can be seen has been."""
+  workdir.check_same_config(folder, config)
+  launch = provenance.describe_launch(config)
+  provenance.check_same_data(folder, launch)
+  task = make_task(config, workdir.read_languages(folder, config.data))
+  task.training_batch(0)
+  for split in (task.watched, *task.splits):
+    task.examples(split, 1)
+  if not is_main():
+    yield task
+    return
+  with workdir_lock(folder):
+    workdir.check_same_config(folder, config)  # another process may have been faster
+    workdir.write_run(folder, config, (task.source, task.target))
+    provenance.record_launch(folder, launch)
+    yield task
+
+
+def _chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:
+  """Returns the parameters to translate with of the best or of the last checkpoint."""
+  step = checkpoints.best_step() if config.evaluation.checkpoint == "best" else checkpoints.latest_step()
+  restored = checkpoints.restore(abstract_state(recipe), step)
+  if restored is None:
+    raise workdir.WorkdirError("there is no checkpoint to translate with")
+  return translating_params(restored.state)
+
+
 def _description(task: Task, state: TrainState) -> str:
+  devices = jax.devices()
+  count = f"{len(devices)} x " if len(devices) > 1 else ""
   return (
-    f"{task}; {len(task.source_vocabulary):,} source and {len(task.target_vocabulary):,} target words; "
-    f"{count_parameters(state.params):,} parameters; on {jax.devices()[0].device_kind}"
+    f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target words; "
+    f"{count_parameters(state.params):,} parameters; on {count}{devices[0].device_kind}"
   )
 
 
-def _dispatches(start: int, config: base.Train) -> Iterator[range]:
-  """Yields the steps of each call of the compiled function."""
-  for first in range(start, config.steps, config.steps_per_dispatch):
-    yield range(first, min(first + config.steps_per_dispatch, config.steps))
-
-
-def _prefetched(task: Task, dispatches: Iterator[range]) -> Iterator[Batch]:
-  """Yields the batches of each call; the next ones are made while a call runs."""
-
-  def fetch(steps: range) -> Batch:
-    return stack([task.training_batch(step) for step in steps])
-
-  with ThreadPoolExecutor(max_workers=1) as executor:
-    waiting = None
-    for steps in dispatches:
-      ahead = executor.submit(fetch, steps)
-      if waiting is not None:
-        yield waiting.result()
-      waiting = ahead
-    if waiting is not None:
-      yield waiting.result()
-
-
-@contextlib.contextmanager
-def _stop_request() -> Iterator[Callable[[], bool]]:
-  """Gives a function that tells whether Ctrl-C was pressed; a second Ctrl-C stops at once.
-
-  An exception in the middle of a step would lose the state, whose memory the step takes over.
-  """
-  requested = False
-
-  def handle(*_) -> None:
-    nonlocal requested
-    requested = True
-    # Not print: the step that is interrupted may be writing to the same stream.
-    os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")
-    signal.signal(signal.SIGINT, before)
-
-  before = signal.signal(signal.SIGINT, handle)
-  try:
-    yield lambda: requested
-  finally:
-    signal.signal(signal.SIGINT, before)
-
-
-def _two_words() -> Batch:
-  """Returns a small batch, for shapes of parameters that do not depend on the batch's."""
-  ones = np.ones((1, 2), np.int32)
-  return Batch(sources=ones, source_lengths=np.ones((1,), np.int32), inputs=ones, targets=ones)
+def _of_main(value: float) -> float:
+  """Returns what the main process gives, to all."""
+  if jax.process_count() == 1:
+    return value
+  return float(multihost_utils.broadcast_one_to_all(np.float32(value)))

@@ -1,30 +1,36 @@
 """What a person sees while a model trains: a bar at a terminal, plain lines elsewhere."""
 
+import contextlib
+import resource
 import sys
 import time
+from collections.abc import Iterator
 
+import jax
 from tqdm import tqdm
-
-from experiments.translation.training import Sums
 
 
 class Progress:
   """Shows how far training is, and measures it. A context manager.
 
-  The first call of the compiled step is left out of the speed: it is mostly compilation.
+  Time that is spent aside, on compilation, validation or checkpoints, does not count as training.
+
+  Args:
+    start: the step to begin after.
+    steps: the last step.
+    is_shown: whether anything is; of several processes, one shows what all do.
   """
 
-  def __init__(self, start: int, steps: int):
-    self._steps = steps
-    self._step = start
-    self._bar = tqdm(initial=start, total=steps, unit="step", disable=not sys.stderr.isatty())
-    self._begin = time.perf_counter()
-    self._running_since: float | None = None
-    self._first_step = start
-    self._mark: tuple[float, float] | None = None  # time and tokens at the last record
+  def __init__(self, start: int, steps: int, *, is_shown: bool = True):
+    self._start, self._step, self._steps = start, start, steps
+    self._is_shown = is_shown
+    has_bar = is_shown and sys.stderr.isatty()
+    self._bar = tqdm(initial=start, total=steps, unit="step", disable=not has_bar)
+    self._begin = self._mark = time.perf_counter()
+    self._aside = self._aside_at_mark = 0.0
+    self._waited = self._compiling = 0.0
     self._tokens = 0.0
-    self._loss = 0.0
-    self._loss_tokens = 0.0
+    self._num_compiled = 0
 
   def __enter__(self) -> "Progress":
     return self
@@ -32,52 +38,81 @@ class Progress:
   def __exit__(self, *_) -> None:
     self._bar.close()
 
-  def advance(self, step: int, sums: Sums) -> None:
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Measures what the data takes, whether a step is running meanwhile or not."""
+    begin = time.perf_counter()
+    yield
+    self._waited += time.perf_counter() - begin
+
+  @contextlib.contextmanager
+  def aside(self) -> Iterator[None]:
+    """Leaves out what is no training."""
+    begin = time.perf_counter()
+    yield
+    self._aside += time.perf_counter() - begin
+
+  @contextlib.contextmanager
+  def compiling(self, what: str) -> Iterator[None]:
+    """Counts and shows a compilation."""
+    begin = time.perf_counter()
+    with self.aside():
+      yield
+    seconds = time.perf_counter() - begin
+    self._compiling += seconds
+    self._num_compiled += 1
+    self.say(f"compiled the step for {what} in {seconds:.1f} s")
+
+  def advance(self, step: int) -> None:
     """Takes note of the steps up to this one."""
     self._bar.update(step - self._step)
     self._step = step
-    self._loss += float(sums.loss)
-    self._loss_tokens += float(sums.tokens)
-    now = time.perf_counter()
-    if self._running_since is None:
-      self._running_since, self._first_step, self._mark = now, step, (now, 0.0)
-    else:
-      self._tokens += float(sums.tokens)
 
-  def record(self) -> dict[str, float]:
-    """Returns loss (nats a token) and speed since the last record, and shows them.
+  def record(self, loss: float, tokens: float) -> dict[str, float]:
+    """Shows the loss (nats a token) and the speed since the last record, and returns the speed.
 
-    The speed counts target tokens, padding left out.
+    Args:
+      loss: of a token.
+      tokens: how many target tokens there were, padding left out.
     """
-    values = {"train/loss": self._loss / self._loss_tokens}
-    self._loss = self._loss_tokens = 0.0
     now = time.perf_counter()
-    values["train/seconds"] = now - self._begin
-    since, tokens = self._mark or (now, 0.0)
-    if self._tokens > tokens:
-      values["train/tokens_per_second"] = (self._tokens - tokens) / (now - since)
-      self._mark = now, self._tokens
-    self._show(values)
-    return values
+    seconds = now - self._mark - (self._aside - self._aside_at_mark)
+    self._mark, self._aside_at_mark = now, self._aside
+    self._tokens += tokens
+    rate = tokens / max(seconds, 1e-9)
+    self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} tokens/s")
+    if self._bar.disable:
+      left = self._seconds() / (self._step - self._start) * (self._steps - self._step)
+      text = f"step {self._step:,}/{self._steps:,}, loss {loss:.4f}, {rate:,.0f} tokens/s"
+      self.say(text + (f", {left:.0f} s left" if self._step < self._steps else ""))
+    return {"train/tokens_per_second": rate}
 
   def say(self, text: str) -> None:
     """Prints a line, above the bar if there is one."""
-    self._bar.write(text)
-    if self._mark is not None:  # what went before the line, a validation say, is not training
-      self._mark = time.perf_counter(), self._tokens
+    if self._is_shown:
+      self._bar.write(text)
+      sys.stdout.flush()
 
-  def _show(self, values: dict[str, float]) -> None:
-    loss, speed = values["train/loss"], values.get("train/tokens_per_second")
-    rate = "" if speed is None else f"{speed:,.0f} tokens/s"
-    self._bar.set_postfix_str(f"loss {loss:.4f}, {rate}".rstrip(", "))
-    if self._bar.disable:
-      left = self._time_left()
-      parts = [f"step {self._step:,}/{self._steps:,}", f"loss {loss:.4f}", rate, left]
-      print(", ".join(part for part in parts if part), flush=True)
+  def summary(self) -> str:
+    """Returns what all the steps took."""
+    steps, seconds = self._step - self._start, max(self._seconds(), 1e-9)
+    shapes = f"{self._num_compiled} shape{'' if self._num_compiled == 1 else 's'}"
+    return (
+      f"trained {steps:,} steps in {time.perf_counter() - self._begin:.0f} s: {1e3 * seconds / steps:.0f} ms "
+      f"a step, {self._tokens / seconds:,.0f} target tokens/s, {self._waited / seconds:.1%} of the time "
+      f"waiting for data; {self._compiling:.0f} s for compiling {shapes}; "
+      f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
+    )
 
-  def _time_left(self) -> str:
-    done = self._step - self._first_step
-    if self._running_since is None or not done:
-      return ""
-    seconds = (time.perf_counter() - self._running_since) / done * (self._steps - self._step)
-    return f"{seconds:.0f} s left"
+  def _seconds(self) -> float:
+    """Returns the time spent on training."""
+    return time.perf_counter() - self._begin - self._aside
+
+
+def _peak_memory() -> float:
+  """Returns the most memory in use at once, in bytes: the device's, or else this process's."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  if "peak_bytes_in_use" in stats:
+    return stats["peak_bytes_in_use"]
+  unit = 1 if sys.platform == "darwin" else 2**10
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -24,7 +24,8 @@ class ParallelText:
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
-    self.source, self.target = languages or tuple(map(self._learn, self._training_texts))
+    sides = "source", "target"
+    self.source, self.target = languages or tuple(map(self._learn, self._training_texts, sides))
 
   def __str__(self) -> str:
     used, left_out = len(self._batches), self._num_pairs - len(self._batches)
@@ -79,7 +80,7 @@ class ParallelText:
       seed=self._config.seed,
     )
 
-  def _learn(self, texts: list[str]) -> Language:
+  def _learn(self, texts: list[str], side: str) -> Language:
     data = self._config.data
     try:
       return Language.learn(
@@ -91,4 +92,4 @@ class ParallelText:
         subwords=data.subwords,
       )
     except ValueError as error:
-      raise DataError(f"{data.train}: config.data.{error}") from error
+      raise DataError(f"{data.train}, {side}: config.data.{error}") from error

@@ -1,0 +1,47 @@
+"""A profile of some training steps: what the devices do when, for TensorBoard or Perfetto."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+
+class Profile:
+  """Records some steps, or those of them that are made; once. A context manager.
+
+  Args:
+    folder: where the profile goes.
+    steps: the first and the last; None for no profile.
+    say: is told what was written.
+  """
+
+  def __init__(self, folder: pathlib.Path, steps: tuple[int, int] | None, say: Callable[[str], None]):
+    self._folder, self._steps, self._say = folder, steps, say
+    self._is_recording = False
+
+  def __enter__(self) -> "Profile":
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._end()
+
+  @contextlib.contextmanager
+  def of(self, step: int, count: int, result: Callable[[], Any]) -> Iterator[None]:
+    """Records the `count` steps after a step if they are wanted; waits for the last one's result."""
+    first, last = self._steps or (0, 0)
+    if not self._is_recording and step < last and step + count >= first:
+      jax.profiler.start_trace(str(self._folder))
+      self._is_recording = True
+    with jax.profiler.StepTraceAnnotation("train", step_num=step):
+      yield
+    if self._is_recording and step + count >= last:
+      jax.block_until_ready(result())
+      self._end()
+
+  def _end(self) -> None:
+    if self._is_recording:
+      self._is_recording, self._steps = False, None
+      jax.profiler.stop_trace()
+      self._say(f"wrote {self._folder}, a profile")

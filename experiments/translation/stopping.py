@@ -1,0 +1,56 @@
+"""Requests to stop: Ctrl-C at a terminal, SIGTERM from a scheduler."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+# What a shell reports of a program that a signal has ended, which schedulers understand.
+EXIT_CODES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: 128 + signal.SIGTERM}
+
+
+class Interrupted(Exception):
+  """A signal has stopped a run; its checkpoint is written.
+
+  Attributes:
+    code: exit code of the program.
+  """
+
+  def __init__(self, message: str, code: int):
+    super().__init__(message)
+    self.code = code
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[], int]]:
+  """Gives a function that tells which signal asked to stop, 0 for none; Ctrl-C again stops at once.
+
+  An exception in the middle of a step would lose the state, whose memory the step takes over.
+  """
+  requested = 0
+
+  def handle(number: int, _) -> None:
+    nonlocal requested
+    requested = number
+    # Not print: the step that is interrupted may be writing to the same stream.
+    os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")
+    signal.signal(signal.SIGINT, before[signal.SIGINT])
+
+  # None is a handler that Python does not know; afterwards a signal ends the program.
+  before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in EXIT_CODES}
+  try:
+    yield lambda: requested
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def agreed(requested: int) -> int:
+  """Returns what any of the processes was asked; all of them must call it."""
+  if jax.process_count() == 1:
+    return requested
+  return int(np.max(multihost_utils.process_allgather(np.int32(requested))))

@@ -1,0 +1,106 @@
+"""Tests that a run which is killed, and started again, ends with the same bits as one that never was."""
+
+import os
+import random
+import signal
+import time
+
+import jax
+import numpy as np
+import scripts
+
+# Each run is killed at these moments: after it has printed a text, or began to write a checkpoint, up to so
+# many seconds later. There are as many runs as it takes.
+MOMENTS = (
+  ("", 3.0),
+  (None, 0.05),
+  ("compiled the step", 1.0),
+  (None, 0.05),
+  ("step 100, validation", 1.5),
+)
+KILLS = 5
+SEED = 0
+
+FLAGS = (
+  "--config.train.steps=100",
+  "--config.train.batch_size=60",
+  "--config.train.steps_per_dispatch=2",
+  "--config.train.log_every=4",
+  "--config.train.validate_every=20",
+  "--config.train.warmup=0.1",
+  "--config.train.averaging=0.99",
+  "--config.model.attention=none",
+  "--config.model.width=8",
+  "--config.model.embedding_width=5",
+  "--config.model.dropout_rate=0.2",
+  "--config.model.word_dropout_rate=0.1",
+  "--config.evaluation.sentences=4",
+  "--config.evaluation.validation_sentences=4",
+  "--config.evaluation.batch_size=4",
+  "--config.evaluation.max_target_length=5",
+)
+
+
+def _start(folder, cache):
+  return scripts.start("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+
+
+def _finish(folder, cache):
+  with _start(folder, cache) as running:
+    finished = running.finish()
+  assert finished.code == 0, finished
+  return finished
+
+
+def _assert_same_end(folder, expected):
+  ours, theirs = scripts.newest_checkpoint(folder), scripts.newest_checkpoint(expected)
+  assert (ours.step, ours.position) == (theirs.step, theirs.position)
+  jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
+  for name in ("config.json", "metrics.jsonl", "results.json"):
+    assert (folder / name).read_bytes() == (expected / name).read_bytes()
+  kept = [{path.name for path in (each / "checkpoints").iterdir()} for each in (folder, expected)]
+  assert kept[0] == kept[1]
+  assert not (folder / "damaged").exists()
+
+
+def _half_written(folder):
+  """Returns the folders of checkpoints that are being written, or were when a run was killed."""
+  checkpoints = folder / "checkpoints"
+  if not checkpoints.exists():
+    return set()
+  return {entry.inode() for entry in os.scandir(checkpoints) if ".orbax-checkpoint-tmp" in entry.name}
+
+
+def _kill(folder, cache, text, seconds):
+  """Starts a run and kills it some seconds after it printed a text; returns what it was doing, or nothing."""
+  left = _half_written(folder)
+  with _start(folder, cache) as running:
+    while running.process.is_alive():
+      if _half_written(folder) - left if text is None else text in running.output():
+        time.sleep(seconds)
+        break
+      time.sleep(0.001)
+    running.process.kill()
+    finished = running.finish()
+  if finished.code == 0:
+    return "nothing"
+  assert finished.code == -signal.SIGKILL, finished
+  if _half_written(folder) - left:
+    return "checkpoint"
+  if "step 100, validation" in finished.output or "continuing after step 100" in finished.output:
+    return "evaluation"
+  return "training" if "compiled the step" in finished.output else "start"
+
+
+def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bits(tmp_path):
+  rng, cache, whole = random.Random(SEED), tmp_path / "compiled", tmp_path / "whole"
+  _finish(whole, cache)
+  met = []
+  while len(met) < KILLS:
+    folder = tmp_path / str(len(met))
+    for text, longest in MOMENTS[: KILLS - len(met)]:
+      met.append(_kill(folder, cache, text, rng.uniform(0, longest)))
+    _finish(folder, cache)
+    _assert_same_end(folder, whole)
+  print({what: met.count(what) for what in sorted(set(met))})
+  assert met.count("nothing") <= KILLS // 5

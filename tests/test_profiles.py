@@ -1,0 +1,63 @@
+"""Tests of experiments/translation/profiles.py; test_scripts.py has a profile that JAX wrote."""
+
+import contextlib
+
+import jax
+import pytest
+
+from experiments.translation.profiles import Profile
+
+
+@pytest.fixture
+def events(monkeypatch):
+  """Gives the list of what happens."""
+  found = []
+  monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: found.append(f"start {folder}"))
+  monkeypatch.setattr(jax.profiler, "stop_trace", lambda: found.append("stop"))
+  return found
+
+
+def _train(events, folder, steps, *, start=0, end=20, count=2):
+  with Profile(folder, steps, events.append) as profile:
+    for step in range(start, end, count):
+      with profile.of(step, count, lambda step=step: events.append(f"waited for {step + count}")):
+        events.append(step + count)
+
+
+@pytest.mark.parametrize(
+  ("steps", "first", "last"),
+  [((1, 1), 2, 2), ((4, 4), 4, 4), ((5, 8), 6, 8), ((5, 9), 6, 10), ((2, 20), 2, 20)],
+)
+def test_calls_with_a_step_that_is_wanted_are_recorded(events, tmp_path, steps, first, last):
+  _train(events, tmp_path, steps)
+  begin, end = events.index(f"start {tmp_path}"), events.index("stop")
+  recorded = [event for event in events[begin:end] if isinstance(event, int)]
+  assert recorded == list(range(first, last + 1, 2))
+  assert events[end - 1] == f"waited for {last}"
+  assert events[end + 1] == f"wrote {tmp_path}, a profile"
+  assert events.count(f"start {tmp_path}") == events.count("stop") == 1
+
+
+def test_without_steps_nothing_is_recorded_or_waited_for(events, tmp_path):
+  _train(events, tmp_path, None)
+  assert events == list(range(2, 21, 2))
+
+
+def test_a_run_that_goes_on_after_the_steps_records_nothing(events, tmp_path):
+  _train(events, tmp_path, (3, 8), start=8)
+  assert events == list(range(10, 21, 2))
+
+
+def test_a_run_that_goes_on_between_the_steps_records_the_rest(events, tmp_path):
+  _train(events, tmp_path, (3, 12), start=10)
+  assert events[:4] == [f"start {tmp_path}", 12, "waited for 12", "stop"]
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_a_run_that_ends_before_has_recorded_what_it_made(events, tmp_path, error):
+  with contextlib.suppress(KeyError), Profile(tmp_path, (3, 30), events.append) as profile:
+    with profile.of(2, 2, lambda: None):
+      pass
+    if error:
+      raise error
+  assert events == [f"start {tmp_path}", "stop", f"wrote {tmp_path}, a profile"]
