@@ -70,6 +70,8 @@ class RecurrentEncoder(nn.Module):
   @nn.compact
   def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
     """Encodes tokens [B S], of which the first source_lengths [B] are real."""
+    if self.num_layers < 1:
+      raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
     dropout = unit_dropout(self.dropout_rate, variational=self.variational)
     drop_states = StateDropout(self.recurrent_dropout_rate)
     layer = nn.Embed(self.vocabulary_size, self.embedding_width, name="embedding")(sources)

@@ -90,12 +90,14 @@ class Train:
     steps: number of parameter updates.
     batch_size: sentence pairs for each. Where batches are of pairs alike in length (parallel_text, scan), it
       is the average: those of short pairs have more, so that all have about as many tokens.
-    accumulation: in how many parts a batch is computed, one after the other: less memory, the same result.
+    accumulation: in how many parts a batch is computed, one after the other: less memory, the same result but
+      for what dropout draws.
     learning_rate: the highest.
     schedule: "cosine" or "linear" down to 0 at the last step, "inverse_square_root", or "constant".
     warmup: share of the steps, in [0, 1), until the learning rate is at its highest.
     clip_norm: longest allowed norm of the gradient.
-    weight_decay: share of the parameters, times the learning rate, that each step takes off (AdamW).
+    weight_decay: share of the weights, times the learning rate, that each step takes off (AdamW); biases and
+      scales are left alone.
     label_smoothing: share of the loss's weight, in [0, 1), that is spread over all words.
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.

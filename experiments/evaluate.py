@@ -5,7 +5,7 @@ python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
 
 from absl import flags
 
-from experiments.translation import commands, report
+from experiments.translation import commands, provenance, report, workdir
 from experiments.translation.loop import load
 
 _WORKDIR = commands.define_workdir(None)
@@ -19,7 +19,9 @@ _SENTENCES = flags.DEFINE_integer(
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   search = commands.chosen_search(_SEARCH)
-  config, translator = load(folder, checkpoint=_CHECKPOINT.value, **search)
+  config = workdir.read_config(folder)
+  provenance.check_same_data(folder, provenance.digests(config.data, ("validation", "test")))
+  config, translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   count = _SENTENCES.value
   results = report.evaluate_splits(translator, config.evaluation.sentences if count is None else count)
   if count is None and _CHECKPOINT.value is None and not search:

@@ -9,7 +9,7 @@ Each line is source TAB target and, where known, TAB alignment in Pharaoh form (
 from absl import flags
 
 from experiments.translation import commands
-from experiments.translation.parallel_text import SentencePair, write_pairs
+from experiments.translation.pairs import SentencePair, write_pairs
 from experiments.translation.settings import check_config
 from experiments.translation.tasks import make_task
 

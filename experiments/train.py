@@ -14,7 +14,8 @@ from absl import flags
 
 from experiments.translation import commands, report
 from experiments.translation.evaluation import Translator
-from experiments.translation.loop import Launch, is_main, train, wait_for_all
+from experiments.translation.loop import Launch, train
+from experiments.translation.processes import is_main, wait_for_all
 
 _CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")

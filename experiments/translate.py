@@ -40,7 +40,7 @@ def main() -> None:
   _check_flags(search)
   lines = None if _INPUT.value is None else _read(pathlib.Path(_INPUT.value))
   _, translator = load(
-    folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, **search
+    folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
   if _NUM_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
@@ -133,6 +133,9 @@ def _write(lines: Sequence[str]) -> None:
     print(text, end="")
     return
   path = pathlib.Path(_OUTPUT.value)
+  if path.is_symlink() or (path.exists() and not path.is_file()):  # a device, say: it stays what it is
+    path.write_text(text, "utf-8")
+    return
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   temporary.write_text(text, "utf-8")
   os.replace(temporary, path)

@@ -132,26 +132,23 @@ def test_a_multiple_that_processes_cannot_share_is_an_error():
     Rows(index=1, count=3, multiple=4)
 
 
-def test_stacked_batches_are_padded_to_the_longest():
+def test_stacked_batches_have_an_axis_in_front():
   first = make_batch([[7, 8]], [[5]], source_length=3, target_length=2)
-  second = make_batch([[9]], [[6, 4]], source_length=2, target_length=4)
+  second = make_batch([[9]], [[6]], source_length=3, target_length=2)
   both = stack([first, second])
   assert both.sources.tolist() == [[[7, 8, 2]], [[9, 2, 0]]]
   assert both.source_lengths.tolist() == [[3], [2]]
-  assert both.inputs.tolist() == [[[1, 5, 0, 0]], [[1, 6, 4, 0]]]
-  assert both.targets.tolist() == [[[5, 2, 0, 0]], [[6, 4, 2, 0]]]
+  assert both.inputs.tolist() == [[[1, 5]], [[1, 6]]]
+  assert both.targets.tolist() == [[[5, 2]], [[6, 2]]]
   assert isinstance(both, Batch)
   assert {array.dtype for array in both} == {np.dtype(np.int32)}
 
 
-def test_stacked_batches_are_padded_to_the_most_rows():
-  first = make_batch([[7, 8]], [[5]], source_length=3, target_length=2)
-  second = make_batch([[9], [10]], [[6], [4]], source_length=2, target_length=2)
-  both = stack([first, second])
-  assert both.sources.tolist() == [[[7, 8, 2], [0, 0, 0]], [[9, 2, 0], [10, 2, 0]]]
-  assert both.source_lengths.tolist() == [[3, 0], [2, 2]]
-  assert both.inputs.tolist() == [[[1, 5], [0, 0]], [[1, 6], [1, 4]]]
-  assert both.targets.tolist() == [[[5, 2], [0, 0]], [[6, 2], [4, 2]]]
+@pytest.mark.parametrize("shape", [{"source_length": 4}, {"target_length": 3}, {"num_rows": 2}])
+def test_batches_of_different_shapes_are_not_stacked(shape):
+  sizes = {"source_length": 3, "target_length": 2, "num_rows": 1}
+  with pytest.raises(ValueError):
+    stack([make_batch([[7]], [[5]], **sizes), make_batch([[7]], [[5]], **sizes | shape)])
 
 
 def test_lengths_are_rounded_up_to_these():

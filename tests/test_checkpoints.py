@@ -165,22 +165,24 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path, higher_is_better, scores
     assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
 
 
-def test_a_score_that_comes_later_is_added_and_nothing_else_is_replaced(tmp_path):
+def test_a_step_that_has_a_checkpoint_keeps_it(tmp_path):
   folder = tmp_path / "checkpoints"
-  write(folder, {100: 0.5, 200: None})
-  before = {path: path.stat().st_mtime_ns for path in (folder / "200" / "state").rglob("*")}
+  write(folder, {100: 0.5, 200: 0.25})
   with open_checkpoints(folder) as checkpoints:
+    checkpoints.save(200, state_of(3), {"epoch": 9}, None)
     assert checkpoints.best_step() == 100
-    for score in (0.75, 0.25, None):  # only the first is missing
-      checkpoints.save(200, state_of(3), {"epoch": 9}, score)
-      assert checkpoints.best_step() == 200
-  assert {path: path.stat().st_mtime_ns for path in (folder / "200" / "state").rglob("*")} == before
   with open_checkpoints(folder) as checkpoints:
-    assert checkpoints.best_step() == 200
     assert_is_of(checkpoints.restore(like()), 200)
-    save(checkpoints, 300, 0.5)
-    save(checkpoints, 400, 0.7)
-  assert steps_in(folder) == [200, 300, 400]
+
+
+def test_what_a_killed_process_did_not_delete_is_deleted_by_the_next(tmp_path):
+  folder = tmp_path / "checkpoints"
+  for step in (100, 200, 300):
+    write(folder.with_name(str(step)), {step: 0.5})
+    shutil.copytree(folder.with_name(str(step)) / str(step), folder / str(step))
+  with open_checkpoints(folder) as checkpoints:
+    checkpoints.delete_old()
+  assert steps_in(folder) == [200, 300]
 
 
 # Damage
@@ -210,7 +212,7 @@ def test_damage_to_any_file_is_told_or_changes_nothing(tmp_path, capfd):
       shutil.copytree(whole, run)
       damage(run / file.relative_to(whole), kind, rng)
       with open_checkpoints(run / "checkpoints") as checkpoints:
-        checkpoint = checkpoints.restore(like())
+        checkpoint = checkpoints.restore(like(), repairs=True)
       line = capfd.readouterr().err
       if line:
         told.add((str(file.relative_to(whole / "checkpoints" / "200")), kind))
@@ -236,7 +238,7 @@ def test_files_that_are_whole_but_of_another_state_are_damage(tmp_path, capfd):
   shutil.rmtree(folder / "200" / "state")
   shutil.copytree(folder / "100" / "state", folder / "200" / "state")
   with open_checkpoints(folder) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 100)
+    assert_is_of(checkpoints.restore(like(), repairs=True), 100)
     assert checkpoints.latest_step() == 100
     save(checkpoints, 200)
   assert capfd.readouterr().err == (
@@ -251,9 +253,29 @@ def test_the_best_that_is_damaged_is_passed_over_for_the_newest(tmp_path, capfd)
   (folder / "200" / "state" / "manifest.ocdbt").unlink()
   with open_checkpoints(folder) as checkpoints:
     assert checkpoints.best_step() == 200
-    assert_is_of(checkpoints.restore(like(), 200), 400)
+    assert_is_of(checkpoints.restore(like(), 200, repairs=True), 400)
     assert checkpoints.best_step() == 400
   assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
+
+
+def test_who_only_reads_moves_nothing(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  (folder / "200" / "record" / "metadata").unlink()
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 100)
+  assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
+  assert steps_in(folder) == [100, 200]
+
+
+def test_what_a_trainer_has_deleted_meanwhile_is_not_called_damaged(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  with open_checkpoints(folder) as reader:
+    write(folder, {300: 0.75, 400: 0.5})
+    assert steps_in(folder) == [300, 400]
+    assert_is_of(reader.restore(like(), reader.best_step()), 400)
+  assert capfd.readouterr().err == ""
 
 
 def test_a_damaged_checkpoint_takes_no_other_ones_place(tmp_path):
@@ -262,7 +284,7 @@ def test_a_damaged_checkpoint_takes_no_other_ones_place(tmp_path):
     write(folder, {100: None, 200: None})
     (folder / "200" / "record" / "metadata").unlink()
     with open_checkpoints(folder) as checkpoints:
-      assert_is_of(checkpoints.restore(like()), 100)
+      assert_is_of(checkpoints.restore(like(), repairs=True), 100)
   assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["200", "200.1", "200.2"]
 
 
@@ -536,7 +558,7 @@ def _train_with_another(address, index, folder):
         path.unlink()
     multihost_utils.sync_global_devices("one has lost it")
     with _stderr_in_a_pipe() as said:
-      after = checkpoints.restore(_spread_over_processes(0, mesh))
+      after = checkpoints.restore(_spread_over_processes(0, mesh), repairs=True)
       told = [line for line in said().splitlines() if "checkpoint" in line]  # Gloo may speak too
     return number, (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), told
 

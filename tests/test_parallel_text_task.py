@@ -8,7 +8,7 @@ import pytest
 from configs import base
 from experiments.translation.batches import Rows
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.tasks import make_task
 from experiments.translation.tokenizers import Words
 from experiments.translation.vocabularies import END, PAD, START, UNKNOWN, Vocabulary

@@ -38,8 +38,8 @@ def cache(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def two_processes(folder, cache):
-  """Gives two processes that train together."""
+def two_processes(folder, cache, *, seconds=("--config.seed=0",)):
+  """Gives two processes that train together; the second has some flags more."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -53,6 +53,7 @@ def two_processes(folder, cache):
           f"--coordinator={address}",
           "--num_processes=2",
           f"--process_id={index}",
+          *(seconds if index else ()),
           cache=cache,
           is_optimized=False,
         )
@@ -126,3 +127,26 @@ def test_two_processes_go_on_where_one_has_stopped(alone, cache, tmp_path):
   assert output.count(f"step {STEPS}/{STEPS}, loss") == 1
   assert output.count("compiled the step") == 1
   assert "step" not in silence
+
+
+@pytest.mark.parametrize(
+  ("flag", "said", "others"),
+  [
+    (
+      "--config.seed=7",
+      "all processes must have the same config, data, flags and version, got others in some of them",
+      "all processes must have the same config, data, flags and version, got others in some of them",
+    ),
+    (
+      "--config.train.warmup=2.5",
+      "config.train.warmup must be in [0, 1), got 2.5",
+      "another process could not begin; it says why",
+    ),
+  ],
+)
+def test_processes_begin_together_or_not_at_all(cache, tmp_path, flag, said, others):
+  with two_processes(tmp_path / "run", cache, seconds=(flag,)) as (first, second):
+    finished = [first.finish(), second.finish()]
+  assert [each.code for each in finished] == [2, 2], finished
+  assert [each.errors.splitlines()[0] for each in finished] == [f"error: {others}", f"error: {said}"]
+  assert not (tmp_path / "run" / "config.json").exists()

@@ -16,7 +16,7 @@ import scripts
 from configs import base
 from experiments.translation import provenance
 from experiments.translation.mistakes import Mistake
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.provenance import check_same_data, describe_launch, digests, record_launch
 
 
@@ -79,14 +79,14 @@ def test_a_file_that_cannot_be_read_is_named(data, tmp_path):
 
 
 def test_a_changed_file_is_refused_for_good(data, tmp_path):
-  check_same_data(tmp_path, {"data": digests(data)})  # a run that begins
+  check_same_data(tmp_path, digests(data))  # a run that begins
   record_launch(tmp_path, {"data": digests(data)})
-  check_same_data(tmp_path, {"data": digests(data)})
+  check_same_data(tmp_path, digests(data))
   with open(data.validation, "a", encoding="utf-8") as file:
     file.write("more\ty\n")
   record_launch(tmp_path, {"data": digests(data)})  # what counts is how the run began
   with pytest.raises(DataError) as caught:
-    check_same_data(tmp_path, {"data": digests(data)})
+    check_same_data(tmp_path, digests(data))
   expected = f"{data.validation}: expected the file that the run in {tmp_path} began with, got a changed one"
   assert str(caught.value) == expected
 
@@ -101,8 +101,14 @@ def test_each_launch_is_a_line(tmp_path):
 
 def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
   (tmp_path / "launches.jsonl").write_text('{"data": {"a', "utf-8")
-  check_same_data(tmp_path, {"data": digests(data)})
+  check_same_data(tmp_path, digests(data))
   record_launch(tmp_path, {"data": digests(data)})
-  check_same_data(tmp_path, {"data": digests(data)})
+  check_same_data(tmp_path, digests(data))
   with pytest.raises(DataError):
-    check_same_data(tmp_path, {"data": {}})
+    check_same_data(tmp_path, dict.fromkeys(digests(data), "another"))
+
+
+def test_files_that_are_not_asked_about_may_be_gone(data, tmp_path):
+  record_launch(tmp_path, {"data": digests(data)})
+  pathlib.Path(data.train).unlink()
+  check_same_data(tmp_path, digests(data, ("validation", "test")))

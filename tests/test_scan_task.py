@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.translation import scan
+from experiments.translation import scan_grammar
 from experiments.translation.batches import Rows
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.tasks import Scan
 from experiments.translation.vocabularies import PAD, UNKNOWN
 
@@ -24,7 +24,7 @@ def _task(split="simple", seed=0):
 def _epoch(task):
   """Returns the commands of the first epoch, as far as it goes."""
   pairs = []
-  for step in range(len(scan.commands()) // 509 + 3):
+  for step in range(len(scan_grammar.commands()) // 509 + 3):
     batch = task.training_batch(step)
     for source, target in zip(batch.sources, batch.targets, strict=True):
       if source[0] != PAD:
@@ -34,12 +34,12 @@ def _epoch(task):
 
 @pytest.mark.parametrize("split", ["simple", "add_jump"])
 def test_training_batches_are_the_training_commands_with_their_actions(split):
-  training, _ = scan.split(split, 0)
+  training, _ = scan_grammar.split(split, 0)
   pairs = _epoch(_task(split))[: len(training)]
   assert collections.Counter(pairs) == collections.Counter(map(tuple, training))
 
 
-@pytest.mark.parametrize("split", list(scan.SPLITS))
+@pytest.mark.parametrize("split", list(scan_grammar.SPLITS))
 def test_every_word_of_every_command_has_an_id(split):
   task = _task(split)
   for example in itertools.chain(task.examples("train", 0), task.examples("test", 0)):
@@ -65,21 +65,21 @@ def test_commands_are_cut_and_actions_joined_as_they_are_written():
   for example in task.examples("test", 100):
     assert task.source.tokenize(example.source_text.upper()) == example.source
     assert task.target.detokenize(example.target) == example.target_text == " ".join(example.target)
-    assert scan.meaning(example.source_text) == example.target_text
+    assert scan_grammar.meaning(example.source_text) == example.target_text
     assert example.alignment is None
 
 
 @pytest.mark.parametrize("split", ["simple", "length"])
 def test_test_commands_are_those_of_the_split(split):
-  _, test = scan.split(split, 0)
+  _, test = scan_grammar.split(split, 0)
   examples = _task(split).examples("test", 0)
   assert [(example.source, example.target) for example in examples] == list(map(tuple, test))
   assert _task(split).examples("test", 7) == examples[:7]
 
 
-@pytest.mark.parametrize("split", list(scan.SPLITS))
+@pytest.mark.parametrize("split", list(scan_grammar.SPLITS))
 def test_commands_seen_are_training_commands_and_the_first_of_them_are_spread(split):
-  training, _ = scan.split(split, 0)
+  training, _ = scan_grammar.split(split, 0)
   seen = _task(split).examples("seen", 0)
   assert len(seen) == 1000
   places = collections.defaultdict(list)

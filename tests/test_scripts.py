@@ -14,7 +14,7 @@ import pytest
 import scripts
 
 from experiments.translation import grammar, workdir
-from experiments.translation.parallel_text import read_pairs
+from experiments.translation.pairs import read_pairs
 
 STEPS = 60
 SIZES = (

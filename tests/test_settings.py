@@ -21,11 +21,15 @@ IMPOSSIBLE = [
   ("data.task", "toy", "one of toy_translation, scan, parallel_text"),
   ("data.split", "train", "one of simple, length, add_jump, add_turn_left"),
   ("data.unit", "words", "one of word, character, subword"),
-  ("data.unit", "subword", "word for config.data.task=toy_translation"),
+  ("data.unit", "subword", "'word' for config.data.task=toy_translation"),
   ("data.subwords", "BPE", "one of unigram, bpe"),
-  ("data.train", "train.tsv", "empty for config.data.task=toy_translation"),
-  ("data.validation", "validation.tsv", "empty for config.data.task=toy_translation"),
-  ("data.test", "test.tsv", "empty for config.data.task=toy_translation"),
+  ("data.train", "train.tsv", "'' for config.data.task=toy_translation"),
+  ("data.validation", "validation.tsv", "'' for config.data.task=toy_translation"),
+  ("data.test", "test.tsv", "'' for config.data.task=toy_translation"),
+  ("data.split", "length", "'simple' for config.data.task=toy_translation"),
+  ("data.lowercase", False, "True for config.data.task=toy_translation"),
+  ("data.max_length", 30, "31 for config.data.task=toy_translation"),
+  ("data.num_buckets", 3, "4 for config.data.task=toy_translation"),
   ("data.vocabulary_size", 0, "at least 1"),
   ("data.min_count", 0, "at least 1"),
   ("data.max_length", 0, "at least 1"),
@@ -48,6 +52,7 @@ IMPOSSIBLE = [
   ("train.steps", 0, "at least 1"),
   ("train.batch_size", 0, "at least 1"),
   ("train.accumulation", 0, "at least 1"),
+  ("train.accumulation", 129, "at most config.train.batch_size"),
   ("train.schedule", "cos", "one of cosine, linear, inverse_square_root, constant"),
   ("train.metric", "sentences", "one of loss, exact_match, bleu, chrf, token_accuracy"),
   ("train.patience", -1, "at least 0"),
@@ -87,8 +92,8 @@ IMPOSSIBLE = [
 # The least or greatest values that are possible.
 POSSIBLE = [
   {"seed": 2**32 - 1},
-  {"data.min_count": 1, "data.max_length": 1, "data.vocabulary_size": 1, "data.num_buckets": 1},
-  {"data.task": "scan", "data.split": "add_turn_left"},
+  {"data.task": "scan", "data.split": "add_turn_left", "train.steps_per_dispatch": 1},
+  {"data.task": "scan", "data.num_buckets": 1},
   {"model.embedding_width": 1, "model.num_layers": 1, "model.feed_forward_width": 1},
   {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
   {"model.width": 7, "model.num_heads": 4},  # no part of this model has heads
@@ -107,7 +112,20 @@ POSSIBLE = [
 
 def _parallel_text():
   data = base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv")
-  return base.Config(data=data)
+  return base.Config(data=data, train=base.Train(steps_per_dispatch=1))
+
+
+def _scan():
+  return base.Config(data=base.Data(task="scan"), train=base.Train(steps_per_dispatch=1))
+
+
+@pytest.mark.parametrize("config", [_scan(), _parallel_text()], ids=lambda config: config.data.task)
+def test_batches_of_several_lengths_are_not_made_in_one_call(config):
+  config.train.steps_per_dispatch = 5
+  with pytest.raises(ConfigError, match=r"steps_per_dispatch must be 1 for batches of several lengths"):
+    check_config(config)
+  config.data.num_buckets = 1
+  check_config(config)
 
 
 def _set(config, field, value):
@@ -154,7 +172,7 @@ def test_parallel_text_may_have_any_unit_and_a_test_file(unit):
 @pytest.mark.parametrize("task", ["parallel_text", "scan"])
 @pytest.mark.parametrize("field", ["sentences", "validation_sentences"])
 def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
-  config = _parallel_text() if task == "parallel_text" else base.Config(data=base.Data(task=task))
+  config = _parallel_text() if task == "parallel_text" else _scan()
   check_config(_set(config, f"evaluation.{field}", 0))
   with pytest.raises(ConfigError) as caught:
     check_config(_set(config, f"evaluation.{field}", -1))
@@ -165,7 +183,7 @@ def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
 def test_scan_is_of_words(unit):
   with pytest.raises(ConfigError) as caught:
     check_config(base.Config(data=base.Data(task="scan", unit=unit)))
-  assert str(caught.value) == f"config.data.unit must be word for config.data.task=scan, got {unit!r}"
+  assert str(caught.value) == f"config.data.unit must be 'word' for config.data.task=scan, got {unit!r}"
 
 
 def test_the_width_of_a_transformer_is_even():

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from experiments.translation.stopping import EXIT_CODES, Interrupted, agreed, stop_requests
+from experiments.translation.stopping import EXIT_CODES, Interrupted, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -46,8 +46,3 @@ def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
 def test_exit_codes_are_those_of_a_shell():
   assert EXIT_CODES == {signal.SIGINT: 130, signal.SIGTERM: 143}
   assert Interrupted("stopped", 143).code == 143
-
-
-def test_one_process_agrees_with_itself():
-  assert agreed(0) == 0
-  assert agreed(signal.SIGTERM) == signal.SIGTERM

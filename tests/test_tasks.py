@@ -9,7 +9,7 @@ from configs import base
 from experiments.translation import grammar
 from experiments.translation.batches import Rows
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.tasks import TASKS, ParallelText, Scan, ToyTranslation, make_task
 from experiments.translation.tokenizers import Words
 from experiments.translation.vocabularies import UNKNOWN, Vocabulary

@@ -9,7 +9,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.translation import parallel_text
+from experiments.translation import pairs
 from experiments.translation.tokenizers import KINDS, Characters, Subwords, Words
 from experiments.translation.vocabularies import NUM_SPECIALS, UNKNOWN_WORD, Vocabulary
 
@@ -98,7 +98,7 @@ def test_words_are_those_of_parallel_text():
   tokens = Words().tokenize("L'albero non vede, no.")
   assert tokens == ("L'", "albero", "non", "vede", ",", "no", ".")
   assert Words().detokenize(tokens) == "L'albero non vede, no."
-  assert tokens == parallel_text.tokenize("L'albero non vede, no.", lowercase=False)
+  assert tokens == pairs.tokenize("L'albero non vede, no.", lowercase=False)
 
 
 def test_a_run_of_whitespace_is_one_character():

@@ -336,14 +336,22 @@ def test_another_schedule_is_an_error_that_names_those_there_are():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_weight_decay_takes_off_a_share_of_matrices_only():
-  params = {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([3.0]), "scale": jnp.array(2.0)}
+def test_weight_decay_takes_off_a_share_of_all_but_biases_and_scales():
+  params = {
+    "kernel": jnp.array([[1.0, -2.0]]),
+    "score_vector": jnp.array([1.0, -2.0]),
+    "bias": jnp.array([[3.0, 4.0]]),  # as that of heads
+    "recurrent_bias": jnp.array([3.0]),
+    "scale": jnp.array(2.0),
+  }
   train = base.Train(steps=10, warmup=0.0, learning_rate=0.5, schedule="constant", weight_decay=0.1)
   optimizer = make_optimizer(train)
   nothing = jax.tree.map(jnp.zeros_like, params)
   updates, _ = optimizer.update(nothing, optimizer.init(params), params)
   np.testing.assert_allclose(updates["kernel"], [[-0.05, 0.1]], rtol=1e-6)
-  assert updates["bias"] == updates["scale"] == 0
+  np.testing.assert_allclose(updates["score_vector"], [-0.05, 0.1], rtol=1e-6)
+  for name in ("bias", "recurrent_bias", "scale"):
+    assert not updates[name].any()
 
 
 def test_the_schedule_can_do_without_a_warm_up():

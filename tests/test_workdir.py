@@ -1,6 +1,7 @@
 """Tests of experiments/translation/workdir.py."""
 
 import dataclasses
+import errno
 import json
 
 import pytest
@@ -14,8 +15,8 @@ from experiments.translation.workdir import WorkdirError
 
 CONFIG = base.Config(
   seed=3,
-  data=base.Data(lowercase=False),
-  train=base.Train(steps=7, learning_rate=0.5),
+  data=base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv", lowercase=False),
+  train=base.Train(steps=7, learning_rate=0.5, steps_per_dispatch=1),
 )
 
 
@@ -233,6 +234,27 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
   with workdir.MetricsWriter(tmp_path, 10) as metrics:
     metrics.write(10, {"train/loss": 2.0})
   assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 10]
+
+
+@pytest.mark.parametrize("part", ["_file", "_board"])
+def test_a_full_disk_is_told_in_one_line_and_closing_hides_nothing(tmp_path, part):
+  class Full:
+    def __getattr__(self, name):
+      return lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+
+  with pytest.raises(WorkdirError) as caught, workdir.MetricsWriter(tmp_path, 0) as metrics:
+    whole = getattr(metrics, part)
+    setattr(metrics, part, Full())
+    metrics.write(5, {"train/loss": 2.5})
+  whole.close()
+  assert _one_line(caught) == f"could not write {tmp_path}: No space left on device"
+
+
+def test_damaged_metrics_are_told_in_one_line(tmp_path):
+  (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 5}\n' + bytes(7) + b'\n{"step": 10}\n')
+  with pytest.raises(WorkdirError, match=r"metrics\.jsonl: expected one JSON object a line") as caught:
+    workdir.read_metrics(tmp_path)
+  _one_line(caught)
 
 
 def test_a_folder_without_metrics_has_none(tmp_path):

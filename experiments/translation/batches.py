@@ -98,8 +98,12 @@ def make_batch(
 
 
 def stack(batches: Sequence[Batch]) -> Batch:
-  """Returns K batches as one with an axis K in front, padded to the longest and to the most rows."""
-  return Batch(*(_stacked(arrays) for arrays in zip(*batches, strict=True)))
+  """Returns K batches of one shape as one with an axis K in front.
+
+  Raises:
+    ValueError: if their shapes differ.
+  """
+  return Batch(*map(np.stack, zip(*batches, strict=True)))
 
 
 def round_up(length: int, multiple: int) -> int:
@@ -121,9 +125,3 @@ def _padded(rows: Sequence[Sequence[int]], shape: tuple[int, int], side: str) ->
       )
     row[: len(tokens)] = tokens
   return array
-
-
-def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-  shape = np.max([array.shape for array in arrays], axis=0)
-  padding = [[(0, missing) for missing in shape - array.shape] for array in arrays]
-  return np.stack([np.pad(*each, constant_values=PAD) for each in zip(arrays, padding, strict=True)])

@@ -99,7 +99,7 @@ class Checkpoints:
     return max(self._scores, key=self._rank, default=self.latest_step())
 
   def save(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> None:
-    """Writes a checkpoint; of a step that has one, only a score that it has not is written.
+    """Writes a checkpoint, unless there is one of the step.
 
     Args:
       step: of the state.
@@ -112,7 +112,6 @@ class Checkpoints:
         for orbax may still be writing.
     """
     if step in self._manager.all_steps():
-      self._add_score(step, score)
       return
     with _quiet():
       reason = self._write(step, state, position, score)
@@ -126,15 +125,17 @@ class Checkpoints:
     self._scores[step] = score
     self.delete_old()
 
-  def restore(self, like: Any, step: int | None = None) -> Checkpoint | None:
+  def restore(self, like: Any, step: int | None = None, *, repairs: bool = False) -> Checkpoint | None:
     """Returns a checkpoint, or None if there is none at all.
 
-    One that is damaged is told of on stderr, moved to `damaged` and passed over for the newest whole one.
+    One that is damaged is told of on stderr, and passed over for the newest whole one. One that a trainer has
+    deleted meanwhile is passed over too: there is a better or a newer one then.
 
     Args:
       like: the state's pytree of arrays or ShapeDtypeStructs, whose `sharding` says where each is put;
         None is the first device of this process.
       step: the checkpoint wanted; None for the newest.
+      repairs: whether damaged ones are moved to `damaged`. Only who trains in the folder may do so.
 
     Raises:
       CheckpointError: if there is none of the step, or its arrays are not those of `like`.
@@ -150,10 +151,15 @@ class Checkpoints:
       try:
         checkpoint = self._read(candidate, like)
       except _Damage as damage:
+        if not repairs and not self._path(candidate).exists():
+          self._manager.reload()
+          return self.restore(like)
         damages[candidate] = str(damage)
         continue
       for damaged, reason in damages.items():
-        self._move_aside(damaged, reason, candidate)
+        self._tell(f"checkpoint of step {damaged} is damaged ({reason}); going on from step {candidate}")
+        if repairs:
+          self._move_aside(damaged)
       return checkpoint
     if damages:
       listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in damages.items())
@@ -235,33 +241,24 @@ class Checkpoints:
   def _read_record(self, step: int) -> dict[str, Any]:
     return _unsealed(self._record_path(step))
 
-  def _add_score(self, step: int, score: float | None) -> None:
-    if score is None or step not in self._scores or self._scores[step] is not None:
-      return
-    if jax.process_index() == 0:
-      path = self._record_path(step)
-      temporary = path.with_suffix(".tmp")  # never half written in its place
-      temporary.write_text(json.dumps(_sealed(self._read_record(step) | {"score": score})), "utf-8")
-      os.replace(temporary, path)
-    self._scores[step] = score
-
   def _clear(self) -> None:
     """Removes what a process left that was killed while it wrote or deleted."""
     if jax.process_index() == 0:
       for path in [*self._folder.glob("*.orbax-checkpoint-tmp*"), self._folder / _DELETED]:
         shutil.rmtree(path, ignore_errors=True)
 
-  def _move_aside(self, step: int, reason: str, whole: int) -> None:
+  def _tell(self, text: str) -> None:
+    if jax.process_index() == 0:
+      print(text, file=sys.stderr, flush=True)
+
+  def _move_aside(self, step: int) -> None:
     if jax.process_index() == 0:
       damaged = self._folder.parent / "damaged"
       damaged.mkdir(exist_ok=True)
       target, count = damaged / str(step), 1
       while target.exists():
         target, count = damaged / f"{step}.{count}", count + 1
-      with contextlib.suppress(FileNotFoundError):  # who only reads may meet one that is deleted just now
-        self._path(step).rename(target)
-      line = f"checkpoint of step {step} is damaged ({reason}); going on from step {whole}"
-      print(line, file=sys.stderr, flush=True)
+      self._path(step).rename(target)
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices(f"moved the checkpoint of step {step} aside")
     self._manager.reload()

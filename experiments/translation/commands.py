@@ -5,6 +5,8 @@ exit code 2. Everything else that fails is a defect, and keeps its traceback.
 """
 
 import dataclasses
+import errno
+import math
 import os
 import pathlib
 import re
@@ -105,6 +107,9 @@ def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
       raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
     if name in ("beam_size", "length_penalty") and is_drawn:
       raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
+  for name in ("temperature", "length_penalty"):
+    if not math.isfinite(given.get(name, 0.0)):
+      raise UsageError(f"--{name} must be a finite number, got {given[name]}")
   if not 0 < given.get("top_p", 1.0) <= 1:
     raise UsageError(f"--top_p must be above 0 and at most 1, got {given['top_p']}")
   return given
@@ -187,6 +192,8 @@ def _run(main: Callable[[], None]) -> None:
   except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except OSError as error:  # a file or folder of the person's
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      _fail(f"could not write: {error.strerror}")
     if error.filename is None:
       raise
     is_in_the_way = isinstance(error, FileExistsError)

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from experiments.translation import parallel_text
+from experiments.translation import pairs
 from experiments.translation.sentences import Sentences
 from experiments.translation.tokenizers import Characters, Subwords, Tokenizer, Words
 from experiments.translation.vocabularies import Vocabulary
@@ -41,7 +41,7 @@ class Language:
 
   def normalize(self, text: str) -> str:
     """Returns a text in the Unicode form and the case of its tokens."""
-    return parallel_text.normalize(text, lowercase=self.lowercase)
+    return pairs.normalize(text, lowercase=self.lowercase)
 
   def tokenize(self, text: str) -> tuple[str, ...]:
     """Returns the tokens of a text; whether the vocabulary has them does not matter."""
@@ -98,11 +98,11 @@ class Language:
     """
     _check_unit(unit)
     if unit == "subword":
-      lines = [parallel_text.normalize(text, lowercase=lowercase) for text in _evenly_spaced(texts)]
+      lines = [pairs.normalize(text, lowercase=lowercase) for text in _evenly_spaced(texts)]
       pieces = Subwords.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
       return cls(pieces, Vocabulary(pieces.tokens), lowercase)
     tokenizer = _TOKENIZERS[unit]
-    normalized = (parallel_text.normalize(text, lowercase=lowercase) for text in texts)
+    normalized = (pairs.normalize(text, lowercase=lowercase) for text in texts)
     vocabulary = Vocabulary.build(map(tokenizer.tokenize, normalized), min_count=min_count)
     return cls(tokenizer, vocabulary, lowercase)
 

@@ -4,12 +4,12 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 import attention
 from configs import base
@@ -23,10 +23,11 @@ from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.mistakes import Diverged
 from experiments.translation.models import make_model
 from experiments.translation.pipeline import make_pipeline
+from experiments.translation.processes import begin_together, is_main, largest, of_main, say
 from experiments.translation.profiles import Profile
 from experiments.translation.progress import Progress
 from experiments.translation.settings import check_config
-from experiments.translation.stopping import Interrupted, agreed, stop_requests
+from experiments.translation.stopping import Interrupted, stop_requests
 from experiments.translation.tasks import Task, make_task
 from experiments.translation.training import (
   Recipe,
@@ -76,10 +77,9 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
   """
-  check_config(config)
-  mesh = make_mesh(launch.parameter_shards)
   with contextlib.ExitStack() as exits:
-    task = exits.enter_context(_opened(config, folder))
+    task = exits.enter_context(_opened(config, folder, launch))
+    mesh = make_mesh(launch.parameter_shards)
     recipe = make_recipe(config, make_task_model(config, task), mesh)
     higher = HIGHER_IS_BETTER[config.train.metric]
     checkpoints = exits.enter_context(Checkpoints(folder / "checkpoints", higher_is_better=higher))
@@ -90,7 +90,11 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
 
 
 def load(
-  folder: pathlib.Path, *, checkpoint: str | None = None, batch_size: int | None = None, **search: Any
+  folder: pathlib.Path,
+  *,
+  checkpoint: str | None = None,
+  batch_size: int | None = None,
+  search: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[base.Config, Translator]:
   """Returns the config of a run and the translator of one of its checkpoints.
 
@@ -115,9 +119,7 @@ def load(
     if checkpoints.latest_step() is None:
       raise workdir.WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     params = _chosen_params(config, checkpoints, recipe)
-  translator = make_translator(config, task, recipe.model, local_copy(params, recipe.mesh))
-  translator.search = translator.search._replace(**search)
-  return config, translator
+  return config, make_translator(config, task, recipe.model, local_copy(params, recipe.mesh), search)
 
 
 class _Run:
@@ -136,7 +138,7 @@ class _Run:
     self._checkpoints, self._launch = checkpoints, launch
     self._rngs = make_rngs(config.seed)
     self._batches = make_pipeline(task, config.train, own_rows(recipe.mesh, config.train.accumulation))
-    restored = checkpoints.restore(abstract_state(recipe))
+    restored = checkpoints.restore(abstract_state(recipe), repairs=True)
     checkpoints.delete_old()
     if restored is None:
       self.state, self.step = init_state(recipe, self._rngs.params), 0
@@ -179,7 +181,7 @@ class _Run:
           has_stalled = self._has_stalled()
         # Several processes ask each other, which takes time, only where they wait for each other anyway.
         is_asked = jax.process_count() == 1 or is_logged or is_validated
-        stop = agreed(requested()) if is_asked else 0
+        stop = largest(requested()) if is_asked else 0
         if stop:
           self._check_finite()
           self._save(None)
@@ -230,15 +232,14 @@ class _Run:
     """Measures and writes how good the translations are; returns the metric that is watched."""
     config, name = self._config, self._task.watched
     params = local_copy(translating_params(self.state), self._recipe.mesh)
-    values: dict[str, float] = {}
+    # All processes do, though one writes: a wait of all others for one would end at JAX's time limits.
+    with self._progress.aside():
+      greedy = make_translator(config, self._task, self._recipe.model, params, {"beam_size": 1})
+      values = greedy.evaluate(self._validation)
     if is_main():
-      with self._progress.aside():
-        greedy = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, beam_size=1))
-        translator = make_translator(greedy, self._task, self._recipe.model, params)
-        values = translator.evaluate(self._validation)
       self._metrics.write(self.step, {f"{name}/{metric}": value for metric, value in values.items()})
-      self._progress.say(f"step {self.step:,}, {name}: {summary(values)}")
-    return _of_main(values.get(config.train.metric, 0.0))
+    self._progress.say(f"step {self.step:,}, {name}: {summary(values)}")
+    return of_main(values[config.train.metric])
 
   def _save(self, score: float | None) -> None:
     with self._progress.aside():
@@ -255,28 +256,11 @@ class _Run:
       if scores:
         best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
         since_best = len(scores) - 1 - int(best)
-    since_best = int(_of_main(since_best))
+    since_best = int(of_main(since_best))
     if since_best < patience:
       return False
     self._progress.say(f"{name} has not become better for {since_best} validations: training ends here")
     return True
-
-
-def is_main() -> bool:
-  """Returns whether this is the process that writes and reports."""
-  return jax.process_index() == 0
-
-
-def wait_for_all() -> None:
-  """Returns once all processes have come here; one that ends long before the others is taken for lost."""
-  if jax.process_count() > 1:
-    multihost_utils.sync_global_devices("end")
-
-
-def say(text: str) -> None:
-  """Prints a line, once for all processes."""
-  if is_main():
-    print(text, flush=True)
 
 
 def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
@@ -288,15 +272,26 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
   )
 
 
-def make_translator(config: base.Config, task: Task, model: attention.Seq2Seq, params: Any) -> Translator:
-  """Returns a translator with the config's settings for evaluation."""
-  search = Search(
-    max_length=config.evaluation.max_target_length,
-    beam_size=config.evaluation.beam_size,
-    length_penalty=config.evaluation.length_penalty,
+def make_translator(
+  config: base.Config,
+  task: Task,
+  model: attention.Seq2Seq,
+  params: Any,
+  search: Mapping[str, Any] = MappingProxyType({}),
+) -> Translator:
+  """Returns a translator with the config's settings for evaluation, and some others of its `Search`."""
+  settings = {
+    "max_length": config.evaluation.max_target_length,
+    "beam_size": config.evaluation.beam_size,
+    "length_penalty": config.evaluation.length_penalty,
+  }
+  return Translator(
+    task,
+    model,
+    cast(params, config.model.dtype),
+    batch_size=config.evaluation.batch_size,
+    search=Search(**{**settings, **search}),
   )
-  params = cast(params, config.model.dtype)
-  return Translator(task, model, params, batch_size=config.evaluation.batch_size, search=search)
 
 
 def summary(values: dict[str, float]) -> str:
@@ -315,22 +310,37 @@ def summary(values: dict[str, float]) -> str:
 
 
 @contextlib.contextmanager
-def _opened(config: base.Config, folder: pathlib.Path) -> Iterator[Task]:
-  """Gives the task of a run; its folder is made, and locked, once every mistake that can be seen has been."""
-  workdir.check_same_config(folder, config)
-  launch = provenance.describe_launch(config)
-  provenance.check_same_data(folder, launch)
-  task = make_task(config, workdir.read_languages(folder, config.data))
-  task.training_batch(0)
-  for split in (task.watched, *task.splits):
-    task.examples(split, 1)
-  if not is_main():
-    yield task
-    return
-  with workdir_lock(folder):
-    workdir.check_same_config(folder, config)  # another process may have been faster
-    workdir.write_run(folder, config, (task.source, task.target))
-    provenance.record_launch(folder, launch)
+def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterator[Task]:
+  """Gives the task of a run; its folder is made, and locked, once every mistake that can be seen has been.
+
+  If there are several processes, they begin together or not at all.
+  """
+  with contextlib.ExitStack() as exits:
+    task, settings, error = None, None, None
+    try:
+      check_config(config)
+      make_mesh(launch.parameter_shards)
+      workdir.check_same_config(folder, config)
+      description = provenance.describe_launch(config)
+      provenance.check_same_data(folder, description["data"])
+      task = make_task(config, workdir.read_languages(folder, config.data))
+      task.training_batch(0)
+      for split in (task.watched, *task.splits):
+        task.examples(split, 1)
+      words = [language.vocabulary.words for language in (task.source, task.target)]
+      versions = description["versions"], description["commit"]
+      digests = list(description["data"].values())
+      settings = [dataclasses.asdict(config), digests, words, versions, launch.parameter_shards]
+      if is_main():
+        exits.enter_context(workdir_lock(folder))
+        workdir.check_same_config(folder, config)  # another trainer may have been faster
+    except Exception as caught:  # to be told here, when the others have been
+      error = caught
+    begin_together(settings, error)
+    assert task is not None
+    if is_main():
+      workdir.write_run(folder, config, (task.source, task.target))
+      provenance.record_launch(folder, description)
     yield task
 
 
@@ -350,10 +360,3 @@ def _description(task: Task, state: TrainState) -> str:
     f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target words; "
     f"{count_parameters(state.params):,} parameters; on {count}{devices[0].device_kind}"
   )
-
-
-def _of_main(value: float) -> float:
-  """Returns what the main process gives, to all."""
-  if jax.process_count() == 1:
-    return value
-  return float(multihost_utils.broadcast_one_to_all(np.float32(value)))

@@ -134,9 +134,9 @@ def _in_parts(
     d_hidden = jnp.einsum("NV,HV->NH", d_logits.astype(kernel.dtype), kernel)
     # Held position-last, so that the product comes out in the order that is fast on a CPU.
     turned = jax.lax.optimization_barrier(hidden.T)
-    d_kernel += jnp.einsum("HN,NV->HV", turned, d_logits.astype(hidden.dtype)).astype(kernel.dtype)
-    return (loss, (d_kernel, d_bias + jnp.sum(d_logits, axis=0).astype(bias.dtype))), d_hidden
+    d_kernel += jnp.einsum("HN,NV->HV", turned, d_logits.astype(hidden.dtype), preferred_element_type=dtype)
+    return (loss, (d_kernel, d_bias + jnp.sum(d_logits, axis=0))), d_hidden
 
-  nothing = jnp.zeros((), dtype), (jnp.zeros_like(kernel), jnp.zeros_like(bias))
+  nothing = jnp.zeros((), dtype), (jnp.zeros(kernel.shape, dtype), jnp.zeros(bias.shape, dtype))
   (loss, (d_kernel, d_bias)), d_hidden = jax.lax.scan(part, nothing, (hidden, targets))
-  return loss, (d_hidden.reshape(-1, H)[:N], d_kernel, d_bias)
+  return loss, (d_hidden.reshape(-1, H)[:N], d_kernel.astype(kernel.dtype), d_bias.astype(bias.dtype))

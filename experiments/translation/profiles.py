@@ -26,6 +26,9 @@ class Profile:
 
   def __exit__(self, *_) -> None:
     self._end()
+    if self._steps is not None:
+      first, last = self._steps
+      self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
 
   @contextlib.contextmanager
   def of(self, step: int, count: int, result: Callable[[], Any]) -> Iterator[None]:

@@ -9,12 +9,14 @@ import pathlib
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from configs import base
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
+from experiments.translation.workdir import read_lines
 
 PACKAGES = (
   "jax",
@@ -47,35 +49,35 @@ def describe_launch(config: base.Config) -> dict[str, Any]:
   }
 
 
-def digests(data: base.Data) -> dict[str, str]:
-  """Returns the SHA-256 of each file of a config.
+def digests(data: base.Data, splits: Iterable[str] = ("train", "validation", "test")) -> dict[str, str]:
+  """Returns the SHA-256 of the files of a config.
 
   Raises:
     DataError: if a file cannot be read.
   """
-  paths = [path for path in (data.train, data.validation, data.test) if path]
-  return {path: _sha256(path) for path in paths}
+  return {path: _sha256(path) for split in splits if (path := getattr(data, split))}
 
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
   """Adds a line to launches.jsonl."""
   path = folder / "launches.jsonl"
+  launches = [*read_lines(path), launch]
   temporary = path.with_name(f".{path.name}.tmp")  # never half written in its place
-  temporary.write_text("".join(f"{line}\n" for line in [*_lines(path), json.dumps(launch)]), "utf-8")
+  temporary.write_text("".join(f"{json.dumps(each)}\n" for each in launches), "utf-8")
   os.replace(temporary, path)
 
 
-def check_same_data(folder: pathlib.Path, launch: dict[str, Any]) -> None:
-  """Raises DataError if a data file is not what it was when the run began."""
-  lines = _lines(folder / "launches.jsonl")
-  for name, digest in (json.loads(lines[0])["data"] if lines else {}).items():
-    if launch["data"].get(name) != digest:
-      raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
+  """Raises DataError if a data file is not what it was when the run began.
 
-
-def _lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a file, a last one that was cut short left out."""
-  return path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+  Args:
+    folder: the workdir.
+    found: from `digests`.
+  """
+  for launch in read_lines(folder / "launches.jsonl")[:1]:
+    for name, digest in found.items():
+      if launch["data"].get(name) != digest:
+        raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
 
 
 def _sha256(path: str) -> str:

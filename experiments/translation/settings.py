@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from attention.decoders import ATTENTIONS
 from configs import base
-from experiments.translation import scan
+from experiments.translation import scan_grammar
 from experiments.translation.languages import UNITS
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.mistakes import Mistake
@@ -20,6 +20,14 @@ DTYPES = ("float32", "bfloat16")
 
 # field, value, whether it is allowed, what is
 Rule: TypeAlias = tuple[str, Any, bool, str]
+
+
+# The fields of config.data that each task reads; the others must be as they are.
+_FIELDS = {
+  "toy_translation": (),
+  "scan": ("split", "num_buckets"),
+  "parallel_text": tuple(field.name for field in dataclasses.fields(base.Data) if field.name != "split"),
+}
 
 
 class ConfigError(Mistake):
@@ -71,23 +79,23 @@ def _rules(config: base.Config) -> Iterator[Rule]:
   yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
   yield from _data_rules(config.data)
   yield from _model_rules(config.model)
-  yield from _train_rules(config.train)
+  yield from _train_rules(config.train, has_one_shape=_has_one_shape(config.data))
   yield from _evaluation_rules(config.evaluation, is_endless=config.data.task == "toy_translation")
 
 
 def _data_rules(data: base.Data) -> Iterator[Rule]:
   yield _one_of("data.task", data.task, TASKS)
-  yield _one_of("data.split", data.split, scan.SPLITS)
+  yield _one_of("data.split", data.split, scan_grammar.SPLITS)
   yield _one_of("data.unit", data.unit, UNITS)
   yield _one_of("data.subwords", data.subwords, KINDS)
   for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
     yield _at_least(f"data.{name}", getattr(data, name), 1)
-  if data.task != "parallel_text":
-    yield "data.unit", data.unit, data.unit == "word", f"word for config.data.task={data.task}"
-    for name in ("train", "validation", "test"):
-      path = getattr(data, name)
-      yield f"data.{name}", path, not path, f"empty for config.data.task={data.task}"
-  else:
+  defaults = base.Data()
+  for field in dataclasses.fields(data):
+    if field.name not in ("task", *_FIELDS.get(data.task, ())):
+      value, default = getattr(data, field.name), getattr(defaults, field.name)
+      yield f"data.{field.name}", value, value == default, f"{default!r} for config.data.task={data.task}"
+  if data.task == "parallel_text":
     for name in ("train", "validation"):
       path = getattr(data, name)
       yield f"data.{name}", path, bool(path), "the path of a file: source TAB target, one pair a line"
@@ -109,12 +117,22 @@ def _model_rules(model: base.Model) -> Iterator[Rule]:
     yield _share(f"model.{name}", getattr(model, name))
 
 
-def _train_rules(train: base.Train) -> Iterator[Rule]:
+def _has_one_shape(data: base.Data) -> bool:
+  """Returns whether all batches have the same shape."""
+  return data.task == "toy_translation" or data.num_buckets == 1
+
+
+def _train_rules(train: base.Train, has_one_shape: bool) -> Iterator[Rule]:
   for name in ("steps", "batch_size", "accumulation", "steps_per_dispatch", "log_every", "validate_every"):
     yield _at_least(f"train.{name}", getattr(train, name), 1)
   for name in ("log_every", "validate_every"):
     value, unit = getattr(train, name), train.steps_per_dispatch
     yield f"train.{name}", value, value % unit == 0, f"a multiple of config.train.steps_per_dispatch={unit}"
+  count = train.steps_per_dispatch
+  allowed = "1 for batches of several lengths (config.data.num_buckets)"
+  yield "train.steps_per_dispatch", count, has_one_shape or count == 1, allowed
+  parts = train.accumulation
+  yield "train.accumulation", parts, parts <= train.batch_size, "at most config.train.batch_size"
   yield _one_of("train.schedule", train.schedule, SCHEDULES)
   yield _one_of("train.metric", train.metric, HIGHER_IS_BETTER)
   for name in ("warmup", "label_smoothing", "averaging"):

@@ -5,10 +5,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
 # What a shell reports of a program that a signal has ended, which schedulers understand.
 EXIT_CODES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: 128 + signal.SIGTERM}
 
@@ -47,10 +43,3 @@ def stop_requests() -> Iterator[Callable[[], int]]:
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
-
-
-def agreed(requested: int) -> int:
-  """Returns what any of the processes was asked; all of them must call it."""
-  if jax.process_count() == 1:
-    return requested
-  return int(np.max(multihost_utils.process_allgather(np.int32(requested))))

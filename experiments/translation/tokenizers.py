@@ -1,6 +1,6 @@
 """How a text is cut into tokens: words, characters, or pieces of words.
 
-A tokenizer takes text as `parallel_text.normalize` gives it. No token is empty or holds whitespace, so
+A tokenizer takes text as `pairs.normalize` gives it. No token is empty or holds whitespace, so
 every token is a word of a `Vocabulary`. Characters and subwords write whitespace as "▁", as
 sentencepiece does; so they take a "▁" of a text for whitespace.
 """
@@ -17,7 +17,7 @@ from typing import Protocol
 
 import sentencepiece
 
-from experiments.translation import parallel_text
+from experiments.translation import pairs
 from experiments.translation.vocabularies import END, NUM_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_WORD
 
 KINDS = ("unigram", "bpe")
@@ -44,14 +44,14 @@ class Tokenizer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """Words and punctuation marks. See `parallel_text.tokenize`."""
+  """Words and punctuation marks. See `pairs.tokenize`."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return parallel_text.tokenize(text, lowercase=False)
+    return pairs.tokenize(text, lowercase=False)
 
   def detokenize(self, tokens: Iterable[str]) -> str:
-    """Returns the text with the usual spaces. See `parallel_text.detokenize`."""
-    return parallel_text.detokenize(tokens)
+    """Returns the text with the usual spaces. See `pairs.detokenize`."""
+    return pairs.detokenize(tokens)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,8 @@ class Sums(NamedTuple):
   """What training steps measure: sums to be divided by `tokens` where they are reported.
 
   Attributes:
-    loss: cross-entropy of the target tokens, in nats, float32 [].
+    loss: what is trained, summed over the target tokens: cross-entropy, in nats, with label smoothing and
+      dropout if there are any, float32 [].
     tokens: target tokens, the end symbols included and padding not, float32 [].
   """
 
@@ -84,14 +85,14 @@ def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Re
 
 
 def make_optimizer(config: base.Train) -> optax.GradientTransformation:
-  """Returns Adam with clipped gradients; with weight decay, of matrices only, it is AdamW.
+  """Returns Adam with clipped gradients; with weight decay, of all but biases and scales, it is AdamW.
 
   Source: Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019, arXiv:1711.05101.
   """
   schedule = make_schedule(config)
   adam = optax.adam(schedule)
   if config.weight_decay:
-    adam = optax.adamw(schedule, weight_decay=config.weight_decay, mask=_are_matrices)
+    adam = optax.adamw(schedule, weight_decay=config.weight_decay, mask=_is_decayed)
   return optax.chain(optax.clip_by_global_norm(config.clip_norm), adam)
 
 
@@ -264,8 +265,11 @@ def is_finite(params: Any) -> jax.Array:
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
-def _are_matrices(params: Any) -> Any:
-  return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+def _is_decayed(params: Any) -> Any:
+  """Returns whether each array is one of weights, and not of biases or of a norm's scales."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: not any(part in path[-1].key for part in ("bias", "scale")), params
+  )
 
 
 def count_parameters(params: Any) -> int:

@@ -13,15 +13,19 @@ results.json            split -> metric -> value
 figures/                PNG
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorboardX
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from configs import base
 from experiments.translation import settings
@@ -110,37 +114,67 @@ class MetricsWriter:
   Args:
     folder: of the run.
     step: where the run goes on; later records, of steps that will be made again, are dropped.
+
+  Raises:
+    WorkdirError: here and when it writes, if the disk does not take it.
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
-    path = folder / "metrics.jsonl"
+    self._path = folder / "metrics.jsonl"
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
-    _write_text(path, "".join(map(_line, kept)))
-    self._file = path.open("a", encoding="utf-8")
-    self._board = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    with self._told():
+      _write_text(self._path, "".join(map(_line, kept)))
+      self._file = self._path.open("a", encoding="utf-8")
+      (folder / "tensorboard").mkdir(exist_ok=True)
+      # Not a SummaryWriter: its thread waits for ever on a full disk.
+      self._board = EventsWriter(str(folder / "tensorboard" / "events"))
+      # TensorBoard forgets what it has read from this step on.
+      self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
   def __enter__(self) -> "MetricsWriter":
     return self
 
   def __exit__(self, *_) -> None:
-    self._file.close()
-    self._board.close()
+    with contextlib.suppress(OSError):  # all has been flushed; what is wrong with the disk has been told
+      self._file.close()
+    with contextlib.suppress(OSError):
+      self._board.close()
 
   def write(self, step: int, values: Mapping[str, float], speeds: Mapping[str, float] | None = None) -> None:
     """Records values at a step; speeds, which are others each time, for TensorBoard alone."""
-    self._file.write(_line({"step": step, **values}))
-    self._file.flush()
-    for name, value in {**values, **(speeds or {})}.items():
-      self._board.add_scalar(name, value, step)
+    with self._told():
+      self._file.write(_line({"step": step, **values}))
+      self._file.flush()
+      for name, value in {**values, **(speeds or {})}.items():
+        self._board.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+      self._board.flush()
+
+  @contextlib.contextmanager
+  def _told(self) -> Iterator[None]:
+    """Makes a mistake, told in one line, of what the disk does not take."""
+    try:
+      yield
+    except OSError as error:
+      raise WorkdirError(f"could not write {self._path.parent}: {error.strerror or error}") from error
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
-  """Returns the records of metrics.jsonl, a last line that was cut short left out."""
-  path = folder / "metrics.jsonl"
+  """Returns the records of metrics.jsonl, a last line that was cut short left out.
+
+  Raises:
+    WorkdirError: if another line is damaged.
+  """
+  return read_lines(folder / "metrics.jsonl")
+
+
+def read_lines(path: pathlib.Path) -> list[Any]:
+  """Returns the objects of a file of JSON lines, none if it is not there; as `read_metrics`."""
   if not path.exists():
     return []
-  lines = path.read_text("utf-8").split("\n")
-  return [json.loads(line) for line in lines[:-1]]
+  try:
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+  except ValueError as error:
+    raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
 
 
 def closest(name: str, allowed: list[str]) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 from configs import base
 from experiments.translation.batches import ALL, Batch, Rows
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError, SentencePair, read_pairs
+from experiments.translation.pairs import DataError, SentencePair, read_pairs
 from experiments.translation.tasks.buckets import Buckets
 from experiments.translation.tasks.task import Example, Languages
 
 
 class ParallelText:
-  """Sentence pairs from files: `source TAB target`, one a line. See ../parallel_text.py.
+  """Sentence pairs from files: `source TAB target`, one a line. See ../pairs.py.
 
   Of the training text only the ids are kept. Alignments count words, so they are used where words are the
   unit.

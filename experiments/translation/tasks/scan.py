@@ -3,10 +3,10 @@
 import numpy as np
 
 from configs import base
-from experiments.translation import scan
+from experiments.translation import scan_grammar
 from experiments.translation.batches import ALL, Batch, Rows
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.sentences import Sentences
 from experiments.translation.tasks.buckets import Buckets
 from experiments.translation.tasks.task import Example, Languages, check_own
@@ -17,7 +17,7 @@ _SEEN = 1000
 
 
 class Scan:
-  """The commands of a split of scan.py, whose seed draws the split "simple".
+  """The commands of a split of ../scan_grammar.py, whose seed draws the split "simple".
 
   There is no validation set: while training, commands that were seen are scored, 1000 at most.
   """
@@ -26,13 +26,13 @@ class Scan:
   watched = "seen"
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
-    training, test = scan.split(config.data.split, config.seed)
+    training, test = scan_grammar.split(config.data.split, config.seed)
     # Drawn, for where the grammar orders the training commands the first of them are all alike.
     order = np.random.default_rng(0).permutation(len(training))
     self._commands = {"train": training, "seen": [training[i] for i in order[:_SEEN]], "test": test}
     self._name = config.data.split
-    words = Vocabulary.build(command.words for command in scan.commands())
-    actions = Vocabulary.build(command.actions for command in scan.commands())
+    words = Vocabulary.build(command.words for command in scan_grammar.commands())
+    actions = Vocabulary.build(command.actions for command in scan_grammar.commands())
     self.source = Language(Words(), words, lowercase=True)
     self.target = Language(Words(), actions, lowercase=False)
     check_own(languages, (self.source, self.target))

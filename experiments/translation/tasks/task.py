@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 from experiments.translation.batches import ALL, Batch, Rows
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 
 
 class Example(NamedTuple):

@@ -7,7 +7,7 @@ from configs import base
 from experiments.translation import grammar
 from experiments.translation.batches import ALL, Batch, Rows, make_batch
 from experiments.translation.languages import Language
-from experiments.translation.parallel_text import DataError
+from experiments.translation.pairs import DataError
 from experiments.translation.tasks.task import Example, Languages, check_own
 from experiments.translation.tokenizers import Words
 from experiments.translation.vocabularies import Vocabulary
@@ -22,7 +22,7 @@ class ItalianWords(Words):
 
 
 class ToyTranslation:
-  """Endless sentences of grammar.py. Every seed is scored on the same ones."""
+  """Endless sentences of ../grammar.py. Every seed is scored on the same ones."""
 
   splits = tuple(split for split in grammar.SPLITS if split != "train")
   watched = "validation"

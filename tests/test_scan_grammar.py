@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from experiments.translation import scan
+from experiments.translation import scan_grammar
 
 # Examples of the paper's figure 1 and section 2, and some worked out from the interpretation in figure 7.
 MEANINGS = {
@@ -49,24 +49,24 @@ def texts(commands):
 
 
 def test_there_are_as_many_distinct_commands_as_published():
-  assert len(scan.commands()) == len(set(texts(scan.commands()))) == 20_910
+  assert len(scan_grammar.commands()) == len(set(texts(scan_grammar.commands()))) == 20_910
 
 
 @pytest.mark.parametrize("command", MEANINGS)
 def test_the_meaning_of_a_command(command):
-  assert scan.meaning(command) == MEANINGS[command]
+  assert scan_grammar.meaning(command) == MEANINGS[command]
 
 
 def test_every_meaning_is_that_of_rewriting_the_command():
-  for command in scan.commands():
+  for command in scan_grammar.commands():
     assert list(command.actions) == interpret(command.words), command
 
 
 def test_lengths_and_words_are_those_published():
-  assert {len(command.words) for command in scan.commands()} == set(range(1, 10))
-  assert max(len(command.actions) for command in scan.commands()) == 48
-  assert len({word for command in scan.commands() for word in command.words}) == 13
-  assert len({word for command in scan.commands() for word in command.actions}) == 6
+  assert {len(command.words) for command in scan_grammar.commands()} == set(range(1, 10))
+  assert max(len(command.actions) for command in scan_grammar.commands()) == 48
+  assert len({word for command in scan_grammar.commands() for word in command.words}) == 13
+  assert len({word for command in scan_grammar.commands() for word in command.actions}) == 6
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_lengths_and_words_are_those_published():
   ],
 )
 def test_a_split_has_the_sizes_published_and_shares_nothing(name, sizes):
-  training, test = scan.split(name)
+  training, test = scan_grammar.split(name)
   assert (len(training), len(test)) == sizes
   assert not set(training) & set(test)
-  assert set(training) | set(test) == set(scan.commands())
+  assert set(training) | set(test) == set(scan_grammar.commands())
 
 
 def test_the_split_by_length_is_by_the_number_of_actions():
-  training, test = scan.split("length")
+  training, test = scan_grammar.split("length")
   assert max(len(command.actions) for command in training) == 22
   assert min(len(command.actions) for command in test) == 24
 
 
 @pytest.mark.parametrize(("name", "primitive"), [("add_jump", "jump"), ("add_turn_left", "turn left")])
 def test_a_new_primitive_is_met_alone_and_often(name, primitive):
-  training, test = scan.split(name)
+  training, test = scan_grammar.split(name)
   counts = collections.Counter(texts(training))
   assert [text for text in counts if primitive in text] == [primitive]
   assert all(primitive in text for text in texts(test))
@@ -102,14 +102,14 @@ def test_a_new_primitive_is_met_alone_and_often(name, primitive):
 
 
 def test_another_seed_draws_another_simple_split():
-  one, other = scan.split("simple", 0)[1], scan.split("simple", 1)[1]
+  one, other = scan_grammar.split("simple", 0)[1], scan_grammar.split("simple", 1)[1]
   assert 0.1 < len(set(one) & set(other)) / len(one) < 0.3
 
 
 def test_what_is_not_there_is_told():
   with pytest.raises(ValueError, match=r"command must be one of the grammar's, got 'jump turn'"):
-    scan.meaning("jump turn")
+    scan_grammar.meaning("jump turn")
   with pytest.raises(
     ValueError, match=r"split must be one of simple, length, add_jump, add_turn_left, got 'new'"
   ):
-    scan.split("new")
+    scan_grammar.split("new")

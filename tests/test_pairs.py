@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/parallel_text.py."""
+"""Tests of experiments/translation/pairs.py."""
 
 import gzip
 import string
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.translation.parallel_text import (
+from experiments.translation.pairs import (
   DataError,
   SentencePair,
   detokenize,
