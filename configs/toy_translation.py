@@ -2,7 +2,7 @@
 
     python -m experiments.train --config=configs/toy_translation.py --workdir=runs/toy_translation
 
-On 2 CPU cores: 86 s of training; test exact match 0.995, alignment error rate 0.083.
+On 2 CPU cores: 84 s of training; test exact match 0.998, alignment error rate 0.079.
 """
 
 from configs.base import Config

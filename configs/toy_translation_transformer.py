@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 135 s of training; test exact match 0.994, alignment error rate 0.072.
+On 2 CPU cores: 133 s of training; test exact match 0.992, alignment error rate 0.057.
 """
 
 import dataclasses

@@ -140,9 +140,9 @@ def initial(module):
   return jax.jit(module.init)(jax.random.key(0), *arguments())
 
 
-# Every option with every attention, and models without options.
+# A model without options, and every attention with half of the options each time.
 @pytest.mark.parametrize(
-  ("encoder", "kind"), [*PAIRS[:3], *itertools.product(("deep", "variational"), ATTENTIONS)]
+  ("encoder", "kind"), [PAIRS[0], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)]
 )
 def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
@@ -153,8 +153,9 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
     assert_close(one.astype(jnp.float32), two, 0.03 * np.max(np.abs(two)))
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("encoder", ["deep", "variational"])
+@pytest.mark.parametrize(
+  ("encoder", "kind"), zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)
+)
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
   variables = rounded(initial(module), jnp.bfloat16)
