@@ -41,3 +41,11 @@ def float64():
 def additive_in_loops(monkeypatch):
   """Runs a test with additive scores calculated as many are, though there are few."""
   monkeypatch.setattr(additive, "FEW_TERMS", 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+  """Frees what the tests of a file have compiled."""
+  yield
+  # A program is several memory maps, of which Linux allows a process 65,530: at more the compiler crashes.
+  jax.clear_caches()

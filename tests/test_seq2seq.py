@@ -154,7 +154,7 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
 
 
 @pytest.mark.parametrize(
-  ("encoder", "kind"), zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)
+  ("encoder", "kind"), [*zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)]
 )
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
