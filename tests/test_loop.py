@@ -263,7 +263,7 @@ def test_each_start_is_a_line_of_launches(trained):
 
 
 def test_another_batch_size_and_search_for_translating_change_no_other_field(trained):
-  config, translator = loop.load(trained, batch_size=1, beam_size=4, length_penalty=0.5)
+  config, translator = loop.load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
   assert config.evaluation.batch_size == 1
   assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
   assert translator.search.max_length == 3
