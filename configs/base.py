@@ -102,7 +102,7 @@ class Train:
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.
-    steps_per_dispatch: updates that are compiled into one call.
+    steps_per_dispatch: updates that are compiled into one call; 1 where batches have several lengths.
     log_every: steps between two records of the training loss.
     validate_every: steps between two validations, each with a checkpoint.
   """

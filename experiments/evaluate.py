@@ -21,7 +21,7 @@ def main() -> None:
   search = commands.chosen_search(_SEARCH)
   config = workdir.read_config(folder)
   provenance.check_same_data(folder, provenance.digests(config.data, ("validation", "test")))
-  config, translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
+  _, translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   count = _SENTENCES.value
   results = report.evaluate_splits(translator, config.evaluation.sentences if count is None else count)
   if count is None and _CHECKPOINT.value is None and not search:
