@@ -72,8 +72,8 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     The translator of the checkpoint that `config.evaluation.checkpoint` names.
 
   Raises:
-    ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a person's mistake; nothing of the run
-      has been written then.
+    ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a person's mistake; nothing of the
+      run has been written then.
     CheckpointError: if checkpoints cannot be written or read.
     Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
