@@ -24,7 +24,7 @@ class Data:
     vocabulary_size: parallel_text: number of subwords of each language.
     min_count: parallel_text: words or characters rarer than this in the training text become unknown.
     max_length: parallel_text: training pairs with a longer side, in units, are left out.
-    num_buckets: parallel_text, scan: to how many lengths training sentences are padded.
+    num_buckets: to how many lengths training sentences are padded; the step is compiled for each.
   """
 
   task: str = "toy_translation"
@@ -38,7 +38,7 @@ class Data:
   vocabulary_size: int = 8000
   min_count: int = 2
   max_length: int = 31
-  num_buckets: int = 4
+  num_buckets: int = 3
 
 
 @dataclasses.dataclass
@@ -88,8 +88,8 @@ class Train:
 
   Attributes:
     steps: number of parameter updates.
-    batch_size: sentence pairs for each. Where batches are of pairs alike in length (parallel_text, scan), it
-      is the average: those of short pairs have more, so that all have about as many tokens.
+    batch_size: sentence pairs for each. Where these have an end (parallel_text, scan) it is the average:
+      batches of short pairs have more, those of long pairs fewer, so that all have about as many tokens.
     accumulation: in how many parts a batch is computed, one after the other: less memory, the same result but
       for what dropout draws.
     learning_rate: the highest.
@@ -102,7 +102,6 @@ class Train:
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.
-    steps_per_dispatch: updates that are compiled into one call; 1 where batches have several lengths.
     log_every: steps between two records of the training loss.
     validate_every: steps between two validations, each with a checkpoint.
   """
@@ -119,7 +118,6 @@ class Train:
   averaging: float = 0.0
   metric: str = "loss"
   patience: int = 0
-  steps_per_dispatch: int = 10
   log_every: int = 50
   validate_every: int = 300
 

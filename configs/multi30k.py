@@ -30,7 +30,6 @@ def get_config() -> base.Config:
       label_smoothing=0.1,
       averaging=0.998,
       metric="bleu",
-      steps_per_dispatch=1,
       validate_every=400,
     ),
     evaluation=dataclasses.replace(

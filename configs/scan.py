@@ -15,10 +15,10 @@ def get_config() -> base.Config:
   config = base.Config()
   return dataclasses.replace(
     config,
-    data=dataclasses.replace(config.data, task="scan"),
+    data=dataclasses.replace(config.data, task="scan", num_buckets=4),
     model=dataclasses.replace(config.model, dropout_rate=0.1),
     train=dataclasses.replace(
-      config.train, steps=2000, batch_size=64, learning_rate=3e-3, validate_every=1000, steps_per_dispatch=1
+      config.train, steps=3000, batch_size=64, learning_rate=3e-3, averaging=0.995, validate_every=1000
     ),
     evaluation=dataclasses.replace(config.evaluation, checkpoint="last", sentences=0, max_target_length=60),
   )

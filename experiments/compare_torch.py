@@ -20,8 +20,8 @@ from absl import flags
 
 from configs import base
 from experiments.translation import commands
-from experiments.translation.batches import Batch, make_batch, stack
-from experiments.translation.devices import make_mesh
+from experiments.translation.batches import Batch, make_batch
+from experiments.translation.devices import divide_cpu, make_mesh, place_batch
 from experiments.translation.models import make_model
 from experiments.translation.training import (
   init_state,
@@ -29,7 +29,7 @@ from experiments.translation.training import (
   make_rngs,
   make_schedule,
   no_sums,
-  train_steps,
+  train_step,
 )
 from experiments.translation.vocabularies import NUM_SPECIALS
 
@@ -46,6 +46,7 @@ _TOLERANCE = 1e-3
 
 def main() -> None:
   _require_torch()
+  divide_cpu(None)
   config = base.Config()
   config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
   batch = _draw()
@@ -88,13 +89,14 @@ def _draw() -> Batch:
 def _ours(config: base.Config, batch: Batch):
   """Returns a function that makes a step and returns its loss, and a copy of the parameters before."""
   sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
-  recipe, rngs = make_recipe(config, make_model(config.model, **sizes), make_mesh()), make_rngs(config.seed)
-  state = init_state(recipe, rngs.params)
-  params, batches = jax.tree.map(np.array, state.params), stack([batch])
+  mesh = make_mesh()
+  recipe, rngs = make_recipe(config, make_model(config.model, **sizes), mesh), make_rngs(config.seed)
+  state, placed = init_state(recipe, rngs.params), place_batch(batch, mesh)
+  params = jax.tree.map(np.array, state.params)
 
   def step() -> float:
     nonlocal state
-    state, _ = train_steps(state._replace(sums=no_sums()), batches, rngs.dropout, recipe=recipe)
+    state, _ = train_step(state._replace(sums=no_sums()), placed, rngs.dropout, recipe=recipe)
     return float(state.sums.loss / state.sums.tokens)
 
   return step, params

@@ -13,6 +13,7 @@ import pathlib
 from absl import flags
 
 from experiments.translation import commands, report
+from experiments.translation.devices import divide_cpu
 from experiments.translation.evaluation import Translator
 from experiments.translation.loop import Launch, train
 from experiments.translation.processes import is_main, wait_for_all
@@ -23,12 +24,16 @@ _PARAMETER_SHARDS = flags.DEFINE_integer(
   "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
 )
 _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
+_CPU_DEVICES = flags.DEFINE_integer(
+  "cpu_devices", None, "for how many devices a CPU is taken (default: 2 if it has 2 cores)", lower_bound=1
+)
 _CLUSTER = commands.define_cluster()
 
 
 def main() -> None:
   config, folder = _CONFIG.value, commands.workdir_path(_WORKDIR)
   launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
+  divide_cpu(_CPU_DEVICES.value)
   commands.join_cluster(_CLUSTER)
   translator = train(config, folder, launch)
   if is_main():

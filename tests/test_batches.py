@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models import random_parameters
 
 from configs import base
-from experiments.translation.batches import ALL, Batch, Rows, make_batch, round_up, stack
+from experiments.translation.batches import ALL, Rows, make_batch, round_up
 from experiments.translation.models import make_model
 
 PAIRS = ([[7, 8], [9, 10, 5, 6]], [[5], [6, 4, 11]])
@@ -130,25 +130,6 @@ def test_the_runs_of_all_processes_are_one_run_with_room_for_all_rows(total, cou
 def test_a_multiple_that_processes_cannot_share_is_an_error():
   with pytest.raises(ValueError, match=r"^multiple must be a multiple of count=3, got 4$"):
     Rows(index=1, count=3, multiple=4)
-
-
-def test_stacked_batches_have_an_axis_in_front():
-  first = make_batch([[7, 8]], [[5]], source_length=3, target_length=2)
-  second = make_batch([[9]], [[6]], source_length=3, target_length=2)
-  both = stack([first, second])
-  assert both.sources.tolist() == [[[7, 8, 2]], [[9, 2, 0]]]
-  assert both.source_lengths.tolist() == [[3], [2]]
-  assert both.inputs.tolist() == [[[1, 5]], [[1, 6]]]
-  assert both.targets.tolist() == [[[5, 2]], [[6, 2]]]
-  assert isinstance(both, Batch)
-  assert {array.dtype for array in both} == {np.dtype(np.int32)}
-
-
-@pytest.mark.parametrize("shape", [{"source_length": 4}, {"target_length": 3}, {"num_rows": 2}])
-def test_batches_of_different_shapes_are_not_stacked(shape):
-  sizes = {"source_length": 3, "target_length": 2, "num_rows": 1}
-  with pytest.raises(ValueError):
-    stack([make_batch([[7]], [[5]], **sizes), make_batch([[7]], [[5]], **sizes | shape)])
 
 
 def test_lengths_are_rounded_up_to_these():

@@ -12,11 +12,11 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from configs import base
 from experiments.translation import devices
-from experiments.translation.batches import Batch, make_batch, stack
-from experiments.translation.devices import DeviceError, local_copy, make_mesh, own_rows, place_batches
+from experiments.translation.batches import Batch, make_batch
+from experiments.translation.devices import DeviceError, local_copy, make_mesh, own_rows, place_batch
 from experiments.translation.mistakes import Mistake
 from experiments.translation.models import make_model
-from experiments.translation.training import init_state, make_recipe, make_rngs, train_steps
+from experiments.translation.training import init_state, make_recipe, make_rngs, train_step
 
 NUM_ROWS, S, T, V = 11, 7, 5, 211
 STEPS = 3
@@ -44,7 +44,7 @@ def batch_of(step, mesh, num_rows=NUM_ROWS):
     [rng.integers(4, V, rng.integers(1, length)).tolist() for _ in range(num_rows)] for length in (S, T)
   )
   padded = len(own_rows(mesh, TRAIN.accumulation).of(num_rows))
-  return stack([make_batch(sources, targets, source_length=S, target_length=T, num_rows=padded)])
+  return make_batch(sources, targets, source_length=S, target_length=T, num_rows=padded)
 
 
 class Trained(NamedTuple):
@@ -66,8 +66,8 @@ def trained(mesh):
   state, losses = init_state(recipe, rngs.params), []
   start, compiled = jax.tree.map(lambda leaf: leaf.copy(), state), None
   for step in range(STEPS):
-    batch = place_batches(batch_of(step, mesh), mesh)
-    compiled = compiled or train_steps.lower(state, batch, rngs.dropout, recipe=recipe).compile()
+    batch = place_batch(batch_of(step, mesh), mesh)
+    compiled = compiled or train_step.lower(state, batch, rngs.dropout, recipe=recipe).compile()
     before = float(state.sums.loss)
     state, _ = compiled(state, batch, rngs.dropout)
     losses.append(float(state.sums.loss) - before)
@@ -133,7 +133,7 @@ def flops_of_one_share():
   recipe = recipe_on(ONE_DEVICE)
   state = jax.eval_shape(functools.partial(init_state, recipe), jax.random.key(0))
   batch = batch_of(0, ONE_DEVICE, num_rows=2)
-  return flops(train_steps.lower(state, batch, jax.random.key(1), recipe=recipe).compile())
+  return flops(train_step.lower(state, batch, jax.random.key(1), recipe=recipe).compile())
 
 
 @pytest.mark.parametrize("shards", SHARDS[1:])
@@ -147,12 +147,12 @@ def test_devices_send_each_other_parameters_and_never_activations(shards):
 
 @pytest.mark.parametrize("shards", SHARDS)
 def test_a_batch_is_cut_along_both_axes(shards):
-  rows = np.arange(3 * 16 * 5, dtype=np.int32).reshape(3, 16, 5)
-  lengths = np.arange(3 * 16, dtype=np.int32).reshape(3, 16)
-  placed = place_batches(Batch(rows, lengths, rows, rows), make_mesh(shards))
-  assert {shard.data.shape for shard in placed.sources.addressable_shards} == {(3, 2, 5)}
-  assert {shard.data.shape for shard in placed.source_lengths.addressable_shards} == {(3, 2)}
-  assert len({shard.index[1].start for shard in placed.sources.addressable_shards}) == 8
+  rows = np.arange(16 * 5, dtype=np.int32).reshape(16, 5)
+  lengths = np.arange(16, dtype=np.int32)
+  placed = place_batch(Batch(rows, lengths, rows, rows), make_mesh(shards))
+  assert {shard.data.shape for shard in placed.sources.addressable_shards} == {(2, 5)}
+  assert {shard.data.shape for shard in placed.source_lengths.addressable_shards} == {(2,)}
+  assert len({shard.index[0].start for shard in placed.sources.addressable_shards}) == 8
   np.testing.assert_array_equal(placed.sources, rows)
   np.testing.assert_array_equal(placed.source_lengths, lengths)
 

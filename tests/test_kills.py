@@ -24,7 +24,6 @@ SEED = 0
 FLAGS = (
   "--config.train.steps=100",
   "--config.train.batch_size=60",
-  "--config.train.steps_per_dispatch=2",
   "--config.train.log_every=4",
   "--config.train.validate_every=20",
   "--config.train.warmup=0.1",

@@ -20,21 +20,19 @@ from experiments.translation.evaluation import Translator
 from experiments.translation.loop import Launch
 from experiments.translation.mistakes import Diverged
 from experiments.translation.stopping import Interrupted
-from experiments.translation.training import abstract_state, make_recipe, train_steps
+from experiments.translation.training import abstract_state, make_recipe, train_step
 
 STEPS = 6
 CONFIG = base.Config(
   model=base.Model(attention="none", embedding_width=2, width=3),
-  train=base.Train(
-    steps=STEPS, batch_size=2, averaging=0.9, steps_per_dispatch=1, log_every=1, validate_every=2
-  ),
+  train=base.Train(steps=STEPS, batch_size=2, averaging=0.9, log_every=1, validate_every=2),
   evaluation=base.Evaluation(validation_sentences=2, batch_size=2, max_target_length=3),
 )
 ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
 
 
 class Steps:
-  """Stands for `train_steps`: it is compiled once for all runs, and a test may change what it returns."""
+  """Stands for `train_step`: it is compiled once for all runs, and a test may change what it returns."""
 
   compiled = None
 
@@ -43,7 +41,7 @@ class Steps:
 
   def lower(self, *arguments, recipe):
     if Steps.compiled is None:
-      Steps.compiled = train_steps.lower(*arguments, recipe=recipe).compile()
+      Steps.compiled = train_step.lower(*arguments, recipe=recipe).compile()
     return self
 
   def compile(self):
@@ -59,7 +57,7 @@ def fast():
   """Trains on one device, by steps that are compiled once."""
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
     patch.setattr(loop, "make_mesh", lambda shards=1: ONE_DEVICE)
-    patch.setattr(loop, "train_steps", Steps(lambda state: state))
+    patch.setattr(loop, "train_step", Steps(lambda state: state))
     yield
 
 
@@ -69,7 +67,7 @@ def break_step(monkeypatch):
 
   def install(broken_step, damage):
     steps = Steps(lambda state: damage(state) if int(state.step) == broken_step else state)
-    monkeypatch.setattr(loop, "train_steps", steps)
+    monkeypatch.setattr(loop, "train_step", steps)
 
   return install
 

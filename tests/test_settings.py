@@ -29,7 +29,6 @@ IMPOSSIBLE = [
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.lowercase", False, "True for config.data.task=toy_translation"),
   ("data.max_length", 30, "31 for config.data.task=toy_translation"),
-  ("data.num_buckets", 3, "4 for config.data.task=toy_translation"),
   ("data.vocabulary_size", 0, "at least 1"),
   ("data.min_count", 0, "at least 1"),
   ("data.max_length", 0, "at least 1"),
@@ -60,11 +59,8 @@ IMPOSSIBLE = [
   ("train.averaging", 1.0, "in [0, 1)"),
   ("train.weight_decay", -0.1, "at least 0"),
   ("train.weight_decay", math.inf, "at least 0"),
-  ("train.steps_per_dispatch", 0, "at least 1"),
   ("train.log_every", 0, "at least 1"),
   ("train.validate_every", 0, "at least 1"),
-  ("train.log_every", 25, "a multiple of config.train.steps_per_dispatch=10"),
-  ("train.validate_every", 505, "a multiple of config.train.steps_per_dispatch=10"),
   ("train.warmup", -0.1, "in [0, 1)"),
   ("train.warmup", 1.0, "in [0, 1)"),
   ("train.steps", 1.5, "of type int"),
@@ -92,7 +88,7 @@ IMPOSSIBLE = [
 # The least or greatest values that are possible.
 POSSIBLE = [
   {"seed": 2**32 - 1},
-  {"data.task": "scan", "data.split": "add_turn_left", "train.steps_per_dispatch": 1},
+  {"data.task": "scan", "data.split": "add_turn_left"},
   {"data.task": "scan", "data.num_buckets": 1},
   {"model.embedding_width": 1, "model.num_layers": 1, "model.feed_forward_width": 1},
   {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
@@ -103,7 +99,7 @@ POSSIBLE = [
   {"model.dropout_rate": 0.999},
   {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
   {"train.weight_decay": 0, "train.label_smoothing": 0, "train.averaging": 0.999, "train.patience": 0},
-  {"train.steps_per_dispatch": 1, "train.log_every": 1, "train.validate_every": 1},
+  {"train.log_every": 1, "train.validate_every": 1},
   {"evaluation.sentences": 1, "evaluation.validation_sentences": 1},
   {"evaluation.batch_size": 1, "evaluation.max_target_length": 1},
   {"evaluation.beam_size": 1, "evaluation.length_penalty": 0},
@@ -112,20 +108,11 @@ POSSIBLE = [
 
 def _parallel_text():
   data = base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv")
-  return base.Config(data=data, train=base.Train(steps_per_dispatch=1))
+  return base.Config(data=data)
 
 
 def _scan():
-  return base.Config(data=base.Data(task="scan"), train=base.Train(steps_per_dispatch=1))
-
-
-@pytest.mark.parametrize("config", [_scan(), _parallel_text()], ids=lambda config: config.data.task)
-def test_batches_of_several_lengths_are_not_made_in_one_call(config):
-  config.train.steps_per_dispatch = 5
-  with pytest.raises(ConfigError, match=r"steps_per_dispatch must be 1 for batches of several lengths"):
-    check_config(config)
-  config.data.num_buckets = 1
-  check_config(config)
+  return base.Config(data=base.Data(task="scan"))
 
 
 def _set(config, field, value):

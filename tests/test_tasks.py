@@ -11,12 +11,14 @@ from experiments.translation.batches import Rows
 from experiments.translation.languages import Language
 from experiments.translation.pairs import DataError
 from experiments.translation.tasks import TASKS, ParallelText, Scan, ToyTranslation, make_task
+from experiments.translation.tasks.toy_translation import ROUND
 from experiments.translation.tokenizers import Words
-from experiments.translation.vocabularies import UNKNOWN, Vocabulary
+from experiments.translation.vocabularies import PAD, UNKNOWN, Vocabulary
 
 
-def _toy(seed=0, batch_size=3):
-  return ToyTranslation(base.Config(seed=seed, train=base.Train(batch_size=batch_size)))
+def _toy(seed=0, batch_size=3, num_buckets=3):
+  data, train = base.Data(num_buckets=num_buckets), base.Train(batch_size=batch_size)
+  return ToyTranslation(base.Config(seed=seed, data=data, train=train))
 
 
 def _sources(task, batch):
@@ -28,15 +30,18 @@ def _same(first, second):
   return all(map(np.array_equal, first, second))
 
 
-def test_a_toy_batch_is_the_sentences_of_its_step():
+def test_toy_batches_have_each_sentence_once():
   task = _toy(seed=5)
-  batch = task.training_batch(2)
-  pairs = [grammar.pair(seed=5, split="train", index=index) for index in (6, 7, 8)]
-  assert _sources(task, batch) == [pair.source for pair in pairs]
-  assert [task.target.vocabulary.decode(row) for row in batch.targets] == [pair.target for pair in pairs]
-  assert batch.source_lengths.tolist() == [len(pair.source) + 1 for pair in pairs]
-  assert not (batch.sources == UNKNOWN).any()
-  assert not (batch.targets == UNKNOWN).any()
+  found = []
+  for step in range(2 * ROUND):
+    batch = task.training_batch(step)
+    targets = [task.target.vocabulary.decode(row) for row in batch.targets]
+    found += zip(_sources(task, batch), targets, strict=True)
+    assert batch.source_lengths.tolist() == [len(source) + 1 for source in _sources(task, batch)]
+    assert not (batch.sources == UNKNOWN).any()
+    assert not (batch.targets == UNKNOWN).any()
+  pairs = [grammar.pair(seed=5, split="train", index=index) for index in range(len(found))]
+  assert sorted(found) == sorted((pair.source, pair.target) for pair in pairs)
 
 
 def test_a_toy_batch_is_a_function_of_seed_and_step():
@@ -48,10 +53,26 @@ def test_a_toy_batch_is_a_function_of_seed_and_step():
   assert not np.array_equal(batch.sources, _toy(seed=6).training_batch(2).sources)
 
 
-def test_all_toy_batches_have_one_shape():
-  task = _toy()
-  shapes = {tuple(array.shape for array in task.training_batch(step)) for step in range(20)}
-  assert len(shapes) == 1
+@pytest.mark.parametrize("num_buckets", [1, 2, 3])
+def test_toy_batches_have_a_few_shapes_in_any_order(num_buckets):
+  task = _toy(batch_size=20, num_buckets=num_buckets)
+  batches = [task.training_batch(step) for step in range(3 * ROUND)]
+  lengths = [batch.sources.shape[1] for batch in batches]
+  assert len(set(lengths)) == num_buckets
+  assert max(lengths) == grammar.TRAIN_MAX_TARGET_LENGTH + 1
+  assert {batch.targets.shape for batch in batches} == {(20, length) for length in lengths}
+  assert num_buckets == 1 or len({tuple(lengths[i * ROUND : (i + 1) * ROUND]) for i in range(3)}) == 3
+
+
+def test_sentences_of_a_toy_batch_are_alike_in_length():
+  task = _toy(batch_size=20)
+  ranges = []
+  for step in range(ROUND):
+    batch = task.training_batch(step)
+    sizes = np.maximum(batch.source_lengths, np.sum(batch.targets != PAD, axis=1))
+    ranges.append((sizes.min(), sizes.max()))
+  ranges.sort()
+  assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
 
 
 @pytest.mark.parametrize(("count", "multiple"), [(2, 2), (2, 8), (7, 7)])

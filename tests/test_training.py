@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 from models import random_parameters
 
 from configs import base
-from experiments.translation.batches import make_batch, stack
+from experiments.translation.batches import make_batch
 from experiments.translation.devices import AXES
 from experiments.translation.losses import linear_cross_entropy
 from experiments.translation.models import make_model
@@ -31,7 +31,7 @@ from experiments.translation.training import (
   make_rngs,
   make_schedule,
   no_sums,
-  train_steps,
+  train_step,
   translating_params,
 )
 
@@ -84,8 +84,10 @@ def _start(recipe=PLAIN, step=0):
 
 def _run(recipe, state, batches, seed=0):
   """Makes the steps on a copy: the state that goes in is gone afterwards."""
-  copy = jax.tree.map(jnp.copy, state)
-  return train_steps(copy, stack(batches), jax.random.key(seed), recipe=recipe)[0]
+  state = jax.tree.map(jnp.copy, state)
+  for batch in batches:
+    state, _ = train_step(state, batch, jax.random.key(seed), recipe=recipe)
+  return state
 
 
 @jax.jit
@@ -173,21 +175,9 @@ def test_the_sums_grow_from_call_to_call():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_three_steps_in_one_call_are_three_calls_of_one_step():
-  batches = [_batch(seed) for seed in range(3)]
-  state = _start(DROPPING)
-  together = _run(DROPPING, state, batches)
-  for batch in batches:
-    state = _run(DROPPING, state, [batch])
-  assert together.step == state.step == 3
-  _assert_close(together, state, rtol=1e-5)
-  assert together.sums.tokens == 3 * 13
-
-
-@pytest.mark.usefixtures("standard_promotion")
 def test_the_step_is_returned_once_more_to_wait_for():
-  state, ticket = train_steps(
-    jax.tree.map(jnp.copy, _start(step=4)), stack([_batch()]), jax.random.key(0), recipe=PLAIN
+  state, ticket = train_step(
+    jax.tree.map(jnp.copy, _start(step=4)), _batch(), jax.random.key(0), recipe=PLAIN
   )
   assert ticket == state.step == 5
   assert ticket.unsafe_buffer_pointer() != state.step.unsafe_buffer_pointer()

@@ -43,7 +43,6 @@ def trained(tmp_path_factory, cache):
     "--config.model.width=17",
     "--config.model.dropout_rate=0",
     "--config.train.steps=150",
-    "--config.train.steps_per_dispatch=10",
     "--config.train.batch_size=23",
     "--config.train.learning_rate=0.03",
     "--config.train.validate_every=150",

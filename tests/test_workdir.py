@@ -16,7 +16,7 @@ from experiments.translation.workdir import WorkdirError
 CONFIG = base.Config(
   seed=3,
   data=base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv", lowercase=False),
-  train=base.Train(steps=7, learning_rate=0.5, steps_per_dispatch=1),
+  train=base.Train(steps=7, learning_rate=0.5),
 )
 
 

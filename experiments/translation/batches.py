@@ -97,15 +97,6 @@ def make_batch(
   )
 
 
-def stack(batches: Sequence[Batch]) -> Batch:
-  """Returns K batches of one shape as one with an axis K in front.
-
-  Raises:
-    ValueError: if their shapes differ.
-  """
-  return Batch(*map(np.stack, zip(*batches, strict=True)))
-
-
 def round_up(length: int, multiple: int) -> int:
   """Returns the next multiple: few distinct lengths mean few compilations.
 

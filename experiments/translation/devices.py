@@ -6,6 +6,7 @@ sends what has to be sent.
 """
 
 import math
+import os
 from typing import Any
 
 import jax
@@ -24,6 +25,19 @@ _LEAST_TO_CUT = 2**12
 
 class DeviceError(Mistake):
   """A number of devices that cannot be used as asked, told in one line."""
+
+
+def divide_cpu(count: int | None) -> None:
+  """Makes JAX take a CPU for several devices; to be called before it has done anything.
+
+  Where products are small, two cores with half of a batch each are faster than two that share every product.
+
+  Args:
+    count: how many; None for two if the CPU has as many cores, unless XLA_FLAGS tells how many.
+  """
+  if count is None and "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    return
+  jax.config.update("jax_num_cpu_devices", count or min(2, os.cpu_count() or 1))
 
 
 def make_mesh(parameter_shards: int = 1) -> Mesh:
@@ -70,10 +84,10 @@ def everywhere(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def place_batches(batches: Batch, mesh: Mesh) -> Batch:
-  """Returns this process's rows of K batches, arrays [K B ...], as part of the whole on all devices."""
-  sharding = NamedSharding(mesh, PartitionSpec(None, AXES))
-  return Batch(*(jax.make_array_from_process_local_data(sharding, array) for array in batches))
+def place_batch(batch: Batch, mesh: Mesh) -> Batch:
+  """Returns this process's rows of a batch as part of the whole on all devices."""
+  sharding = NamedSharding(mesh, PartitionSpec(AXES))
+  return Batch(*(jax.make_array_from_process_local_data(sharding, array) for array in batch))
 
 
 def local_copy(tree: Any, mesh: Mesh) -> Any:

@@ -16,7 +16,7 @@ from configs import base
 from experiments.translation import provenance, workdir
 from experiments.translation.batches import Batch
 from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.devices import everywhere, local_copy, make_mesh, own_rows, place_batches
+from experiments.translation.devices import everywhere, local_copy, make_mesh, own_rows, place_batch
 from experiments.translation.evaluation import Search, Translator
 from experiments.translation.locks import workdir_lock
 from experiments.translation.metrics import HIGHER_IS_BETTER
@@ -40,7 +40,7 @@ from experiments.translation.training import (
   make_recipe,
   make_rngs,
   no_sums,
-  train_steps,
+  train_step,
   translating_params,
 )
 
@@ -165,9 +165,9 @@ class _Run:
       before, has_stalled = None, self._has_stalled()
       while self.step < config.steps and not has_stalled:
         with self._progress.waiting():
-          batches = next(self._batches)
-        ticket = self._advance(batches)
-        if before is not None:  # so a request to stop waits for two calls at most
+          batch = next(self._batches)
+        ticket = self._advance(batch)
+        if before is not None:  # so a request to stop waits for two steps at most
           jax.block_until_ready(before)
         before = ticket
         is_last = self.step == config.steps
@@ -192,19 +192,18 @@ class _Run:
       if self.step > start:
         self._progress.say(self._progress.summary())
 
-  def _advance(self, batches: Batch) -> jax.Array:
-    """Makes the steps of one call, without waiting for them; returns something to wait for."""
-    count = len(batches.sources)
-    placed = place_batches(batches, self._recipe.mesh)
+  def _advance(self, batch: Batch) -> jax.Array:
+    """Makes a step, without waiting for it; returns something to wait for."""
+    placed = place_batch(batch, self._recipe.mesh)
     key = tuple(array.shape for array in placed)
     if key not in self._compiled:
-      (K, B, S), T = placed.sources.shape, placed.targets.shape[2]
-      with self._progress.compiling(f"{K} x {B} pairs of {S} and {T} tokens"):
-        lowered = train_steps.lower(self.state, placed, self._rngs.dropout, recipe=self._recipe)
+      (B, S), T = placed.sources.shape, placed.targets.shape[1]
+      with self._progress.compiling(f"{B} pairs of {S} and {T} tokens"):
+        lowered = train_step.lower(self.state, placed, self._rngs.dropout, recipe=self._recipe)
         self._compiled[key] = lowered.compile()
-    with self._profile.of(self.step, count, lambda: self.state):
+    self.step += 1
+    with self._profile.of(self.step, lambda: self.state):
       self.state, ticket = self._compiled[key](self.state, placed, self._rngs.dropout)
-    self.step += count
     self._progress.advance(self.step)
     return ticket
 

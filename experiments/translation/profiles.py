@@ -31,15 +31,15 @@ class Profile:
       self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
 
   @contextlib.contextmanager
-  def of(self, step: int, count: int, result: Callable[[], Any]) -> Iterator[None]:
-    """Records the `count` steps after a step if they are wanted; waits for the last one's result."""
+  def of(self, step: int, result: Callable[[], Any]) -> Iterator[None]:
+    """Records a step, counted from 1, if it is wanted; then waits for the result of the last."""
     first, last = self._steps or (0, 0)
-    if not self._is_recording and step < last and step + count >= first:
+    if not self._is_recording and first <= step <= last:
       jax.profiler.start_trace(str(self._folder))
       self._is_recording = True
     with jax.profiler.StepTraceAnnotation("train", step_num=step):
       yield
-    if self._is_recording and step + count >= last:
+    if self._is_recording and step == last:
       jax.block_until_ready(result())
       self._end()
 

@@ -24,7 +24,7 @@ Rule: TypeAlias = tuple[str, Any, bool, str]
 
 # The fields of config.data that each task reads; the others must be as they are.
 _FIELDS = {
-  "toy_translation": (),
+  "toy_translation": ("num_buckets",),
   "scan": ("split", "num_buckets"),
   "parallel_text": tuple(field.name for field in dataclasses.fields(base.Data) if field.name != "split"),
 }
@@ -79,7 +79,7 @@ def _rules(config: base.Config) -> Iterator[Rule]:
   yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
   yield from _data_rules(config.data)
   yield from _model_rules(config.model)
-  yield from _train_rules(config.train, has_one_shape=_has_one_shape(config.data))
+  yield from _train_rules(config.train)
   yield from _evaluation_rules(config.evaluation, is_endless=config.data.task == "toy_translation")
 
 
@@ -117,20 +117,9 @@ def _model_rules(model: base.Model) -> Iterator[Rule]:
     yield _share(f"model.{name}", getattr(model, name))
 
 
-def _has_one_shape(data: base.Data) -> bool:
-  """Returns whether all batches have the same shape."""
-  return data.task == "toy_translation" or data.num_buckets == 1
-
-
-def _train_rules(train: base.Train, has_one_shape: bool) -> Iterator[Rule]:
-  for name in ("steps", "batch_size", "accumulation", "steps_per_dispatch", "log_every", "validate_every"):
+def _train_rules(train: base.Train) -> Iterator[Rule]:
+  for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
     yield _at_least(f"train.{name}", getattr(train, name), 1)
-  for name in ("log_every", "validate_every"):
-    value, unit = getattr(train, name), train.steps_per_dispatch
-    yield f"train.{name}", value, value % unit == 0, f"a multiple of config.train.steps_per_dispatch={unit}"
-  count = train.steps_per_dispatch
-  allowed = "1 for batches of several lengths (config.data.num_buckets)"
-  yield "train.steps_per_dispatch", count, has_one_shape or count == 1, allowed
   parts = train.accumulation
   yield "train.accumulation", parts, parts <= train.batch_size, "at most config.train.batch_size"
   yield _one_of("train.schedule", train.schedule, SCHEDULES)

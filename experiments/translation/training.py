@@ -168,39 +168,30 @@ def cast(params: Any, dtype: str) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="recipe", donate_argnames="state")
-def train_steps(
-  state: TrainState, batches: Batch, rng: jax.Array, *, recipe: Recipe
+def train_step(
+  state: TrainState, batch: Batch, rng: jax.Array, *, recipe: Recipe
 ) -> tuple[TrainState, jax.Array]:
-  """Makes one update for each of K batches, in one call.
+  """Makes one update.
 
   Args:
     state: before; its memory is used again, so it is gone afterwards.
-    batches: arrays with an axis K in front.
+    batch: what to learn from.
     rng: of the dropout, for the whole run; each step derives its own.
     recipe: what to do.
 
   Returns:
-    The state after, whose sums have grown by those of the K batches; and its step once more, as something
-    to wait for when the state itself has been given away.
+    The state after, whose sums have grown by those of the batch; and its step once more, as something to
+    wait for when the state itself has been given away.
   """
-
-  def step(state: TrainState, batch: Batch) -> tuple[TrainState, None]:
-    return _train_step(state, batch, rng, recipe), None
-
-  state, _ = jax.lax.scan(step, state, batches)
-  state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
-  return state, state.step + 0
-
-
-def _train_step(state: TrainState, batch: Batch, rng: jax.Array, recipe: Recipe) -> TrainState:
-  """Makes one update."""
   gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), recipe)
   updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
   params = optax.apply_updates(state.params, updates)
   average = None
   if recipe.averaging:
     average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
-  return TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
+  state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
+  state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
+  return state, state.step + 0
 
 
 def _decay(step: jax.Array, highest: float) -> jax.Array:

@@ -1,16 +1,25 @@
 """The built-in toy language: English to Italian by a small grammar, with true alignments."""
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from configs import base
 from experiments.translation import grammar
 from experiments.translation.batches import ALL, Batch, Rows, make_batch
 from experiments.translation.languages import Language
 from experiments.translation.pairs import DataError
+from experiments.translation.tasks.buckets import least_padding
 from experiments.translation.tasks.task import Example, Languages, check_own
 from experiments.translation.tokenizers import Words
 from experiments.translation.vocabularies import Vocabulary
+
+# For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
+ROUND = 16
+
+_LONGEST = max(grammar.TRAIN_MAX_SOURCE_LENGTH, grammar.TRAIN_MAX_TARGET_LENGTH) + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +31,11 @@ class ItalianWords(Words):
 
 
 class ToyTranslation:
-  """Endless sentences of ../grammar.py. Every seed is scored on the same ones."""
+  """Endless sentences of ../grammar.py. Every seed is scored on the same ones.
+
+  Those of a training batch are alike in length: the sentences of a few batches are drawn, put in order of
+  length, and cut into batches, which come in any order. Each is padded to one of a few lengths.
+  """
 
   splits = tuple(split for split in grammar.SPLITS if split != "train")
   watched = "validation"
@@ -33,21 +46,34 @@ class ToyTranslation:
     self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
     self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
     check_own(languages, (self.source, self.target))
+    sizes = [_size(self._pair("train", i)) for i in range(ROUND * self._batch_size)]
+    self._lengths = least_padding(np.array([*sizes, _LONGEST]), config.data.num_buckets)
 
   def __str__(self) -> str:
     return "toy sentences, as many as are wanted"
 
   def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
+    number, place = divmod(step, ROUND)
+    pairs = self._round(number)[place]
+    length = next(length for length in self._lengths if length >= max(map(_size, pairs)))
     own = rows.of(self._batch_size)
-    first = step * self._batch_size
-    pairs = [self._pair("train", first + i) for i in own if i < self._batch_size]
+    chosen = pairs[own.start : own.stop]
     return make_batch(
-      [self.source.vocabulary.encode(pair.source) for pair in pairs],
-      [self.target.vocabulary.encode(pair.target) for pair in pairs],
-      source_length=grammar.TRAIN_MAX_SOURCE_LENGTH + 1,
-      target_length=grammar.TRAIN_MAX_TARGET_LENGTH + 1,
+      [self.source.vocabulary.encode(pair.source) for pair in chosen],
+      [self.target.vocabulary.encode(pair.target) for pair in chosen],
+      source_length=length,
+      target_length=length,
       num_rows=len(own),
     )
+
+  @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
+  def _round(self, number: int) -> list[Sequence[grammar.Pair]]:
+    """Returns the sentences of some batches in a row."""
+    count = self._batch_size
+    first = number * ROUND * count
+    pairs = sorted((self._pair("train", first + i) for i in range(ROUND * count)), key=_size)
+    order = np.random.default_rng((self._seed, number)).permutation(ROUND)
+    return [pairs[i * count : (i + 1) * count] for i in order]
 
   def examples(self, split: str, count: int) -> list[Example]:
     if split not in grammar.SPLITS:
@@ -60,3 +86,8 @@ class ToyTranslation:
   def _pair(self, split: str, index: int) -> grammar.Pair:
     seed = self._seed if split == "train" else 0
     return grammar.pair(seed=seed, split=split, index=index)
+
+
+def _size(pair: grammar.Pair) -> int:
+  """Returns the length that a pair needs, with the end symbol."""
+  return max(len(pair.source), len(pair.target)) + 1
