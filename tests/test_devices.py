@@ -202,3 +202,24 @@ def test_every_device_has_rows_of_every_part_of_a_batch(accumulation):
   rows = own_rows(make_mesh(2), accumulation)
   assert (rows.index, rows.count) == (0, 1)
   assert len(rows.of(NUM_ROWS)) == math.ceil(NUM_ROWS / (8 * accumulation)) * 8 * accumulation
+
+
+@pytest.mark.parametrize(
+  ("count", "cores", "xla_flags", "expected"),
+  [
+    (None, 8, "", [2]),
+    (None, 1, "", [1]),
+    (None, None, "", [1]),
+    (None, 8, "--xla_force_host_platform_device_count=4", []),
+    (3, 1, "--xla_force_host_platform_device_count=4", [3]),
+  ],
+)
+def test_a_cpu_is_two_devices_unless_a_person_says_another_number(
+  monkeypatch, count, cores, xla_flags, expected
+):
+  found = []
+  monkeypatch.setenv("XLA_FLAGS", xla_flags)
+  monkeypatch.setattr(devices.os, "cpu_count", lambda: cores)
+  monkeypatch.setattr(jax.config, "update", lambda name, value: found.append((name, value)))
+  devices.divide_cpu(count)
+  assert found == [("jax_num_cpu_devices", each) for each in expected]

@@ -24,6 +24,7 @@ from experiments.translation.training import abstract_state, make_recipe, train_
 
 STEPS = 6
 CONFIG = base.Config(
+  data=base.Data(num_buckets=1),  # one program for all
   model=base.Model(attention="none", embedding_width=2, width=3),
   train=base.Train(steps=STEPS, batch_size=2, averaging=0.9, log_every=1, validate_every=2),
   evaluation=base.Evaluation(validation_sentences=2, batch_size=2, max_target_length=3),

@@ -23,7 +23,7 @@ SIZES = (
   "--config.evaluation.sentences=20",
   "--config.evaluation.validation_sentences=10",
   "--config.evaluation.batch_size=20",
-  "--config.evaluation.max_target_length=20",
+  "--config.evaluation.max_target_length=7",
   "--config.train.learning_rate=0.01",
 )
 SMALL = (
@@ -143,7 +143,7 @@ def test_each_start_is_recorded_with_what_it_was_made_with(trained):
   assert launch["command"][-1] == SMALL[-1]
   assert launch["versions"]["jax"] == jax.__version__
   assert launch["device"].startswith("cpu: ")
-  assert (launch["devices"], launch["processes"]) == (1, 1)
+  assert (launch["devices"], launch["processes"]) == (min(2, os.cpu_count()), 1)
 
 
 def test_results_map_split_to_metric_to_value(trained):
@@ -270,10 +270,10 @@ def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
 
 
 def test_translate_says_that_a_translation_is_cut(trained, run):
-  # After the few steps of this run, a long sentence does not end within 20 words.
+  # After the few steps of this run, a long sentence does not end within 7 words.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
-  assert finished.errors == "cut: 1 longer than config.evaluation.max_target_length=20 tokens\n"
+  assert finished.errors == "cut: 1 longer than config.evaluation.max_target_length=7 tokens\n"
 
 
 def test_lines_that_are_not_utf_8_are_a_mistake(trained):

@@ -39,6 +39,7 @@ def trained(tmp_path_factory, cache):
     *(f"--config.data.{split}={path}" for split, path in files.items()),
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
+    "--config.model.dtype=bfloat16",  # test_scripts.py has float32
     "--config.model.embedding_width=13",
     "--config.model.width=17",
     "--config.model.dropout_rate=0",
