@@ -16,7 +16,7 @@ def get_config() -> base.Config:
   config = base.Config()
   return dataclasses.replace(
     config,
-    data=dataclasses.replace(config.data, task="parallel_text"),
+    data=dataclasses.replace(config.data, task="parallel_text", num_buckets=4),
     model=dataclasses.replace(config.model, embedding_width=256, width=256, dropout_rate=0.3),
     train=dataclasses.replace(config.train, steps=650, learning_rate=2e-3, validate_every=325),
     evaluation=dataclasses.replace(config.evaluation, sentences=0),

@@ -47,6 +47,11 @@ _TOLERANCE = 1e-3
 def main() -> None:
   _require_torch()
   divide_cpu(None)
+  if _BATCH_SIZE.value % jax.device_count():
+    count = jax.device_count()
+    raise commands.UsageError(
+      f"--batch_size must be a multiple of the number of devices, {count}, got {_BATCH_SIZE.value}"
+    )
   config = base.Config()
   config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
   batch = _draw()

@@ -4,12 +4,13 @@
 
 The same command again goes on where the run stopped. It may have more devices or processes then:
 
-    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=0
-    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=1
+    python -m experiments.train --cpu_devices=1 --coordinator=localhost:9876 --num_processes=2 --process_id=0
+    python -m experiments.train --cpu_devices=1 --coordinator=localhost:9876 --num_processes=2 --process_id=1
 """
 
 import pathlib
 
+import jax
 from absl import flags
 
 from experiments.translation import commands, report
@@ -25,7 +26,7 @@ _PARAMETER_SHARDS = flags.DEFINE_integer(
 )
 _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
 _CPU_DEVICES = flags.DEFINE_integer(
-  "cpu_devices", None, "for how many devices a CPU is taken (default: 2 if it has 2 cores)", lower_bound=1
+  "cpu_devices", None, "for how many devices a CPU is taken (default: 2 if there are 2 cores)", lower_bound=1
 )
 _CLUSTER = commands.define_cluster()
 
@@ -35,6 +36,8 @@ def main() -> None:
   launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
   divide_cpu(_CPU_DEVICES.value)
   commands.join_cluster(_CLUSTER)
+  if _CPU_DEVICES.value and jax.default_backend() != "cpu":
+    raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, launch)
   if is_main():
     _report(folder, translator, config.evaluation.sentences)

@@ -8,7 +8,6 @@ A file is translated in batches, line by line. With --num_best=N there are up to
 source, the best first: its number, from 1, TAB the score TAB the translation.
 """
 
-import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from absl import flags
 from experiments.translation import commands, figures, report
 from experiments.translation.evaluation import Translation, Translator
 from experiments.translation.loop import load
+from experiments.translation.workdir import write_text
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = commands.define_checkpoint()
@@ -136,9 +136,7 @@ def _write(lines: Sequence[str]) -> None:
   if path.is_symlink() or (path.exists() and not path.is_file()):  # a device, say: it stays what it is
     path.write_text(text, "utf-8")
     return
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  temporary.write_text(text, "utf-8")
-  os.replace(temporary, path)
+  write_text(path, text)
 
 
 def _typed() -> Iterator[str]:

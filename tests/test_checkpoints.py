@@ -274,7 +274,11 @@ def test_what_a_trainer_has_deleted_meanwhile_is_not_called_damaged(tmp_path, ca
   with open_checkpoints(folder) as reader:
     write(folder, {300: 0.75, 400: 0.5})
     assert steps_in(folder) == [300, 400]
-    assert_is_of(reader.restore(like(), reader.best_step()), 400)
+    assert_is_of(reader.restore(like(), reader.best_step()), 300)
+  with open_checkpoints(folder) as reader:
+    write(folder, {500: 0.0, 600: 0.25, 700: 0.5})
+    assert steps_in(folder) == [300, 600, 700]
+    assert_is_of(reader.restore(like()), 700)
   assert capfd.readouterr().err == ""
 
 

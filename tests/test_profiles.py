@@ -31,6 +31,7 @@ def test_the_steps_that_are_wanted_are_recorded(events, tmp_path, steps):
   begin, end = events.index(f"start {tmp_path}"), events.index("stop")
   recorded = [event for event in events[begin:end] if isinstance(event, int)]
   assert recorded == list(range(first, last + 1))
+  assert events[begin - 1] == f"waited for {first}"
   assert events[end - 1] == f"waited for {last}"
   assert events[end + 1] == f"wrote {tmp_path}, a profile"
   assert events.count(f"start {tmp_path}") == events.count("stop") == 1
@@ -48,7 +49,7 @@ def test_a_run_that_goes_on_after_the_steps_says_that_it_records_nothing(events,
 
 def test_a_run_that_goes_on_between_the_steps_records_the_rest(events, tmp_path):
   _train(events, tmp_path, (3, 12), start=10)
-  assert events[:5] == [f"start {tmp_path}", 11, 12, "waited for 12", "stop"]
+  assert events[:6] == ["waited for 11", f"start {tmp_path}", 11, 12, "waited for 12", "stop"]
 
 
 @pytest.mark.parametrize("error", [None, KeyError])

@@ -36,7 +36,7 @@ def test_the_speed_is_that_since_the_last_record_without_what_was_aside(clock):
 
 def test_a_line_tells_the_step_the_loss_the_speed_and_what_is_left(clock, capsys):
   with Progress(100, 130) as shown:
-    with shown.compiling("1 x 2 pairs of 3 and 4 tokens"):
+    with shown.compiling("2 pairs of 3 and 4 tokens"):
       clock(7)
     clock(5)
     shown.advance(110)
@@ -45,7 +45,7 @@ def test_a_line_tells_the_step_the_loss_the_speed_and_what_is_left(clock, capsys
     shown.advance(130)
     shown.record(3.0, 10_000.0)
   assert capsys.readouterr().out.splitlines() == [
-    "compiled the step for 1 x 2 pairs of 3 and 4 tokens in 7.0 s",
+    "compiled the step for 2 pairs of 3 and 4 tokens in 7.0 s",
     "step 110/130, loss 3.2500, 2,000 tokens/s, 10 s left",
     "step 130/130, loss 3.0000, 2,000 tokens/s",
   ]

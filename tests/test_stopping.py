@@ -14,7 +14,7 @@ def test_a_signal_is_told_and_raises_nothing(number, capfd):
     assert requested() == 0
     os.kill(os.getpid(), number)
     assert requested() == number
-  assert capfd.readouterr().err == "stopping after this step; Ctrl-C again stops at once\n"
+  assert capfd.readouterr().err == "stopping soon; Ctrl-C again stops at once\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

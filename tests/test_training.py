@@ -165,7 +165,7 @@ def test_the_sums_are_those_of_the_model_before_the_step():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_sums_grow_from_call_to_call():
+def test_the_sums_grow_from_step_to_step():
   first = _run(PLAIN, _start(), [_batch(0)])
   alone = _run(PLAIN, first._replace(sums=no_sums()), [_batch(1)]).sums
   both = _run(PLAIN, first, [_batch(1)]).sums

@@ -77,12 +77,7 @@ class Checkpoints:
     )
     with _quiet():
       self._manager = ocp.CheckpointManager(self._folder, options=options)
-    self._scores: dict[int, float | None] = {}  # of all whose record can be read
-    for step in self._manager.all_steps():
-      try:
-        self._scores[step] = self._read_record(step)["score"]
-      except _Damage:
-        continue
+    self._scores = self._read_scores()
 
   def __enter__(self) -> "Checkpoints":
     return self
@@ -128,8 +123,8 @@ class Checkpoints:
   def restore(self, like: Any, step: int | None = None, *, repairs: bool = False) -> Checkpoint | None:
     """Returns a checkpoint, or None if there is none at all.
 
-    One that is damaged is told of on stderr, and passed over for the newest whole one. One that a trainer has
-    deleted meanwhile is passed over too: there is a better or a newer one then.
+    One that is damaged is told of on stderr, and passed over for the newest whole one. If a trainer has
+    deleted it meanwhile, there is a newer one, or if it was the best, another that is the best now.
 
     Args:
       like: the state's pytree of arrays or ShapeDtypeStructs, whose `sharding` says where each is put;
@@ -152,8 +147,10 @@ class Checkpoints:
         checkpoint = self._read(candidate, like)
       except _Damage as damage:
         if not repairs and not self._path(candidate).exists():
+          was_best = candidate == step == self.best_step()
           self._manager.reload()
-          return self.restore(like)
+          self._scores = self._read_scores()
+          return self.restore(like, self.best_step() if was_best else None)
         damages[candidate] = str(damage)
         continue
       for damaged, reason in damages.items():
@@ -175,6 +172,16 @@ class Checkpoints:
         self._manager.delete(step)
         del self._scores[step]
     self._clear()
+
+  def _read_scores(self) -> dict[int, float | None]:
+    """Returns the scores of all checkpoints whose record can be read."""
+    scores = {}
+    for step in self._manager.all_steps():
+      try:
+        scores[step] = self._read_record(step)["score"]
+      except _Damage:
+        continue
+    return scores
 
   def _rank(self, step: int) -> tuple[int, float, int]:
     score = self._scores[step]

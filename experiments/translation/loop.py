@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,6 +43,9 @@ from experiments.translation.training import (
   train_step,
   translating_params,
 )
+
+# Steps after which several processes ask each other whether one of them is to stop.
+_ASK_EVERY = 10
 
 
 class Launch(NamedTuple):
@@ -146,6 +149,7 @@ class _Run:
     else:
       self.state, self.step = restored.state, restored.step
       self._batches.set_state(restored.position)
+    self._earlier_tokens = float(self.state.sums.tokens)  # of steps that another process made
     self._validation = task.examples(task.watched, config.evaluation.validation_sentences)
     self._compiled: dict[Any, Any] = {}
 
@@ -170,25 +174,14 @@ class _Run:
         if before is not None:  # so a request to stop waits for two steps at most
           jax.block_until_ready(before)
         before = ticket
-        is_last = self.step == config.steps
-        is_logged = is_last or self.step % config.log_every == 0
-        is_validated = is_last or self.step % config.validate_every == 0
-        if is_logged or is_validated:
+        if self._is_every(config.log_every):
           self._check_finite()
-        if is_logged:
           self._record()
-        if is_validated:
+        if self._is_every(config.validate_every):
+          self._check_finite()
           self._save(self._validate())  # last: a run killed before it measures again
           has_stalled = self._has_stalled()
-        # Several processes ask each other, which takes time, only where they wait for each other anyway.
-        is_asked = jax.process_count() == 1 or is_logged or is_validated
-        stop = largest(requested()) if is_asked else 0
-        if stop:
-          self._check_finite()
-          self._save(None)
-          raise Interrupted(
-            f"stopped at step {self.step:,}; the same command continues from there", 128 + stop
-          )
+        self._stop_if_asked(requested)
       if self.step > start:
         self._progress.say(self._progress.summary())
 
@@ -207,6 +200,21 @@ class _Run:
     self._progress.advance(self.step)
     return ticket
 
+  def _is_every(self, count: int) -> bool:
+    """Returns whether this step is one of every `count`, or the last."""
+    return self.step % count == 0 or self.step == self._config.train.steps
+
+  def _stop_if_asked(self, requested: Callable[[], int]) -> None:
+    """Raises Interrupted, with a checkpoint left, if a signal asks this process or another to stop."""
+    # Several processes ask each other, which takes time: at some of the steps, the same for all.
+    if jax.process_count() > 1 and not self._is_every(_ASK_EVERY):
+      return
+    stop = largest(requested())
+    if stop:
+      self._check_finite()
+      self._save(None)
+      raise Interrupted(f"stopped at step {self.step:,}; the same command continues from there", 128 + stop)
+
   def _check_finite(self) -> None:
     """Raises Diverged if training has left the finite numbers."""
     if math.isfinite(self.state.sums.loss) and is_finite(self.state.params):
@@ -224,7 +232,8 @@ class _Run:
     loss = float(self.state.sums.loss) / tokens
     reset = jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))
     self.state = self.state._replace(sums=reset())
-    speeds = self._progress.record(loss, tokens)
+    speeds = self._progress.record(loss, tokens - self._earlier_tokens)
+    self._earlier_tokens = 0.0
     if is_main():
       self._metrics.write(self.step, {"train/loss": loss}, speeds)
 
@@ -316,32 +325,42 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
   If there are several processes, they begin together or not at all.
   """
   with contextlib.ExitStack() as exits:
-    task, settings, error = None, None, None
     try:
-      check_config(config)
-      make_mesh(launch.parameter_shards)
-      workdir.check_same_config(folder, config)
-      description = provenance.describe_launch(config)
-      provenance.check_same_data(folder, description["data"])
-      task = make_task(config, workdir.read_languages(folder, config.data))
-      task.training_batch(0)
-      for split in (task.watched, *task.splits):
-        task.examples(split, 1)
-      words = [language.vocabulary.words for language in (task.source, task.target)]
-      versions = description["versions"], description["commit"]
-      digests = list(description["data"].values())
-      settings = [dataclasses.asdict(config), digests, words, versions, launch.parameter_shards]
+      task, description = _checked(config, folder, launch)
       if is_main():
         exits.enter_context(workdir_lock(folder))
         workdir.check_same_config(folder, config)  # another trainer may have been faster
-    except Exception as caught:  # to be told here, when the others have been
-      error = caught
-    begin_together(settings, error)
-    assert task is not None
+    except Exception as error:  # to be told here, when the others have been
+      begin_together(None, error)
+      raise  # it has been raised already
+    begin_together(_shared_settings(config, launch, task, description), None)
     if is_main():
       workdir.write_run(folder, config, (task.source, task.target))
       provenance.record_launch(folder, description)
     yield task
+
+
+def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple[Task, dict[str, Any]]:
+  """Returns the task and what describes this start, after all checks that need no lock."""
+  check_config(config)
+  make_mesh(launch.parameter_shards)
+  workdir.check_same_config(folder, config)
+  description = provenance.describe_launch(config)
+  provenance.check_same_data(folder, description["data"])
+  task = make_task(config, workdir.read_languages(folder, config.data))
+  task.training_batch(0)
+  for split in (task.watched, *task.splits):
+    task.examples(split, 1)
+  return task, description
+
+
+def _shared_settings(
+  config: base.Config, launch: Launch, task: Task, description: dict[str, Any]
+) -> list[Any]:
+  """Returns what must be the same in all processes."""
+  words = [language.vocabulary.words for language in (task.source, task.target)]
+  versions, digests = (description["versions"], description["commit"]), list(description["data"].values())
+  return [dataclasses.asdict(config), digests, words, versions, launch.parameter_shards]
 
 
 def _chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:

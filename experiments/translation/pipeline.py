@@ -9,7 +9,7 @@ from experiments.translation.batches import Rows
 from experiments.translation.tasks import Task
 
 # Batches that are made ahead, by one thread.
-_AHEAD = 4
+_AHEAD = 16
 
 
 def make_pipeline(task: Task, config: base.Train, rows: Rows) -> grain.DatasetIterator:

@@ -31,16 +31,17 @@ class Profile:
       self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
 
   @contextlib.contextmanager
-  def of(self, step: int, result: Callable[[], Any]) -> Iterator[None]:
-    """Records a step, counted from 1, if it is wanted; then waits for the result of the last."""
+  def of(self, step: int, state: Callable[[], Any]) -> Iterator[None]:
+    """Records a step, counted from 1, if it is wanted; waits for all before the first, and for the last."""
     first, last = self._steps or (0, 0)
     if not self._is_recording and first <= step <= last:
+      jax.block_until_ready(state())
       jax.profiler.start_trace(str(self._folder))
       self._is_recording = True
     with jax.profiler.StepTraceAnnotation("train", step_num=step):
       yield
     if self._is_recording and step == last:
-      jax.block_until_ready(result())
+      jax.block_until_ready(state())
       self._end()
 
   def _end(self) -> None:

@@ -4,7 +4,6 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import subprocess
@@ -16,7 +15,7 @@ import jax
 
 from configs import base
 from experiments.translation.pairs import DataError
-from experiments.translation.workdir import read_lines
+from experiments.translation.workdir import read_lines, write_text
 
 PACKAGES = (
   "jax",
@@ -62,9 +61,7 @@ def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
   """Adds a line to launches.jsonl."""
   path = folder / "launches.jsonl"
   launches = [*read_lines(path), launch]
-  temporary = path.with_name(f".{path.name}.tmp")  # never half written in its place
-  temporary.write_text("".join(f"{json.dumps(each)}\n" for each in launches), "utf-8")
-  os.replace(temporary, path)
+  write_text(path, "".join(f"{json.dumps(each)}\n" for each in launches))
 
 
 def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:

@@ -60,9 +60,14 @@ def from_dict(kind: type, values: Any) -> Any:
     ValueError: if the names of the fields are others.
   """
   default = kind()
-  names = sorted(field.name for field in dataclasses.fields(kind))
-  if not isinstance(values, dict) or sorted(values) != names:
-    raise ValueError(f"expected the fields {', '.join(names)}, got {values!r}")
+  names = {field.name for field in dataclasses.fields(kind)}
+  if not isinstance(values, dict):
+    raise ValueError(f"expected the fields {', '.join(sorted(names))}, got {values!r}")
+  for said, found in (("no", names - values.keys()), ("also", values.keys() - names)):
+    if found:
+      raise ValueError(
+        f"expected the fields {', '.join(sorted(names))}, got {said} {', '.join(sorted(found))}"
+      )
   fields = {}
   for name, value in values.items():
     group = getattr(default, name)

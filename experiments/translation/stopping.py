@@ -33,7 +33,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     nonlocal requested
     requested = number
     # Not print: the step that is interrupted may be writing to the same stream.
-    os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")
+    os.write(2, b"stopping soon; Ctrl-C again stops at once\n")
     signal.signal(signal.SIGINT, before[signal.SIGINT])
 
   # None is a handler that Python does not know; afterwards a signal ends the program.

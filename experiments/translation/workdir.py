@@ -106,7 +106,7 @@ def write_run(folder: pathlib.Path, config: base.Config, languages: Languages) -
 
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON so that a file of this name is never half written."""
-  _write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+  write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 class MetricsWriter:
@@ -124,7 +124,7 @@ class MetricsWriter:
     self._path = folder / "metrics.jsonl"
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
     with self._told():
-      _write_text(self._path, "".join(map(_line, kept)))
+      write_text(self._path, "".join(map(_line, kept)))
       self._file = self._path.open("a", encoding="utf-8")
       (folder / "tensorboard").mkdir(exist_ok=True)
       # Not a SummaryWriter: its thread waits for ever on a full disk.
@@ -188,7 +188,8 @@ def closest(name: str, allowed: list[str]) -> str:
   return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _write_text(path: pathlib.Path, text: str) -> None:
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a file of which no half is ever there."""
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   temporary.write_text(text, "utf-8")
   os.replace(temporary, path)

@@ -97,7 +97,7 @@ def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
   up_to = [0, *itertools.accumulate(counts)]
   # best[i]: the positions that sentences of the i shortest lengths need, and the lengths of their buckets.
   best: list[tuple[float, list[int]]] = [(0, []), *((np.inf, []) for _ in lengths)]
-  for _ in range(num_buckets):
+  for _ in range(min(num_buckets, len(lengths))):
     best = [
       min([best[i], *(_with_bucket(best[j], lengths[i - 1], up_to[i] - up_to[j]) for j in range(i))])
       for i in range(len(best))

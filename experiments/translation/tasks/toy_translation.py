@@ -46,8 +46,7 @@ class ToyTranslation:
     self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
     self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
     check_own(languages, (self.source, self.target))
-    sizes = [_size(self._pair("train", i)) for i in range(ROUND * self._batch_size)]
-    self._lengths = least_padding(np.array([*sizes, _LONGEST]), config.data.num_buckets)
+    self._num_buckets = config.data.num_buckets
 
   def __str__(self) -> str:
     return "toy sentences, as many as are wanted"
@@ -65,6 +64,12 @@ class ToyTranslation:
       target_length=length,
       num_rows=len(own),
     )
+
+  @functools.cached_property
+  def _lengths(self) -> list[int]:
+    """To which lengths sentences are padded."""
+    sizes = [_size(pair) for pairs in self._round(0) for pair in pairs]
+    return least_padding(np.array([*sizes, _LONGEST]), self._num_buckets)
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
   def _round(self, number: int) -> list[Sequence[grammar.Pair]]:
