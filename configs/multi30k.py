@@ -24,13 +24,13 @@ def get_config() -> base.Config:
     ),
     train=dataclasses.replace(
       config.train,
-      steps=3600,
+      steps=3000,
       learning_rate=2e-3,
       warmup=0.05,
       label_smoothing=0.1,
       averaging=0.998,
       metric="bleu",
-      validate_every=400,
+      validate_every=500,
     ),
     evaluation=dataclasses.replace(
       config.evaluation, sentences=0, validation_sentences=0, beam_size=5, max_target_length=80

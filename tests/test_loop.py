@@ -20,7 +20,9 @@ from experiments.translation.evaluation import Translator
 from experiments.translation.loop import Launch
 from experiments.translation.mistakes import Diverged
 from experiments.translation.stopping import Interrupted
+from experiments.translation.tasks import make_task
 from experiments.translation.training import abstract_state, make_recipe, train_step
+from experiments.translation.vocabularies import PAD
 
 STEPS = 6
 CONFIG = base.Config(
@@ -168,6 +170,27 @@ def test_a_signal_at_the_last_step_leaves_the_evaluation_to_the_next_start(tmp_p
   loop.train(CONFIG, tmp_path)
   assert f"continuing after step {STEPS} of {STEPS}" in capsys.readouterr().out
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step, monkeypatch):
+  found = []
+
+  def record(self, loss, tokens):
+    found.append(tokens)
+    return {}
+
+  monkeypatch.setattr(loop.Progress, "record", record)
+  config = config_with({"log_every": STEPS})
+  break_step(4, _send(signal.SIGTERM))
+  with pytest.raises(Interrupted, match="stopped at step 4"):
+    loop.train(config, tmp_path / "stopped")
+  for name in ("whole", "stopped"):
+    loop.train(config, tmp_path / name)
+  task = make_task(config)
+  counts = [int(np.sum(task.training_batch(step).targets != PAD)) for step in range(STEPS)]
+  assert found == [sum(counts), sum(counts[4:])]
+  ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
+  assert ours == theirs
 
 
 def test_a_signal_during_a_validation_is_met_after_it(tmp_path, monkeypatch):
