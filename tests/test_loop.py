@@ -184,6 +184,7 @@ def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step
   break_step(4, _send(signal.SIGTERM))
   with pytest.raises(Interrupted, match="stopped at step 4"):
     loop.train(config, tmp_path / "stopped")
+  break_step(0, _send(signal.SIGTERM))  # never
   for name in ("whole", "stopped"):
     loop.train(config, tmp_path / name)
   task = make_task(config)
