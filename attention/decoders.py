@@ -17,8 +17,9 @@ from attention.layers import (
   MultiHeadAttention,
 )
 from attention.noise import StateDropout, WordDropout, unit_dropout
-from attention.parameters import GRUParameters, LayerNorm, LinearParameters
+from attention.parameters import GRUParameters, LayerNorm, Linear, LinearParameters
 from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
+from attention.shapes import linear
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
 
@@ -98,13 +99,13 @@ class Decoder(nn.Module):
       raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
     V = self.vocabulary_size
     self.embedding = nn.Embed(V, self.embedding_width)
-    self.initial = nn.Dense(self.width)
+    self.initial = Linear(self.width)
     self.cell = GRUParameters(self.width)
     upper = range(1, self.num_layers)
-    self.upper_initials = [nn.Dense(self.width, name=f"initial_{i}") for i in upper]
+    self.upper_initials = [Linear(self.width, name=f"initial_{i}") for i in upper]
     self.upper_cells = [GRUParameters(self.width, name=f"cell_{i}") for i in upper]
     self.norm = [LayerNorm() for _ in range(self.num_layers if self.use_norm else 0)]
-    self.readout = nn.Dense(self.embedding_width if self.tied_embeddings else self.width)
+    self.readout = Linear(self.embedding_width if self.tied_embeddings else self.width)
     if self.tied_embeddings:
       self.logits_bias = self.param("logits_bias", nn.initializers.zeros, (V,), jnp.float32)
     else:
@@ -138,7 +139,7 @@ class Decoder(nn.Module):
     embedded = self.embedding(tokens)
     context, weights = self._look_up(state[0][:, None], memory)
     cell, context_cell = self._cells(memory)
-    projected = project_inputs(cell, embedded) + jnp.einsum("BD,DG->BG", context[:, 0], context_cell.input)
+    projected = project_inputs(cell, embedded) + linear(context[:, 0], context_cell.input)
     first = gru_step(cell, state[0], projected)
 
     def advance(cell: GRUWeights, state: jax.Array, inputs: jax.Array) -> jax.Array:
@@ -207,7 +208,7 @@ class Decoder(nn.Module):
     projected = project_inputs(cell, embedded)
     if self.look_up is None:  # the context is an input like any other
       contexts, _ = self._look_up(embedded, memory)
-      projected += jnp.einsum("BTD,DG->BTG", contexts, context_cell.input)
+      projected += linear(contexts, context_cell.input)
       states, _ = attentive_gru(context_cell, state, projected, recurrent_mask=recurrent_mask)
       return states, contexts, None
     if self.is_initializing():
@@ -278,7 +279,7 @@ class Decoder(nn.Module):
   def _logits(self, features: jax.Array) -> jax.Array:
     """Returns logits [... V] of features [... H]."""
     kernel, bias = self.output_weights()
-    logits = jnp.einsum("...H,HV->...V", features, kernel)
+    logits = linear(features, kernel)
     return logits + jnp.broadcast_to(bias, logits.shape)
 
   def output_weights(self) -> tuple[jax.Array, jax.Array]:

@@ -10,7 +10,7 @@ from attention.dense import BiasLike
 from attention.functional import attend
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
-from attention.parameters import HeadMerge, HeadProjection, LayerNorm, Projection, kernel_init
+from attention.parameters import HeadMerge, HeadProjection, LayerNorm, Linear, Projection, kernel_init
 from attention.scores import Additive, Bilinear, ScaledDotProduct, Score
 
 
@@ -285,9 +285,9 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool = True) -> jax.Array:
-    hidden = nn.relu(nn.Dense(self.hidden_width, dtype=inputs.dtype, name="hidden")(inputs))
+    hidden = nn.relu(Linear(self.hidden_width, name="hidden")(inputs))
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
-    return nn.Dense(inputs.shape[-1], dtype=inputs.dtype, name="out")(hidden)
+    return Linear(inputs.shape[-1], name="out")(hidden)
 
 
 class EncoderLayer(nn.Module):

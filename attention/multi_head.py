@@ -19,6 +19,7 @@ from attention.shapes import (
   axes_of,
   broadcast_leading,
   check_rank,
+  linear,
   project,
   with_rank,
 )
@@ -154,7 +155,9 @@ def project_heads(
     raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {np.shape(bias)}")
 
   def function(inputs):
-    heads = jnp.einsum("...TD,DNH->...NTH", inputs, kernel.astype(inputs.dtype))
+    D, N, H = kernel.shape
+    side_by_side = linear(inputs, kernel.reshape(D, N * H).astype(inputs.dtype))
+    heads = jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
     if bias is None:
       return heads
     return heads + with_rank(jnp.asarray(bias, inputs.dtype)[:, None, :], heads.ndim)
@@ -190,7 +193,7 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   N, H, D = kernel.shape
 
   def function(side_by_side):
-    merged = jnp.einsum("...TX,XD->...TD", side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
+    merged = linear(side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
     if bias is None:
       return merged
     return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)

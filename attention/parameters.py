@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from attention.multi_head import merge_heads, project_heads
 from attention.recurrent import GRUWeights
-from attention.shapes import compute_dtype, project
+from attention.shapes import compute_dtype, linear, project, with_rank
 
 kernel_init = nn.initializers.lecun_normal()
 
@@ -21,7 +21,20 @@ class Projection(nn.Module):
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
-    return project(lambda x: jnp.einsum("...D,DX->...X", x, kernel.astype(x.dtype)), inputs)
+    return project(lambda x: linear(x, kernel.astype(x.dtype)), inputs)
+
+
+class Linear(nn.Module):
+  """Holds the kernel [D X] and the bias [X] that make vectors [... X] of [... D], in the vectors' dtype."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
+    products = linear(inputs, kernel.astype(inputs.dtype))
+    return products + with_rank(bias.astype(inputs.dtype), products.ndim)
 
 
 class HeadProjection(nn.Module):

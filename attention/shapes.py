@@ -1,6 +1,7 @@
 """Shapes and dtypes: the few rules that masks, scores and engines share."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -148,6 +149,18 @@ def check_rank(name: str, array: jax.Array, axes: str) -> None:
   rank = len(axes.strip("[]").replace("...", "").split())
   if array.ndim < rank:
     raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")
+
+
+def linear(vectors: jax.Array, kernel: jax.Array) -> jax.Array:
+  """Returns vectors [... D] times a kernel [D X], [... X].
+
+  The leading axes become one: with more of them, XLA for CPUs copies an operand of the product that is the
+  kernel's gradient, and takes three times as long. Positions that are spread over devices should therefore
+  meet it inside `jax.shard_map`; outside, XLA would put them together.
+  """
+  side_by_side = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
+  products = jnp.einsum("ND,DX->NX", side_by_side, kernel)
+  return products.reshape(*vectors.shape[:-1], kernel.shape[-1])
 
 
 def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> jax.Array:
