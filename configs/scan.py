@@ -2,8 +2,8 @@
 
     python -m experiments.train --config=configs/scan.py --workdir=runs/scan_simple --config.data.split=simple
 
-On 2 CPU cores: 153 s of training; test exact match of the split "simple" 0.998. The other splits are length,
-add_jump and add_turn_left.
+On one CPU core: 300 s of training; test exact match of the split "simple" 0.999 (seed 0) and 1.000 (seed 1).
+The other splits are length, add_jump and add_turn_left.
 """
 
 import dataclasses

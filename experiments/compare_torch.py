@@ -21,7 +21,7 @@ from absl import flags
 from configs import base
 from experiments.translation import commands
 from experiments.translation.batches import Batch, make_batch
-from experiments.translation.devices import divide_cpu, make_mesh, place_batch
+from experiments.translation.devices import make_mesh, place_batch
 from experiments.translation.models import make_model
 from experiments.translation.training import (
   init_state,
@@ -46,12 +46,6 @@ _TOLERANCE = 1e-3
 
 def main() -> None:
   _require_torch()
-  divide_cpu(None)
-  if _BATCH_SIZE.value % jax.device_count():
-    count = jax.device_count()
-    raise commands.UsageError(
-      f"--batch_size must be a multiple of the number of devices, {count}, got {_BATCH_SIZE.value}"
-    )
   config = base.Config()
   config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
   batch = _draw()

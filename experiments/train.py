@@ -4,8 +4,8 @@
 
 The same command again goes on where the run stopped. It may have more devices or processes then:
 
-    python -m experiments.train --cpu_devices=1 --coordinator=localhost:9876 --num_processes=2 --process_id=0
-    python -m experiments.train --cpu_devices=1 --coordinator=localhost:9876 --num_processes=2 --process_id=1
+    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=0
+    python -m experiments.train --coordinator=localhost:9876 --num_processes=2 --process_id=1
 """
 
 import pathlib
@@ -25,16 +25,15 @@ _PARAMETER_SHARDS = flags.DEFINE_integer(
   "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
 )
 _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
-_CPU_DEVICES = flags.DEFINE_integer(
-  "cpu_devices", None, "for how many devices a CPU is taken (default: 2 if there are 2 cores)", lower_bound=1
-)
+_CPU_DEVICES = flags.DEFINE_integer("cpu_devices", None, "for how many devices a CPU is taken", lower_bound=1)
 _CLUSTER = commands.define_cluster()
 
 
 def main() -> None:
   config, folder = _CONFIG.value, commands.workdir_path(_WORKDIR)
   launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
-  divide_cpu(_CPU_DEVICES.value)
+  if _CPU_DEVICES.value:
+    divide_cpu(_CPU_DEVICES.value)
   commands.join_cluster(_CLUSTER)
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")

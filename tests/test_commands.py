@@ -222,7 +222,7 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--parameter_shards=2", "--parameter_shards must be a divisor of the number of devices, 1, got 2"),
+    ("--parameter_shards=3", "--parameter_shards must be a divisor of the number of devices, "),
     ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
     ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
     ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
@@ -243,6 +243,8 @@ def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
   ("coordinator", "line"),
   [
     ("auto", "or --coordinator=auto alone, got 'auto', 2, 2"),
+    ("localhost", "--coordinator must be HOST:PORT, the port from 1 to 65535, got 'localhost'"),
+    ("localhost:99999", "--coordinator must be HOST:PORT, the port from 1 to 65535, got 'localhost:99999'"),
     ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
   ],
 )
@@ -259,8 +261,11 @@ def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, 
     (["--seed=3"], "--seed is for words that are drawn, got no --temperature above 0"),
     (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
     (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
-    (["--temperature=1", "--top_p=0"], "--top_p must be above 0 and at most 1, got 0.0"),
-    (["--temperature=1", "--top_p=1.5"], "--top_p must be above 0 and at most 1, got 1.5"),
+    (["--temperature=1", "--top_p=0"], "--top_p must be from 0.000001 to 1, got 0.0"),
+    (["--temperature=1", "--top_p=1e-46"], "--top_p must be from 0.000001 to 1, got 1e-46"),
+    (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
+    (["--temperature=1e300"], "--temperature must be 0, or from 0.0001 to 10000, got 1e+300"),
+    (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
     (["--beam_size=0"], "--beam_size=0"),
     (["--checkpoint=newest"], "best|last"),
   ],

@@ -90,7 +90,7 @@ def define_search() -> list[flags.FlagHolder]:
     flags.DEFINE_float(
       "top_p", None, "draws one of the likeliest words that have this probability together, 1 for all"
     ),
-    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0),
+    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0, upper_bound=2**32 - 1),
   ]
 
 
@@ -110,8 +110,11 @@ def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
   for name in ("temperature", "length_penalty"):
     if not math.isfinite(given.get(name, 0.0)):
       raise UsageError(f"--{name} must be a finite number, got {given[name]}")
-  if not 0 < given.get("top_p", 1.0) <= 1:
-    raise UsageError(f"--top_p must be above 0 and at most 1, got {given['top_p']}")
+  # At less or more, float32 has not the numbers that divide by it.
+  if is_drawn and not 1e-4 <= given["temperature"] <= 1e4:
+    raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {given['temperature']}")
+  if not 1e-6 <= given.get("top_p", 1.0) <= 1:
+    raise UsageError(f"--top_p must be from 0.000001 to 1, got {given['top_p']}")
   return given
 
 
@@ -153,6 +156,8 @@ def join_cluster(cluster: Cluster) -> None:
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
       f"got {coordinator!r}, {count!r}, {index!r}"
     )
+  elif not _is_address(coordinator):
+    raise UsageError(f"--coordinator must be HOST:PORT, the port from 1 to 65535, got {coordinator!r}")
   elif index >= count:
     raise UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
   # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
@@ -161,6 +166,12 @@ def join_cluster(cluster: Cluster) -> None:
     jax.distributed.initialize(coordinator, count, index)
   except (RuntimeError, ValueError) as error:
     raise UsageError(f"--coordinator: cannot join {coordinator or 'auto'!r}: {error}") from error
+
+
+def _is_address(text: str) -> bool:
+  """Returns whether a text is HOST:PORT."""
+  match = re.fullmatch(r".+:([0-9]{1,5})", text)
+  return match is not None and 1 <= int(match.group(1)) <= 65535
 
 
 def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:

@@ -7,7 +7,6 @@ sends what has to be sent.
 
 import collections
 import math
-import os
 from typing import Any
 
 import jax
@@ -28,33 +27,23 @@ class DeviceError(Mistake):
   """A number of devices that cannot be used as asked, told in one line."""
 
 
-def divide_cpu(count: int | None) -> None:
+def divide_cpu(count: int) -> None:
   """Makes JAX take a CPU for several devices; to be called before it has done anything.
 
-  Where products are small, two cores with half of a batch each are faster than two that share every product.
-
-  Args:
-    count: how many; None for two if there are as many cores to run on, unless JAX has been told.
-
   Raises:
-    DeviceError: if it is too late for the count.
+    DeviceError: if it is too late.
   """
-  flags = os.environ.get("XLA_FLAGS", "")
-  was_told = "JAX_NUM_CPU_DEVICES" in os.environ or "xla_force_host_platform_device_count" in flags
-  if count is None and was_told:
-    return
   try:
-    jax.config.update("jax_num_cpu_devices", count or min(2, _num_cores()))
+    jax.config.update("jax_num_cpu_devices", count)
   except RuntimeError as error:  # a person's config file has used JAX
-    if count is not None:
-      raise DeviceError(f"--cpu_devices={count} comes too late: the config has used JAX's devices") from error
+    raise DeviceError(f"--cpu_devices={count} comes too late: the config has used JAX's devices") from error
 
 
-def _num_cores() -> int:
-  """Returns how many cores this process may run on."""
-  if hasattr(os, "sched_getaffinity"):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
+def check_shares() -> None:
+  """Raises DeviceError, in all processes alike, if some have more devices than others."""
+  shares = collections.Counter(device.process_index for device in jax.devices())
+  if len(set(shares.values())) > 1:
+    raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
 
 
 def make_mesh(parameter_shards: int = 1) -> Mesh:
@@ -64,12 +53,9 @@ def make_mesh(parameter_shards: int = 1) -> Mesh:
     parameter_shards: into how many parts parameters are cut, a divisor of the number of devices.
 
   Raises:
-    DeviceError: if it is none, or if some processes have more devices than others.
+    DeviceError: if it is none.
   """
   count = jax.device_count()
-  shares = collections.Counter(device.process_index for device in jax.devices())
-  if len(set(shares.values())) > 1:
-    raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
   if parameter_shards < 1 or count % parameter_shards:
     raise DeviceError(
       f"--parameter_shards must be a divisor of the number of devices, {count}, got {parameter_shards}"

@@ -16,7 +16,14 @@ from configs import base
 from experiments.translation import provenance, workdir
 from experiments.translation.batches import Batch
 from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.devices import everywhere, local_copy, make_mesh, own_rows, place_batch
+from experiments.translation.devices import (
+  check_shares,
+  everywhere,
+  local_copy,
+  make_mesh,
+  own_rows,
+  place_batch,
+)
 from experiments.translation.evaluation import Search, Translator
 from experiments.translation.locks import workdir_lock
 from experiments.translation.metrics import HIGHER_IS_BETTER
@@ -324,6 +331,7 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
 
   If there are several processes, they begin together or not at all.
   """
+  check_shares()  # first: where it fails, processes cannot even tell each other
   with contextlib.ExitStack() as exits:
     try:
       task, description = _checked(config, folder, launch)
@@ -333,7 +341,7 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
     except Exception as error:  # to be told here, when the others have been
       begin_together(None, error)
       raise  # it has been raised already
-    begin_together(_shared_settings(config, launch, task, description), None)
+    begin_together(_shared_settings(config, folder, launch, task, description), None)
     if is_main():
       workdir.write_run(folder, config, (task.source, task.target))
       provenance.record_launch(folder, description)
@@ -355,12 +363,13 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
 
 
 def _shared_settings(
-  config: base.Config, launch: Launch, task: Task, description: dict[str, Any]
+  config: base.Config, folder: pathlib.Path, launch: Launch, task: Task, description: dict[str, Any]
 ) -> list[Any]:
   """Returns what must be the same in all processes."""
   words = [language.vocabulary.words for language in (task.source, task.target)]
   versions, digests = (description["versions"], description["commit"]), list(description["data"].values())
-  return [dataclasses.asdict(config), digests, words, versions, launch.parameter_shards]
+  place = str(folder.resolve())
+  return [dataclasses.asdict(config), place, digests, words, versions, launch.parameter_shards]
 
 
 def _chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:

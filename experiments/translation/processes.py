@@ -65,7 +65,7 @@ def begin_together(settings: Any, error: Exception | None) -> None:
       raise ProcessError("another process could not begin; it says why")
     if error is None and (gathered[:, 1:] != gathered[0, 1:]).any():
       raise ProcessError(
-        "all processes must have the same config, data, flags and version, got others in some of them"
+        "all processes must have the same config, workdir, data and version, got others in some of them"
       )
   if error is not None:
     raise error
