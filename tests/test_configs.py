@@ -31,7 +31,7 @@ OTHERS = {
   "toy_translation": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
   "toy_translation_fixed_context": set(),
-  "parallel_text": {*TRAIN, *SIZES, "evaluation.sentences"},
+  "parallel_text": {*TRAIN, *SIZES, "data.num_buckets", "evaluation.sentences"},
   "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
   "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train", "data.validation", "data.test"},
 }

@@ -19,10 +19,14 @@ def test_a_signal_is_told_and_raises_nothing(number, capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_after_a_signal_stops_at_once(number):
-  with stop_requests():
-    os.kill(os.getpid(), number)
-    with pytest.raises(KeyboardInterrupt):
-      os.kill(os.getpid(), signal.SIGINT)
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+  try:
+    with stop_requests():
+      os.kill(os.getpid(), number)
+      with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_handlers_are_afterwards_what_they_were():
