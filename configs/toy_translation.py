@@ -2,7 +2,7 @@
 
     python -m experiments.train --config=configs/toy_translation.py --workdir=runs/toy_translation
 
-On 2 CPU cores: 84 s of training; test exact match 0.998, alignment error rate 0.079.
+On 2 CPU cores: 71 s of training; test exact match 0.996, alignment error rate 0.074.
 """
 
 from configs.base import Config

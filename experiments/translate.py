@@ -44,7 +44,7 @@ def main() -> None:
   )
   if _NUM_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
-    raise commands.UsageError(f"--num_best must be at most the beam size, {beam_size}, got {_NUM_BEST.value}")
+    raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")
   if lines is not None:
     _write(_translated(translator, lines))
     return

@@ -208,7 +208,7 @@ def test_an_output_that_cannot_be_written_is_named(trained, source, tmp_path):
     (("--input=a", "--figure=a.png"), "--figure draws the attention of one --text, got no --text"),
     (("--text=a", "--figure=a.pdf"), "--figure must end in .png, got 'a.pdf'"),
     (("--num_best=2", "--temperature=1"), "--num_best is for a search, got --temperature=1.0"),
-    (("--num_best=3", "--beam_size=2"), "--num_best must be at most the beam size, 2, got 3"),
+    (("--num_best=3", "--beam_size=2"), "--num_best must be at most --beam_size=2, got 3"),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(trained, flags, message):
