@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 133 s of training; test exact match 0.992, alignment error rate 0.057.
+On 2 CPU cores: 103 s of training; test exact match 0.991, alignment error rate 0.125.
 """
 
 import dataclasses
