@@ -340,7 +340,7 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
         workdir.check_same_config(folder, config)  # another trainer may have been faster
     except Exception as error:  # to be told here, when the others have been
       begin_together(None, error)
-      raise  # it has been raised already
+      raise
     begin_together(_shared_settings(config, folder, launch, task, description), None)
     if is_main():
       workdir.write_run(folder, config, (task.source, task.target))

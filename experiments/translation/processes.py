@@ -51,11 +51,10 @@ def begin_together(settings: Any, error: Exception | None) -> None:
 
   Args:
     settings: what must be the same, as JSON can hold it.
-    error: why this process cannot begin; None if it can.
+    error: why this process cannot begin, which the caller is then to raise; None if it can.
 
   Raises:
-    Exception: `error`.
-    ProcessError: if another process cannot begin, or has other settings.
+    ProcessError: if this process can begin, and another cannot or has other settings.
   """
   if jax.process_count() > 1:
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode("utf-8")).digest()
@@ -67,5 +66,3 @@ def begin_together(settings: Any, error: Exception | None) -> None:
       raise ProcessError(
         "all processes must have the same config, workdir, data and version, got others in some of them"
       )
-  if error is not None:
-    raise error
