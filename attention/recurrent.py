@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from attention.shapes import linear
+
 # look_up(memory, queries [B T H]) -> contexts [B T D]
 LookUp: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 
@@ -59,13 +61,13 @@ def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  gates = _gates(_by_gate(projected), _product(state, weights.recurrent), weights.recurrent_bias)
+  gates = _gates(_by_gate(projected), linear(state, weights.recurrent), weights.recurrent_bias)
   return (1 - gates.update) * gates.candidate + gates.update * state
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   """Returns the input's products with its weights, [... 3H], for inputs [... D]."""
-  projected = _product(inputs, weights.input)
+  projected = linear(inputs, weights.input)
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
 
@@ -114,7 +116,7 @@ def gru(
   order = slice(None, None, -1) if reverse else slice(None)
   reading = Reading(
     state=state,
-    projected=_by_gate(project_inputs(weights, jnp.swapaxes(inputs, 0, 1)[order])),
+    projected=_by_gate(jnp.swapaxes(project_inputs(weights, inputs), 0, 1)[order]),
     recurrent=weights.recurrent,
     recurrent_bias=weights.recurrent_bias,
     is_real=None if is_real is None else jnp.swapaxes(is_real, 0, 1)[order],
@@ -248,16 +250,13 @@ def _find(look_up: LookUp, memory: Any, state: jax.Array) -> jax.Array:
   return look_up(memory, state[:, None])[:, 0]
 
 
-def _product(vectors: jax.Array, weights: jax.Array) -> jax.Array:
-  """Returns vectors [... D] times weights [D G], [... G].
+def _products(vectors: jax.Array, weights: jax.Array) -> jax.Array:
+  """Returns vectors [T B D] times weights [D G], [T B G].
 
-  The barrier is for the gradient of the weights: without it, XLA for CPUs turns the product around and takes
-  twice as long. `linear` in shapes.py will not do here: time is in front, and rows that are spread over
-  devices cannot be put in one axis with it.
+  `linear` puts all vectors in one axis. The batch stands in front meanwhile, so that rows which are spread
+  over devices stay so.
   """
-  if vectors.ndim <= 2:
-    return jnp.einsum("...D,DG->...G", vectors, weights)
-  return jnp.einsum("...D,GD->...G", vectors, jax.lax.optimization_barrier(weights.T))
+  return jnp.swapaxes(linear(jnp.swapaxes(vectors, 0, 1), weights), 0, 1)
 
 
 def _by_gate(array: jax.Array) -> list[jax.Array]:
@@ -287,8 +286,8 @@ def _steps(look_up: LookUp | None, reading: Reading) -> Steps:
     context = None
     if look_up is not None:
       context = _find(look_up, reading.memory, state)
-      projected = _sums(projected, _by_gate(_product(context, reading.context_weights)))
-    products = _product(reading.masked(state), reading.recurrent)
+      projected = _sums(projected, _by_gate(linear(context, reading.context_weights)))
+    products = linear(reading.masked(state), reading.recurrent)
     gates = _gates(projected, products, reading.recurrent_bias)
     after = (1 - gates.update) * gates.candidate + gates.update * state
     state = after if is_real is None else jnp.where(is_real[:, None], after, state)
@@ -317,8 +316,8 @@ def _read_tangent(look_up: LookUp | None, primals, tangents):
 
   d_input = d_reading.projected
   if look_up is not None:
-    d_input = _sums(d_input, _by_gate(_product(steps.contexts, d_reading.context_weights)))
-  d_recurrent = _product(reading.masked(before), d_reading.recurrent)
+    d_input = _sums(d_input, _by_gate(_products(steps.contexts, d_reading.context_weights)))
+  d_recurrent = _products(reading.masked(before), d_reading.recurrent)
   d_bias = jnp.pad(d_reading.recurrent_bias, (d_recurrent.shape[-1] - before.shape[-1], 0))
   driven = slopes.gained(d_input, d_recurrent + jnp.broadcast_to(d_bias, d_recurrent.shape))
 
@@ -327,11 +326,11 @@ def _read_tangent(look_up: LookUp | None, primals, tangents):
     d_masked = reading.masked(d_state)
     if reading.recurrent_mask is not None:
       d_masked += d_reading.masked(before)
-    d_recurrent, d_context, d_input = _product(d_masked, reading.recurrent), None, None
+    d_recurrent, d_context, d_input = linear(d_masked, reading.recurrent), None, None
     if look_up is not None:
       find = functools.partial(_find, look_up)
       d_context = jax.jvp(find, (reading.memory, before), (d_reading.memory, d_state))[1]
-      d_input = _by_gate(_product(d_context, reading.context_weights))
+      d_input = _by_gate(linear(d_context, reading.context_weights))
     d_state = slopes.update * d_state + slopes.gained(d_input, d_recurrent) + driven
     return d_state, (d_state, d_context)
 
