@@ -25,7 +25,13 @@ _PARAMETER_SHARDS = flags.DEFINE_integer(
   "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
 )
 _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
-_CPU_DEVICES = flags.DEFINE_integer("cpu_devices", None, "for how many devices a CPU is taken", lower_bound=1)
+_CPU_DEVICES = flags.DEFINE_integer(
+  "cpu_devices",
+  None,
+  "for how many devices a CPU is taken, to try what several do; they may wait for each other for ever",
+  lower_bound=1,
+  upper_bound=256,
+)
 _CLUSTER = commands.define_cluster()
 
 

@@ -9,7 +9,7 @@ import pytest
 import scripts
 
 from configs import base
-from experiments.translation import provenance, workdir
+from experiments.translation import workdir
 from experiments.translation.tasks import make_task
 
 TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
@@ -211,8 +211,8 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
   good = tmp_path / "good.tsv"
   good.write_text("a b\tx y\n", "utf-8")
   folder = tmp_path / "run"
-  folder.mkdir()
-  provenance.record_launch(folder, {"data": {str(good): "the digest of another file"}})
+  assert scripts.run("train", f"--workdir={folder}", *_data_flags(good, good)).code == 0
+  good.write_text("a b\tx z\n", "utf-8")
   before = _tree(folder)
   line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
   assert line == f"{good}: expected the file that the run in {folder} began with, got a changed one"
@@ -266,7 +266,11 @@ def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, 
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
     (["--temperature=1e300"], "--temperature must be 0, or from 0.0001 to 10000, got 1e+300"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
+    (["--temperature=nan"], "--temperature must be 0, or from 0.0001 to 10000, got nan"),
+    (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
+    (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
     (["--beam_size=0"], "--beam_size=0"),
+    (["--beam_size=1048577"], "--beam_size=1048577"),
     (["--checkpoint=newest"], "best|last"),
   ],
 )
@@ -274,6 +278,35 @@ def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, 
 def test_flags_of_the_search_must_go_together(tmp_path, script, flags, line):
   text = ["--text=a"] if script == "translate" else []
   assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
+
+
+def test_a_workdir_whose_name_is_not_utf_8_is_named(tmp_path):
+  line = _mistake("train", b"--workdir=\xff".decode("utf-8", "surrogateescape"))
+  assert line == r"--workdir must be a name in UTF-8, got '\udcff'"
+
+
+def _run_in_shell(main, redirections="", **environment):
+  """Returns what a script does whose main function is an expression."""
+  text = f"import jax; from experiments.translation import commands; commands.run(lambda: {main})"
+  return subprocess.run(
+    ["/bin/sh", "-c", f'exec "$0" -c "$1" {redirections}', sys.executable, text],
+    cwd=scripts.ROOT,
+    env={**os.environ, **environment},
+    capture_output=True,
+    check=False,
+  )
+
+
+def test_what_does_not_fit_into_memory_is_told():
+  finished = _run_in_shell("jax.numpy.zeros(2**50)")
+  assert finished.returncode == 2
+  assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
+  assert finished.stderr.count(b"\n") == 1
+
+
+def test_output_is_utf_8_and_closed_streams_are_no_obstacle():
+  finished = _run_in_shell(r"print('\u00e8')", "0<&- 2>&-", PYTHONIOENCODING="ascii")
+  assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
 
 
 def test_a_workdir_that_is_a_file_is_named(tmp_path):

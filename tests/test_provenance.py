@@ -18,6 +18,7 @@ from experiments.translation import provenance
 from experiments.translation.mistakes import Mistake
 from experiments.translation.pairs import DataError
 from experiments.translation.provenance import check_same_data, describe_launch, digests, record_launch
+from experiments.translation.workdir import WorkdirError
 
 
 @pytest.fixture
@@ -78,9 +79,15 @@ def test_a_file_that_cannot_be_read_is_named(data, tmp_path):
   assert str(caught.value) == f"{data.test}: expected a readable file, got: No such file or directory"
 
 
+def begin(folder, launch):
+  """Begins a run as a trainer does."""
+  record_launch(folder, launch)
+  (folder / "config.json").write_text("{}", "utf-8")
+
+
 def test_a_changed_file_is_refused_for_good(data, tmp_path):
   check_same_data(tmp_path, digests(data))  # a run that begins
-  record_launch(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(data)})
   check_same_data(tmp_path, digests(data))
   with open(data.validation, "a", encoding="utf-8") as file:
     file.write("more\ty\n")
@@ -92,23 +99,50 @@ def test_a_changed_file_is_refused_for_good(data, tmp_path):
 
 
 def test_each_launch_is_a_line(tmp_path):
-  launches = [{"command": ["a\nb"]}, {"command": ["c"]}]
-  for launch in launches:
-    record_launch(tmp_path, launch)
+  launches = [{"command": ["a\nb"], "data": {}}, {"command": ["c"], "data": {}}]
+  begin(tmp_path, launches[0])
+  record_launch(tmp_path, launches[1])
   lines = (tmp_path / "launches.jsonl").read_text("utf-8").splitlines()
   assert [json.loads(line) for line in lines] == launches
 
 
-def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
-  (tmp_path / "launches.jsonl").write_text('{"data": {"a', "utf-8")
+def test_a_start_that_was_killed_before_its_run_had_begun_does_not_count(data, tmp_path):
+  record_launch(tmp_path, {"data": dict.fromkeys(digests(data), "another")})
+  begin(tmp_path, {"data": digests(data)})
   check_same_data(tmp_path, digests(data))
-  record_launch(tmp_path, {"data": digests(data)})
+  assert len((tmp_path / "launches.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+def test_a_run_of_files_without_its_launches_is_a_mistake(data, tmp_path):
+  begin(tmp_path, {"data": digests(data)})
+  (tmp_path / "launches.jsonl").unlink()
+  check_same_data(tmp_path, {})  # a run that reads no files
+  with pytest.raises(WorkdirError) as caught:
+    check_same_data(tmp_path, digests(data))
+  assert str(caught.value) == (
+    f"{tmp_path} holds a run without its launches.jsonl: what its data were is not known"
+  )
+
+
+@pytest.mark.parametrize("line", ["[]", "3", "null", '{"data": []}', "{}"])
+def test_lines_that_are_no_launches_are_told(data, tmp_path, line):
+  begin(tmp_path, {"data": digests(data)})
+  (tmp_path / "launches.jsonl").write_text(f"{line}\n", "utf-8")
+  with pytest.raises(WorkdirError, match=r"launches.jsonl: .*line 1 (is no object|has no 'data')$"):
+    check_same_data(tmp_path, digests(data))
+
+
+def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
+  begin(tmp_path, {"data": digests(data)})
+  with (tmp_path / "launches.jsonl").open("a", encoding="utf-8") as file:
+    file.write('{"data": {"a')
+  record_launch(tmp_path, {"data": {}})
   check_same_data(tmp_path, digests(data))
   with pytest.raises(DataError):
     check_same_data(tmp_path, dict.fromkeys(digests(data), "another"))
 
 
 def test_files_that_are_not_asked_about_may_be_gone(data, tmp_path):
-  record_launch(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(data)})
   pathlib.Path(data.train).unlink()
   check_same_data(tmp_path, digests(data, ("validation", "test")))

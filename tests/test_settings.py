@@ -79,10 +79,13 @@ IMPOSSIBLE = [
   ("evaluation.checkpoint", "first", "one of best, last"),
   ("evaluation.batch_size", 0, "at least 1"),
   ("evaluation.beam_size", 0, "at least 1"),
-  ("evaluation.length_penalty", -0.5, "at least 0"),
-  ("evaluation.length_penalty", math.nan, "at least 0"),
-  ("evaluation.length_penalty", math.inf, "at least 0"),
+  ("evaluation.length_penalty", -0.5, "in [0, 10]"),
+  ("evaluation.length_penalty", math.nan, "in [0, 10]"),
+  ("evaluation.length_penalty", math.inf, "in [0, 10]"),
   ("evaluation.max_target_length", 0, "at least 1"),
+  ("evaluation.beam_size", 2**20 + 1, "at most 1,048,576"),
+  ("model.width", 2**20 + 2, "at most 1,048,576"),
+  ("train.steps", 2**31, "at most 2,147,483,647"),
 ]
 
 # The least or greatest values that are possible.

@@ -187,6 +187,15 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
   assert json.loads(path.read_text("utf-8")) == {"test": {"bleu": 1.0}}
 
 
+def test_text_that_cannot_be_written_names_the_file_and_leaves_no_other(tmp_path):
+  path = tmp_path / "results.json"
+  path.mkdir()
+  with pytest.raises(IsADirectoryError) as caught:
+    workdir.write_text(path, "text")
+  assert caught.value.filename == str(path)
+  assert list(tmp_path.iterdir()) == [path]
+
+
 def test_metrics_are_one_object_a_line(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5, "train/error": 1.0})
@@ -255,6 +264,26 @@ def test_damaged_metrics_are_told_in_one_line(tmp_path):
   with pytest.raises(WorkdirError, match=r"metrics\.jsonl: expected one JSON object a line") as caught:
     workdir.read_metrics(tmp_path)
   _one_line(caught)
+
+
+@pytest.mark.parametrize("line", ["[]", "7", '{"loss": 0.5}', '{"step": "7"}'])
+def test_metrics_of_another_shape_are_told(tmp_path, line):
+  (tmp_path / "metrics.jsonl").write_text(f"{line}\n", "utf-8")
+  with pytest.raises(WorkdirError, match=r"metrics.jsonl: .*line 1 (is no object|has no 'step')$"):
+    workdir.read_metrics(tmp_path)
+
+
+def test_going_on_without_the_metrics_of_before_is_a_mistake(tmp_path):
+  with pytest.raises(WorkdirError) as caught:
+    workdir.MetricsWriter(tmp_path, 7)
+  assert _one_line(caught) == f"{tmp_path} holds a run of 7 steps without its metrics.jsonl"
+
+
+def test_results_without_checkpoints_are_not_begun_anew(tmp_path):
+  workdir.check_unfinished(tmp_path)
+  workdir.write_json(tmp_path / "results.json", {})
+  with pytest.raises(WorkdirError, match="holds the results of a run without its checkpoints"):
+    workdir.check_unfinished(tmp_path)
 
 
 def test_a_folder_without_metrics_has_none(tmp_path):

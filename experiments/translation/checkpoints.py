@@ -64,10 +64,15 @@ class Checkpoints:
   Args:
     folder: where they are; it is made by the first `save`. Damaged ones are moved to `damaged` beside it.
     higher_is_better: which scores are better.
+
+  Raises:
+    CheckpointError: if the folder is none.
   """
 
   def __init__(self, folder: pathlib.Path, *, higher_is_better: bool):
     self._folder = folder.absolute()
+    if self._folder.exists() and not self._folder.is_dir():
+      raise CheckpointError(f"{self._folder}: expected a folder, got a file")
     self._higher_is_better = higher_is_better
     options = ocp.CheckpointManagerOptions(
       create=False,
@@ -192,7 +197,7 @@ class Checkpoints:
   def _write(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> str:
     """Writes a checkpoint, or returns what the disk has against it."""
     arrays, number = _described(state), integrity(state)
-    record = {"position": position, "score": score, "arrays": arrays, "integrity": number}
+    record = {"step": step, "position": position, "score": score, "arrays": arrays, "integrity": number}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(state),
       record=ocp.args.JsonSave(_sealed(record)),
@@ -246,7 +251,10 @@ class Checkpoints:
     return self._path(step) / "record" / "metadata"  # where orbax writes JSON
 
   def _read_record(self, step: int) -> dict[str, Any]:
-    return _unsealed(self._record_path(step))
+    record = _unsealed(self._record_path(step))
+    if record.get("step") != step:
+      raise _Damage(f"its record is of step {record.get('step')}")
+    return record
 
   def _clear(self) -> None:
     """Removes what a process left that was killed while it wrote or deleted."""

@@ -6,7 +6,7 @@ exit code 2. Everything else that fails is a defect, and keeps its traceback.
 
 import dataclasses
 import errno
-import math
+import io
 import os
 import pathlib
 import re
@@ -62,6 +62,8 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
   """
   if not flag.value:
     raise UsageError("--workdir must name the folder of a run, got none")
+  if not _is_utf8(flag.value):  # which those who write checkpoints cannot do without
+    raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
   return pathlib.Path(flag.value)
 
 
@@ -76,7 +78,11 @@ def define_search() -> list[flags.FlagHolder]:
   """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
   return [
     flags.DEFINE_integer(
-      "beam_size", None, "of beam search, 1 for the greedy search (default: the config's)", lower_bound=1
+      "beam_size",
+      None,
+      "of beam search, 1 for the greedy search (default: the config's)",
+      lower_bound=1,
+      upper_bound=settings.LARGEST,
     ),
     flags.DEFINE_float(
       "length_penalty", None, "exponent of the length in beam search (default: the config's)", lower_bound=0.0
@@ -101,17 +107,18 @@ def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
     UsageError: if they do not go together.
   """
   given = {flag.name: flag.value for flag in chosen if flag.value is not None}
-  is_drawn = given.get("temperature", 0.0) > 0
+  is_drawn = given.get("temperature", 0.0) != 0
   for name in given:
     if name in ("top_k", "top_p", "seed") and not is_drawn:
       raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
     if name in ("beam_size", "length_penalty") and is_drawn:
       raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
-  for name in ("temperature", "length_penalty"):
-    if not math.isfinite(given.get(name, 0.0)):
-      raise UsageError(f"--{name} must be a finite number, got {given[name]}")
   # At less or more, float32 has not the numbers that divide by it.
-  if is_drawn and not 1e-4 <= given["temperature"] <= 1e4:
+  if not 0 <= given.get("length_penalty", 0.0) <= settings.LARGEST_PENALTY:
+    raise UsageError(
+      f"--length_penalty must be from 0 to {settings.LARGEST_PENALTY}, got {given['length_penalty']}"
+    )
+  if "temperature" in given and given["temperature"] != 0 and not 1e-4 <= given["temperature"] <= 1e4:
     raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {given['temperature']}")
   if not 1e-6 <= given.get("top_p", 1.0) <= 1:
     raise UsageError(f"--top_p must be from 0.000001 to 1, got {given['top_p']}")
@@ -168,6 +175,15 @@ def join_cluster(cluster: Cluster) -> None:
     raise UsageError(f"--coordinator: cannot join {coordinator or 'auto'!r}: {error}") from error
 
 
+def _is_utf8(text: str) -> bool:
+  """Returns whether a text from the command line was UTF-8."""
+  try:
+    text.encode("utf-8")
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
 def _is_address(text: str) -> bool:
   """Returns whether a text is HOST:PORT."""
   match = re.fullmatch(r".+:([0-9]{1,5})", text)
@@ -191,8 +207,19 @@ def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
 
 def run(main: Callable[[], None]) -> None:
   """Parses the flags and runs a script's main function."""
+  _open_streams()
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
   app.run(lambda _: _run(main), flags_parser=_parse)
+
+
+def _open_streams() -> None:
+  """Makes the output UTF-8, as all files are; a standard stream that is closed (`2>&-`) leads nowhere."""
+  for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as the process)
+  for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _run(main: Callable[[], None]) -> None:
@@ -202,6 +229,10 @@ def _run(main: Callable[[], None]) -> None:
     _fail(str(error))
   except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    if isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
+      raise
+    _fail(f"not enough memory; try a smaller batch, beam or model: {str(error).splitlines()[0]}")
   except OSError as error:  # a file or folder of the person's
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
       _fail(f"could not write: {error.strerror}")

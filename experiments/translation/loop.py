@@ -152,6 +152,7 @@ class _Run:
     restored = checkpoints.restore(abstract_state(recipe), repairs=True)
     checkpoints.delete_old()
     if restored is None:
+      workdir.check_unfinished(folder)
       self.state, self.step = init_state(recipe, self._rngs.params), 0
     else:
       self.state, self.step = restored.state, restored.step
@@ -343,8 +344,8 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
       raise
     begin_together(_shared_settings(config, folder, launch, task, description), None)
     if is_main():
-      workdir.write_run(folder, config, (task.source, task.target))
       provenance.record_launch(folder, description)
+      workdir.write_run(folder, config, (task.source, task.target))
     yield task
 
 

@@ -15,7 +15,9 @@ import jax
 
 from configs import base
 from experiments.translation.pairs import DataError
-from experiments.translation.workdir import read_lines, write_text
+from experiments.translation.workdir import WorkdirError, holds_run, read_lines, write_text
+
+_LAUNCHES = "launches.jsonl"
 
 PACKAGES = (
   "jax",
@@ -58,23 +60,34 @@ def digests(data: base.Data, splits: Iterable[str] = ("train", "validation", "te
 
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
-  """Adds a line to launches.jsonl."""
-  path = folder / "launches.jsonl"
-  launches = [*read_lines(path), launch]
-  write_text(path, "".join(f"{json.dumps(each)}\n" for each in launches))
+  """Adds a line to launches.jsonl. Where no run has begun yet, it is the first."""
+  earlier = _launches(folder) if holds_run(folder) else []
+  write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
 
 
 def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
-  """Raises DataError if a data file is not what it was when the run began.
+  """Checks that the data files are what they were when a run began; without a run there is nothing to check.
 
   Args:
     folder: the workdir.
     found: from `digests`.
+
+  Raises:
+    DataError: if one is not.
+    WorkdirError: if nothing says what they were.
   """
-  for launch in read_lines(folder / "launches.jsonl")[:1]:
-    for name, digest in found.items():
-      if launch["data"].get(name) != digest:
-        raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+  if not found or not holds_run(folder):
+    return
+  launches = _launches(folder)
+  if not launches:
+    raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
+  for name, digest in found.items():
+    if launches[0]["data"].get(name) != digest:
+      raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+
+
+def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:
+  return read_lines(folder / _LAUNCHES, {"data": dict})
 
 
 def _sha256(path: str) -> str:

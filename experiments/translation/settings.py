@@ -18,6 +18,11 @@ from experiments.translation.training import SCHEDULES
 CHECKPOINTS = ("best", "last")
 DTYPES = ("float32", "bfloat16")
 
+# Of a width, a number of rows or a length: a product of two of them is a number that XLA can count to.
+LARGEST = 2**20
+# Of the length in beam search: its powers are numbers.
+LARGEST_PENALTY = 10
+
 # field, value, whether it is allowed, what is
 Rule: TypeAlias = tuple[str, Any, bool, str]
 
@@ -112,7 +117,7 @@ def _model_rules(model: base.Model) -> Iterator[Rule]:
   yield _one_of("model.dtype", model.dtype, DTYPES)
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
-    yield _at_least(f"model.{name}", getattr(model, name), 1)
+    yield _at_least(f"model.{name}", getattr(model, name), 1, LARGEST)
   if model.encoder == "transformer":
     yield "model.width", model.width, model.width % 2 == 0, "even"
   if model.encoder == "transformer" or model.attention == "multi_head":
@@ -123,8 +128,10 @@ def _model_rules(model: base.Model) -> Iterator[Rule]:
 
 
 def _train_rules(train: base.Train) -> Iterator[Rule]:
-  for name in ("steps", "batch_size", "accumulation", "log_every", "validate_every"):
+  for name in ("steps", "log_every", "validate_every"):
     yield _at_least(f"train.{name}", getattr(train, name), 1)
+  for name in ("batch_size", "accumulation"):
+    yield _at_least(f"train.{name}", getattr(train, name), 1, LARGEST)
   parts = train.accumulation
   yield "train.accumulation", parts, parts <= train.batch_size, "at most config.train.batch_size"
   yield _one_of("train.schedule", train.schedule, SCHEDULES)
@@ -144,9 +151,9 @@ def _evaluation_rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator
   yield _at_least("evaluation.sentences", evaluation.sentences, int(is_endless))
   yield _at_least("evaluation.validation_sentences", evaluation.validation_sentences, int(is_endless))
   for name in ("batch_size", "max_target_length", "beam_size"):
-    yield _at_least(f"evaluation.{name}", getattr(evaluation, name), 1)
+    yield _at_least(f"evaluation.{name}", getattr(evaluation, name), 1, LARGEST)
   penalty = evaluation.length_penalty
-  yield "evaluation.length_penalty", penalty, 0 <= penalty < float("inf"), "at least 0"
+  yield "evaluation.length_penalty", penalty, 0 <= penalty <= LARGEST_PENALTY, f"in [0, {LARGEST_PENALTY}]"
 
 
 def _one_of(name: str, value: str, allowed: Iterable[str]) -> Rule:
@@ -157,5 +164,6 @@ def _share(name: str, value: float) -> Rule:
   return name, value, 0 <= value < 1, "in [0, 1)"
 
 
-def _at_least(name: str, value: int, least: int) -> Rule:
-  return name, value, value >= least, f"at least {least}"
+def _at_least(name: str, value: int, least: int, most: int = 2**31 - 1) -> Rule:
+  allowed = f"at least {least}" if value < least else f"at most {most:,}"
+  return name, value, least <= value <= most, allowed

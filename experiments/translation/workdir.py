@@ -39,6 +39,11 @@ class WorkdirError(Mistake):
   """A folder that cannot be used as asked, told in one line."""
 
 
+def holds_run(folder: pathlib.Path) -> bool:
+  """Returns whether a run has begun in a folder."""
+  return (folder / "config.json").exists()
+
+
 def read_config(folder: pathlib.Path) -> base.Config:
   """Returns the config of a run.
 
@@ -58,7 +63,7 @@ def read_config(folder: pathlib.Path) -> base.Config:
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
-  if not _holds_run(folder):
+  if not holds_run(folder):
     left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
     if left:
       raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
@@ -68,6 +73,15 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   if differing:
     listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
     raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+
+
+def check_unfinished(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if a folder without checkpoints has results: it does not begin anew unasked."""
+  if (folder / "results.json").exists():
+    raise WorkdirError(
+      f"{folder} holds the results of a run without its checkpoints; take another --workdir, "
+      "or move results.json away to begin anew"
+    )
 
 
 def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
@@ -80,7 +94,7 @@ def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
   Raises:
     WorkdirError: if a file is not there, or is not what it should be.
   """
-  if not _holds_run(folder):
+  if not holds_run(folder):
     return None
   try:
     source, target = (
@@ -97,7 +111,7 @@ def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: Languages) -> None:
   """Writes what a run begins with, unless it is there already."""
-  if _holds_run(folder):
+  if holds_run(folder):
     return
   for language, side in zip(languages, ("source", "target"), strict=True):
     language.save(folder, side)
@@ -117,11 +131,14 @@ class MetricsWriter:
     step: where the run goes on; later records, of steps that will be made again, are dropped.
 
   Raises:
-    WorkdirError: here and when it writes, if the disk does not take it.
+    WorkdirError: here and when it writes, if the disk does not take it; or if there is nothing of the steps
+      before.
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
     self._path = folder / "metrics.jsonl"
+    if step and not self._path.exists():
+      raise WorkdirError(f"{folder} holds a run of {step:,} steps without its metrics.jsonl")
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
     with self._told():
       write_text(self._path, "".join(map(_line, kept)))
@@ -165,17 +182,29 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
   Raises:
     WorkdirError: if another line is damaged.
   """
-  return read_lines(folder / "metrics.jsonl")
+  return read_lines(folder / "metrics.jsonl", {"step": int})
 
 
-def read_lines(path: pathlib.Path) -> list[Any]:
-  """Returns the objects of a file of JSON lines, none if it is not there; as `read_metrics`."""
+def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, Any]]:
+  """Returns the objects of a file of JSON lines, none if it is not there; as `read_metrics`.
+
+  Args:
+    path: the file.
+    types: some names that each object has, and of which type their values are.
+  """
   if not path.exists():
     return []
   try:
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+    records = [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+    for number, record in enumerate(records, start=1):
+      if not isinstance(record, dict):
+        raise ValueError(f"line {number} is no object")
+      for name, kind in types.items():
+        if not isinstance(record.get(name), kind):
+          raise ValueError(f"line {number} has no {name!r}")
   except ValueError as error:
     raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
+  return records
 
 
 def closest(name: str, allowed: list[str]) -> str:
@@ -189,15 +218,20 @@ def closest(name: str, allowed: list[str]) -> str:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file of which no half is ever there."""
+  """Writes a file of which no half is ever there.
+
+  Raises:
+    OSError: with this path, if the disk does not take it.
+  """
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  temporary.write_text(text, "utf-8")
-  os.replace(temporary, path)
+  try:
+    temporary.write_text(text, "utf-8")
+    os.replace(temporary, path)
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      temporary.unlink()
+    raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _line(record: Mapping[str, float]) -> str:
   return json.dumps(record) + "\n"
-
-
-def _holds_run(folder: pathlib.Path) -> bool:
-  return (folder / "config.json").exists()
