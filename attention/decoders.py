@@ -19,7 +19,7 @@ from attention.layers import (
 from attention.noise import StateDropout, WordDropout, unit_dropout
 from attention.parameters import GRUParameters, LayerNorm, Linear, LinearParameters
 from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
-from attention.shapes import linear
+from attention.shapes import compute_dtype, linear
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
 
@@ -277,10 +277,10 @@ class Decoder(nn.Module):
     return self.dropout(features, deterministic=deterministic)
 
   def _logits(self, features: jax.Array) -> jax.Array:
-    """Returns logits [... V] of features [... H]."""
+    """Returns logits [... V] of features [... H], in float32 also where they are of fewer bits."""
     kernel, bias = self.output_weights()
-    logits = linear(features, kernel)
-    return logits + jnp.broadcast_to(bias, logits.shape)
+    logits = linear(features, kernel, compute_dtype(features.dtype))
+    return logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
 
   def output_weights(self) -> tuple[jax.Array, jax.Array]:
     """Returns the kernel [H V], with tied embeddings [E V], and the bias [V] that make logits of features."""

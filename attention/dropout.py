@@ -53,11 +53,11 @@ def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> 
   0.75
   """
   row_seed, column_seed = seeds
-  bits = _mix(_mix(rows ^ row_seed) + _mix(columns ^ column_seed))
+  bits = mix_bits(mix_bits(rows ^ row_seed) + mix_bits(columns ^ column_seed))
   return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def mix_bits(x: jax.Array) -> jax.Array:
   """Mixes 32 bits so that each bit of the result depends on each bit of x.
 
   Source: the constants of "lowbias32", C. Wellons, Prospecting for Hash Functions, 2018.

@@ -61,8 +61,8 @@ def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  gates = _gates(_by_gate(projected), linear(state, weights.recurrent), weights.recurrent_bias)
-  return (1 - gates.update) * gates.candidate + gates.update * state
+  products = linear(state, weights.recurrent)
+  return _after(state, _gates(_by_gate(projected), products, weights.recurrent_bias))
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
@@ -278,6 +278,11 @@ def _gates(projected: list[jax.Array], products: jax.Array, recurrent_bias: jax.
   return Gates(reset, update, jnp.tanh(input_candidate + reset * inner), inner)
 
 
+def _after(state: jax.Array, gates: Gates) -> jax.Array:
+  """Returns the state after a step, [... H]."""
+  return (1 - gates.update) * gates.candidate + gates.update * state
+
+
 def _steps(look_up: LookUp | None, reading: Reading) -> Steps:
   """Returns what happens at each step, one after the other."""
 
@@ -288,8 +293,7 @@ def _steps(look_up: LookUp | None, reading: Reading) -> Steps:
       context = _find(look_up, reading.memory, state)
       projected = _sums(projected, _by_gate(linear(context, reading.context_weights)))
     products = linear(reading.masked(state), reading.recurrent)
-    gates = _gates(projected, products, reading.recurrent_bias)
-    after = (1 - gates.update) * gates.candidate + gates.update * state
+    after = _after(state, _gates(projected, products, reading.recurrent_bias))
     state = after if is_real is None else jnp.where(is_real[:, None], after, state)
     return state, Steps(state, context, projected, products)
 

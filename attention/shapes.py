@@ -151,15 +151,15 @@ def check_rank(name: str, array: jax.Array, axes: str) -> None:
     raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")
 
 
-def linear(vectors: jax.Array, kernel: jax.Array) -> jax.Array:
-  """Returns vectors [... D] times a kernel [D X], [... X].
+def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+  """Returns vectors [... D] times a kernel [D X], [... X], in a dtype, or in theirs.
 
   The leading axes become one: with more of them, XLA for CPUs copies an operand of the product that is the
   kernel's gradient, and takes three times as long. Positions that are spread over devices should therefore
   meet it inside `jax.shard_map`; outside, XLA would put them together.
   """
   side_by_side = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
-  products = jnp.einsum("ND,DX->NX", side_by_side, kernel)
+  products = jnp.einsum("ND,DX->NX", side_by_side, kernel, preferred_element_type=dtype)
   return products.reshape(*vectors.shape[:-1], kernel.shape[-1])
 
 

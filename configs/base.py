@@ -98,7 +98,8 @@ class Train:
     clip_norm: longest allowed norm of the gradient.
     weight_decay: share of the weights, times the learning rate, that each step takes off (AdamW); biases and
       scales are left alone.
-    label_smoothing: share of the loss's weight, in [0, 1), that is spread over all words.
+    label_smoothing: share of the training loss's weight, in [0, 1), that is spread over all words; that of a
+      validation has none.
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.

@@ -2,8 +2,12 @@
 
     python -m experiments.train --config=configs/scan.py --workdir=runs/scan_simple --config.data.split=simple
 
-On one CPU core: 300 s of training; test exact match of the split "simple" 0.999 (seed 0) and 1.000 (seed 1).
-The other splits are length, add_jump and add_turn_left.
+On one CPU core: 170 to 290 s of training. Test exact match for the seeds 0, 1, 2, and the best published:
+
+    simple         1.000  1.000  1.000   0.998
+    length         0.196  0.901  0.393   0.208
+    add_jump       0.021  0.019  0.018   0.012
+    add_turn_left  0.478  0.457  0.730   0.903
 """
 
 import dataclasses

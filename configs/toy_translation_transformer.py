@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 103 s of training; test exact match 0.991, alignment error rate 0.125.
+On 2 CPU cores: 108 s of training; test exact match 0.993, alignment error rate 0.086.
 """
 
 import dataclasses

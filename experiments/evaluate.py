@@ -22,11 +22,9 @@ def main() -> None:
   config = workdir.read_config(folder)
   provenance.check_same_data(folder, provenance.digests(config.data, ("validation", "test")))
   _, translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
-  count = _SENTENCES.value
-  results = report.evaluate_splits(translator, config.evaluation.sentences if count is None else count)
-  if count is None and _CHECKPOINT.value is None and not search:
-    report.write_results(folder, results)  # those of the run: nothing is asked that its config does not say
-  print(report.table(results))
+  commands.check_search(_SEARCH, translator.search.beam_size)
+  count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
+  print(report.table(report.evaluate_splits(translator, count)))
 
 
 if __name__ == "__main__":

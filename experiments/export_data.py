@@ -3,7 +3,8 @@
     python -m experiments.export_data --config=configs/toy_translation.py --split=train --count=10000 \
         --output=pairs.tsv
 
-Each line is source TAB target and, where known, TAB alignment in Pharaoh form (source-target: 0-0 1-2).
+Each line is source TAB target and, where known, TAB alignment of words in Pharaoh form (source-target:
+0-0 1-2). Your own text has alignments here if its unit is the word.
 """
 
 from absl import flags

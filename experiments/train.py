@@ -60,4 +60,4 @@ def _report(folder: pathlib.Path, translator: Translator, count: int) -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  commands.run(main, outlives_readers=True)

@@ -18,6 +18,7 @@ from absl import flags
 from experiments.translation import commands, figures, report
 from experiments.translation.evaluation import Translation, Translator
 from experiments.translation.loop import load
+from experiments.translation.settings import is_utf8
 from experiments.translation.workdir import write_text
 
 _WORKDIR = commands.define_workdir(None)
@@ -42,6 +43,7 @@ def main() -> None:
   _, translator = load(
     folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
+  commands.check_search(_SEARCH, translator.search.beam_size)
   if _NUM_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
     raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")
@@ -56,6 +58,8 @@ def _check_flags(search: Mapping[str, Any]) -> None:
   """Raises UsageError for flags that do not go together."""
   if _NUM_BEST.value > 1 and search.get("temperature"):
     raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
+  if _TEXT.value is not None and not is_utf8(_TEXT.value):
+    raise commands.UsageError(f"--text must be in UTF-8, got {_TEXT.value!r}")
   if _TEXT.value is not None and _INPUT.value is not None:
     raise commands.UsageError("--text and --input must not be given together")
   if _OUTPUT.value is not None and _INPUT.value is None:
@@ -81,7 +85,7 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   if _FIGURE.value is not None and not sources[0]:
     raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
-  found = _found(translator, sources)
+  found = _found(translator, sources, first)
   if _FIGURE.value is not None:
     _draw(sources[0], found[0][0], pathlib.Path(_FIGURE.value))
   if num_cut := sum(translations[0].is_cut for translations in found):
@@ -96,10 +100,11 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   ]
 
 
-def _found(translator: Translator, sources: Sequence[Sequence[str]]) -> list[list[Translation]]:
+def _found(translator: Translator, sources: Sequence[Sequence[str]], first: int) -> list[list[Translation]]:
   """Returns the translations of each source; where there is nothing to translate, nothing."""
+  numbers = [number for number, source in enumerate(sources, start=first) if source]
   filled = [source for source in sources if source]
-  found = iter(translator.translate_n_best(filled, with_weights=_FIGURE.value is not None))
+  found = iter(translator.translate_n_best(filled, with_weights=_FIGURE.value is not None, numbers=numbers))
   return [next(found) if source else [Translation((), 0.0, None)] for source in sources]
 
 
@@ -110,6 +115,9 @@ def _note_unknown(words: Sequence[str]) -> None:
 
 
 def _draw(source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
+  longest = max(len(source), len(translation.words))
+  if longest > figures.LONGEST:
+    raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
   figure = report.translation_map(source, translation)
   if figure is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
@@ -150,6 +158,8 @@ def _typed() -> Iterator[str]:
       line = sys.stdin.readline()
     except UnicodeDecodeError as error:
       raise commands.UsageError(f"standard input: expected UTF-8, got {error}") from error
+    except OSError as error:
+      raise commands.UsageError(f"standard input: {error.strerror}") from error
     if not line:
       return
     yield line.strip()

@@ -240,6 +240,22 @@ def test_one_whose_record_is_damaged_is_not_deleted_for_it_may_be_the_best(tmp_p
   assert steps_in(tmp_path) == [100, 400, 500]
 
 
+def test_one_whose_record_is_damaged_is_told_though_another_is_read(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.9, 200: 0.1, 300: 0.1})
+  (folder / "100" / "record" / "metadata").write_text("{")
+  for repairs, left in ((False, [100, 200, 300]), (True, [200, 300])):
+    with open_checkpoints(folder) as checkpoints:
+      assert_is_of(checkpoints.restore(like(), repairs=repairs), 300)
+      said = capfd.readouterr().err
+      assert said.startswith("checkpoint of step 100 is damaged (its record: ")
+      assert said.endswith("); going on from step 300\n")
+      assert_is_of(checkpoints.restore(like(), 300), 300)
+      assert capfd.readouterr().err == ""  # once is enough
+    assert steps_in(folder) == left
+  assert steps_in(tmp_path / "damaged") == [100]
+
+
 @pytest.mark.parametrize(
   ("change", "name", "there", "here"),
   [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 import scripts
 
 from configs import base
-from experiments.translation import workdir
+from experiments.translation import commands, workdir
 from experiments.translation.tasks import make_task
 
 TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
@@ -82,7 +83,10 @@ def test_a_wrong_type_names_the_field_and_what_came(tmp_path, field, value, kind
       "config.model.encoder must be one of recurrent, transformer, got 'lstm'",
     ),
     ("--config.model.width=0", "config.model.width must be at least 1, got 0"),
-    ("--config.train.learning_rate=nan", "config.train.learning_rate must be positive, got nan"),
+    (
+      "--config.train.learning_rate=nan",
+      "config.train.learning_rate must be positive, and below 1e38, got nan",
+    ),
   ],
 )
 def test_an_impossible_value_names_the_field_and_what_is_allowed(tmp_path, flag, line):
@@ -138,7 +142,15 @@ def test_the_default_config_is_found_from_any_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "text", ["steps: 3\nencoder = {\n", "x = 1\n", "1 / 0\n", "def get_config(): return 3\n"]
+  "text",
+  [
+    "steps: 3\nencoder = {\n",
+    "x = 1\n",
+    "1 / 0\n",
+    "import sys\nsys.exit(3)\n",
+    "def get_config(): return 3\n",
+    "from configs import base\ndef get_config(): return base.Config(data=None)\n",
+  ],
 )
 def test_a_file_that_is_no_config_is_named(tmp_path, text):
   path = tmp_path / "mine.py"
@@ -297,8 +309,9 @@ def _run_in_shell(main, redirections="", **environment):
   )
 
 
-def test_what_does_not_fit_into_memory_is_told():
-  finished = _run_in_shell("jax.numpy.zeros(2**50)")
+@pytest.mark.parametrize("main", ["jax.numpy.zeros(2**50)", "bytes(10**17)"])
+def test_what_does_not_fit_into_memory_is_told(main):
+  finished = _run_in_shell(main)
   assert finished.returncode == 2
   assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
   assert finished.stderr.count(b"\n") == 1
@@ -307,6 +320,50 @@ def test_what_does_not_fit_into_memory_is_told():
 def test_output_is_utf_8_and_closed_streams_are_no_obstacle():
   finished = _run_in_shell(r"print('\u00e8')", "0<&- 2>&-", PYTHONIOENCODING="ascii")
   assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
+
+
+def test_who_trains_goes_on_when_nobody_reads_any_more(tmp_path):
+  sizes = "--config.model.width=2", "--config.model.embedding_width=1", "--config.train.steps=2"
+  flags = *sizes, "--config.evaluation.sentences=2", "--config.evaluation.validation_sentences=2"
+  command = [sys.executable, "-m", "experiments.train", f"--workdir={tmp_path / 'run'}", *flags]
+  reader, writer = os.pipe()
+  os.close(reader)
+  try:
+    finished = subprocess.run(command, cwd=scripts.ROOT, stdout=writer, stderr=writer, check=False)
+  finally:
+    os.close(writer)
+  assert finished.returncode == 0
+  assert (tmp_path / "run" / "results.json").exists()
+  assert list((tmp_path / "run" / "figures").iterdir())
+
+
+def test_a_data_file_that_is_a_pipe_is_named(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  line = _train_mistake(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
+  assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
+
+
+def test_a_name_of_a_file_that_is_not_utf_8_is_told(tmp_path):
+  name = b"\xff.tsv".decode("utf-8", "surrogateescape")
+  line = _train_mistake(tmp_path, *_data_flags(name, name))
+  assert line == r"config.data.train must be text in UTF-8, got '\udcff.tsv'"
+
+
+def test_a_port_that_is_taken_is_told(tmp_path):
+  with socket.socket() as taken:
+    taken.bind(("", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    flags = f"--coordinator=localhost:{port}", "--num_processes=2", "--process_id=0"
+    line = _train_mistake(tmp_path, *flags)
+  assert line == f"--coordinator: port {port} cannot be used here: Address already in use"
+
+
+def test_a_coordinator_that_does_not_answer_is_told(monkeypatch, capsys):
+  monkeypatch.setattr(commands, "_PATIENCE", 0)
+  with pytest.raises(commands.UsageError, match=r"localhost:1 did not answer for 0 s: .*refused"):
+    commands._meet("localhost:1", 1)
+  assert capsys.readouterr() == ("", "")
 
 
 def test_a_workdir_that_is_a_file_is_named(tmp_path):

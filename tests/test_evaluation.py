@@ -200,8 +200,14 @@ def test_without_weights_the_translations_are_the_same(translations):
     np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
 
 
-def test_the_weights_of_a_translation_keep_no_others_in_memory(translations):
-  assert all(found.weights.base is None for found in translations)
+def test_the_weights_of_a_sentence_keep_no_others_in_memory(translations, scored):
+  assert all(found.weights.base is None for found in (*translations, *scored))
+
+
+def test_weights_are_kept_only_if_they_are_wanted(scored):
+  others = _translator().score(_examples(), with_weights=False)
+  assert [(one.loss, one.tokens) for one in others] == [(one.loss, one.tokens) for one in scored]
+  assert all(one.weights is None for one in others)
 
 
 def test_a_translation_that_was_cut_has_a_row_for_each_word():
@@ -327,6 +333,18 @@ def test_what_is_drawn_is_a_function_of_the_seed():
     assert [one.words for one in other] != [one.words for one in first]
 
 
+def test_what_is_drawn_for_a_sentence_depends_on_its_number_and_not_on_the_batch():
+  whole = _drawn(5)
+  numbers = list(range(len(whole)))
+  alone = [
+    _translator(seed=5, batch_size=1, **DRAWING).translate_n_best([source], numbers=[number])[0][0]
+    for number, source in zip(numbers, _sources(), strict=True)
+  ]
+  assert [one.words for one in alone] == [one.words for one in whole]
+  others = _translator(seed=5, **DRAWING).translate_n_best(_sources(), numbers=numbers[::-1])
+  assert [best.words for (best,) in others] != [one.words for one in whole]
+
+
 def test_what_is_drawn_is_likely_and_scored_by_the_model():
   ranks = set()
   for seed in range(3):
@@ -380,7 +398,9 @@ def table_driven(monkeypatch):
     "translate",
     lambda sources, with_weights: [Translation(words[tuple(source)], 0.0, None) for source in sources],
   )
-  monkeypatch.setattr(translator, "score", lambda examples: [scored[example] for example in examples])
+  monkeypatch.setattr(
+    translator, "score", lambda examples, with_weights=True: [scored[example] for example in examples]
+  )
   return translator
 
 
@@ -406,7 +426,7 @@ def test_bleu_and_chrf_compare_translations_with_the_true_ones(table_driven):
   true, found = tuple("xyzvw"), tuple("xyzvv")
   example = Example(("e",), true, None, "source", "x y z v w")
   table_driven.translate = lambda sources, with_weights: [Translation(found, 0.0, None)]
-  table_driven.score = lambda examples: [Scored(1.0, 6, None)]
+  table_driven.score = lambda examples, with_weights=True: [Scored(1.0, 6, None)]
   values = table_driven.evaluate([example])
   for name, metric in (("bleu", metrics.corpus_bleu), ("chrf", metrics.corpus_chrf)):
     assert values[name] == metric(["x y z v v"], ["x y z v w"])
@@ -429,13 +449,13 @@ def test_without_alignments_there_are_no_metrics_of_attention(table_driven):
 def test_empty_alignments_alone_give_no_metrics_of_attention(table_driven):
   empty = UNALIGNED._replace(alignment=frozenset())
   scored = table_driven.score([UNALIGNED])
-  table_driven.score = lambda examples: scored
+  table_driven.score = lambda examples, with_weights=True: scored
   assert not {"alignment_error_rate", "attention_mass"} & set(table_driven.evaluate([empty]))
 
 
 def test_spaces_of_a_reference_decide_no_exact_match(table_driven):
   scored = table_driven.score([FIRST])
-  table_driven.score = lambda examples: scored
+  table_driven.score = lambda examples, with_weights=True: scored
   assert table_driven.evaluate([FIRST._replace(target_text=" x  y ")])["exact_match"] == 1.0
 
 
@@ -443,7 +463,7 @@ def test_translations_of_the_same_text_match_whatever_their_tokens_are(table_dri
   (scored,) = table_driven.score([FIRST])
   example = FIRST._replace(target=("l'amico", "c'è"), target_text="l'amico c'è")
   table_driven.translate = lambda sources, with_weights: [Translation(("l'", "amico", "c'", "è"), 0.0, None)]
-  table_driven.score = lambda examples: [scored]
+  table_driven.score = lambda examples, with_weights=True: [scored]
   values = table_driven.evaluate([example])
   assert (values["exact_match"], values["chrf"], values["token_accuracy"]) == (1.0, 100.0, 0.0)
 
@@ -453,7 +473,7 @@ def test_what_can_choose_a_checkpoint_is_measured_for_every_task_and_gets_better
   values = []
   for words, loss in (("xyzvw", 5.0), ("xyzvv", 7.0)):
     table_driven.translate = lambda sources, with_weights, words=words: [Translation(tuple(words), 0.0, None)]
-    table_driven.score = lambda examples, loss=loss: [Scored(loss, 6, None)]
+    table_driven.score = lambda examples, with_weights=True, loss=loss: [Scored(loss, 6, None)]
     values.append(table_driven.evaluate([example]))
   better, worse = values
   assert set(metrics.HIGHER_IS_BETTER) == set(better) - {"sentences"}

@@ -22,6 +22,10 @@ KILLS = 5
 SEED = 0
 
 FLAGS = (
+  "--config=configs/parallel_text.py",
+  "--config.data.unit=subword",
+  "--config.data.vocabulary_size=275",
+  "--config.data.num_buckets=2",
   "--config.train.steps=100",
   "--config.train.batch_size=60",
   "--config.train.log_every=4",
@@ -40,8 +44,20 @@ FLAGS = (
 )
 
 
+def _write_data(folder):
+  """Writes some hundred pairs of random words, so that an epoch ends in the middle of the run."""
+  rng = random.Random(0)
+  for name, count in (("train", 700), ("validation", 7)):
+    pairs = [
+      "\t".join(" ".join(rng.choices(words, k=rng.randint(1, 7))) for words in ("abcdefg", "hijklmn"))
+      for _ in range(count)
+    ]
+    (folder / f"{name}.tsv").write_text("".join(f"{pair}\n" for pair in pairs), "utf-8")
+
+
 def _start(folder, cache):
-  return scripts.start("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+  files = [f"--config.data.{name}={folder.parent / name}.tsv" for name in ("train", "validation")]
+  return scripts.start("train", f"--workdir={folder}", *FLAGS, *files, cache=cache, is_optimized=False)
 
 
 def _finish(folder, cache):
@@ -55,7 +71,8 @@ def _assert_same_end(folder, expected):
   ours, theirs = scripts.newest_checkpoint(folder), scripts.newest_checkpoint(expected)
   assert (ours.step, ours.position) == (theirs.step, theirs.position)
   jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
-  for name in ("config.json", "metrics.jsonl", "results.json"):
+  subwords = ("subwords.source.model", "subwords.target.model")
+  for name in ("config.json", "metrics.jsonl", "results.json", *subwords):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()
   kept = [{path.name for path in (each / "checkpoints").iterdir()} for each in (folder, expected)]
   assert kept[0] == kept[1]
@@ -93,13 +110,15 @@ def _kill(folder, cache, text, seconds):
 
 def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bits(tmp_path):
   rng, cache, whole = random.Random(SEED), tmp_path / "compiled", tmp_path / "whole"
+  _write_data(tmp_path)
   _finish(whole, cache)
   met = []
-  while len(met) < KILLS:
+  while len(met) < KILLS or not {"training", "checkpoint"} <= set(met):
     folder = tmp_path / str(len(met))
-    for text, longest in MOMENTS[: KILLS - len(met)]:
+    for text, longest in MOMENTS:
       met.append(_kill(folder, cache, text, rng.uniform(0, longest)))
     _finish(folder, cache)
     _assert_same_end(folder, whole)
+    assert len(met) <= 4 * KILLS, met
   print({what: met.count(what) for what in sorted(set(met))})
-  assert met.count("nothing") <= KILLS // 5
+  assert met.count("nothing") <= len(met) // 5

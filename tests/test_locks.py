@@ -37,6 +37,13 @@ def test_a_folder_is_locked_until_its_holder_is_killed(tmp_path):
     assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
 
 
+def test_a_lock_that_holds_no_number_is_told_as_well(tmp_path):
+  with workdir_lock(tmp_path):
+    (tmp_path / ".lock").write_bytes(b"\xff\xfe")
+    with pytest.raises(WorkdirError, match="another process trains here"), workdir_lock(tmp_path):
+      pass
+
+
 def test_a_folder_is_free_after_the_block_even_if_it_fails(tmp_path):
   with pytest.raises(KeyError), workdir_lock(tmp_path):
     raise KeyError

@@ -15,9 +15,19 @@ import scripts
 
 from configs import base
 from experiments.translation import provenance
+from experiments.translation.languages import Language
 from experiments.translation.mistakes import Mistake
 from experiments.translation.pairs import DataError
-from experiments.translation.provenance import check_same_data, describe_launch, digests, record_launch
+from experiments.translation.provenance import (
+  check_same_data,
+  check_same_languages,
+  describe_launch,
+  digest_of,
+  digests,
+  record_launch,
+)
+from experiments.translation.tokenizers import Words
+from experiments.translation.vocabularies import Vocabulary
 from experiments.translation.workdir import WorkdirError
 
 
@@ -140,6 +150,15 @@ def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
   check_same_data(tmp_path, digests(data))
   with pytest.raises(DataError):
     check_same_data(tmp_path, dict.fromkeys(digests(data), "another"))
+
+
+def test_other_vocabularies_are_refused(tmp_path):
+  one, other = (Language(Words(), Vocabulary(words), lowercase=True) for words in (("a", "b"), ("b", "a")))
+  begin(tmp_path, {"data": {}, "vocabularies": digest_of((one, other))})
+  check_same_languages(tmp_path, (one, other))
+  for languages in ((other, one), (one, one)):
+    with pytest.raises(WorkdirError, match="holds other vocabularies than its run began with"):
+      check_same_languages(tmp_path, languages)
 
 
 def test_files_that_are_not_asked_about_may_be_gone(data, tmp_path):

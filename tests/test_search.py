@@ -215,7 +215,7 @@ def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
   return search.sample(
     step,
     jnp.asarray(states),
-    jax.random.key(rng),
+    jax.random.key(rng) if isinstance(rng, int) else rng,
     batch_size=len(states),
     max_length=max_length,
     start=START,
@@ -262,6 +262,26 @@ def test_the_share_of_each_token_is_the_one_worked_out_by_hand(options, probabil
   assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
 
 
+@pytest.mark.parametrize(
+  ("function", "limit", "kept"),
+  [
+    (search.keep_top_k, 1, [0, 0, 1, 0, 0]),
+    (search.keep_top_k, 3, [0, 1, 1, 1, 0]),
+    (search.keep_top_k, 9, [1, 1, 1, 1, 1]),
+    (search.keep_top_p, 0.3, [0, 0, 1, 0, 0]),
+    (search.keep_top_p, 0.6, [0, 1, 1, 0, 0]),
+    (search.keep_top_p, 1.0, [1, 1, 1, 1, 1]),
+  ],
+)
+def test_of_equals_no_more_are_kept_than_asked_for(function, limit, kept):
+  logits = jnp.log(jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.2] * 5]))
+  found = function(logits, limit)
+  np.testing.assert_array_equal(found[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
+  count = limit if isinstance(limit, int) else round(5 * limit + 0.49)
+  assert np.isfinite(found[1]).sum() == min(count, 5)
+  assert np.isfinite(found[1, : min(count, 5)]).all()
+
+
 def test_the_coldest_draw_is_greedy():
   for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
     np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
@@ -276,6 +296,12 @@ def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
   np.testing.assert_array_equal(first_two.tokens, whole.tokens[:2])
   compiled = jax.jit(lambda temperature: draw(rng=1, temperature=temperature))(1.0)
   np.testing.assert_array_equal(compiled.tokens, whole.tokens)
+
+
+def test_each_sequence_may_have_a_key_of_its_own():
+  keys = jax.random.split(jax.random.key(7), len(STATES))
+  whole, turned = draw(keys), draw(keys[::-1], states=STATES[::-1])
+  np.testing.assert_array_equal(turned.tokens[::-1], whole.tokens)
 
 
 def test_sequences_of_one_state_differ_from_each_other():

@@ -17,6 +17,21 @@ def test_a_signal_is_told_and_raises_nothing(number, capfd):
   assert capfd.readouterr().err == "stopping soon; Ctrl-C again stops at once\n"
 
 
+def test_a_signal_is_seen_also_where_nobody_reads_what_is_told():
+  reader, writer = os.pipe()
+  os.close(reader)
+  before = os.dup(2)
+  try:
+    os.dup2(writer, 2)
+    with stop_requests() as requested:
+      os.kill(os.getpid(), signal.SIGTERM)
+      assert requested() == signal.SIGTERM
+  finally:
+    os.dup2(before, 2)
+    os.close(before)
+    os.close(writer)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_after_a_signal_stops_at_once(number):
   before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored

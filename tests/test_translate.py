@@ -172,6 +172,14 @@ def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
   assert len(first.split("\n")[:-1]) == len(LINES)
 
 
+def test_what_is_drawn_from_standard_input_is_what_is_drawn_from_a_file(translate, source):
+  flags = "--temperature=3", "--seed=5"
+  drawn = translate(f"--input={source}", *flags).output
+  assert translate(*flags, lines="\n".join(LINES)).output == drawn
+  same = translate(*flags, lines="a b\n" * 7).output.splitlines()
+  assert len(set(same)) > 1
+
+
 def test_an_empty_file_has_no_translations(translate, tmp_path):
   (tmp_path / "empty").write_bytes(b"")
   translate(f"--input={tmp_path / 'empty'}", f"--output={tmp_path / 'out'}")

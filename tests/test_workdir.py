@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import json
+import os
+import pathlib
 
 import pytest
 
@@ -179,12 +181,26 @@ def test_json_replaces_the_file_and_leaves_no_other(tmp_path):
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
+@pytest.mark.parametrize("fails", ["write", "replace"])
+def test_json_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch, fails):
   path = tmp_path / "results.json"
   workdir.write_json(path, {"test": {"bleu": 1.0}})
-  with pytest.raises(TypeError):
-    workdir.write_json(path, {"test": object()})
+
+  def fail_half_way(self, text, encoding):
+    self.write_bytes(text[: len(text) // 2].encode(encoding))
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  def fail(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  if fails == "write":
+    monkeypatch.setattr(pathlib.Path, "write_text", fail_half_way)
+  else:
+    monkeypatch.setattr(os, "replace", fail)
+  with pytest.raises(OSError, match=str(path)):
+    workdir.write_json(path, {"test": {"bleu": 2.0}})
   assert json.loads(path.read_text("utf-8")) == {"test": {"bleu": 1.0}}
+  assert list(tmp_path.iterdir()) == [path]
 
 
 def test_text_that_cannot_be_written_names_the_file_and_leaves_no_other(tmp_path):
@@ -266,6 +282,17 @@ def test_damaged_metrics_are_told_in_one_line(tmp_path):
   _one_line(caught)
 
 
+def test_a_last_line_without_its_newline_is_read(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 7}', "utf-8")
+  assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 7]
+
+
+def test_metrics_that_are_no_numbers_are_told(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": "2.5"}\n', "utf-8")
+  with pytest.raises(WorkdirError, match=r"metrics.jsonl: expected numbers, got .*'2.5'"):
+    workdir.read_metrics(tmp_path)
+
+
 @pytest.mark.parametrize("line", ["[]", "7", '{"loss": 0.5}', '{"step": "7"}'])
 def test_metrics_of_another_shape_are_told(tmp_path, line):
   (tmp_path / "metrics.jsonl").write_text(f"{line}\n", "utf-8")
@@ -273,17 +300,18 @@ def test_metrics_of_another_shape_are_told(tmp_path, line):
     workdir.read_metrics(tmp_path)
 
 
-def test_going_on_without_the_metrics_of_before_is_a_mistake(tmp_path):
-  with pytest.raises(WorkdirError) as caught:
-    workdir.MetricsWriter(tmp_path, 7)
-  assert _one_line(caught) == f"{tmp_path} holds a run of 7 steps without its metrics.jsonl"
-
-
-def test_results_without_checkpoints_are_not_begun_anew(tmp_path):
-  workdir.check_unfinished(tmp_path)
+def test_later_files_without_the_earlier_ones_are_a_mistake(tmp_path):
+  workdir.check_nothing_lost(tmp_path)
   workdir.write_json(tmp_path / "results.json", {})
-  with pytest.raises(WorkdirError, match="holds the results of a run without its checkpoints"):
-    workdir.check_unfinished(tmp_path)
+  with pytest.raises(WorkdirError) as caught:
+    workdir.check_nothing_lost(tmp_path)
+  assert "holds the results of a run without its checkpoints" in _one_line(caught)
+  (tmp_path / "checkpoints" / "30").mkdir(parents=True)
+  with pytest.raises(WorkdirError) as caught:
+    workdir.check_nothing_lost(tmp_path)
+  assert _one_line(caught) == f"{tmp_path} holds the checkpoints of a run without its metrics.jsonl"
+  (tmp_path / "metrics.jsonl").touch()
+  workdir.check_nothing_lost(tmp_path)
 
 
 def test_a_folder_without_metrics_has_none(tmp_path):

@@ -69,12 +69,12 @@ def sample(
 ) -> Hypotheses:
   """Draws every token by its probability, until all sequences have ended.
 
-  What is drawn for a sequence depends on its place in the batch and on nothing else of the batch.
+  What is drawn for a sequence depends on its key, or on its place in the batch, and on nothing else of it.
 
   Args:
     step: as in `greedy`, like the other arguments that are not here.
     state: before the first step.
-    rng: a random key.
+    rng: a random key, or one for each sequence, [B].
     batch_size: B.
     max_length: T.
     start: the token that is read first.
@@ -97,13 +97,13 @@ def sample(
   if _is_known(temperature) and not temperature > 0:
     raise ValueError(f"temperature must be above 0, got {temperature}")
   is_all = _is_known(top_p) and top_p == 1
+  rngs = rng if rng.ndim else jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
     logits = logits.astype(jnp.float32) / temperature
     logits = logits if top_k is None else keep_top_k(logits, top_k)
     logits = logits if is_all else keep_top_p(logits, top_p)
-    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(rng, i), jnp.arange(batch_size))
-    return jax.vmap(jax.random.categorical)(rngs, logits)
+    return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
 
   return _one_by_one(
     step, state, choose, batch_size=batch_size, max_length=max_length, start=start, end=end, pad=pad
@@ -111,7 +111,7 @@ def sample(
 
 
 def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
-  """Returns logits [... V] with -inf for all that are below the k-th largest.
+  """Returns logits [... V] with -inf for all but the k largest; of equals the first are kept.
 
   Raises:
     ValueError: if k is less than 1.
@@ -121,12 +121,15 @@ def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
   """
   if k < 1:
     raise ValueError(f"top_k must be at least 1, got {k}")
-  least = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][..., -1:]
-  return jnp.where(logits >= least, logits, -jnp.inf)
+  largest = jax.lax.top_k(logits, min(k, logits.shape[-1]))[1]
+  is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), largest, True, axis=-1, inplace=False)
+  return jnp.where(is_kept, logits, -jnp.inf)
 
 
 def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   """Returns logits [... V] with -inf for all but the largest, as few as have probability p together.
+
+  Of equals the first are kept.
 
   Raises:
     ValueError: if p is known, and not above 0 and at most 1.
@@ -136,12 +139,12 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   """
   if _is_known(p) and not 0 < p <= 1:
     raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
-  by_size = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-  probabilities = jax.nn.softmax(by_size)
+  by_size = jnp.argsort(logits, axis=-1, descending=True)
+  probabilities = jnp.take_along_axis(jax.nn.softmax(logits), by_size, axis=-1)
   # A token is kept if those above it do not make up p alone; so the first always is.
-  is_kept = jnp.cumsum(probabilities, axis=-1) - probabilities < p
-  least = jnp.min(jnp.where(is_kept, by_size, jnp.inf), axis=-1, keepdims=True)
-  return jnp.where(logits >= least, logits, -jnp.inf)
+  is_large = jnp.cumsum(probabilities, axis=-1) - probabilities < p
+  is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), by_size, is_large, axis=-1, inplace=False)
+  return jnp.where(is_kept, logits, -jnp.inf)
 
 
 def _is_known(number: float | jax.Array) -> bool:

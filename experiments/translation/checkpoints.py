@@ -82,6 +82,7 @@ class Checkpoints:
     )
     with _quiet():
       self._manager = ocp.CheckpointManager(self._folder, options=options)
+    self._unreadable: dict[int, str] = {}  # what is wrong with records, until it has been told
     self._scores = self._read_scores()
 
   def __enter__(self) -> "Checkpoints":
@@ -128,8 +129,9 @@ class Checkpoints:
   def restore(self, like: Any, step: int | None = None, *, repairs: bool = False) -> Checkpoint | None:
     """Returns a checkpoint, or None if there is none at all.
 
-    One that is damaged is told of on stderr, and passed over for the newest whole one. If a trainer has
-    deleted it meanwhile, there is a newer one, or if it was the best, another that is the best now.
+    One that is damaged is told of on stderr, and passed over for the newest whole one. One whose record
+    cannot be read is told of in any case: it may have been the best. If a trainer has deleted the one
+    wanted meanwhile, there is a newer one, or if it was the best, another that is the best now.
 
     Args:
       like: the state's pytree of arrays or ShapeDtypeStructs, whose `sharding` says where each is put;
@@ -146,7 +148,7 @@ class Checkpoints:
       if step not in steps:
         raise CheckpointError(f"{self._folder} holds no checkpoint of step {step}; it holds {steps}")
       steps.sort(key=lambda other: other != step)
-    damages: dict[int, str] = {}
+    damages, self._unreadable = self._unreadable, {}
     for candidate in steps:
       try:
         checkpoint = self._read(candidate, like)
@@ -158,13 +160,13 @@ class Checkpoints:
           return self.restore(like, self.best_step() if was_best else None)
         damages[candidate] = str(damage)
         continue
-      for damaged, reason in damages.items():
+      for damaged, reason in _newest_first(damages):
         self._tell(f"checkpoint of step {damaged} is damaged ({reason}); going on from step {candidate}")
         if repairs:
           self._move_aside(damaged)
       return checkpoint
     if damages:
-      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in damages.items())
+      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in _newest_first(damages))
       raise DamagedError(f"{self._folder} holds no whole checkpoint ({listed}); move it away to begin anew")
     return None
 
@@ -179,13 +181,14 @@ class Checkpoints:
     self._clear()
 
   def _read_scores(self) -> dict[int, float | None]:
-    """Returns the scores of all checkpoints whose record can be read."""
+    """Returns the scores of all checkpoints whose record can be read, and takes note of the others."""
     scores = {}
     for step in self._manager.all_steps():
       try:
         scores[step] = self._read_record(step)["score"]
-      except _Damage:
-        continue
+      except _Damage as damage:
+        if self._path(step).exists():  # else a trainer has deleted it
+          self._unreadable[step] = str(damage)
     return scores
 
   def _rank(self, step: int) -> tuple[int, float, int]:
@@ -273,11 +276,15 @@ class Checkpoints:
       target, count = damaged / str(step), 1
       while target.exists():
         target, count = damaged / f"{step}.{count}", count + 1
-      self._path(step).rename(target)
+      shutil.move(self._path(step), target)  # which may be on another disk
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices(f"moved the checkpoint of step {step} aside")
     self._manager.reload()
     self._scores.pop(step, None)
+
+
+def _newest_first(damages: dict[int, str]) -> list[tuple[int, str]]:
+  return sorted(damages.items(), reverse=True)
 
 
 class _Damage(Exception):

@@ -12,9 +12,11 @@ import pathlib
 import re
 import runpy
 import signal
+import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import jax
 from absl import app, flags, logging
@@ -32,6 +34,9 @@ MISTAKE = 2  # exit code of a person's mistake
 class UsageError(Mistake):
   """Flags that do not go together, told in one line."""
 
+
+# Seconds that a process waits for process 0.
+_PATIENCE = 300
 
 _DEFAULT_CONFIG = "configs/toy_translation.py"
 
@@ -62,7 +67,7 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
   """
   if not flag.value:
     raise UsageError("--workdir must name the folder of a run, got none")
-  if not _is_utf8(flag.value):  # which those who write checkpoints cannot do without
+  if not settings.is_utf8(flag.value):  # which those who write checkpoints cannot do without
     raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
   return pathlib.Path(flag.value)
 
@@ -125,6 +130,12 @@ def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
   return given
 
 
+def check_search(chosen: list[flags.FlagHolder], beam_size: int) -> None:
+  """Raises UsageError for a flag that says nothing to a search of so many beams."""
+  if beam_size == 1 and any(flag.name == "length_penalty" and flag.value is not None for flag in chosen):
+    raise UsageError("--length_penalty is for beam search, got --beam_size=1")
+
+
 class Cluster(NamedTuple):
   """Flags with which several processes find each other."""
 
@@ -167,6 +178,8 @@ def join_cluster(cluster: Cluster) -> None:
     raise UsageError(f"--coordinator must be HOST:PORT, the port from 1 to 65535, got {coordinator!r}")
   elif index >= count:
     raise UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
+  if coordinator is not None:
+    _meet(coordinator, index)
   # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
   jax.config.update("jax_enable_preemption_service", False)
   try:
@@ -175,13 +188,30 @@ def join_cluster(cluster: Cluster) -> None:
     raise UsageError(f"--coordinator: cannot join {coordinator or 'auto'!r}: {error}") from error
 
 
-def _is_utf8(text: str) -> bool:
-  """Returns whether a text from the command line was UTF-8."""
-  try:
-    text.encode("utf-8")
-  except UnicodeEncodeError:
-    return False
-  return True
+def _meet(coordinator: str, index: int) -> None:
+  """Raises UsageError where JAX would end the program: a port that is taken, or nobody answers."""
+  host, _, port = coordinator.rpartition(":")
+  if index == 0:
+    with socket.socket() as probe:
+      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      try:
+        probe.bind(("", int(port)))
+      except OSError as error:
+        raise UsageError(f"--coordinator: port {port} cannot be used here: {error.strerror}") from error
+    return
+  begin, is_told = time.monotonic(), False
+  while True:
+    try:
+      with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+        return
+    except OSError as error:
+      waited = time.monotonic() - begin
+      if waited > _PATIENCE:
+        raise UsageError(f"--coordinator: {coordinator} did not answer for {_PATIENCE} s: {error}") from error
+      if waited > 5 and not is_told:
+        print(f"waiting for process 0 at {coordinator}", file=sys.stderr, flush=True)
+        is_told = True
+      time.sleep(0.2)
 
 
 def _is_address(text: str) -> bool:
@@ -205,9 +235,17 @@ def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
   return first, last
 
 
-def run(main: Callable[[], None]) -> None:
-  """Parses the flags and runs a script's main function."""
+def run(main: Callable[[], None], *, outlives_readers: bool = False) -> None:
+  """Parses the flags and runs a script's main function.
+
+  Args:
+    main: it has no arguments.
+    outlives_readers: whether it goes on where nobody reads its output any more, as in `train | head`, for it
+      does more than to print.
+  """
   _open_streams()
+  if outlives_readers:
+    sys.stdout, sys.stderr = map(_outliving, (sys.stdout, sys.stderr))
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
   app.run(lambda _: _run(main), flags_parser=_parse)
 
@@ -222,6 +260,24 @@ def _open_streams() -> None:
       stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+class _Outliving(io.FileIO):
+  """A stream whose reader may go; what is written after that is lost."""
+
+  def write(self, data) -> int:
+    try:
+      return super().write(data)
+    except BrokenPipeError:
+      return len(data)
+
+
+def _outliving(stream: TextIO) -> TextIO:
+  """Returns a stream like this one whose reader may go."""
+  raw = _Outliving(stream.fileno(), "w", closefd=False)
+  return io.TextIOWrapper(
+    io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+  )
+
+
 def _run(main: Callable[[], None]) -> None:
   try:
     main()
@@ -232,7 +288,8 @@ def _run(main: Callable[[], None]) -> None:
   except (MemoryError, jax.errors.JaxRuntimeError) as error:
     if isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
       raise
-    _fail(f"not enough memory; try a smaller batch, beam or model: {str(error).splitlines()[0]}")
+    reason = str(error) or "Python has none left"
+    _fail(f"not enough memory; try a smaller batch, beam or model: {reason.splitlines()[0]}")
   except OSError as error:  # a file or folder of the person's
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
       _fail(f"could not write: {error.strerror}")
@@ -299,12 +356,17 @@ def _check_file(path: str) -> None:
   try:
     get_config = runpy.run_path(path).get("get_config")
     config = None if get_config is None else get_config()
-  except Exception as error:  # whatever a person's file may raise
+  except (Exception, SystemExit) as error:  # whatever a person's file may raise
     _fail(f"{path}: {type(error).__name__}: {error}")
   if get_config is None:
     _fail(f"{path}: expected a function get_config, got none")
   if not isinstance(config, base.Config):
     _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
+  differing = settings.flat(config).keys() ^ settings.flat(base.Config()).keys()
+  if differing:
+    _fail(
+      f"{path}: the config must have the fields of configs.base.Config, differs in {', '.join(differing)}"
+    )
 
 
 def _check_fields(arguments: Sequence[str]) -> None:

@@ -106,21 +106,27 @@ class Translator:
     return [best for best, *_ in self.translate_n_best(sources, with_weights=with_weights)]
 
   def translate_n_best(
-    self, sources: Sequence[Sequence[str]], *, with_weights: bool = True
+    self,
+    sources: Sequence[Sequence[str]],
+    *,
+    with_weights: bool = True,
+    numbers: Sequence[int] | None = None,
   ) -> list[list[Translation]]:
     """Returns the translations of each source, the best first; at least one, at most `search.num_best`.
 
     Args:
       sources: sentences of tokens.
       with_weights: whether to keep the attention, which for many sentences is much.
+      numbers: of the sentences, on which it depends what is drawn for each; None to count from 0.
 
     Raises:
       Diverged: if the model's scores are not finite.
     """
     found: dict[int, list[Translation]] = {}
-    for number, (chosen, batch) in enumerate(self._batches([(source, ()) for source in sources])):
-      rng = jax.random.fold_in(jax.random.key(self.search.seed), number)
-      arguments = self._params, batch.sources, batch.source_lengths, rng
+    for chosen, batch in self._batches([(source, ()) for source in sources]):
+      rows = np.zeros(self._batch_size, np.uint32)
+      rows[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
+      arguments = self._params, batch.sources, batch.source_lengths, rows, self.search.seed
       search = self.search._replace(seed=0)  # all seeds have the same program
       hypotheses = _decode(*arguments, model=self._model, search=search, with_weights=with_weights)
       hypotheses = jax.tree.map(np.asarray, hypotheses)
@@ -133,8 +139,12 @@ class Translator:
           raise Diverged(_NOT_FINITE.format("score of a translation"))
     return [found[i] for i in range(len(sources))]
 
-  def score(self, examples: Sequence[Example]) -> list[Scored]:
+  def score(self, examples: Sequence[Example], *, with_weights: bool = True) -> list[Scored]:
     """Returns how the model sees each true translation.
+
+    Args:
+      examples: with the true translations.
+      with_weights: whether to keep the attention, which for many sentences is much.
 
     Raises:
       Diverged: if the loss or the attention is not finite.
@@ -146,10 +156,10 @@ class Translator:
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(chosen):
         tokens, width = len(examples[i].target) + 1, len(examples[i].source) + 1
-        cut = None if weights is None else weights[row, :tokens, :width]
+        cut = None if weights is None else _copied(weights[row, :tokens, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
           raise Diverged(_NOT_FINITE.format("loss or attention"))
-        scored[i] = Scored(float(losses[row]), tokens, cut)
+        scored[i] = Scored(float(losses[row]), tokens, cut if with_weights else None)
     return [scored[i] for i in range(len(examples))]
 
   def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
@@ -166,7 +176,8 @@ class Translator:
     true_words = [example.target for example in examples]
     # Not the references: a space that no token holds is no mistake.
     true_texts = [self.task.target.detokenize(example.target) for example in examples]
-    scored = self.score(examples)
+    is_aligned = any(example.alignment is not None for example in examples)
+    scored = self.score(examples, with_weights=is_aligned)
     values = {
       "sentences": float(len(examples)),
       "exact_match": metrics.exact_match(texts, true_texts),
@@ -181,8 +192,7 @@ class Translator:
     """Cuts one hypothesis to the sentence's own lengths."""
     tokens = found.tokens.tolist()
     length = tokens.index(END) + 1 if END in tokens else len(tokens)
-    # A copy: a view would keep the weights of the whole batch.
-    cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
+    cut = None if found.weights is None else _copied(found.weights[:length, : source_length + 1])
     words = self.task.target.vocabulary.decode(tokens)
     return Translation(words, float(found.scores), cut, is_cut=END not in tokens)
 
@@ -208,6 +218,11 @@ class Translator:
       )
 
 
+def _copied(view: Any) -> np.ndarray:
+  """Returns a copy of a part of an array; the part itself would keep all of the array."""
+  return np.array(view)
+
+
 def _one_by_one(found: Hypotheses) -> list[Hypotheses]:
   """Returns the hypotheses [N ...] of one sentence."""
   return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]
@@ -218,13 +233,14 @@ def _decode(
   params: Any,
   sources: jax.Array,
   source_lengths: jax.Array,
-  rng: jax.Array,
+  numbers: jax.Array,
+  seed: jax.Array,
   *,
   model: attention.Seq2Seq,
   search: Search,
   with_weights: bool,
 ) -> Hypotheses:
-  """Returns translations of a batch, with an axis for the best N."""
+  """Returns translations of a batch of sentences with their numbers, with an axis for the best N."""
   variables = {"params": params}
   state, memory = model.apply(variables, sources, source_lengths, method="encode")
 
@@ -239,7 +255,8 @@ def _decode(
   arguments |= {"start": START, "end": END, "pad": PAD}
   if search.temperature:
     options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
-    found = sample(step, state, rng, **arguments, **options)
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
+    found = sample(step, state, rngs, **arguments, **options)
   elif search.beam_size > 1:
     options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
     return beam(step, state, **arguments, **options, num_best=search.num_best)

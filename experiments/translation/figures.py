@@ -26,6 +26,9 @@ SCORES = {
   "attention_mass": 1.0,
 }
 
+# Tokens a side of a map that a person can still read; one of 400 takes minutes and gigabytes.
+LONGEST = 60
+
 _CELL_INCHES = 0.34
 _LETTER_INCHES = 0.085
 _INK = "#333333"

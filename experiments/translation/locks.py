@@ -27,7 +27,7 @@ def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-      holder = os.pread(file, 20, 0).decode("ascii").strip()
+      holder = os.pread(file, 20, 0).decode("ascii", "replace").strip()
       raise WorkdirError(f"{folder}: another process trains here (pid {holder or 'unknown'})") from error
     os.ftruncate(file, 0)
     os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)

@@ -82,9 +82,10 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     The translator of the checkpoint that `config.evaluation.checkpoint` names.
 
   Raises:
-    ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a person's mistake; nothing of the
-      run has been written then.
-    CheckpointError: if checkpoints cannot be written or read.
+    ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a person's mistake that is seen
+      before anything of the run is written.
+    WorkdirError, CheckpointError: also if the disk does not take what is measured, or a checkpoint; or if no
+      checkpoint can be read.
     Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
   """
@@ -124,6 +125,7 @@ def load(
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
   task = make_task(config, workdir.read_languages(folder, config.data))
+  provenance.check_same_languages(folder, (task.source, task.target))
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   higher = HIGHER_IS_BETTER[config.train.metric]
   with Checkpoints(folder / "checkpoints", higher_is_better=higher) as checkpoints:
@@ -152,7 +154,6 @@ class _Run:
     restored = checkpoints.restore(abstract_state(recipe), repairs=True)
     checkpoints.delete_old()
     if restored is None:
-      workdir.check_unfinished(folder)
       self.state, self.step = init_state(recipe, self._rngs.params), 0
     else:
       self.state, self.step = restored.state, restored.step
@@ -354,9 +355,12 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   check_config(config)
   make_mesh(launch.parameter_shards)
   workdir.check_same_config(folder, config)
+  workdir.check_nothing_lost(folder)
   description = provenance.describe_launch(config)
   provenance.check_same_data(folder, description["data"])
   task = make_task(config, workdir.read_languages(folder, config.data))
+  provenance.check_same_languages(folder, (task.source, task.target))
+  description["vocabularies"] = provenance.digest_of((task.source, task.target))
   task.training_batch(0)
   for split in (task.watched, *task.splits):
     task.examples(split, 1)

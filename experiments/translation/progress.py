@@ -29,7 +29,7 @@ class Progress:
     self._begin = self._mark = time.perf_counter()
     self._aside = self._aside_at_mark = 0.0
     self._waited = self._compiling = 0.0
-    self._tokens = 0.0
+    self._tokens = self._seconds_of_tokens = 0.0
     self._num_compiled = 0
 
   def __enter__(self) -> "Progress":
@@ -79,6 +79,7 @@ class Progress:
     seconds = now - self._mark - (self._aside - self._aside_at_mark)
     self._mark, self._aside_at_mark = now, self._aside
     self._tokens += tokens
+    self._seconds_of_tokens = self._seconds()
     rate = tokens / max(seconds, 1e-9)
     self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} tokens/s")
     if self._bar.disable:
@@ -96,10 +97,11 @@ class Progress:
   def summary(self) -> str:
     """Returns what all the steps took."""
     steps, seconds = self._step - self._start, max(self._seconds(), 1e-9)
+    rate = self._tokens / max(self._seconds_of_tokens, 1e-9)  # of the steps up to the last record
     shapes = f"{self._num_compiled} shape{'' if self._num_compiled == 1 else 's'}"
     return (
       f"trained {steps:,} steps in {time.perf_counter() - self._begin:.0f} s: {1e3 * seconds / steps:.0f} ms "
-      f"a step, {self._tokens / seconds:,.0f} target tokens/s, {self._waited / seconds:.1%} of the time "
+      f"a step, {rate:,.0f} target tokens/s, {self._waited / seconds:.1%} of the time "
       f"waiting for data; {self._compiling:.0f} s for compiling {shapes}; "
       f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )

@@ -4,8 +4,10 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,6 +17,7 @@ import jax
 
 from configs import base
 from experiments.translation.pairs import DataError
+from experiments.translation.tasks import Languages
 from experiments.translation.workdir import WorkdirError, holds_run, read_lines, write_text
 
 _LAUNCHES = "launches.jsonl"
@@ -90,7 +93,22 @@ def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:
   return read_lines(folder / _LAUNCHES, {"data": dict})
 
 
+def digest_of(languages: Languages) -> str:
+  """Returns a digest of the words of both languages."""
+  words = [language.vocabulary.words for language in languages]
+  return hashlib.sha256(json.dumps(words).encode("utf-8")).hexdigest()
+
+
+def check_same_languages(folder: pathlib.Path, languages: Languages) -> None:
+  """Raises WorkdirError if a run's vocabularies are not those that it began with."""
+  for launch in _launches(folder)[:1]:
+    if launch.get("vocabularies") not in (None, digest_of(languages)):
+      raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
+
+
 def _sha256(path: str) -> str:
+  if stat.S_ISFIFO(os.stat(path).st_mode if os.path.exists(path) else 0):
+    raise DataError(f"{path}: expected a file, for it is read more than once, got a pipe")
   try:
     with open(path, "rb") as file:
       return hashlib.file_digest(file, "sha256").hexdigest()

@@ -95,8 +95,12 @@ def translation_map(source: Sequence[str], translation: Translation) -> Figure |
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
-  """Returns the longest of the first sentences of the first split: the interesting ones."""
-  examples = translator.task.examples(translator.task.splits[0], 20 * _SHOWN)
+  """Returns the longest of the first split's first sentences that fit into a map: the interesting ones."""
+  examples = [
+    example
+    for example in translator.task.examples(translator.task.splits[0], 20 * _SHOWN)
+    if max(len(example.source), len(example.target)) <= figures.LONGEST
+  ]
   by_length = sorted(examples, key=lambda example: -len(example.source))
   return by_length[:_SHOWN]
 

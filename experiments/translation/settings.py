@@ -80,12 +80,19 @@ def from_dict(kind: type, values: Any) -> Any:
   return kind(**fields)
 
 
+def is_utf8(text: str) -> bool:
+  """Returns whether a text from a command line was UTF-8, as what is written must be."""
+  return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _rules(config: base.Config) -> Iterator[Rule]:
   defaults = flat(base.Config())
   for name, value in flat(config).items():
     expected = type(defaults[name])
     is_right = type(value) is expected or (expected is float and type(value) is int)
     yield name, value, is_right, f"of type {expected.__name__}"
+    if expected is str:
+      yield name, value, is_utf8(value), "text in UTF-8"
   yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
   yield from _data_rules(config.data)
   yield from _model_rules(config.model)
@@ -118,11 +125,17 @@ def _model_rules(model: base.Model) -> Iterator[Rule]:
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
     yield _at_least(f"model.{name}", getattr(model, name), 1, LARGEST)
-  if model.encoder == "transformer":
+  is_transformer = model.encoder == "transformer"
+  has_heads = is_transformer or model.attention == "multi_head"
+  if is_transformer:
     yield "model.width", model.width, model.width % 2 == 0, "even"
-  if model.encoder == "transformer" or model.attention == "multi_head":
+  if has_heads:
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
+  for name, is_read in (("num_heads", has_heads), ("feed_forward_width", is_transformer)):
+    value, default = getattr(model, name), getattr(base.Model(), name)
+    is_allowed = is_read or value == default
+    yield f"model.{name}", value, is_allowed, f"{default}, for no part of this model reads it"
   for name in ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"):
     yield _share(f"model.{name}", getattr(model, name))
 
@@ -140,7 +153,7 @@ def _train_rules(train: base.Train) -> Iterator[Rule]:
     yield _share(f"train.{name}", getattr(train, name))
   for name in ("learning_rate", "clip_norm"):
     value = getattr(train, name)
-    yield f"train.{name}", value, 0 < value < float("inf"), "positive"
+    yield f"train.{name}", value, 0 < value < 1e38, "positive, and below 1e38"
   decay = train.weight_decay
   yield "train.weight_decay", decay, 0 <= decay < float("inf"), "at least 0"
   yield _at_least("train.patience", train.patience, 0)

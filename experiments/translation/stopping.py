@@ -32,8 +32,9 @@ def stop_requests() -> Iterator[Callable[[], int]]:
   def handle(number: int, _) -> None:
     nonlocal requested
     requested = number
-    # Not print: the step that is interrupted may be writing to the same stream.
-    os.write(2, b"stopping soon; Ctrl-C again stops at once\n")
+    with contextlib.suppress(OSError):  # Ctrl-C has also ended who was reading, as in `2>&1 | tee log`
+      # Not print: the step that is interrupted may be writing to the same stream.
+      os.write(2, b"stopping soon; Ctrl-C again stops at once\n")
     signal.signal(signal.SIGINT, before[signal.SIGINT])
 
   # None is a handler that Python does not know; afterwards a signal ends the program.

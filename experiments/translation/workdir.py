@@ -10,7 +10,7 @@ damaged/                those that could not be read
 metrics.jsonl           one object a line: `step` and what was measured then; nothing that depends on time
 tensorboard/            the same, and speeds, for TensorBoard
 profile/                what `--profile` has recorded, for TensorBoard or Perfetto
-results.json            split -> metric -> value
+results.json            split -> metric -> value, at the end of the run
 figures/                PNG
 """
 
@@ -57,7 +57,7 @@ def read_config(folder: pathlib.Path) -> base.Config:
     config = settings.from_dict(base.Config, json.loads(path.read_text("utf-8")))
     settings.check_config(config)
     return config
-  except ValueError as error:
+  except (ValueError, OverflowError, RecursionError) as error:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
 
 
@@ -75,13 +75,16 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
     raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
 
 
-def check_unfinished(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if a folder without checkpoints has results: it does not begin anew unasked."""
-  if (folder / "results.json").exists():
+def check_nothing_lost(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if what a run writes first is gone, and what it writes later is there."""
+  has_checkpoints = any((folder / "checkpoints").glob("[0-9]*"))
+  if (folder / "results.json").exists() and not has_checkpoints:
     raise WorkdirError(
       f"{folder} holds the results of a run without its checkpoints; take another --workdir, "
       "or move results.json away to begin anew"
     )
+  if has_checkpoints and not (folder / "metrics.jsonl").exists():
+    raise WorkdirError(f"{folder} holds the checkpoints of a run without its metrics.jsonl")
 
 
 def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
@@ -131,14 +134,11 @@ class MetricsWriter:
     step: where the run goes on; later records, of steps that will be made again, are dropped.
 
   Raises:
-    WorkdirError: here and when it writes, if the disk does not take it; or if there is nothing of the steps
-      before.
+    WorkdirError: here and when it writes, if the disk does not take it.
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
     self._path = folder / "metrics.jsonl"
-    if step and not self._path.exists():
-      raise WorkdirError(f"{folder} holds a run of {step:,} steps without its metrics.jsonl")
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
     with self._told():
       write_text(self._path, "".join(map(_line, kept)))
@@ -182,7 +182,11 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
   Raises:
     WorkdirError: if another line is damaged.
   """
-  return read_lines(folder / "metrics.jsonl", {"step": int})
+  records = read_lines(folder / "metrics.jsonl", {"step": int})
+  for record in records:
+    if any(not isinstance(value, (int, float)) for value in record.values()):
+      raise WorkdirError(f"{folder / 'metrics.jsonl'}: expected numbers, got {record}")
+  return records
 
 
 def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, Any]]:
@@ -195,14 +199,17 @@ def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, 
   if not path.exists():
     return []
   try:
-    records = [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+    *lines, last = path.read_text("utf-8").split("\n")
+    records = [json.loads(line) for line in lines]
+    with contextlib.suppress(ValueError):  # it was cut short; no part of an object is one
+      records += [json.loads(last)]
     for number, record in enumerate(records, start=1):
       if not isinstance(record, dict):
         raise ValueError(f"line {number} is no object")
       for name, kind in types.items():
         if not isinstance(record.get(name), kind):
           raise ValueError(f"line {number} has no {name!r}")
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
   return records
 
@@ -228,9 +235,10 @@ def write_text(path: pathlib.Path, text: str) -> None:
     temporary.write_text(text, "utf-8")
     os.replace(temporary, path)
   except OSError as error:
-    with contextlib.suppress(OSError):
-      temporary.unlink()
     raise OSError(error.errno, error.strerror, str(path)) from error
+  finally:
+    with contextlib.suppress(OSError):
+      temporary.unlink(missing_ok=True)
 
 
 def _line(record: Mapping[str, float]) -> str:
