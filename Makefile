@@ -13,7 +13,7 @@ train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 check: $(INSTALLED)
 	$(BIN)/ruff check
