@@ -154,6 +154,8 @@ def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
 
 def test_other_vocabularies_are_refused(tmp_path):
   one, other = (Language(Words(), Vocabulary(words), lowercase=True) for words in (("a", "b"), ("b", "a")))
+  record_launch(tmp_path, {"data": {}, "vocabularies": digest_of((other, one))})
+  check_same_languages(tmp_path, (one, other))  # that start was killed before its run had begun
   begin(tmp_path, {"data": {}, "vocabularies": digest_of((one, other))})
   check_same_languages(tmp_path, (one, other))
   for languages in ((other, one), (one, one)):

@@ -364,9 +364,8 @@ def _check_file(path: str) -> None:
     _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
   differing = settings.flat(config).keys() ^ settings.flat(base.Config()).keys()
   if differing:
-    _fail(
-      f"{path}: the config must have the fields of configs.base.Config, differs in {', '.join(differing)}"
-    )
+    names = ", ".join(sorted(differing))
+    _fail(f"{path}: the config must have the fields of configs.base.Config, differs in {names}")
 
 
 def _check_fields(arguments: Sequence[str]) -> None:

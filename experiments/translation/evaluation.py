@@ -126,7 +126,7 @@ class Translator:
     for chosen, batch in self._batches([(source, ()) for source in sources]):
       rows = np.zeros(self._batch_size, np.uint32)
       rows[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
-      arguments = self._params, batch.sources, batch.source_lengths, rows, self.search.seed
+      arguments = self._params, batch.sources, batch.source_lengths, rows, np.uint32(self.search.seed)
       search = self.search._replace(seed=0)  # all seeds have the same program
       hypotheses = _decode(*arguments, model=self._model, search=search, with_weights=with_weights)
       hypotheses = jax.tree.map(np.asarray, hypotheses)
