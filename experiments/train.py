@@ -38,6 +38,10 @@ _CLUSTER = commands.define_cluster()
 def main() -> None:
   config, folder = _CONFIG.value, commands.workdir_path(_WORKDIR)
   launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
+  if launch.profile and launch.profile[0] > config.train.steps:
+    raise commands.UsageError(
+      f"--profile must begin at one of the {config.train.steps:,} steps, got {_PROFILE.value!r}"
+    )
   if _CPU_DEVICES.value:
     divide_cpu(_CPU_DEVICES.value)
   commands.join_cluster(_CLUSTER)

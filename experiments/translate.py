@@ -90,7 +90,7 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
     _draw(sources[0], found[0][0], pathlib.Path(_FIGURE.value))
   if num_cut := sum(translations[0].is_cut for translations in found):
     longest = translator.search.max_length
-    _note(f"cut: {num_cut:,} longer than config.evaluation.max_target_length={longest} tokens")
+    _note(f"cut: {num_cut:,} longer than --max_length={longest} tokens")
   if _NUM_BEST.value == 1:
     return [target.detokenize(best.words) for (best,) in found]
   return [

@@ -238,6 +238,7 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
     ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
     ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
     ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
+    ("--profile=901:999", "--profile must begin at one of the 900 steps, got '901:999'"),
     (
       "--num_processes=2",
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "

@@ -273,7 +273,7 @@ def test_translate_says_that_a_translation_is_cut(trained, run):
   # After the few steps of this run, a long sentence does not end within 7 words.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
-  assert finished.errors == "cut: 1 longer than config.evaluation.max_target_length=7 tokens\n"
+  assert finished.errors == "cut: 1 longer than --max_length=7 tokens\n"
 
 
 def test_lines_that_are_not_utf_8_are_a_mistake(trained):

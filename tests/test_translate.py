@@ -120,8 +120,14 @@ def test_translations_that_are_cut_are_counted(translated):
   lines, errors = translated
   cut = [line for line in lines if len(line.split()) == LONGEST]
   assert lines[8] in cut
-  told = f"cut: {len(cut)} longer than config.evaluation.max_target_length={LONGEST} tokens"
+  told = f"cut: {len(cut)} longer than --max_length={LONGEST} tokens"
   assert errors.splitlines()[1:] == [told]
+
+
+def test_a_translation_may_be_longer_than_the_config_says(translate, source, translated):
+  lines, _ = translated
+  longer = translate(f"--input={source}", BEAM, f"--max_length={LONGEST + 4}").output.split("\n")[:-1]
+  assert max(len(line.split()) for line in lines) <= LONGEST < max(len(line.split()) for line in longer)
 
 
 def test_without_an_output_translations_are_printed(translate, source, translated):

@@ -83,6 +83,13 @@ def define_search() -> list[flags.FlagHolder]:
   """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
   return [
     flags.DEFINE_integer(
+      "max_length",
+      None,
+      "tokens, the end of the sentence included, after which a translation is cut (default: the config's)",
+      lower_bound=1,
+      upper_bound=settings.LARGEST,
+    ),
+    flags.DEFINE_integer(
       "beam_size",
       None,
       "of beam search, 1 for the greedy search (default: the config's)",
