@@ -353,7 +353,9 @@ def shapes_carried(jaxpr):
   found = set()
   for equation in jaxpr.eqns:
     if equation.primitive.name == "scan":
-      found |= {variable.aval.shape for variable in equation.outvars[: equation.params["num_carry"]]}
+      # What is carried comes out as it leaves the last step; all else is stacked.
+      results = zip(equation.outvars, equation.params["jaxpr"].out_avals, strict=True)
+      found |= {one.aval.shape for one, of_a_step in results if one.aval.shape == of_a_step.shape}
     for inner in jax.extend.core.jaxprs_in_params(equation.params):
       found |= shapes_carried(inner)
   return found
