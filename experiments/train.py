@@ -14,6 +14,7 @@ import jax
 from absl import flags
 
 from experiments.translation import commands, report
+from experiments.translation.cluster import define_cluster, join_cluster
 from experiments.translation.devices import divide_cpu
 from experiments.translation.evaluation import Translator
 from experiments.translation.loop import Launch, train
@@ -32,7 +33,7 @@ _CPU_DEVICES = flags.DEFINE_integer(
   lower_bound=1,
   upper_bound=256,
 )
-_CLUSTER = commands.define_cluster()
+_CLUSTER = define_cluster()
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
     )
   if _CPU_DEVICES.value:
     divide_cpu(_CPU_DEVICES.value)
-  commands.join_cluster(_CLUSTER)
+  join_cluster(_CLUSTER)
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, launch)

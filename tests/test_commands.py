@@ -10,7 +10,7 @@ import pytest
 import scripts
 
 from configs import base
-from experiments.translation import commands, workdir
+from experiments.translation import cluster, commands, workdir
 from experiments.translation.tasks import make_task
 
 TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
@@ -361,9 +361,9 @@ def test_a_port_that_is_taken_is_told(tmp_path):
 
 
 def test_a_coordinator_that_does_not_answer_is_told(monkeypatch, capsys):
-  monkeypatch.setattr(commands, "_PATIENCE", 0)
+  monkeypatch.setattr(cluster, "_PATIENCE", 0)
   with pytest.raises(commands.UsageError, match=r"localhost:1 did not answer for 0 s: .*refused"):
-    commands._meet("localhost:1", 1)
+    cluster._meet("localhost:1", 1)
   assert capsys.readouterr() == ("", "")
 
 

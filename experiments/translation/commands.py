@@ -6,17 +6,14 @@ exit code 2. Everything else that fails is a defect, and keeps its traceback.
 
 import dataclasses
 import errno
-import io
 import os
 import pathlib
 import re
 import runpy
 import signal
-import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import jax
 from absl import app, flags, logging
@@ -26,6 +23,7 @@ from configs import base
 from experiments.translation import settings
 from experiments.translation.mistakes import Mistake
 from experiments.translation.stopping import EXIT_CODES, Interrupted
+from experiments.translation.streams import open_streams, outliving
 from experiments.translation.workdir import closest
 
 MISTAKE = 2  # exit code of a person's mistake
@@ -34,9 +32,6 @@ MISTAKE = 2  # exit code of a person's mistake
 class UsageError(Mistake):
   """Flags that do not go together, told in one line."""
 
-
-# Seconds that a process waits for process 0.
-_PATIENCE = 300
 
 _DEFAULT_CONFIG = "configs/toy_translation.py"
 
@@ -143,90 +138,6 @@ def check_search(chosen: list[flags.FlagHolder], beam_size: int) -> None:
     raise UsageError("--length_penalty is for beam search, got --beam_size=1")
 
 
-class Cluster(NamedTuple):
-  """Flags with which several processes find each other."""
-
-  coordinator: flags.FlagHolder
-  num_processes: flags.FlagHolder
-  process_id: flags.FlagHolder
-
-
-def define_cluster() -> Cluster:
-  """Defines --coordinator, --num_processes and --process_id."""
-  return Cluster(
-    flags.DEFINE_string(
-      "coordinator",
-      None,
-      "HOST:PORT of process 0, where several processes train together; 'auto' on a "
-      "cluster that JAX knows (Slurm, Kubernetes, Cloud TPU, Open MPI), which tells the other flags too",
-    ),
-    flags.DEFINE_integer("num_processes", None, "how many processes train together", lower_bound=1),
-    flags.DEFINE_integer("process_id", None, "which of them this one is, from 0", lower_bound=0),
-  )
-
-
-def join_cluster(cluster: Cluster) -> None:
-  """Joins the processes that train together, if there are several.
-
-  Raises:
-    UsageError: if the flags do not go together.
-  """
-  coordinator, count, index = (flag.value for flag in cluster)
-  if (coordinator, count, index) == (None, None, None):
-    return
-  if (coordinator, count, index) == ("auto", None, None):
-    coordinator = None  # JAX asks the cluster
-  elif None in (coordinator, count, index) or coordinator == "auto":
-    raise UsageError(
-      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
-      f"got {coordinator!r}, {count!r}, {index!r}"
-    )
-  elif not _is_address(coordinator):
-    raise UsageError(f"--coordinator must be HOST:PORT, the port from 1 to 65535, got {coordinator!r}")
-  elif index >= count:
-    raise UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
-  if coordinator is not None:
-    _meet(coordinator, index)
-  # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
-  jax.config.update("jax_enable_preemption_service", False)
-  try:
-    jax.distributed.initialize(coordinator, count, index)
-  except (RuntimeError, ValueError) as error:
-    raise UsageError(f"--coordinator: cannot join {coordinator or 'auto'!r}: {error}") from error
-
-
-def _meet(coordinator: str, index: int) -> None:
-  """Raises UsageError where JAX would end the program: a port that is taken, or nobody answers."""
-  host, _, port = coordinator.rpartition(":")
-  if index == 0:
-    with socket.socket() as probe:
-      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      try:
-        probe.bind(("", int(port)))
-      except OSError as error:
-        raise UsageError(f"--coordinator: port {port} cannot be used here: {error.strerror}") from error
-    return
-  begin, is_told = time.monotonic(), False
-  while True:
-    try:
-      with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
-        return
-    except OSError as error:
-      waited = time.monotonic() - begin
-      if waited > _PATIENCE:
-        raise UsageError(f"--coordinator: {coordinator} did not answer for {_PATIENCE} s: {error}") from error
-      if waited > 5 and not is_told:
-        print(f"waiting for process 0 at {coordinator}", file=sys.stderr, flush=True)
-        is_told = True
-      time.sleep(0.2)
-
-
-def _is_address(text: str) -> bool:
-  """Returns whether a text is HOST:PORT."""
-  match = re.fullmatch(r".+:([0-9]{1,5})", text)
-  return match is not None and 1 <= int(match.group(1)) <= 65535
-
-
 def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
   """Returns the first and the last step that a flag names as FIRST:LAST, or None.
 
@@ -250,39 +161,11 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False) -> None:
     outlives_readers: whether it goes on where nobody reads its output any more, as in `train | head`, for it
       does more than to print.
   """
-  _open_streams()
+  open_streams()
   if outlives_readers:
-    sys.stdout, sys.stderr = map(_outliving, (sys.stdout, sys.stderr))
+    sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
   app.run(lambda _: _run(main), flags_parser=_parse)
-
-
-def _open_streams() -> None:
-  """Makes the output UTF-8, as all files are; a standard stream that is closed (`2>&-`) leads nowhere."""
-  for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-    if getattr(sys, name) is None:
-      setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as the process)
-  for stream in (sys.stdout, sys.stderr):
-    if isinstance(stream, io.TextIOWrapper):
-      stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
-class _Outliving(io.FileIO):
-  """A stream whose reader may go; what is written after that is lost."""
-
-  def write(self, data) -> int:
-    try:
-      return super().write(data)
-    except BrokenPipeError:
-      return len(data)
-
-
-def _outliving(stream: TextIO) -> TextIO:
-  """Returns a stream like this one whose reader may go."""
-  raw = _Outliving(stream.fileno(), "w", closefd=False)
-  return io.TextIOWrapper(
-    io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
-  )
 
 
 def _run(main: Callable[[], None]) -> None:

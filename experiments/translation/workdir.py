@@ -3,7 +3,7 @@
 vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
 subwords.source.model   the subwords, if text is cut into them; subwords.target.model likewise
 config.json             the config; it is written after the languages, so where it is, they are
-launches.jsonl          one object a line for each start: command, versions, devices, digests of the data
+launches.jsonl          one object a line for each start: command, versions, devices, digests of data, words
 .lock                   held by the process that trains
 checkpoints/            training states: the newest two and the best
 damaged/                those that could not be read
