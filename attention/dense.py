@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import dropout
-from attention.finite import Features, features_of, finite, nan_where
+from attention.finite import Features, features_of, finite
+from attention.marks import is_empty, is_minus_infinity, marked, masked, nan_where, overflows, shift_of
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import (
@@ -29,11 +30,19 @@ BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.
 
 
 class Attended(NamedTuple):
-  """What an engine returns: context [... T D], weights [... T S] or None, logsumexp [... T]."""
+  """What an engine returns.
+
+  Attributes:
+    context: [... T D].
+    weights: [... T S]; None from an engine that does not store them.
+    logsumexp: [... T], a finite number where the row is empty.
+    is_empty: which queries may attend to nothing, booleans [... T].
+  """
 
   context: jax.Array
   weights: jax.Array | None
   logsumexp: jax.Array
+  is_empty: jax.Array
 
 
 def dense(
@@ -61,14 +70,12 @@ def dense(
   """
   features = features_of(score, queries, keys, values)
   scores, allowed = scores_and_allowed(score, features, mask, bias)
-  scores = mark_overflow(scores)
-  marked = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
-  largest = jax.lax.stop_gradient(jnp.max(marked, axis=-1, keepdims=True, initial=-jnp.inf))
+  scores = marked(scores, allowed)
+  largest = _largest(scores)
   is_over = overflows(largest)
-  has_no_weights = is_over | (largest == -jnp.inf)
-  has_weight = ~is_over if allowed is None else allowed & ~is_over
-  shift = jnp.where(has_no_weights, 0, largest)
-  weights, logsumexp = _softmax(jnp.where(has_weight, scores, -jnp.inf), shift)
+  has_no_weights = is_over | is_empty(largest)
+  scores = jnp.where(is_over, masked(scores.dtype), scores)
+  weights, logsumexp = _softmax(scores, jnp.where(has_no_weights, 0, largest))
   kept = _drop(weights, dropout_rate, dropout_rng)
   if allowed is not None:
     # The weight of a masked pair is 0 already. This is for its gradient, which a large value may overflow.
@@ -84,27 +91,14 @@ def dense(
     context + (spoil + nan_where(bad_context, context.dtype))[..., None],
     spoiled if allowed is None else jnp.where(allowed, spoiled, 0),
     logsumexp + spoil,
+    is_empty(largest)[..., 0],
   )
 
 
-def mark_overflow(scores: jax.Array) -> jax.Array:
-  """Returns the scores with the lowest finite number in the place of -inf, and all others above it.
-
-  So the largest of a row, once what is masked is -inf, tells rows that are empty from rows all of whose
-  scores have overflowed, and these from others.
-  """
-  lowest = _lowest(scores)
-  return jnp.where(scores == -jnp.inf, lowest, jnp.maximum(scores, jnp.nextafter(lowest, lowest * 0)))
-
-
-def overflows(largest: jax.Array) -> jax.Array:
-  """Returns, from the largest marked scores, which rows attend to one of inf or NaN, or to -inf alone."""
-  is_fine = (largest > _lowest(largest)) & (largest < jnp.inf)
-  return (largest != -jnp.inf) & ~is_fine
-
-
-def _lowest(array: jax.Array) -> jax.Array:
-  return jnp.asarray(jnp.finfo(array.dtype).min, array.dtype)
+def _largest(scores: jax.Array) -> jax.Array:
+  """Returns the largest score of each row, [... T 1], as a constant; the mark of what is masked for none."""
+  largest = jnp.max(scores, axis=-1, keepdims=True, initial=masked(scores.dtype))
+  return jax.lax.stop_gradient(largest)
 
 
 def _which_attend_to_bad(
@@ -142,8 +136,9 @@ def scores_and_allowed(
   allowed = None if mask is None else _mask_array(mask, scores.shape)
   if bias is not None:
     terms = _bias_array(bias, scores.shape).astype(scores.dtype)
-    allowed = terms != -jnp.inf if allowed is None else allowed & (terms != -jnp.inf)
-    scores += terms
+    allowed_by_bias = ~is_minus_infinity(terms)
+    allowed = allowed_by_bias if allowed is None else allowed & allowed_by_bias
+    scores += jnp.where(allowed_by_bias, terms, 0)
   return scores, allowed
 
 
@@ -172,26 +167,23 @@ def masked_softmax(scores: jax.Array, mask: Mask | Array) -> jax.Array:
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   allowed = _mask_array(as_mask(mask), scores.shape)
-  allowed &= scores != -jnp.inf
-  compute = jnp.where(allowed, scores.astype(compute_dtype(scores.dtype)), -jnp.inf)
-  largest = jax.lax.stop_gradient(jnp.max(compute, axis=-1, keepdims=True, initial=-jnp.inf))
-  return _softmax(compute, jnp.where(jnp.isfinite(largest), largest, 0))[0].astype(scores.dtype)
+  allowed &= ~is_minus_infinity(scores)
+  compute = marked(scores.astype(compute_dtype(scores.dtype)), allowed)
+  return _softmax(compute, shift_of(_largest(compute)))[0].astype(scores.dtype)
 
 
 def _softmax(scores: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns weights [... T S] and log(sum(exp(scores))) [... T]; 0 and -inf for rows of -inf alone.
+  """Returns weights [... T S] and log(sum(exp(scores))) [... T]; zeros for rows of which all is masked.
 
   Args:
-    scores: [... T S], -inf for what is masked.
+    scores: [... T S], marked.
     shift: the largest of each row, or 0 if there is none, [... T 1]. It keeps exponentials in range; any
       other would give the same result, so it is not differentiated.
   """
   exponentials = jnp.exp(scores - shift)
   total = jnp.sum(exponentials, axis=-1, keepdims=True)
-  is_empty = total == 0
-  total = jnp.where(is_empty, 1, total)
-  logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(total) + shift)
-  return exponentials / total, logsumexp[..., 0]
+  total = jnp.where(total == 0, 1, total)
+  return exponentials / total, (jnp.log(total) + shift)[..., 0]
 
 
 def _drop(weights: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:

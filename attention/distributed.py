@@ -9,6 +9,7 @@ from attention.blockwise import blockwise
 from attention.dense import BiasLike
 from attention.functional import Result
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision
@@ -79,7 +80,7 @@ def ring_attention(
   _check_no_pairs("mask", mask)
   _check_no_pairs("bias", bias)
   with jax.default_matmul_precision(matmul_precision()):
-    context, _, logsumexp = blockwise(
+    attended = blockwise(
       *to_compute_with(score, queries, keys, values),
       mask=mask,
       bias=bias,
@@ -88,8 +89,10 @@ def ring_attention(
       block_sizes=block_sizes,
       ring=axis_name,
     )
-  context = context.astype(dtype)
-  return (context, logsumexp) if return_logsumexp else context
+  context = attended.context.astype(dtype)
+  if not return_logsumexp:
+    return context
+  return context, minus_infinity_where(attended.is_empty, attended.logsumexp)
 
 
 def _check_no_pairs(name: str, rule: Any) -> None:

@@ -61,11 +61,6 @@ def finite(tree: Any) -> Any:
   return jax.tree.map(clean, tree)
 
 
-def nan_where(condition: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Returns NaN where the condition holds and 0 elsewhere."""
-  return jnp.where(condition, jnp.asarray(jnp.nan, dtype), 0)
-
-
 def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
   """Returns the features of vectors [... X H], and which are not finite, [... X]."""
   cleaned = finite(vectors)

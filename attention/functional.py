@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from attention.blockwise import blockwise
 from attention.dense import BiasLike, dense
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 from attention.shapes import are_spread_by_type, broadcast_leading, matmul_precision
@@ -103,7 +104,7 @@ def attend(
   if return_weights and attended.weights is not None:
     asked += (attended.weights.astype(dtype),)
   if return_logsumexp:
-    asked += (attended.logsumexp,)
+    asked += (minus_infinity_where(attended.is_empty, attended.logsumexp),)
   return asked if len(asked) > 1 else context
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from attention.marks import is_minus_infinity, minus_infinity_where
 from attention.shapes import broadcasts_to, check_rank, compute_dtype, with_rank
 
 
@@ -68,9 +69,9 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     share = share[..., None]
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    counted = jnp.where(one[..., None] == -jnp.inf, 0, context)
+    counted = jnp.where(is_minus_infinity(one)[..., None], 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
-  logsumexp = jnp.where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
+  logsumexp = minus_infinity_where(is_empty, jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.marks import nan_where
+
 
 class HasAxes:
   """A pytree that names the axes of its arrays, so that they can be cut: a score, a mask, a bias.
@@ -179,4 +181,4 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     outputs = function(jnp.where(finite, inputs, 0))
   if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
     finite = jnp.expand_dims(finite, -3)
-  return jnp.where(finite, outputs, jnp.nan)
+  return jnp.where(finite, outputs, 0) + nan_where(~finite, outputs.dtype)

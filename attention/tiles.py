@@ -53,9 +53,20 @@ def even_blocks(length: int, largest: int) -> Blocks:
 def one_by_one() -> bool:
   """Whether to work on one tile after the other, as suits the cache of a CPU, and not on many at once.
 
-  The default device decides when a function is traced. Either way is right on any device.
+  Tiles then have no leading axes. The default device decides when a function is traced. Either way is right on
+  any device, but a loop over leading axes that are spread over devices would gather them on each.
   """
-  return jax.default_backend() == "cpu"
+  return jax.default_backend() == "cpu" and not leading_axes_may_be_spread()
+
+
+def leading_axes_may_be_spread() -> bool:
+  """Whether arrays may be spread over devices along their leading axes, which `jax.jit` does not tell.
+
+  Inside `jax.shard_map` they are not, for each device sees its own part alone.
+  """
+  kinds = jax.sharding.get_abstract_mesh().axis_types
+  is_own_part = bool(kinds) and all(kind == jax.sharding.AxisType.Manual for kind in kinds)
+  return jax.device_count() > 1 and not is_own_part
 
 
 def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:

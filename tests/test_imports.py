@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # Each module of the library may import those before it. The first have no Flax in them.
 PURE = (
+  "marks",
   "shapes",
   "tiles",
   "masks",

@@ -29,7 +29,8 @@ from attention.blockwise.core import attention_core
 from attention.blockwise.not_finite import which_attend_to_bad
 from attention.blockwise.plan import Operands, bias_operand, function_operand, mask_operand, plan_for
 from attention.dense import Attended, BiasLike, dense, scores_and_allowed
-from attention.finite import features_of, nan_where
+from attention.finite import features_of
+from attention.marks import is_empty, nan_where, shift_of
 from attention.masks import Mask
 from attention.scores import Score
 from attention.shapes import are_spread_by_type, varying_like
@@ -112,5 +113,5 @@ def blockwise(
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
   arrays, spoil = varying_like((arrays, spoil), (arrays, spoil))
-  context, shift, log_total = attention_core(plan, arrays, spoil)
-  return Attended(context, None, shift + log_total)
+  context, largest, log_total = attention_core(plan, arrays, spoil)
+  return Attended(context, None, shift_of(largest) + log_total, is_empty(largest))

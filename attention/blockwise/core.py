@@ -11,8 +11,8 @@ from attention.blockwise.plan import Plan
 from attention.blockwise.ring import over_parts
 from attention.blockwise.tile import drop, scores_of
 from attention.blockwise.walk import over_key_blocks, over_query_blocks
-from attention.dense import overflows
-from attention.finite import finite, nan_where
+from attention.finite import finite
+from attention.marks import is_empty, masked, nan_where, overflows, shift_of
 from attention.shapes import recomputed, varying_like
 from attention.tiles import Arrays, over_leading
 
@@ -21,7 +21,7 @@ class Found(NamedTuple):
   """What queries have found in the keys so far.
 
   Attributes:
-    largest: the largest score after `mark_overflow`, [... T 1]; -inf where none was allowed.
+    largest: the largest marked score, [... T 1].
     total: sum of exp(score - largest), [... T 1].
     context: sum of exp(score - largest) value, [... T D].
   """
@@ -34,7 +34,7 @@ class Found(NamedTuple):
   def nothing(cls, rows: tuple[int, ...], values: jax.Array) -> "Found":
     """Returns what rows of queries have found in no key."""
     return cls(
-      jnp.full((*rows, 1), -jnp.inf, values.dtype),
+      jnp.full((*rows, 1), masked(values.dtype)),
       jnp.zeros((*rows, 1), values.dtype),
       jnp.zeros((*rows, values.shape[-1]), values.dtype),
     )
@@ -42,7 +42,7 @@ class Found(NamedTuple):
   def joined(self, other: "Found") -> "Found":
     """Returns this with what the same queries have found in other keys."""
     largest = jnp.maximum(self.largest, other.largest)
-    one, two = (jnp.exp(found.largest - _shift(largest)) for found in (self, other))
+    one, two = (jnp.exp(found.largest - shift_of(largest)) for found in (self, other))
     return Found(
       largest,
       self.total * one + other.total * two,
@@ -50,23 +50,19 @@ class Found(NamedTuple):
     )
 
   def results(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the context [... T D], and the shift and the logarithm of the total [... T]."""
+    """Returns the context [... T D], and the largest score and the logarithm of the total [... T]."""
     spoil = nan_where(overflows(self.largest), self.context.dtype)
-    context = self.context / jnp.where(self.total == 0, 1, self.total) + spoil
-    return context, _shift(self.largest)[..., 0], (jnp.log(self.total) + spoil)[..., 0]
-
-
-def _shift(largest: jax.Array) -> jax.Array:
-  """Returns by what exponentials are shifted: the largest score, or 0 if there is none."""
-  return jnp.where(jnp.isfinite(largest), largest, 0)
+    total = jnp.where(self.total == 0, 1, self.total)
+    return self.context / total + spoil, self.largest[..., 0], (jnp.log(total) + spoil)[..., 0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns context [... T D], and the logsumexp as the sum of two numbers [... T].
+  """Returns context [... T D], and what the logsumexp is the sum of, two numbers [... T].
 
-  These are the largest score, or 0 if there is none, and the logarithm of the sum of exp(score - largest).
-  Derivatives need the two apart: a logsumexp of 1e4 is off by 1e-3 in float32, and the weights with it.
+  These are the largest marked score, of which `shift_of` is to be added, and the logarithm of the sum of
+  exp(score - shift), 0 for empty rows. Derivatives need the two apart: a logsumexp of 1e4 is off by 1e-3 in
+  float32, and the weights with it.
 
   Args:
     plan: what is known before the numbers are.
@@ -81,8 +77,8 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
     return _find(plan, arrays[:count])
 
   def finish(found: Found, spoil: Arrays):
-    context, shift, log_total = found.results()
-    return context + spoil[1][..., None], shift, log_total + spoil[0]
+    context, largest, log_total = found.results()
+    return context + spoil[1][..., None], largest, log_total + spoil[0]
 
   def at_index(arrays: Arrays):
     arrays = _finite(plan, arrays)
@@ -108,10 +104,10 @@ def attention_core(plan: Plan, arrays: Arrays, spoil: Arrays) -> tuple[jax.Array
 def _tangent(plan: Plan, primals, tangents):
   """The rule of the package's docstring, linear in the tangents; those known to be 0 are left out."""
   arrays, spoil = primals
-  context, shift, log_total = attention_core(plan, arrays, [jnp.zeros_like(array) for array in spoil])
+  context, largest, log_total = attention_core(plan, arrays, [jnp.zeros_like(array) for array in spoil])
   # Queries that are empty or overflow have no weights and no tangents.
-  has_weights = jnp.isfinite(log_total)
-  residuals = [jnp.where(has_weights[..., None], context, 0), shift, log_total, has_weights]
+  has_weights = jnp.isfinite(log_total) & ~is_empty(largest)
+  residuals = [jnp.where(has_weights[..., None], context, 0), shift_of(largest), log_total, has_weights]
   moving = [i for i, tangent in enumerate(tangents[0]) if not _is_zero(tangent)]
   axes = (*plan.axes, "TD", "T", "T", "T", *(plan.axes[i] for i in moving))
 
@@ -127,13 +123,13 @@ def _tangent(plan: Plan, primals, tangents):
     return jax.tree.map(jnp.add, one, other)
 
   def nothing():
-    return jnp.zeros_like(context), jnp.zeros_like(shift)
+    return jnp.zeros_like(context), jnp.zeros_like(largest)
 
   arrays = [*arrays, *residuals, *(tangents[0][i] for i in moving)]
   with jax.default_matmul_precision(plan.precision):
     d_context, d_logsumexp = over_parts(plan, of_part, add, nothing, arrays, axes)
-  results = context + spoil[1][..., None], shift, log_total + spoil[0]
-  return results, (d_context, jnp.zeros_like(shift), d_logsumexp)
+  results = context + spoil[1][..., None], largest, log_total + spoil[0]
+  return results, (d_context, jnp.zeros_like(largest), d_logsumexp)
 
 
 attention_core.defjvp(_tangent, symbolic_zeros=True)
@@ -165,7 +161,7 @@ def _find(plan: Plan, arrays: Arrays) -> Found:
     operands = plan.operands(here)
     scores = scores_of(operands, some_are_masked)
     largest = jnp.maximum(found.largest, jnp.max(scores, axis=-1, keepdims=True))
-    shift = _shift(largest)
+    shift = shift_of(largest)
     weights = jnp.exp(scores - shift)
     rescale = jnp.exp(found.largest - shift)
     kept = drop(operands, plan.dropout_rate, weights)
@@ -207,10 +203,11 @@ def _differentiate(
     (scores, values), (d_scores, d_values) = jax.jvp(
       scores_and_values, tuple(primals[i] for i in moving), tuple(tangents)
     )
-    weights = jnp.exp(jnp.where(has_weights, scores - shift - log_total, -jnp.inf))
+    nothing = masked(scores.dtype)
+    weights = jnp.exp(jnp.where(has_weights, scores - shift - log_total, nothing))
     kept = drop(plan.operands(primals), plan.dropout_rate, weights)
     # The weight of a masked pair is 0 already. This is for its derivatives, which large values may overflow.
-    kept = jnp.where(has_weights & (scores > -jnp.inf), kept, 0)
+    kept = jnp.where(has_weights & (scores > nothing), kept, 0)
     d_context = jnp.einsum("...TS,...SD->...TD", kept * d_scores, values)
     d_context += jnp.einsum("...TS,...SD->...TD", kept, d_values)
     return carry[0] + d_context, carry[1] + jnp.sum(weights * d_scores, axis=-1)

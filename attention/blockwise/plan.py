@@ -130,7 +130,8 @@ class Plan:
     precision: of the products.
     structure: of the Operands.
     axes: the own axes of each of their arrays.
-    num_tile_axes: how many of the last leading axes a tile has too, as an array cannot be cut along them.
+    num_tile_axes: how many of the last leading axes a tile has too: all where many tiles are worked on at once,
+      or where an array cannot be cut along them.
   """
 
   leading: tuple[int, ...]
@@ -172,9 +173,8 @@ class Plan:
 
   @property
   def at_once(self) -> int:
-    """At how many indices of the leading axes it is good to work together."""
-    together = self.pairs * min(self.query_blocks_at_once, self.queries.count)
-    return max(1, (PAIRS_ON_CPU if one_by_one() else PAIRS_IN_PARALLEL) // together)
+    """At how many indices of the leading axes it is good to work together, if tiles do not have them."""
+    return max(1, PAIRS_ON_CPU // self.pairs)
 
   @property
   def tile_leading(self) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def plan_for(
 ) -> Plan:
   """Returns the plan for scores of shape [... T S], from operands whose bias may still be any function."""
   *leading, T, S = pairs
-  num_tile_axes = len(leading) if operands.tiles_have_leading_axes() else 0
+  num_tile_axes = len(leading) if not one_by_one() or operands.tiles_have_leading_axes() else 0
   band = Band() if operands.mask is None or ring is not None else operands.mask.band()
   tile_leading = math.prod(leading) if num_tile_axes else 1
   windows = None
@@ -228,14 +228,16 @@ def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -
     # A block of queries meets its own keys and those of the band around them: in small blocks few of these
     # are beyond the band of a query, in large ones few are met by many blocks.
     queries = min(max(band.width // 2, 128), 2048)
-    return queries, max(16, 2**21 // queries // max(tile_leading, 1))
+    largest = 2**21 if one_by_one() else PAIRS_IN_PARALLEL
+    return queries, max(16, largest // queries // max(tile_leading, 1))
   if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
   elif S <= 4096:  # a block of queries meets all keys at once
     sizes = 2**21 // max(S, 2048), max(S, 2048)
   else:
     sizes = 1024, 1024
-  side = math.isqrt(max(tile_leading, 1))
+  pairs = math.prod(sizes) * max(tile_leading, 1)
+  side = max(1, math.isqrt(pairs // (math.prod(sizes) if one_by_one() else PAIRS_IN_PARALLEL)))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
 

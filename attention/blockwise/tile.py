@@ -7,23 +7,21 @@ import jax.numpy as jnp
 
 from attention import dropout
 from attention.blockwise.plan import Operands
-from attention.dense import mark_overflow
+from attention.marks import is_minus_infinity, marked
 from attention.shapes import same_rank, with_rank
 
 
 def scores_of(operands: Operands, some_are_masked: bool) -> jax.Array:
-  """Returns the scores of a tile after `mark_overflow`, -inf for pairs that may not attend."""
+  """Returns the scores of a tile of pairs, marked."""
   dtype = operands.values.dtype
   scores = operands.score.tile(operands.query_features, operands.key_features).astype(dtype)
   terms, allowed = bias_and_allowed(operands, dtype, some_are_masked)
   if terms is not None:
     scores, terms = same_rank(scores, terms)
     scores += terms
-  scores = mark_overflow(scores)
   if allowed is not None:
     scores, allowed = same_rank(scores, allowed)
-    scores = jnp.where(allowed, scores, -jnp.inf)
-  return scores
+  return marked(scores, allowed)
 
 
 def bias_and_allowed(
@@ -31,9 +29,11 @@ def bias_and_allowed(
 ) -> tuple[jax.Array | None, jax.Array | None]:
   """Returns the bias of a tile and which of its pairs may attend, None for no bias and for all pairs."""
   t, s = operands.positions()
-  # What becomes -inf in the dtype of the scores masks a pair too.
-  terms = None if operands.bias is None else jnp.asarray(operands.bias(t, s)).astype(dtype)
-  allowed = None if terms is None else terms != -jnp.inf
+  terms = allowed = None
+  if operands.bias is not None:
+    terms = jnp.asarray(operands.bias(t, s)).astype(dtype)
+    allowed = ~is_minus_infinity(terms)  # what becomes -inf in the dtype of the scores masks a pair too
+    terms = jnp.where(allowed, terms, 0)
   if some_are_masked:
     tile = operands.mask.tile(t, s)
     allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
