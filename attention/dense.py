@@ -13,9 +13,10 @@ import numpy as np
 from attention import dropout
 from attention.finite import Features, features_of, finite
 from attention.marks import is_empty, is_minus_infinity, marked, masked, nan_where, overflows, shift_of
-from attention.masks import Array, Mask, as_mask
+from attention.masks import Array, FromArray, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import (
+  LAYOUT,
   PUT_IN_A_ONE,
   axes_of,
   broadcast_leading,
@@ -236,6 +237,8 @@ def _check_scores(score: Score, scores: jax.Array, bad_queries: jax.Array, bad_k
 
 def _mask_array(mask: Mask, shape: tuple[int, ...]) -> jax.Array:
   """Returns the mask as booleans of the shape of the scores."""
+  if isinstance(mask, FromArray):
+    _check_pairs("mask", jnp.asarray(mask.values), shape)
   array = mask.array(*shape[-2:])
   _check_pairs("mask", array, shape)
   return jnp.broadcast_to(array, shape)
@@ -260,4 +263,5 @@ def _bias_array(bias: BiasLike, shape: tuple[int, ...]) -> jax.Array:
 def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
-    raise ValueError(message + PUT_IN_A_ONE * lacks_an_axis(array.shape, shape))
+    is_turned = len(shape) > 3 and array.shape[-2:] == (shape[-3], shape[-3])
+    raise ValueError(message + PUT_IN_A_ONE * lacks_an_axis(array.shape, shape) + f"; {LAYOUT}" * is_turned)

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from attention.blockwise import blockwise
 from attention.dense import BiasLike
 from attention.functional import Result
-from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
 from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Score
 from attention.shapes import HasAxes, axes_of, matmul_precision
 
 
+@names_options
 def ring_attention(
   score: Score,
   queries: jax.Array,

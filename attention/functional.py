@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.blockwise import blockwise
 from attention.dense import BiasLike, dense
-from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
 from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
@@ -19,6 +19,7 @@ from attention.tiles import one_by_one
 Result: TypeAlias = Any
 
 
+@names_options
 def attend(
   score: Score,
   queries: jax.Array,
@@ -108,6 +109,7 @@ def attend(
   return asked if len(asked) > 1 else context
 
 
+@names_options
 def scaled_dot_product_attention(
   queries: jax.Array,
   keys: jax.Array,
@@ -156,6 +158,7 @@ def scaled_dot_product_attention(
   )
 
 
+@names_options
 def additive_attention(
   queries: jax.Array,
   keys: jax.Array,
@@ -202,6 +205,7 @@ def additive_attention(
   )
 
 
+@names_options
 def bilinear_attention(
   queries: jax.Array,
   keys: jax.Array,
@@ -248,6 +252,7 @@ def bilinear_attention(
   )
 
 
+@names_options
 def cosine_attention(
   queries: jax.Array,
   keys: jax.Array,

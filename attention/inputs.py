@@ -1,17 +1,44 @@
 """What attention functions are given: checked, and made ready to compute with."""
 
 import dataclasses
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention.scores import Score
-from attention.shapes import HasAxes, axes_of, broadcast_leading, check_rank, compute_dtype, with_rank
+from attention.shapes import LAYOUT, HasAxes, axes_of, broadcast_leading, check_rank, compute_dtype, with_rank
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+# Options of `jax.nn.dot_product_attention` and of PyTorch's, and what is meant by them here.
+ELSEWHERE = {
+  "is_causal": "mask=masks.causal()",
+  "attn_mask": "mask=, where True = may attend, or bias= for what is added to the scores",
+  "dropout_p": "dropout_rate= with dropout_rng=",
+  "enable_gqa": "attend_heads, which groups heads by their numbers",
+  "query_seq_lengths": "mask=masks.lengths(target=...)",
+  "key_value_seq_lengths": "mask=masks.lengths(source=...)",
+  "local_window_size": "mask=masks.sliding_window(before, after)",
+}
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
+
+
+def names_options(function: Callable[P, T]) -> Callable[P, T]:
+  """Makes a function tell, of an option that other libraries have, what it is called here."""
+
+  @functools.wraps(function)
+  def named(*args: P.args, **options: P.kwargs) -> T:
+    for option in options:
+      if option in ELSEWHERE:
+        raise TypeError(f"{function.__name__} has no option {option!r}: use {ELSEWHERE[option]}")
+    return function(*args, **options)
+
+  return named
 
 
 def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jnp.dtype:
@@ -35,8 +62,24 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
       "keys and values must have the same number of positions S, "
       f"got keys {keys.shape}, values {values.shape}"
     )
-  broadcast_leading(queries, keys, values, names="queries, keys and values")
+  try:
+    broadcast_leading(queries, keys, values, names="queries, keys and values")
+  except ValueError as error:
+    raise ValueError(f"{error}{_heads_hint(queries, keys, values)}") from None
   return queries.dtype
+
+
+def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
+  """Returns what the shapes tell of heads whose leading axes do not broadcast."""
+  if min(queries.ndim, keys.ndim, values.ndim) < 4:
+    return ""
+  (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
+  hint = ""
+  if keys_before == values.shape[-3] and keys_before and before % keys_before == 0:
+    hint += f"; if {before} heads share the keys and values of {keys_before}, call attend_heads"
+  if last == keys_last:
+    hint += f"; {LAYOUT}"
+  return hint
 
 
 def check_options(

@@ -10,10 +10,11 @@ import numpy as np
 from attention.blockwise.plan import Operands
 from attention.dense import BiasLike
 from attention.functional import Result, attend
-from attention.inputs import with_arrays
+from attention.inputs import names_options, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.scores import ScaledDotProduct, Score
 from attention.shapes import (
+  LAYOUT,
   PUT_IN_A_ONE,
   HasAxes,
   axes_of,
@@ -52,6 +53,7 @@ class MultiHeadWeights:
   output_bias: jax.Array | None = None
 
 
+@names_options
 def multi_head_attention(
   queries: jax.Array,
   sources: jax.Array,
@@ -202,6 +204,7 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   return project(function, side_by_side)
 
 
+@names_options
 def attend_heads(
   queries: jax.Array,
   keys: jax.Array,
@@ -252,6 +255,8 @@ def attend_heads(
     raise ValueError(
       "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
       f"as many, got queries {num_heads}, keys {num_key_heads}, values {values.shape[-3]}"
+      + f"; {LAYOUT}"
+      * (queries.shape[-2] == keys.shape[-2])
     )
   score = with_arrays(ScaledDotProduct() if score is None else score)
   mask = None if mask is None else with_arrays(as_mask(mask))

@@ -346,10 +346,16 @@ def _unit(vectors: jax.Array) -> jax.Array:
 
 def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
-  factors = jnp.asarray(scale, vectors.dtype)[..., None, None]
+  scale = jnp.asarray(scale, vectors.dtype)
+  leading = vectors.shape[:-2]
+  if scale.ndim > len(leading):
+    raise ValueError(
+      "scale must be a number, or numbers that broadcast to the leading axes of queries and keys, [N] for "
+      f"heads, got shape {scale.shape} for {leading}"
+    )
+  factors = with_rank(scale[..., None, None], vectors.ndim)
   broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
-  rank = max(vectors.ndim, factors.ndim)
-  return with_rank(vectors, rank) * with_rank(factors, rank)
+  return vectors * factors
 
 
 def _floating(**arrays: jax.Array) -> list[jax.Array]:

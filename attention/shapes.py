@@ -88,6 +88,9 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 # What an error says where lengths [B] were given for heads [B N].
 PUT_IN_A_ONE = "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
 
+# What an error says where shapes look like those of other libraries.
+LAYOUT = "if heads come after positions, [B T N H], put them before, [B N T H]: jnp.swapaxes(array, -3, -2)"
+
 
 def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
   """Whether a shape would have the target's rank and broadcast to it with a 1 behind its first axis."""

@@ -53,8 +53,8 @@ def even_blocks(length: int, largest: int) -> Blocks:
 def one_by_one() -> bool:
   """Whether to work on one tile after the other, as suits the cache of a CPU, and not on many at once.
 
-  Tiles then have no leading axes. The default device decides when a function is traced. Either way is right on
-  any device, but a loop over leading axes that are spread over devices would gather them on each.
+  Tiles then have no leading axes. The default device decides when a function is traced. Either way is right
+  on any device, but a loop over leading axes that are spread over devices would gather them on each.
   """
   return jax.default_backend() == "cpu" and not leading_axes_may_be_spread()
 

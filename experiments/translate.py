@@ -68,6 +68,8 @@ def _check_flags(search: Mapping[str, Any]) -> None:
     raise commands.UsageError(f"--output must be in a folder that is there, got {_OUTPUT.value!r}")
   if _OUTPUT.value is not None and pathlib.Path(_OUTPUT.value).is_dir():
     raise commands.UsageError(f"--output must be a file, got the folder {_OUTPUT.value!r}")
+  if _INPUT.value is not None and _OUTPUT.value is not None and _is_same_file(_INPUT.value, _OUTPUT.value):
+    raise commands.UsageError(f"--output must not be the file of --input, got {_OUTPUT.value!r}")
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:
@@ -76,6 +78,12 @@ def _check_flags(search: Mapping[str, Any]) -> None:
     raise commands.UsageError(f"--figure must end in .png, got {_FIGURE.value!r}")
   if pathlib.Path(_FIGURE.value).is_dir():
     raise commands.UsageError(f"--figure must be a file, got the folder {_FIGURE.value!r}")
+
+
+def _is_same_file(one: str, other: str) -> bool:
+  paths = pathlib.Path(one), pathlib.Path(other)
+  # Devices, such as a terminal, may be both.
+  return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
 
 
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:

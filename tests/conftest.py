@@ -6,7 +6,7 @@ import hypothesis
 import jax
 import pytest
 
-from attention import additive
+from attention import additive, tiles
 
 # Nearly all the time of the tests is compilation. Without the optimizations, and with XLA's old way to write
 # loops (which JAX 0.11 has no more), it takes a third. What is compiled for use is tested by the training run
@@ -41,6 +41,18 @@ def float64():
 def additive_in_loops(monkeypatch):
   """Runs a test with additive scores calculated as many are, though there are few."""
   monkeypatch.setattr(additive, "FEW_TERMS", 0)
+
+
+@pytest.fixture(autouse=True)
+def alone(request, monkeypatch):
+  """Runs a test as on a machine of one device, but those of what is spread over several."""
+  if "spread" not in request.fixturenames:
+    monkeypatch.setattr(tiles, "leading_axes_may_be_spread", lambda: False)
+
+
+@pytest.fixture
+def spread():
+  """Runs a test as on a machine of several devices."""
 
 
 @pytest.fixture(scope="module", autouse=True)

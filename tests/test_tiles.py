@@ -62,7 +62,7 @@ def test_walking_over_leading_axes_is_broadcasting(kept, one_by_one, monkeypatch
     *arrays, whole
   )["product"]
   np.testing.assert_allclose(
-    actual, np.prod(np.broadcast_arrays(*arrays), axis=0) + np.asarray(whole), rtol=1e-6
+    actual, np.prod(np.broadcast_arrays(*arrays), axis=0) + np.asarray(whole), rtol=1e-6, atol=1e-6
   )
 
 

@@ -130,8 +130,8 @@ class Plan:
     precision: of the products.
     structure: of the Operands.
     axes: the own axes of each of their arrays.
-    num_tile_axes: how many of the last leading axes a tile has too: all where many tiles are worked on at once,
-      or where an array cannot be cut along them.
+    num_tile_axes: how many of the last leading axes a tile has too: all, where these may be spread over
+      devices or an array cannot be cut along them, and elsewhere none.
   """
 
   leading: tuple[int, ...]

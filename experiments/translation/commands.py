@@ -252,6 +252,8 @@ def _check_file(path: str) -> None:
     _fail(f"{path}: expected a function get_config, got none")
   if not isinstance(config, base.Config):
     _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
+  if unknown := _unknown_field(config):
+    _fail(f"{path}: {unknown}")
   differing = settings.flat(config).keys() ^ settings.flat(base.Config()).keys()
   if differing:
     names = ", ".join(sorted(differing))
@@ -266,6 +268,17 @@ def _check_fields(arguments: Sequence[str]) -> None:
       error = _field_error(match.group(1))
       if error:
         _fail(error)
+
+
+def _unknown_field(config: Any, prefix: str = "") -> str:
+  """Returns what is wrong with a name that a file has given a value to, or nothing."""
+  fields = {field.name for field in dataclasses.fields(config)}
+  for name, value in vars(config).items():
+    if name not in fields:
+      return _field_error(prefix + name)
+    if dataclasses.is_dataclass(value) and (inner := _unknown_field(value, f"{prefix}{name}.")):
+      return inner
+  return ""
 
 
 def _field_error(name: str) -> str:

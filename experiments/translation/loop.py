@@ -84,13 +84,14 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
   Raises:
     ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a person's mistake that is seen
       before anything of the run is written.
-    WorkdirError, CheckpointError: also if the disk does not take what is measured, or a checkpoint; or if no
-      checkpoint can be read.
+    WorkdirError, CheckpointError: also if the disk does not take what is measured, or a checkpoint; if the
+      folder is deleted meanwhile; or if no checkpoint can be read.
     Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
   """
   with contextlib.ExitStack() as exits:
     task = exits.enter_context(_opened(config, folder, launch))
+    exits.enter_context(workdir.told_if_deleted(folder))
     mesh = make_mesh(launch.parameter_shards)
     recipe = make_recipe(config, make_task_model(config, task), mesh)
     higher = HIGHER_IS_BETTER[config.train.metric]
@@ -237,6 +238,7 @@ class _Run:
 
   def _record(self) -> None:
     """Writes the loss since the last record."""
+    workdir.check_there(self._folder)  # what is written to a deleted file goes nowhere, and nothing says so
     tokens = float(self.state.sums.tokens)
     loss = float(self.state.sums.loss) / tokens
     reset = jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))
@@ -260,6 +262,7 @@ class _Run:
     return of_main(values[config.train.metric])
 
   def _save(self, score: float | None) -> None:
+    workdir.check_there(self._folder)
     with self._progress.aside():
       self._checkpoints.save(self.step, self.state, self._batches.get_state(), score)
 

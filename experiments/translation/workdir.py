@@ -61,6 +61,27 @@ def read_config(folder: pathlib.Path) -> base.Config:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
 
 
+def check_there(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if the folder of a run that goes on has been deleted."""
+  if not holds_run(folder):
+    raise WorkdirError(_deleted(folder))
+
+
+@contextlib.contextmanager
+def told_if_deleted(folder: pathlib.Path) -> Iterator[None]:
+  """Raises WorkdirError for whatever fails because the folder of a run has been deleted meanwhile."""
+  try:
+    yield
+  except Exception as error:
+    if not isinstance(error, Mistake) and not holds_run(folder):
+      raise WorkdirError(_deleted(folder)) from error
+    raise
+
+
+def _deleted(folder: pathlib.Path) -> str:
+  return f"{folder} was deleted or moved away while training wrote to it"
+
+
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
   if not holds_run(folder):
