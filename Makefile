@@ -6,14 +6,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: train test check format clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
 
+# The contract of attention is tested as users compile it. The other tests take a third of the time without
+# the compiler's optimizations.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST) tests/test_contract*.py tests/test_compiled*.py
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) --ignore-glob='*/test_contract*' --ignore-glob='*/test_compiled*'
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

@@ -2,9 +2,9 @@
 
 `reference` goes over one pair at a time, which takes too long for 512 queries and keys. Here each score is
 written twice, as a formula and as the gradient of it by hand. All of it also works on complex numbers, whose
-imaginary parts then are derivatives: d/dh f(x + h d) = Im f(x + i h d) / h. No difference is taken, so nothing
-cancels and h can be so small that the result is exact (Squire and Trapp 1998, SIAM Review 40.1). The formula
-gives the derivatives of forward mode in this way, and the gradient the second ones.
+imaginary parts then are derivatives: d/dh f(x + h d) = Im f(x + i h d) / h. No difference is taken, so
+nothing cancels and h can be so small that the result is exact (Squire and Trapp 1998, SIAM Review 40.1). The
+formula gives the derivatives of forward mode in this way, and the gradient the second ones.
 """
 
 from typing import Any, NamedTuple
@@ -93,7 +93,13 @@ FORMULAS = {
 
 
 def attend(kind: str, inputs: Any, allowed: np.ndarray) -> Outputs:
-  """Returns the outputs for queries [... T H], keys [... S H], values [... S D], and which pairs may attend."""
+  """Returns the outputs for queries [... T H], keys [... S H] and values [... S D].
+
+  Args:
+    kind: of the score.
+    inputs: NumPy arrays, named as the arguments of `attend` are.
+    allowed: which pairs may attend, booleans [T S].
+  """
   return _attend(kind, inputs, allowed)[0]
 
 

@@ -1,4 +1,4 @@
-"""With `jax_debug_nans` and `jax_debug_infs` nothing that is made of clean inputs stops a call, in either pass."""
+"""Clean inputs make no NaN and no infinity, at which `jax_debug_nans` and `jax_debug_infs` would stop."""
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,9 @@ def test_eager_calls_make_no_nan_and_no_infinity(kind, implementation, mask, blo
 
 def test_the_other_functions_make_none_either():
   vectors = np.ones((3, 5), np.float32)
-  context, logsumexp = attention.scaled_dot_product_attention(vectors, vectors, vectors, return_logsumexp=True)
+  context, logsumexp = attention.scaled_dot_product_attention(
+    vectors, vectors, vectors, return_logsumexp=True
+  )
 
   def loss(context, logsumexp):
     merged = attention.merge([(context, logsumexp), (context, 2 * logsumexp)])

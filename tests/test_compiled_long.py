@@ -1,0 +1,20 @@
+"""Derivatives of attention of 512 queries to 512 keys, compiled as users do."""
+
+import pytest
+from contract import engines, kinds
+from derivatives import DERIVATIVES, Size, check, check_of_each_example
+
+SIZE = Size(examples=2, T=512, S=512, H=16, D=8, directions=64, looked_at=(0, 17, 63))
+
+
+@kinds
+@engines
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_are_right(kind, implementation, name):
+  check(kind, SIZE, implementation, name)
+
+
+@kinds
+@engines
+def test_gradients_of_each_example_are_right(kind, implementation):
+  check_of_each_example(kind, SIZE, implementation, "grad")

@@ -1,0 +1,21 @@
+"""Derivatives of attention in 300 directions at once, compiled as users do."""
+
+import pytest
+from contract import engines, kinds
+from derivatives import DERIVATIVES, Size, check, check_of_each_example
+
+SIZE = Size(examples=4, T=16, S=16, H=8, D=8, directions=300, looked_at=(0, 1, 131, 298, 299))
+
+
+@kinds
+@engines
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_are_right(kind, implementation, name):
+  check(kind, SIZE, implementation, name)
+
+
+@kinds
+@engines
+@pytest.mark.parametrize("name", [name for name in DERIVATIVES if not name.startswith("vmap")])
+def test_derivatives_of_each_example_are_right(kind, implementation, name):
+  check_of_each_example(kind, SIZE, implementation, name)
