@@ -17,7 +17,7 @@ train: $(INSTALLED)
 # the compiler's optimizations.
 test: $(INSTALLED)
 	$(PYTEST) tests/test_contract*.py tests/test_compiled*.py
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) --ignore-glob='*/test_contract*' --ignore-glob='*/test_compiled*'
+	QUICK_COMPILATION=1 $(PYTEST) --ignore-glob='*/test_contract*' --ignore-glob='*/test_compiled*'
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

@@ -347,15 +347,15 @@ def _unit(vectors: jax.Array) -> jax.Array:
 def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
   scale = jnp.asarray(scale, vectors.dtype)
-  leading = vectors.shape[:-2]
-  if scale.ndim > len(leading):
+  if scale.ndim > vectors.ndim - 2 and scale.shape[-1] == 1:  # it is meant for scores
     raise ValueError(
-      "scale must be a number, or numbers that broadcast to the leading axes of queries and keys, [N] for "
-      f"heads, got shape {scale.shape} for {leading}"
+      "scale must be a number, or numbers for the leading axes, [N] for heads, with no axes for T and S, "
+      f"got shape {scale.shape} for queries {vectors.shape}"
     )
-  factors = with_rank(scale[..., None, None], vectors.ndim)
+  factors = scale[..., None, None]
   broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
-  return vectors * factors
+  rank = max(vectors.ndim, factors.ndim)
+  return with_rank(vectors, rank) * with_rank(factors, rank)
 
 
 def _floating(**arrays: jax.Array) -> list[jax.Array]:

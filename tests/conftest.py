@@ -8,11 +8,13 @@ import pytest
 
 from attention import additive, tiles
 
-# The tests compile as users do. `make test` sets JAX_DISABLE_MOST_OPTIMIZATIONS for those that are not of the
-# contract of attention: nearly all their time is compilation, which takes a third without the optimizations, and
-# with XLA's old way to write loops (JAX 0.11 has it no more).
-if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1" and jax.__version_info__ < (0, 11):
-  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+# The tests compile as users do. `make test` sets QUICK_COMPILATION for those that are not of the contract of
+# attention: nearly all their time is compilation, which takes a third without the optimizations and with the
+# old way of XLA to write loops (JAX 0.11 has it no more).
+if os.environ.get("QUICK_COMPILATION") == "1":
+  jax.config.update("jax_disable_most_optimizations", True)
+  if jax.__version_info__ < (0, 11):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
 # A CPU pretends to be several devices, for what is spread over them; all else runs on the first.
 jax.config.update("jax_num_cpu_devices", 8)

@@ -119,8 +119,8 @@ DERIVATIVES: dict[str, Callable[[Callable[[Inputs], Outputs], Case], Any]] = {
   "jvp": lambda f, c: jax.jvp(f, (c.inputs,), (first(c.directions),))[1],
   "vjp": lambda f, c: jax.vjp(f, c.inputs)[1](first(c.of_outputs))[0],
   "jacfwd": lambda f, c: jax.jacfwd(lambda steps: f(move(c.inputs, c.directions, steps)))(zeros(c)),
-  "jacfwd of queries": lambda f, c: jax.jacfwd(
-    lambda steps: f(c.inputs._replace(queries=move(c.inputs.queries, c.directions.queries, steps)))
+  "jacfwd of a shift": lambda f, c: jax.jacfwd(
+    lambda steps: f(c.inputs._replace(queries=shifted(c, steps))).context
   )(zeros(c)),
   "jacrev": lambda f, c: jax.jacrev(lambda inputs: read(c.of_outputs, f(inputs)))(c.inputs),
   "hessian": lambda f, c: jax.hessian(
@@ -131,6 +131,18 @@ DERIVATIVES: dict[str, Callable[[Callable[[Inputs], Outputs], Case], Any]] = {
   "vmap of vjp": lambda f, c: jax.vmap(lambda of: jax.vjp(f, c.inputs)[1](of)[0])(c.of_outputs),
   "vmap of Hessian-vector": lambda f, c: jax.vmap(lambda d: hessian_vector(f, c, d))(c.directions),
 }
+
+
+def shifts(directions: Inputs) -> jax.Array:
+  """Returns a vector of each direction, [N H], by which all queries are moved alike."""
+  queries = directions.queries
+  return queries.reshape(len(queries), -1, queries.shape[-1])[:, 0]
+
+
+def shifted(case: Case, steps: jax.Array) -> jax.Array:
+  """Returns the queries, each moved by so many steps in each direction."""
+  queries, shift = case.inputs.queries, steps @ shifts(case.directions)
+  return queries + shift.reshape([1] * (queries.ndim - 1) + [-1])
 
 
 def zeros(case: Case) -> jax.Array:
@@ -159,6 +171,7 @@ def expected(case: Case, looked_at: tuple[int, ...], kind: str) -> dict[str, Any
     return sum(np.sum(a * b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
   others = jax.tree.map(np.zeros_like, directions._replace(queries=None))
+  shift = shifts(directions).reshape(len(directions.queries), *[1] * (inputs.queries.ndim - 1), -1)
   jvps = in_directions(attend)
   vjps = stack([gradients(inputs, of=take(of_outputs, i)) for i in looked_at])
   hvps = in_directions(gradient_of_loss)
@@ -168,7 +181,7 @@ def expected(case: Case, looked_at: tuple[int, ...], kind: str) -> dict[str, Any
     "jvp": first(jvps),
     "vjp": first(vjps),
     "jacfwd": jvps,
-    "jacfwd of queries": in_directions(attend, others._replace(queries=directions.queries)),
+    "jacfwd of a shift": in_directions(attend, others._replace(queries=shift)).context,
     "jacrev": vjps,
     "hessian": np.array(hessian),
     "Hessian-vector": first(hvps),

@@ -25,6 +25,9 @@ from experiments.translation.training import abstract_state, make_recipe
 
 ROOT = pathlib.Path(__file__).parent.parent
 
+# Of each program in a cache, XLA would tell that it was compiled for a processor it does not know.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
   [
@@ -117,8 +120,6 @@ def _run(script, flags, folder, cache, is_optimized):
   os.environ.pop("XLA_FLAGS", None)  # those of the tests; a script is compiled as for a person
   jax.config.update("jax_disable_most_optimizations", not is_optimized)
   if cache is not None:
-    # Of each program that it finds there, XLA tells that it was compiled for a processor it does not know.
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     for name, value in compilation_cache(cache).items():
       jax.config.update(name, value)
   sys.argv = [script, *flags]

@@ -158,6 +158,19 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text):
   assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
 
 
+@pytest.mark.parametrize(
+  ("change", "field", "near"),
+  [("config.model.widht = 8", "model.widht", "width"), ("config.sead = 1", "sead", "seed")],
+)
+def test_a_field_that_a_file_misspells_is_named(tmp_path, change, field, near):
+  path = tmp_path / "mine.py"
+  lines = ["from configs import base", "config = base.Config()", change, "get_config = lambda: config", ""]
+  path.write_text("\n".join(lines), "utf-8")
+  message = _train_mistake(tmp_path, f"--config={path}")
+  assert message.startswith(f"{path}: config has no field {field!r}; allowed are ")
+  assert message.endswith(f"; did you mean {near!r}?")
+
+
 def test_an_unknown_flag_is_named(tmp_path):
   assert "'wokdir'" in _train_mistake(tmp_path, "--wokdir=x")
 

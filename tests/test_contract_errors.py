@@ -5,6 +5,7 @@ there; a plural will do.
 """
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -466,3 +467,61 @@ def test_a_field_that_is_no_number_must_be_static():
 @pytest.mark.parametrize(("function", "words"), MASKS.values(), ids=MASKS)
 def test_masks_that_make_no_sense_are_an_error(function, words):
   assert_error_says(words, function)
+
+
+@pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1), (2, 7, 1)])
+@pytest.mark.parametrize("function", ["scaled_dot_product", "cosine"])
+def test_a_scale_with_axes_of_a_score_is_refused(function, scale):
+  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+  words = f"scale N {' '.join(map(str, scale))} queries 2 7 3 11"
+
+  def attend(scale, *arrays):
+    return NAMED[function](*arrays, scale=scale)
+
+  assert_error_says(words, attend, zeros(*scale), *heads)
+  assert jax.eval_shape(attend, zeros(7), *heads).shape == (2, 7, 3, 13)
+
+
+def heads_after_positions(T=3, S=5, N=7):
+  return zeros(2, T, N, 11), zeros(2, S, N, 11), zeros(2, S, N, 13)
+
+
+@named
+def test_heads_after_positions_are_recognised(function):
+  for call in (function, attention.attend_heads):
+    assert_error_says("B T N H jnp.swapaxes", call, *heads_after_positions())
+
+
+@pytest.mark.parametrize("option", ["mask", "bias"])
+@named
+def test_heads_after_positions_are_recognised_by_mask_and_bias(function, option):
+  pairs = {"mask": np.tri(3, dtype=bool), "bias": np.zeros((2, 7, 3, 3), np.float32)}[option]
+  call = functools.partial(function, **{option: pairs})
+  assert_error_says(f"{option} B T N H jnp.swapaxes 3 7", call, *heads_after_positions(S=3))
+
+
+@named
+def test_heads_that_share_keys_are_those_of_attend_heads(function):
+  arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
+  assert_error_says("heads 6 2 attend_heads", function, *arguments)
+  assert jax.eval_shape(attention.attend_heads, *arguments).shape == (2, 6, 3, 13)
+
+
+@pytest.mark.parametrize(
+  ("option", "advice"),
+  [
+    ("is_causal", "masks.causal()"),
+    ("attn_mask", "mask="),
+    ("dropout_p", "dropout_rate="),
+    ("enable_gqa", "attend_heads"),
+    ("key_value_seq_lengths", "masks.lengths(source=...)"),
+    ("local_window_size", "masks.sliding_window("),
+  ],
+)
+@named
+def test_an_option_of_other_libraries_is_told_what_it_is_here(function, option, advice):
+  for call in (function, attention.attend_heads):
+    with pytest.raises(TypeError, match=f"has no option {option!r}: use .*{re.escape(advice)}"):
+      call(QUERIES, KEYS, VALUES, **{option: True})
+  with pytest.raises(TypeError, match="unexpected keyword argument 'is_casual'"):
+    function(QUERIES, KEYS, VALUES, is_casual=True)

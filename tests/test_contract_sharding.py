@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contract import ENGINES, SCORES, Inputs, assert_trees_close, kinds
+from contract import SCORES, Inputs, assert_trees_close, engines, kinds
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import attention
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("spread", "additive_in_loops")
 
 NUM_DEVICES = 4
 B, N, T, S, H, D = 8, 4, 24, 32, 6, 10
-IMPLEMENTATIONS = (*ENGINES, "auto")
 
 
 @functools.cache
@@ -71,9 +70,14 @@ def gradients(kind, implementation, block_sizes=None):
   return jax.jit(jax.grad(loss))
 
 
+@functools.cache
+def gradients_on_one_device(kind):
+  return jax.device_get(gradients(kind, "dense")(draw(kind)))
+
+
 @kinds
 @pytest.mark.parametrize("axis", [0, 1], ids=["batch", "heads"])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@engines
 def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
   inputs = draw(kind)
   function = gradients(kind, implementation, block_sizes=(7, 9))
@@ -84,7 +88,7 @@ def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
   found = compiled(given)
   for array in found[:3]:
     assert array.sharding.is_equivalent_to(queries.sharding, 4)
-  assert_trees_close(found, jax.device_get(gradients(kind, "dense")(inputs)), 1e-4)
+  assert_trees_close(found, gradients_on_one_device(kind), 1e-4)
 
 
 def test_what_is_moved_would_be_seen():
@@ -93,7 +97,7 @@ def test_what_is_moved_would_be_seen():
   assert moved_shapes(compiled) != []
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@engines
 @pytest.mark.parametrize("name", ["multi_head", "grouped", "encoder"])
 def test_layers_do_not_gather_a_batch_that_is_spread(name, implementation):
   width = 16

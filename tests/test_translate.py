@@ -213,6 +213,15 @@ def test_an_output_that_cannot_be_written_is_named(trained, source, tmp_path):
   assert message == f"--output must be a file, got the folder {str(tmp_path)!r}"
 
 
+def test_a_file_is_not_translated_into_itself(trained, source, tmp_path):
+  content, link = source.read_bytes(), tmp_path / "link"
+  link.symlink_to(source)
+  for path in (source, link):
+    message = _refused(trained, f"--input={source}", f"--output={path}")
+    assert message == f"--output must not be the file of --input, got {str(path)!r}"
+  assert source.read_bytes() == content
+
+
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
