@@ -174,9 +174,10 @@ class Score(HasAxes):
   queries share are not copied. A field that is no array or number must be static:
   `dataclasses.field(metadata={"static": True})`.
 
-  Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself:
-  numbers that it has no finite derivative for (the square of 1e25, which overflows; the square root of 0)
-  make gradients NaN, masked or not.
+  Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself: a
+  pair for which it is not finite, or has no finite derivative (the square of 1e25, which overflows; the square
+  root of 0), makes the gradients of what it was calculated from NaN, masked or not. As with `jnp.where`, the
+  numbers have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
   """
 
   def query_features(self, queries: jax.Array) -> Any:
