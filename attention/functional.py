@@ -65,7 +65,8 @@ def attend(
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
       for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
       best choice for the inputs. Outside of `jax.jit` "blockwise" compiles its loops at every call.
-    block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast.
+    block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast. Where
+      JAX has several devices, over which they may be spread, a tile has all leading axes.
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
   Returns:

@@ -17,13 +17,13 @@ P = ParamSpec("P")
 
 # Options of `jax.nn.dot_product_attention` and of PyTorch's, and what is meant by them here.
 ELSEWHERE = {
-  "is_causal": "mask=masks.causal()",
-  "attn_mask": "mask=, where True = may attend, or bias= for what is added to the scores",
-  "dropout_p": "dropout_rate= with dropout_rng=",
-  "enable_gqa": "attend_heads, which groups heads by their numbers",
-  "query_seq_lengths": "mask=masks.lengths(target=...)",
-  "key_value_seq_lengths": "mask=masks.lengths(source=...)",
-  "local_window_size": "mask=masks.sliding_window(before, after)",
+  "is_causal": "True is mask=masks.causal()",
+  "attn_mask": "it is mask=, True = may attend, or bias= for what is added to the scores",
+  "dropout_p": "it is dropout_rate=, with dropout_rng=",
+  "enable_gqa": "heads are grouped by their numbers in attend_heads and multi_head_attention",
+  "query_seq_lengths": "they are mask=masks.lengths(target=...)",
+  "key_value_seq_lengths": "they are mask=masks.lengths(source=...)",
+  "local_window_size": "it is mask=masks.sliding_window(before, after)",
 }
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
@@ -35,7 +35,7 @@ def names_options(function: Callable[P, T]) -> Callable[P, T]:
   def named(*args: P.args, **options: P.kwargs) -> T:
     for option in options:
       if option in ELSEWHERE:
-        raise TypeError(f"{function.__name__} has no option {option!r}: use {ELSEWHERE[option]}")
+        raise TypeError(f"{function.__name__} has no option {option!r}: {ELSEWHERE[option]}")
     return function(*args, **options)
 
   return named
@@ -74,8 +74,10 @@ def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   if min(queries.ndim, keys.ndim, values.ndim) < 4:
     return ""
   (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
+  if before == keys_before or 1 in (before, keys_before) or keys_before != values.shape[-3]:
+    return ""  # it is other axes that do not broadcast
   hint = ""
-  if keys_before == values.shape[-3] and keys_before and before % keys_before == 0:
+  if keys_before and before % keys_before == 0:
     hint += f"; if {before} heads share the keys and values of {keys_before}, call attend_heads"
   if last == keys_last:
     hint += f"; {LAYOUT}"

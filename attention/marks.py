@@ -1,8 +1,8 @@
 """Numbers that mark what is masked, what has overflowed, and what is no number.
 
-NaN and infinity are made only where a result is to be one. What is masked is marked by the lowest number of
-the floating type, not by -inf, and constants stay inside `jax.jit`. So `jax_debug_nans` and `jax_debug_infs`
-stop at what is wrong, and at nothing else, outside of `jax.jit` too.
+NaN and infinity are made only where a result is to be one, or of scores above 1e31. What is masked is marked
+by the lowest number of the floating type, not by -inf, and constants stay inside `jax.jit`. So
+`jax_debug_nans` and `jax_debug_infs` stop at what is wrong alone, outside of `jax.jit` too.
 """
 
 import functools

@@ -35,7 +35,7 @@ from attention.shapes import (
   varying_like,
   with_rank,
 )
-from attention.tiles import one_by_one, over_leading
+from attention.tiles import leading_axes_may_be_spread, one_by_one, over_leading
 
 # How many scores of additive attention are calculated at once.
 CACHED_PAIRS = 2**19
@@ -103,7 +103,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
   # On a CPU as many leading axes at once as stay in the cache.
-  kept = 0 if one_by_one() else len(leading)
+  kept = 0 if one_by_one() and not leading_axes_may_be_spread() else len(leading)
   while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, ("TA", "SA", "1A"), leading, kept)
@@ -175,9 +175,9 @@ class Score(HasAxes):
   `dataclasses.field(metadata={"static": True})`.
 
   Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself: a
-  pair for which it is not finite, or has no finite derivative (the square of 1e25, which overflows; the square
-  root of 0), makes the gradients of what it was calculated from NaN, masked or not. As with `jnp.where`, the
-  numbers have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
+  pair for which it is not finite, or has no finite derivative (the square of 1e25, which overflows; the root
+  of 0), makes the gradients of what it was calculated from NaN, masked or not. As with `jnp.where`, numbers
+  have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
   """
 
   def query_features(self, queries: jax.Array) -> Any:
@@ -326,7 +326,7 @@ class SoftCapped(Score):
     if not isinstance(self.cap, jax.core.Tracer):
       self._check_cap()
     scores = self.score.tile(query_features, key_features)
-    cap = jnp.asarray(self.cap, scores.dtype)[..., None, None]
+    cap = _per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)
     return cap * jnp.tanh(scores / cap)
@@ -347,16 +347,24 @@ def _unit(vectors: jax.Array) -> jax.Array:
 
 def _scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
-  scale = jnp.asarray(scale, vectors.dtype)
-  if scale.ndim > vectors.ndim - 2 and scale.shape[-1] == 1:  # it is meant for scores
-    raise ValueError(
-      "scale must be a number, or numbers for the leading axes, [N] for heads, with no axes for T and S, "
-      f"got shape {scale.shape} for queries {vectors.shape}"
-    )
-  factors = scale[..., None, None]
+  factors = _per_score("scale", jnp.asarray(scale, vectors.dtype), vectors.ndim)
   broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
   rank = max(vectors.ndim, factors.ndim)
   return with_rank(vectors, rank) * with_rank(factors, rank)
+
+
+def _per_score(name: str, numbers: jax.Array, rank: int) -> jax.Array:
+  """Returns numbers [...], one for each head, say, as [... 1 1], for arrays of a rank.
+
+  Raises:
+    ValueError: if they have these two axes already, and would bring others.
+  """
+  if numbers.ndim > rank - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
+    raise ValueError(
+      f"{name} must be a number, or numbers for the leading axes, [N] for heads, without axes for T and S, "
+      f"got shape {numbers.shape}"
+    )
+  return numbers[..., None, None]
 
 
 def _floating(**arrays: jax.Array) -> list[jax.Array]:

@@ -53,16 +53,16 @@ def even_blocks(length: int, largest: int) -> Blocks:
 def one_by_one() -> bool:
   """Whether to work on one tile after the other, as suits the cache of a CPU, and not on many at once.
 
-  Tiles then have no leading axes. The default device decides when a function is traced. Either way is right
-  on any device, but a loop over leading axes that are spread over devices would gather them on each.
+  The default device decides when a function is traced. Either way is right on any device.
   """
-  return jax.default_backend() == "cpu" and not leading_axes_may_be_spread()
+  return jax.default_backend() == "cpu"
 
 
 def leading_axes_may_be_spread() -> bool:
   """Whether arrays may be spread over devices along their leading axes, which `jax.jit` does not tell.
 
-  Inside `jax.shard_map` they are not, for each device sees its own part alone.
+  Then tiles have all leading axes: a loop over them would gather the arrays on each device. Inside
+  `jax.shard_map` none is spread, for each device sees its own part alone.
   """
   kinds = jax.sharding.get_abstract_mesh().axis_types
   is_own_part = bool(kinds) and all(kind == jax.sharding.AxisType.Manual for kind in kinds)
@@ -242,9 +242,10 @@ def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
 
   Numbers, so that what is calculated of them is as finite as what is calculated of the others.
   """
-  padding = [(0, 0)] * array.ndim
-  padding[axis] = (0, blocks.beyond_end)
   if blocks.beyond_end:
-    array = jnp.pad(array, padding, mode="constant" if array.dtype == jnp.bool_ else "edge")
+    last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
+    last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
+    shape = (*array.shape[:axis], blocks.beyond_end, *array.shape[axis + 1 :])
+    array = jnp.concatenate([array, jnp.broadcast_to(last, shape)], axis=axis)
   shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis, 0)

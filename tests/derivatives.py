@@ -23,7 +23,10 @@ TOLERANCE = 2e-5
 
 
 class Size(NamedTuple):
-  """How large inputs are, in how many directions they are moved at once, and at which of these to look."""
+  """How large inputs are, in how many directions they are moved at once, and at which of these to look.
+
+  With `block_sizes` the last blocks of queries and of keys should reach beyond the end.
+  """
 
   examples: int
   T: int
@@ -32,6 +35,7 @@ class Size(NamedTuple):
   D: int
   directions: int
   looked_at: tuple[int, ...]
+  block_sizes: tuple[int, int]
 
 
 class Case(NamedTuple):
@@ -74,14 +78,20 @@ def draw(kind: str, size: Size) -> Case:
   return Case(at, inputs(size.directions), Outputs(normal(*rows, size.D), normal(*rows)))
 
 
-def run(kind: str, implementation: str, inputs: Inputs) -> Outputs:
+# How far back a query may attend; "in windows" does not even visit the keys before.
+REACH = {"dense": None, "blockwise": None, "in blocks": None, "in windows": 40}
+
+
+def run(kind: str, engine: str, size: Size, inputs: Inputs) -> Outputs:
   """Returns the library's outputs; the first query may attend to nothing."""
+  mask = masks.causal(offset=-1)
   context, logsumexp = attention.attend(
     SCORES[kind].score(**inputs.parameters),
     *inputs[:3],
-    mask=masks.causal(offset=-1),
+    mask=mask if REACH[engine] is None else mask & masks.sliding_window(REACH[engine], 0),
     return_logsumexp=True,
-    implementation=implementation,
+    implementation="dense" if engine == "dense" else "blockwise",
+    block_sizes=size.block_sizes if engine == "in blocks" else None,
   )
   return Outputs(context, jnp.where(logsumexp > -jnp.inf, logsumexp, 0))
 
@@ -153,10 +163,13 @@ def hessian_vector(f, case: Case, direction: Inputs) -> Inputs:
   return jax.jvp(jax.grad(lambda inputs: loss(case.of_outputs, f(inputs))), (case.inputs,), (direction,))[1]
 
 
-def expected(case: Case, looked_at: tuple[int, ...], kind: str) -> dict[str, Any]:
+def expected(case: Case, looked_at: tuple[int, ...], kind: str, reach: int | None) -> dict[str, Any]:
   """Returns what each derivative should be; the directions that are looked at are the first axis of each."""
   inputs, directions, of_outputs = jax.tree.map(lambda leaf: leaf.astype(np.float64), case)
-  allowed = np.tri(inputs.queries.shape[-2], inputs.keys.shape[-2], -1, dtype=bool)
+  pairs = inputs.queries.shape[-2], inputs.keys.shape[-2]
+  allowed = np.tri(*pairs, -1, dtype=bool)
+  if reach is not None:
+    allowed &= ~np.tri(*pairs, -reach - 1, dtype=bool)
   attend = functools.partial(closed_form.attend, kind, allowed=allowed)
   gradients = functools.partial(closed_form.gradients, kind, allowed=allowed)
 
@@ -207,24 +220,24 @@ def assert_right(actual: Any, desired: Any) -> None:
 
 
 @functools.cache
-def case_and_results(kind: str, size: Size) -> tuple[Case, dict[str, Any]]:
+def case_and_results(kind: str, size: Size, reach: int | None) -> tuple[Case, dict[str, Any]]:
   """Returns a case, and what each derivative of it should be."""
   case = draw(kind, size)
-  return case, expected(case, size.looked_at, kind)
+  return case, expected(case, size.looked_at, kind, reach)
 
 
-def check(kind: str, size: Size, implementation: str, name: str) -> None:
+def check(kind: str, size: Size, engine: str, name: str) -> None:
   """Asserts that a derivative of the library is right, compiled as users do."""
-  case, desired = case_and_results(kind, size)
-  function = functools.partial(run, kind, implementation)
+  case, desired = case_and_results(kind, size, REACH[engine])
+  function = functools.partial(run, kind, engine, size)
   actual = jax.jit(lambda case: DERIVATIVES[name](function, case))(case)
   assert_right(look_at(name, jax.tree.map(np.asarray, actual), size.looked_at), desired[name])
 
 
-def check_of_each_example(kind: str, size: Size, implementation: str, name: str) -> None:
+def check_of_each_example(kind: str, size: Size, engine: str, name: str) -> None:
   """Asserts the same of each example, by `jax.vmap`; they share the parameters."""
   of_own = Case(Inputs(0, 0, 0, None), Inputs(1, 1, 1, None), Outputs(1, 1))
-  function = functools.partial(run, kind, implementation)
+  function = functools.partial(run, kind, engine, size)
   each = jax.vmap(functools.partial(DERIVATIVES[name], function), in_axes=(of_own,))
   actual = jax.tree.map(np.asarray, jax.jit(each)(draw(kind, size)))
   for i, desired in enumerate(results_of_examples(kind, size)):
@@ -244,4 +257,4 @@ def results_of_examples(kind: str, size: Size) -> list[dict[str, Any]]:
     )
     for i in range(size.examples)
   )
-  return [expected(case, size.looked_at, kind) for case in each]
+  return [expected(case, size.looked_at, kind, None) for case in each]

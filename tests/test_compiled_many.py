@@ -4,7 +4,9 @@ import pytest
 from contract import engines, kinds
 from derivatives import DERIVATIVES, Size, check, check_of_each_example
 
-SIZE = Size(examples=4, T=16, S=16, H=8, D=8, directions=300, looked_at=(0, 1, 131, 298, 299))
+SIZE = Size(
+  examples=4, T=16, S=16, H=8, D=8, directions=300, looked_at=(0, 1, 131, 298, 299), block_sizes=(7, 6)
+)
 
 
 @kinds
@@ -12,6 +14,12 @@ SIZE = Size(examples=4, T=16, S=16, H=8, D=8, directions=300, looked_at=(0, 1, 1
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives_are_right(kind, implementation, name):
   check(kind, SIZE, implementation, name)
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_of_many_tiles_are_right(kind, name):
+  check(kind, SIZE, "in blocks", name)
 
 
 @kinds

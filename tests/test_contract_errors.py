@@ -469,11 +469,11 @@ def test_masks_that_make_no_sense_are_an_error(function, words):
   assert_error_says(words, function)
 
 
-@pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1), (2, 7, 1)])
+@pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1)])
 @pytest.mark.parametrize("function", ["scaled_dot_product", "cosine"])
 def test_a_scale_with_axes_of_a_score_is_refused(function, scale):
   heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
-  words = f"scale N {' '.join(map(str, scale))} queries 2 7 3 11"
+  words = f"scale N {' '.join(map(str, scale))}"
 
   def attend(scale, *arrays):
     return NAMED[function](*arrays, scale=scale)
@@ -500,6 +500,25 @@ def test_heads_after_positions_are_recognised_by_mask_and_bias(function, option)
   assert_error_says(f"{option} B T N H jnp.swapaxes 3 7", call, *heads_after_positions(S=3))
 
 
+def test_a_cap_with_axes_of_a_score_is_refused():
+  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+
+  def attend(cap, *arrays):
+    return attention.attend(attention.SoftCapped(attention.Cosine(), cap), *arrays)
+
+  assert_error_says("cap N 7 1", attend, zeros(7, 1, 1), *heads)
+  with pytest.raises(ValueError, match="must be positive"):
+    attend(np.zeros(7), *(np.zeros(array.shape, np.float32) for array in heads))
+
+
+@pytest.mark.parametrize("keys_leading", [(3, 7), (3, 1)])
+def test_a_batch_that_does_not_fit_says_nothing_of_heads(keys_leading):
+  arguments = zeros(2, 7, 3, 11), zeros(*keys_leading, 3, 11), zeros(*keys_leading, 3, 13)
+  with pytest.raises(ValueError) as caught:
+    jax.eval_shape(attention.scaled_dot_product_attention, *arguments)
+  assert "attend_heads" not in str(caught.value) and "B T N H" not in str(caught.value)
+
+
 @named
 def test_heads_that_share_keys_are_those_of_attend_heads(function):
   arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
@@ -521,7 +540,7 @@ def test_heads_that_share_keys_are_those_of_attend_heads(function):
 @named
 def test_an_option_of_other_libraries_is_told_what_it_is_here(function, option, advice):
   for call in (function, attention.attend_heads):
-    with pytest.raises(TypeError, match=f"has no option {option!r}: use .*{re.escape(advice)}"):
+    with pytest.raises(TypeError, match=f"has no option {option!r}: .*{re.escape(advice)}"):
       call(QUERIES, KEYS, VALUES, **{option: True})
   with pytest.raises(TypeError, match="unexpected keyword argument 'is_casual'"):
     function(QUERIES, KEYS, VALUES, is_casual=True)

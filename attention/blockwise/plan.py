@@ -19,7 +19,7 @@ from attention.shapes import (
   varying_like,
   with_rank,
 )
-from attention.tiles import Arrays, Blocks, Windows, even_blocks, one_by_one
+from attention.tiles import Arrays, Blocks, Windows, even_blocks, leading_axes_may_be_spread, one_by_one
 
 # How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
 # elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
@@ -173,8 +173,9 @@ class Plan:
 
   @property
   def at_once(self) -> int:
-    """At how many indices of the leading axes it is good to work together, if tiles do not have them."""
-    return max(1, PAIRS_ON_CPU // self.pairs)
+    """At how many indices of the leading axes it is good to work together."""
+    together = self.pairs * min(self.query_blocks_at_once, self.queries.count)
+    return max(1, (PAIRS_ON_CPU if one_by_one() else PAIRS_IN_PARALLEL) // together)
 
   @property
   def tile_leading(self) -> tuple[int, ...]:
@@ -191,13 +192,14 @@ def plan_for(
 ) -> Plan:
   """Returns the plan for scores of shape [... T S], from operands whose bias may still be any function."""
   *leading, T, S = pairs
-  num_tile_axes = len(leading) if not one_by_one() or operands.tiles_have_leading_axes() else 0
+  has_leading_axes = leading_axes_may_be_spread() or operands.tiles_have_leading_axes()
+  num_tile_axes = len(leading) if has_leading_axes else 0
   band = Band() if operands.mask is None or ring is not None else operands.mask.band()
   tile_leading = math.prod(leading) if num_tile_axes else 1
   windows = None
   for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
     if windows is None:
-      default = default_block_sizes(S, operands.mask is not None, limit, tile_leading)
+      default = default_block_sizes(T, S, operands.mask is not None, limit, tile_leading)
       largest = default if block_sizes is None else block_sizes
       queries = even_blocks(T, largest[0])
       windows = _windows(queries, S, limit)
@@ -214,10 +216,11 @@ def plan_for(
   )
 
 
-def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
+def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
   """Returns how many queries and keys a tile should have at the most.
 
   Args:
+    T: the number of queries.
     S: the number of keys.
     has_mask: whether there is a mask.
     band: what it leaves, if it leaves only a band.
@@ -228,17 +231,22 @@ def default_block_sizes(S: int, has_mask: bool, band: Band, tile_leading: int) -
     # A block of queries meets its own keys and those of the band around them: in small blocks few of these
     # are beyond the band of a query, in large ones few are met by many blocks.
     queries = min(max(band.width // 2, 128), 2048)
-    largest = 2**21 if one_by_one() else PAIRS_IN_PARALLEL
-    return queries, max(16, largest // queries // max(tile_leading, 1))
+    keys = 2**21 // queries
+    return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(tile_leading, 1)))
   if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
   elif S <= 4096:  # a block of queries meets all keys at once
     sizes = 2**21 // max(S, 2048), max(S, 2048)
   else:
     sizes = 1024, 1024
-  pairs = math.prod(sizes) * max(tile_leading, 1)
-  side = max(1, math.isqrt(pairs // (math.prod(sizes) if one_by_one() else PAIRS_IN_PARALLEL)))
+  pairs = min(sizes[0], T) * min(sizes[1], S) * tile_leading
+  side = max(1, math.isqrt(pairs // largest_tile(math.prod(sizes))))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
+
+
+def largest_tile(alone: int) -> int:
+  """Returns how many pairs a tile with leading axes may have, where one without them has so many."""
+  return alone if one_by_one() else max(alone, PAIRS_IN_PARALLEL)
 
 
 def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:

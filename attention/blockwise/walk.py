@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.blockwise.plan import Plan
 from attention.shapes import recomputed
-from attention.tiles import Arrays, any_at_all, cut, join, one_by_one, over
+from attention.tiles import Arrays, any_at_all, cut, join, leading_axes_may_be_spread, one_by_one, over
 
 
 def over_query_blocks(
@@ -41,7 +41,8 @@ def over_key_blocks(
   @recomputed
   def at_block(carry, block):
     operands = plan.operands(put(block))
-    if operands.mask is None or not one_by_one():
+    # Devices that share the leading axes would have to agree on every tile.
+    if operands.mask is None or not one_by_one() or leading_axes_may_be_spread():
       return step(operands.mask is not None, put(block), carry), None
     some, every = operands.mask.outline(*operands.positions())
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)

@@ -91,7 +91,8 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
   """
   with contextlib.ExitStack() as exits:
     task = exits.enter_context(_opened(config, folder, launch))
-    exits.enter_context(workdir.told_if_deleted(folder))
+    if is_main():
+      exits.enter_context(workdir.told_if_deleted(folder))
     mesh = make_mesh(launch.parameter_shards)
     recipe = make_recipe(config, make_task_model(config, task), mesh)
     higher = HIGHER_IS_BETTER[config.train.metric]
@@ -238,7 +239,7 @@ class _Run:
 
   def _record(self) -> None:
     """Writes the loss since the last record."""
-    workdir.check_there(self._folder)  # what is written to a deleted file goes nowhere, and nothing says so
+    self._check_there()  # what is written to a deleted file goes nowhere, and nothing says so
     tokens = float(self.state.sums.tokens)
     loss = float(self.state.sums.loss) / tokens
     reset = jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))
@@ -262,9 +263,13 @@ class _Run:
     return of_main(values[config.train.metric])
 
   def _save(self, score: float | None) -> None:
-    workdir.check_there(self._folder)
+    self._check_there()
     with self._progress.aside():
       self._checkpoints.save(self.step, self.state, self._batches.get_state(), score)
+
+  def _check_there(self) -> None:
+    if is_main():  # another may not yet see what this one has written
+      workdir.check_there(self._folder)
 
   def _has_stalled(self) -> bool:
     """Returns whether the watched metric has not become better for too long."""
