@@ -158,7 +158,8 @@ def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch)
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
   for module in (tiles, walk, plan_module):
     monkeypatch.setattr(module, "one_by_one", lambda: False)
-  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 3 * 2**10)
+  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
+  monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
   parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
   vectors = np.ones((2, 3, 512, 4), np.float32)
 
