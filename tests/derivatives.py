@@ -18,7 +18,7 @@ from contract import SCORES, Inputs
 import attention
 from attention import masks
 
-# Of the largest number. Gradients of a single parameter are sums of half a million terms of either sign, which
+# Of the largest number. Gradients of a single parameter are sums of half a million terms of either sign, that
 # cancel to a hundredth; what compilers get wrong is off by more than a tenth.
 TOLERANCE = 1e-4
 
