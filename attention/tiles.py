@@ -242,7 +242,7 @@ def _stacked(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
 
   Numbers, so that what is calculated of them is as finite as what is calculated of the others.
   """
-  if blocks.beyond_end:
+  if blocks.beyond_end:  # not by jnp.pad: where leading axes are spread, its derivative sends zeros around
     last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
     last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
     shape = (*array.shape[:axis], blocks.beyond_end, *array.shape[axis + 1 :])
