@@ -51,7 +51,7 @@ class Running(NamedTuple):
   def output(self):
     return (self.folder / "output").read_text("utf-8")
 
-  def wait_for(self, text, seconds=120):
+  def wait_for(self, text, seconds=300):
     """Returns once the script has printed a text."""
     end = time.monotonic() + seconds
     while text not in self.output():
