@@ -106,8 +106,8 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
       sums += factor[..., None] * value
     return sums, None
 
-  leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
-  nothing = jnp.zeros((*leading, queries.shape[-2], keys.shape[-2]), queries.dtype)
+  # From the arrays themselves, whose types may say how they are spread over devices.
+  nothing = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
   sums = formula.scale * jax.lax.scan(step, varying_like(nothing, (x, y, factors)), units)[0]
   return (

@@ -11,8 +11,10 @@ from contract import (
   DIMS,
   FLOAT32,
   SCORES,
+  Inputs,
   assert_close,
   assert_trees_close,
+  attend,
   attend_fully,
   draw,
   draw_loss,
@@ -290,3 +292,24 @@ def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
   assert_close(attend(jax.device_put(vectors, spread), "auto"), attend(vectors, "dense"), FLOAT32)
   with pytest.raises(ValueError, match=r"AxisType\.Explicit cannot be cut by `blockwise`"):
     attend(jax.device_put(vectors, spread), "blockwise")
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.usefixtures("additive_in_loops")
+def test_on_a_mesh_of_explicit_axes_results_and_gradients_are_the_same_and_stay_spread(kind):
+  mesh = jax.make_mesh(
+    (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
+  )
+  inputs = draw(kind, "BTH", "BSH", "BSD")
+
+  def loss(inputs):
+    return jnp.sum(attend(kind, inputs) ** 2)
+
+  desired = jax.grad(loss)(inputs)
+  vectors, (parameters, _) = inputs[:3], inputs[3:]
+  with jax.set_mesh(mesh):
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    here = Inputs(*(jax.device_put(array, spread) for array in vectors), parameters)
+    assert jax.typeof(attend(kind, here)).sharding.spec[0] == "data"
+    actual = jax.jit(jax.grad(loss))(here)
+  assert_trees_close(actual, desired, 8 * FLOAT32)

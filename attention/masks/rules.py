@@ -53,8 +53,8 @@ class Mask(HasAxes):
     """Returns whether each query of a tile may attend to each key.
 
     Args:
-      t: query positions, consecutive integers [T 1].
-      s: key positions, consecutive integers [1 S].
+      t: query positions, consecutive integers [T 1]; the last tile's may lie beyond the end.
+      s: key positions, likewise, [1 S].
 
     Returns:
       Booleans that broadcast to [... T S].
