@@ -4,7 +4,8 @@
         --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz
 
 The 29,000 pairs of Elliott et al. 2016 (arXiv:1605.00459), one a line, German TAB English. On 2 CPU
-cores: 1,136 s of training; validation BLEU (sacrebleu, lower-cased) 40.2 greedy, 41.7 with 5 beams.
+cores, with JAX 0.10.2: 1,136 s of training; validation BLEU (sacrebleu, lower-cased) 40.2 greedy, 41.7
+with 5 beams.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
     python -m experiments.train --config=configs/toy_translation.py --workdir=runs/toy_translation
 
-On 2 CPU cores: 70 s of training; test exact match 0.995, alignment error rate 0.081.
+On 2 CPU cores: 95 s of training; test exact match 0.997, alignment error rate 0.085.
 """
 
 from configs.base import Config

@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 108 s of training; test exact match 0.993, alignment error rate 0.086.
+On 2 CPU cores: 124 s of training; test exact match 0.992, alignment error rate 0.094.
 """
 
 import dataclasses
