@@ -16,8 +16,8 @@ train: $(INSTALLED)
 # The contract of attention is tested as users compile it. The other tests take a third of the time without
 # the compiler's optimizations.
 test: $(INSTALLED)
-	$(PYTEST) tests/test_contract*.py tests/test_compiled*.py
-	QUICK_COMPILATION=1 $(PYTEST) --ignore-glob='*/test_contract*' --ignore-glob='*/test_compiled*'
+	$(PYTEST) tests/contract
+	QUICK_COMPILATION=1 $(PYTEST) --ignore=tests/contract
 
 check: $(INSTALLED)
 	$(BIN)/ruff check

@@ -4,10 +4,8 @@ The pure functions come first; the layers and models below hold parameters and c
 """
 
 from attention import masks, positions, search
-from attention.decoders import Decoder, DecoderMemory
-from attention.dense import masked_softmax
 from attention.distributed import ring_attention
-from attention.encoders import Encoded, RecurrentEncoder, TransformerEncoder
+from attention.engines.dense import masked_softmax
 from attention.functional import (
   additive_attention,
   attend,
@@ -25,6 +23,20 @@ from attention.layers import (
 )
 from attention.masks import Mask
 from attention.merging import merge, with_sink
+from attention.models import (
+  Decoder,
+  DecoderMemory,
+  Encoded,
+  Features,
+  GRUParameters,
+  GRUWeights,
+  RecurrentEncoder,
+  Seq2Seq,
+  TransformerEncoder,
+  attentive_gru,
+  gru,
+  gru_step,
+)
 from attention.multi_head import (
   MultiHeadWeights,
   attend_heads,
@@ -32,8 +44,6 @@ from attention.multi_head import (
   multi_head_attention,
   project_heads,
 )
-from attention.parameters import GRUParameters
-from attention.recurrent import GRUWeights, attentive_gru, gru, gru_step
 from attention.scores import (
   Additive,
   Bilinear,
@@ -46,7 +56,6 @@ from attention.scores import (
   cosine_scores,
   dot_product_scores,
 )
-from attention.seq2seq import Features, Seq2Seq
 
 __all__ = [  # noqa: RUF022 (in reading order)
   # Who may attend to whom, how well a key fits a query.

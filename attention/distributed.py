@@ -5,14 +5,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.blockwise import blockwise
-from attention.dense import BiasLike
+from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.precision import matmul_precision
+from attention.engines.blockwise import blockwise
+from attention.engines.dense import BiasLike
+from attention.engines.marks import minus_infinity_where
 from attention.functional import Result
 from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
-from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
-from attention.scores import Score
-from attention.shapes import HasAxes, axes_of, matmul_precision
+from attention.scores.score import Score
 
 
 @names_options

@@ -6,14 +6,20 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from attention.blockwise import blockwise
-from attention.dense import BiasLike, dense
+from attention.arrays import devices
+from attention.arrays.devices import are_spread_by_type
+from attention.arrays.precision import matmul_precision
+from attention.arrays.shapes import broadcast_leading
+from attention.engines.blockwise import blockwise
+from attention.engines.dense import BiasLike, dense
+from attention.engines.marks import minus_infinity_where
 from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
-from attention.marks import minus_infinity_where
 from attention.masks import Array, Mask, as_mask
-from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
-from attention.shapes import are_spread_by_type, broadcast_leading, matmul_precision
-from attention.tiles import one_by_one
+from attention.scores.additive import Additive
+from attention.scores.bilinear import Bilinear
+from attention.scores.cosine import Cosine
+from attention.scores.dot_product import ScaledDotProduct
+from attention.scores.score import Score
 
 # The context alone, or a tuple of the context and what was asked for besides.
 Result: TypeAlias = Any
@@ -317,6 +323,6 @@ def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weig
     return "dense"  # the scores are stored anyway; or "blockwise" cannot cut the arrays
   scores = queries.shape[-2] * keys.shape[-2]
   many = math.prod(broadcast_leading(queries, keys, values, names="queries, keys and values")) * scores
-  if many > FEW_SCORES or (one_by_one() and scores >= SCORES_OF_A_TILE):
+  if many > FEW_SCORES or (devices.runs_sequentially() and scores >= SCORES_OF_A_TILE):
     return "blockwise"
   return "dense"

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.scores import Score
-from attention.shapes import LAYOUT, HasAxes, axes_of, broadcast_leading, check_rank, compute_dtype, with_rank
+from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.precision import compute_dtype
+from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, with_rank
+from attention.scores.score import Score
 
 T = TypeVar("T")
 P = ParamSpec("P")

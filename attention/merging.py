@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from attention.marks import is_minus_infinity, minus_infinity_where
-from attention.shapes import broadcasts_to, check_rank, compute_dtype, with_rank
+from attention.arrays.precision import compute_dtype
+from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
+from attention.engines.marks import is_minus_infinity, minus_infinity_where
 
 
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:

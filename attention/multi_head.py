@@ -7,23 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.blockwise.plan import Operands
-from attention.dense import BiasLike
+from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.shapes import LAYOUT, PUT_IN_A_ONE, broadcast_leading, check_rank, with_rank
+from attention.engines.blockwise.plan import Operands
+from attention.engines.dense import BiasLike
 from attention.functional import Result, attend
 from attention.inputs import names_options, with_arrays
 from attention.masks import Array, Mask, as_mask
-from attention.scores import ScaledDotProduct, Score
-from attention.shapes import (
-  LAYOUT,
-  PUT_IN_A_ONE,
-  HasAxes,
-  axes_of,
-  broadcast_leading,
-  check_rank,
-  linear,
-  project,
-  with_rank,
-)
+from attention.projections import linear, project
+from attention.scores.dot_product import ScaledDotProduct
+from attention.scores.score import Score
 
 T = TypeVar("T")
 

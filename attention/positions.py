@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.shapes import HasAxes, broadcasts_to, check_rank, compute_dtype, with_rank
+from attention.arrays.axes import HasAxes
+from attention.arrays.precision import compute_dtype
+from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:

@@ -6,8 +6,8 @@ import hypothesis
 import jax
 import pytest
 
-from attention import additive, scores
-from attention.blockwise import plan, walk
+from attention.arrays import devices
+from attention.scores import sums_of_tanh as additive
 
 # The tests compile as users do. `make test` sets QUICK_COMPILATION for those that are not of the contract of
 # attention: nearly all their time is compilation, which takes a third without the optimizations and with the
@@ -48,8 +48,7 @@ def additive_in_loops(monkeypatch):
 def alone(request, monkeypatch):
   """Runs a test as on a machine of one device, but those of what is spread over several."""
   if "spread" not in request.fixturenames:
-    for module in (scores, plan, walk):
-      monkeypatch.setattr(module, "leading_axes_may_be_spread", lambda: False)
+    monkeypatch.setattr(devices, "leading_axes_may_be_spread", lambda: False)
 
 
 @pytest.fixture

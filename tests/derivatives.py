@@ -12,8 +12,8 @@ import closed_form
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cases import SCORES, Inputs
 from closed_form import Outputs
-from contract import SCORES, Inputs
 
 import attention
 from attention import masks

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.shapes import HasAxes, broadcasts_to, same_rank, with_rank
+from attention.arrays.axes import HasAxes
+from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 

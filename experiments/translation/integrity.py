@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.dropout import mix_bits
+from attention.engines.dropout import mix_bits
 
 
 def integrity(state: Any) -> int:

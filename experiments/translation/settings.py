@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from attention.decoders import ATTENTIONS
+from attention.models.decoder import ATTENTIONS
 from configs import base
 from experiments.translation import scan_grammar
 from experiments.translation.languages import UNITS

@@ -1,0 +1,1 @@
+"""Arrays: their axes, shapes, precision, devices, and loops over them."""

@@ -1,0 +1,10 @@
+"""Derivatives that calculate again instead of keeping."""
+
+import functools
+
+import jax
+
+# For functions whose derivative calculates them again, and keeps nothing but their arguments.
+recomputed = functools.partial(
+  jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False
+)

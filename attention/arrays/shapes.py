@@ -1,0 +1,54 @@
+"""Ranks, broadcasting, and what errors say of them."""
+
+import jax
+import jax.numpy as jnp
+
+
+def with_rank(array: jax.Array, rank: int) -> jax.Array:
+  """Returns the array with axes of size 1 put in front until it has the given rank."""
+  return jnp.expand_dims(array, tuple(range(rank - array.ndim)))
+
+
+def same_rank(*arrays: jax.Array) -> list[jax.Array]:
+  """Returns the arrays with axes of size 1 put in front until all have the largest rank."""
+  rank = max(array.ndim for array in arrays)
+  return [with_rank(array, rank) for array in arrays]
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+  """Whether an array of `shape` can be broadcast to `target` and adds no axis to it."""
+  trailing = target[len(target) - len(shape) :]
+  return len(shape) <= len(target) and all(
+    size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True)
+  )
+
+
+# What an error says where lengths [B] were given for heads [B N].
+PUT_IN_A_ONE = "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
+
+
+# What an error says where shapes look like those of other libraries.
+LAYOUT = "if heads come after positions, [B T N H], put them before, [B N T H]: jnp.swapaxes(array, -3, -2)"
+
+
+def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+  """Whether a shape would have the target's rank and broadcast to it with a 1 behind its first axis."""
+  with_one = (*shape[:1], 1, *shape[1:])
+  return len(with_one) == len(target) and broadcasts_to(with_one, target)
+
+
+def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
+  """Returns the broadcast of all axes but the last two; `names` is for the error."""
+  shapes = [array.shape[:-2] for array in arrays]
+  try:
+    return jnp.broadcast_shapes(*shapes)
+  except ValueError:
+    got = ", ".join(str(array.shape) for array in arrays)
+    raise ValueError(f"leading axes of {names} must broadcast, got shapes {got}") from None
+
+
+def check_rank(name: str, array: jax.Array, axes: str) -> None:
+  """Raises ValueError unless the array has at least the named axes, such as "[... T H]"."""
+  rank = len(axes.strip("[]").replace("...", "").split())
+  if array.ndim < rank:
+    raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")

@@ -1,0 +1,1 @@
+"""Engines: attention from a score, a mask and a bias."""

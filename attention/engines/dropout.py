@@ -1,0 +1,67 @@
+"""Dropout whose choice depends on the seed and on a pair's position, on nothing else.
+
+`jax.random.bernoulli` draws for a whole array at once, so an engine that works block by block would draw
+otherwise than one that does not. Here each pair's bits are a hash of (seed, row, column): any tile can
+be computed alone, and every engine drops the same pairs for the same key.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.shapes import with_rank
+
+
+def seeds(rng: jax.Array) -> jax.Array:
+  """Returns the two words, uint32 [2], that `keep` hashes."""
+  return jax.random.bits(rng, (2,), jnp.uint32)
+
+
+def rows(leading: tuple[int, ...], T: int, positions: jax.Array) -> jax.Array:
+  """Returns a number for each query, unique over leading axes too, uint32 [... T].
+
+  Args:
+    leading: the leading axes.
+    T: how many queries there are in all.
+    positions: of those that are asked for, integers [T].
+  """
+  first = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(*leading, 1) * np.uint32(T)
+  return first + with_rank(positions.astype(jnp.uint32), first.ndim)
+
+
+def drop(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array, weights: jax.Array) -> jax.Array:
+  """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean."""
+  return jnp.where(keep(seeds, rate, rows, columns), weights / (1 - rate), 0)
+
+
+def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> jax.Array:
+  """Returns which pairs are kept, each with probability 1 - rate.
+
+  Args:
+    seeds: uint32 [2], from `seeds`.
+    rate: probability of dropping a pair, in [0, 1).
+    rows: a number for each query, unique over leading axes too, uint32 [... T 1].
+    columns: key positions, uint32 [1 S], of the same rank as `rows`.
+
+  Returns:
+    Booleans [... T S].
+
+  >>> row, column = jnp.zeros((1, 1), jnp.uint32), jnp.arange(100_000, dtype=jnp.uint32)[None]
+  >>> round(float(jnp.mean(keep(seeds(jax.random.key(0)), 0.25, row, column))), 2)
+  0.75
+  """
+  row_seed, column_seed = seeds
+  bits = mix_bits(mix_bits(rows ^ row_seed) + mix_bits(columns ^ column_seed))
+  return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def mix_bits(x: jax.Array) -> jax.Array:
+  """Mixes 32 bits so that each bit of the result depends on each bit of x.
+
+  Source: the constants of "lowbias32", C. Wellons, Prospecting for Hash Functions, 2018.
+  """
+  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+  return x ^ (x >> np.uint32(16))

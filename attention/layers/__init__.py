@@ -1,0 +1,18 @@
+"""Flax layers: they hold parameters and call the pure functions of this package."""
+
+from attention.layers.attention import (
+  AdditiveAttention,
+  BilinearAttention,
+  DotProductAttention,
+  MultiHeadAttention,
+)
+from attention.layers.encoder_layer import EncoderLayer, FeedForward
+
+__all__ = [  # noqa: RUF022 (in reading order)
+  "MultiHeadAttention",
+  "AdditiveAttention",
+  "DotProductAttention",
+  "BilinearAttention",
+  "FeedForward",
+  "EncoderLayer",
+]

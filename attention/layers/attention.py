@@ -1,0 +1,271 @@
+"""Flax: attention with parameters; the layers call the pure functions of this package."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.engines.dense import BiasLike
+from attention.functional import attend
+from attention.layers.parameters import HeadMerge, HeadProjection, Projection, kernel_init
+from attention.masks import Array, Mask
+from attention.multi_head import attend_heads
+from attention.scores.additive import Additive
+from attention.scores.bilinear import Bilinear
+from attention.scores.dot_product import ScaledDotProduct
+from attention.scores.score import Score
+
+
+class MultiHeadAttention(nn.Module):
+  """Multi-head attention: what `multi_head_attention` computes, with parameters.
+
+  The parameters have the names and shapes of `flax.linen.MultiHeadDotProductAttention` (query, key and
+  value kernels [D N H], out [N H D]), so either can use the other's.
+
+  Attributes:
+    num_heads: N.
+    width: D of the result, and of all heads together; a multiple of num_heads.
+    num_key_value_heads: a divisor of num_heads, for grouped-query attention; None for num_heads.
+    use_bias: whether the projections have biases.
+    dropout_rate: probability that a weight is dropped.
+    implementation: as in `attend`.
+
+  Raises:
+    ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads.
+  """
+
+  num_heads: int
+  width: int
+  num_key_value_heads: int | None = None
+  use_bias: bool = True
+  dropout_rate: float = 0.0
+  implementation: str = "auto"
+
+  def setup(self):
+    num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
+    if min(self.num_heads, num_key_heads) < 1:
+      raise ValueError(
+        "num_heads and num_key_value_heads must be at least 1, "
+        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
+      )
+    if self.width < 1 or self.width % self.num_heads:
+      raise ValueError(
+        f"width must be a multiple of num_heads, got width={self.width}, num_heads={self.num_heads}"
+      )
+    if self.num_heads % num_key_heads:
+      raise ValueError(
+        "num_heads must be a multiple of num_key_value_heads, "
+        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
+      )
+    head_width = self.width // self.num_heads
+    self.query = HeadProjection(self.num_heads, head_width, self.use_bias)
+    self.key = HeadProjection(num_key_heads, head_width, self.use_bias)
+    self.value = HeadProjection(num_key_heads, head_width, self.use_bias)
+    self.out = HeadMerge(self.width, self.use_bias)
+
+  def __call__(
+    self,
+    queries: jax.Array,
+    sources: jax.Array | None = None,
+    *,
+    mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Returns what the queries [... T D] find in the sources [... S D], [... T D].
+
+    Args:
+      queries: [... T D].
+      sources: [... S D]; None for the queries themselves.
+      mask: broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
+      bias: broadcastable to [... N T S].
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      return_weights: whether to return a tuple of the result and the weights [... N T S].
+    """
+    prepared = self.prepare(queries if sources is None else sources)
+    return self.attend_prepared(
+      queries,
+      prepared,
+      mask=mask,
+      bias=bias,
+      deterministic=deterministic,
+      return_weights=return_weights,
+    )
+
+  def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
+    return self.key(sources), self.value(sources)
+
+  def attend_prepared(
+    self,
+    queries: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
+    *,
+    mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for sources that `prepare` has seen."""
+    keys, values = prepared
+    rate = 0.0 if deterministic else self.dropout_rate
+    found = attend_heads(
+      self.query(queries),
+      keys,
+      values,
+      mask=mask,
+      bias=bias,
+      dropout_rate=rate,
+      dropout_rng=self.make_rng("dropout") if rate else None,
+      return_weights=return_weights,
+      implementation=self.implementation,
+    )
+    if not return_weights:
+      return self.out(found)
+    context, weights = found
+    return self.out(context), weights
+
+
+class SingleHeadAttention(nn.Module, kw_only=True):
+  """What the layers of one head share: a subclass says how to project, and which score to use.
+
+  Attributes:
+    implementation: as in `attend`.
+  """
+
+  implementation: str = "auto"
+
+  def project_queries(self, queries: jax.Array) -> jax.Array:
+    """Returns what the score compares, for queries [... T H]."""
+    return queries
+
+  def project_keys(self, keys: jax.Array) -> jax.Array:
+    """Returns what the score compares, for keys [... S K]."""
+    return keys
+
+  def score(self, queries: jax.Array, keys: jax.Array) -> Score:
+    """Returns the score for projected queries and keys."""
+    raise NotImplementedError
+
+  def __call__(
+    self,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array | None = None,
+    *,
+    mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    return_weights: bool = False,
+  ) -> Any:
+    """Returns the context of the queries.
+
+    Args:
+      queries: [... T H].
+      keys: [... S K].
+      values: [... S D]; None for the keys.
+      mask: broadcastable to [... T S].
+      bias: broadcastable to [... T S].
+      return_weights: whether to return a tuple of the context and the weights [... T S].
+
+    Returns:
+      The context, [... T D].
+    """
+    return self.attend_prepared(
+      queries, self.prepare(keys, values), mask=mask, bias=bias, return_weights=return_weights
+    )
+
+  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Returns projected keys, and values: what does not depend on the queries."""
+    return self.project_keys(keys), keys if values is None else values
+
+  def attend_prepared(
+    self,
+    queries: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
+    *,
+    mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for keys and values that `prepare` has seen."""
+    queries = self.project_queries(queries)
+    keys, values = prepared
+    return attend(
+      self.score(queries, keys),
+      queries,
+      keys,
+      values,
+      mask=mask,
+      bias=bias,
+      return_weights=return_weights,
+      implementation=self.implementation,
+    )
+
+
+class ProjectedAttention(SingleHeadAttention):
+  """What the layers share that project queries and keys to one width.
+
+  Attributes:
+    width: of projected queries and keys.
+  """
+
+  width: int
+
+  def setup(self):
+    if self.width < 1:
+      raise ValueError(f"width must be at least 1, got {self.width}")
+    self.query = Projection(self.width)
+    self.key = Projection(self.width)
+
+  def project_queries(self, queries):
+    return self.query(queries)
+
+  def project_keys(self, keys):
+    return self.key(keys)
+
+
+class AdditiveAttention(ProjectedAttention):
+  """Additive attention: `additive_attention` with W_a (query), U_a (key) and v_a (score_vector).
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
+
+  Attributes:
+    width: A, of the alignment model's hidden layer.
+    implementation: as in `attend`.
+  """
+
+  def setup(self):
+    super().setup()
+    init = nn.initializers.normal(self.width**-0.5)
+    self.score_vector = self.param("score_vector", init, (self.width,), jnp.float32)
+
+  def score(self, queries, keys):
+    return Additive(self.score_vector)
+
+
+class DotProductAttention(ProjectedAttention):
+  """Scaled dot-product attention of projected queries and keys, over the values as they are.
+
+  Attributes:
+    width: H, to which queries and keys are projected.
+    implementation: as in `attend`.
+  """
+
+  def score(self, queries, keys):
+    return ScaledDotProduct()
+
+
+class BilinearAttention(SingleHeadAttention):
+  """Bilinear attention: `bilinear_attention` with its matrix [H K], for any widths of queries and keys.
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+
+  Attributes:
+    implementation: as in `attend`.
+  """
+
+  @nn.compact
+  def score(self, queries, keys):
+    return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32))

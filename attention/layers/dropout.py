@@ -1,0 +1,86 @@
+"""Flax: what models of sentences drop in training, be it words, units, or units of recurrent states.
+
+All draw from the rng "dropout", and nothing if they are deterministic or the rate is 0.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.engines import dropout
+
+
+def unit_dropout(rate: float, *, variational: bool = False) -> nn.Dropout:
+  """Returns the layer that drops units of vectors [B T D], each with the same probability.
+
+  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1, for the variational one.
+
+  Args:
+    rate: the probability.
+    variational: whether a unit is dropped at all T positions of a sentence or at none, not at each anew.
+
+  >>> kept = unit_dropout(0.5, variational=True).apply(
+  ...   {}, jnp.ones((1, 3, 100)), deterministic=False, rngs={"dropout": jax.random.key(0)}
+  ... )
+  >>> sorted(set(jnp.sum(kept, axis=1).ravel().tolist()))
+  [0.0, 6.0]
+  """
+  return nn.Dropout(rate, broadcast_dims=(1,) if variational else ())
+
+
+class WordDropout(nn.Module):
+  """Drops words of a sentence: the vectors of a word become zeros wherever it stands there.
+
+  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.2: of "the dog and the cat", "the" is dropped
+  twice or not at all.
+
+  Attributes:
+    rate: probability that a word is dropped.
+
+  Raises:
+    ValueError: if the rate is not in [0, 1).
+  """
+
+  rate: float
+
+  @nn.compact
+  def __call__(self, embedded: jax.Array, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
+    """Returns the vectors [B T E] of tokens [B T], those of dropped words zero, the others / (1 - rate)."""
+    _check_rate("word_dropout_rate", self.rate)
+    if deterministic or self.rate == 0:
+      return embedded
+    # Bits of (sentence, word) and not of a position: a table of all words would be larger than the vectors.
+    sentences = jnp.arange(len(tokens), dtype=jnp.uint32)[:, None]
+    seeds = dropout.seeds(self.make_rng("dropout"))
+    is_kept = dropout.keep(seeds, self.rate, sentences, tokens.astype(jnp.uint32))
+    return jnp.where(is_kept[..., None], embedded / (1 - self.rate), 0)
+
+
+class StateDropout(nn.Module):
+  """Draws masks of the recurrent products of `gru` and `attentive_gru`, another one at each call.
+
+  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
+
+  Attributes:
+    rate: probability that a unit is dropped.
+
+  Raises:
+    ValueError: if the rate is not in [0, 1).
+  """
+
+  rate: float
+
+  @nn.compact
+  def __call__(self, state: jax.Array, *, deterministic: bool = True) -> jax.Array | None:
+    """Returns 0 or 1 / (1 - rate) for each unit of a state [B H], None where nothing is dropped."""
+    _check_rate("recurrent_dropout_rate", self.rate)
+    if deterministic or self.rate == 0:
+      return None
+    is_kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - self.rate, state.shape)
+    return is_kept.astype(state.dtype) / (1 - self.rate)
+
+
+def _check_rate(name: str, rate: float) -> None:
+  """Raises ValueError if what is kept cannot be scaled to keep the mean."""
+  if not 0.0 <= rate < 1.0:
+    raise ValueError(f"{name} must be a number in [0, 1), got {rate!r}")

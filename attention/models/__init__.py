@@ -1,0 +1,22 @@
+"""Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
+
+from attention.models.decoder import Decoder, DecoderMemory
+from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
+from attention.models.parameters import GRUParameters
+from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
+from attention.models.seq2seq import Features, Seq2Seq
+
+__all__ = [  # noqa: RUF022 (in reading order)
+  "GRUWeights",
+  "gru_step",
+  "gru",
+  "attentive_gru",
+  "GRUParameters",
+  "Encoded",
+  "RecurrentEncoder",
+  "TransformerEncoder",
+  "DecoderMemory",
+  "Decoder",
+  "Features",
+  "Seq2Seq",
+]

@@ -1,0 +1,88 @@
+"""Flax: an encoder and a decoder make a translator."""
+
+from typing import NamedTuple
+
+import jax
+from flax import linen as nn
+
+from attention.models.decoder import Decoder, DecoderMemory, State
+
+
+class Features(NamedTuple):
+  """What the logits are made of: `vectors @ kernel + bias`.
+
+  Attributes:
+    vectors: [B T H]; with tied embeddings H is the embedding's width.
+    kernel: [H V].
+    bias: [V].
+    weights: attention, [B T S]; None without attention.
+  """
+
+  vectors: jax.Array
+  kernel: jax.Array
+  bias: jax.Array
+  weights: jax.Array | None
+
+
+class Seq2Seq(nn.Module):
+  """Translates token sequences: p(target | source), one target token after another.
+
+  Source: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473.
+
+  Attributes:
+    encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
+    decoder: a `Decoder`.
+  """
+
+  encoder: nn.Module
+  decoder: Decoder
+
+  def __call__(
+    self,
+    sources: jax.Array,
+    source_lengths: jax.Array,
+    targets: jax.Array,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns what may come at each position of targets that are known (teacher forcing).
+
+    Args:
+      sources: tokens [B S].
+      source_lengths: how many of the S are real, [B].
+      targets: the token before each position, [B T]: the start symbol, then the sentence.
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+
+    Returns:
+      Logits [B T V], and attention weights [B T S], None without attention.
+    """
+    encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
+    state, memory = self.decoder.prepare(encoded, source_lengths)
+    return self.decoder(state, targets, memory, deterministic=deterministic)
+
+  def features(
+    self,
+    sources: jax.Array,
+    source_lengths: jax.Array,
+    targets: jax.Array,
+    *,
+    deterministic: bool = True,
+  ) -> Features:
+    """Returns of what the logits are made, and with what. The arguments are those of `__call__`.
+
+    Logits of all positions at once may be too many to store.
+    """
+    encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
+    state, memory = self.decoder.prepare(encoded, source_lengths)
+    vectors, weights = self.decoder.features(state, targets, memory, deterministic=deterministic)
+    return Features(vectors, *self.decoder.output_weights(), weights)
+
+  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
+    """Returns the first state of each of the decoder's layers [B H] and the memory, for `step`."""
+    return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
+
+  def step(
+    self, state: State, tokens: jax.Array, memory: DecoderMemory
+  ) -> tuple[State, jax.Array, jax.Array | None]:
+    """Returns the next state of each layer [B H], logits [B V] and weights [B S] after the tokens [B]."""
+    return self.decoder.step(state, tokens, memory)

@@ -1,0 +1,71 @@
+"""Additive scores."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays import devices
+from attention.arrays.devices import varying_like
+from attention.arrays.loops import over_leading
+from attention.arrays.shapes import broadcast_leading, check_rank, with_rank
+from attention.scores.arguments import check_width, floating
+from attention.scores.score import Score
+from attention.scores.sums_of_tanh import sums_of_tanh
+
+# How many scores of additive attention are calculated at once.
+CACHED_PAIRS = 2**19
+
+
+def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query, by a network of one hidden layer.
+
+      scores[t, s] = score_vector . tanh(queries[t] + keys[s])
+
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2; `score_vector` is the paper's v_a. The
+  projections W_a and U_a belong to the layer.
+
+  Args:
+    queries: projected queries (decoder states), [... T A].
+    keys: projected keys (encoder states), [... S A].
+    score_vector: [A], or [... A] with leading axes that broadcast, one vector for each head, say.
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if widths, leading axes or dtypes do not fit.
+
+  >>> additive_scores(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.ones(2)).tolist()
+  [[0.0, 0.0, 0.0]]
+  """
+  queries, keys = floating(queries=queries, keys=keys)
+  score_vector = jnp.asarray(score_vector)
+  check_rank("score_vector", score_vector, "[... A]")
+  check_width("keys", keys, queries.shape[-1], "the width of the queries")
+  check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
+  vectors = score_vector.astype(queries.dtype)[..., None, :]
+  leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
+  queries, keys, vectors = varying_like((queries, keys, vectors), (queries, keys, vectors))
+  pairs = queries.shape[-2], keys.shape[-2]
+  rank = len(leading) + 2
+  arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
+
+  # On a CPU as many leading axes at once as stay in the cache.
+  kept = 0 if devices.runs_sequentially() and not devices.leading_axes_may_be_spread() else len(leading)
+  while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
+    kept += 1
+  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, ("TA", "SA", "1A"), leading, kept)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Additive(Score):
+  """`additive_scores` with its score vector, [A] or [... A]."""
+
+  axes = {"score_vector": "A"}
+  score_vector: jax.Array
+
+  def tile(self, query_features, key_features):
+    return additive_scores(query_features, key_features, self.score_vector)

@@ -1,0 +1,48 @@
+"""What score functions are given: checked, and made ready to compute with."""
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.precision import compute_dtype
+from attention.arrays.shapes import broadcast_leading, check_rank, with_rank
+
+
+def scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
+  """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
+  factors = per_score("scale", jnp.asarray(scale, vectors.dtype), vectors.ndim)
+  broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
+  rank = max(vectors.ndim, factors.ndim)
+  return with_rank(vectors, rank) * with_rank(factors, rank)
+
+
+def per_score(name: str, numbers: jax.Array, rank: int) -> jax.Array:
+  """Returns numbers [...], one for each head, say, as [... 1 1], for arrays of a rank.
+
+  Raises:
+    ValueError: if they have these two axes already, and would bring others.
+  """
+  if numbers.ndim > rank - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
+    raise ValueError(
+      f"{name} must be a number, or numbers for the leading axes, [N] for heads, without axes for T and S, "
+      f"got shape {numbers.shape}"
+    )
+  return numbers[..., None, None]
+
+
+def floating(**arrays: jax.Array) -> list[jax.Array]:
+  """Checks two arrays of vectors by name, and returns them at least in float32."""
+  arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
+  for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
+    check_rank(name, array, axes)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+      raise ValueError(f"{name} must be of a floating type, got {array.dtype}")
+  dtypes = {array.dtype for array in arrays.values()}
+  if len(dtypes) > 1:
+    got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
+    raise ValueError(f"{' and '.join(arrays)} must have one dtype, got {got}")
+  return [array.astype(compute_dtype(array.dtype)) for array in arrays.values()]
+
+
+def check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:
+  if array.shape[-1] != width:
+    raise ValueError(f"{name} must have {allowed}, {width}, got shape {array.shape}")

@@ -1,0 +1,71 @@
+"""Bilinear scores."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.precision import matmul_precision
+from attention.arrays.shapes import broadcast_leading, check_rank
+from attention.scores.arguments import floating
+from attention.scores.dot_product import dot_product_scores
+from attention.scores.score import Score
+
+
+def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query, measured by a matrix.
+
+      scores[t, s] = queries[t] . matrix . keys[s]
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general"; `matrix` is the paper's W_a.
+
+  Args:
+    queries: [... T H].
+    keys: [... S K]; the width K of the keys need not be that of the queries.
+    matrix: [H K], or [... H K] with leading axes that broadcast.
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if matrix, leading axes or dtypes do not fit.
+
+  >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
+  [[6.0]]
+  """
+  queries, keys = floating(queries=queries, keys=keys)
+  score = Bilinear(jnp.asarray(matrix, queries.dtype))
+  return score.tile(score.query_features(queries), score.key_features(keys))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Bilinear(Score):
+  """`bilinear_scores` with its matrix, [H K] or [... H K]."""
+
+  axes = {"matrix": "HK"}
+  matrix: jax.Array
+
+  def query_features(self, queries):
+    matrix = self._checked_matrix(-2, queries=queries)
+    broadcast_leading(queries, matrix, names="queries and matrix")
+    return jnp.einsum("...TH,...HK->...TK", queries, matrix, precision=matmul_precision())
+
+  def key_features(self, keys):
+    self._checked_matrix(-1, keys=keys)
+    return keys
+
+  def _checked_matrix(self, axis: int, **named: jax.Array) -> jax.Array:
+    """Returns the matrix, or raises ValueError if its axis does not fit the width of the vectors."""
+    ((name, vectors),) = named.items()
+    matrix = jnp.asarray(self.matrix)
+    check_rank("matrix", matrix, "[... H K]")
+    if matrix.shape[axis] != vectors.shape[-1]:
+      raise ValueError(
+        "matrix must have axes [... H K], H the width of the queries and K that of the keys, "
+        f"got matrix {matrix.shape}, {name} {vectors.shape}"
+      )
+    return matrix
+
+  def tile(self, query_features, key_features):
+    return dot_product_scores(query_features, key_features)

@@ -1,0 +1,67 @@
+"""Cosine scores."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.scores.arguments import floating, scaled
+from attention.scores.dot_product import dot_product_scores
+from attention.scores.score import Score
+
+
+def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
+  """Returns the cosine of the angle between every query and every key; a zero vector scores 0.
+
+  So does one whose numbers are all below the smallest normal one, 1e-38 in float32: XLA takes them for 0.
+
+      scores[t, s] = queries[t] . keys[s] / (|queries[t]| |keys[s]|)
+
+  Source: Graves et al. 2014, arXiv:1410.5401, equation 6.
+
+  Args:
+    queries: [... T H].
+    keys: [... S H].
+
+  Returns:
+    Scores in [-1, 1], [... T S], at least float32.
+
+  Raises:
+    ValueError: if widths, leading axes or dtypes do not fit.
+
+  >>> cosine_scores(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])).round(3).tolist()
+  [[0.6000000238418579, 0.0]]
+  """
+  queries, keys = floating(queries=queries, keys=keys)
+  return dot_product_scores(_unit(queries), _unit(keys))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cosine(Score):
+  """`cosine_scores` times a scale: a number, or numbers [...] that broadcast (one for each head)."""
+
+  axes = {"scale": ""}
+  scale: jax.Array | float = 1.0
+
+  def query_features(self, queries):
+    return scaled(_unit(queries), self.scale)
+
+  def key_features(self, keys):
+    return _unit(keys)
+
+  def tile(self, query_features, key_features):
+    return dot_product_scores(query_features, key_features)
+
+
+def _unit(vectors: jax.Array) -> jax.Array:
+  """Returns the vectors at length 1, and zero vectors as they are, with zero gradient."""
+  # The direction does not depend on this scale, so no gradient is lost by stopping it here; without it
+  # the squares of very long or very short vectors leave the range of float32. Its own reciprocal must
+  # stay in that range too.
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
+  is_zero = largest == 0
+  smallest = 100 * float(jnp.finfo(vectors.dtype).tiny)
+  vectors = vectors / jnp.where(is_zero, 1, jnp.clip(largest, smallest, 1 / smallest))
+  squared = jnp.sum(vectors**2, axis=-1, keepdims=True)
+  return jnp.where(is_zero, 0, vectors / jnp.sqrt(jnp.where(is_zero, 1, squared)))

@@ -1,0 +1,59 @@
+"""Dot-product scores."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.precision import matmul_precision
+from attention.arrays.shapes import broadcast_leading
+from attention.scores.arguments import check_width, floating, scaled
+from attention.scores.score import Score
+
+
+def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
+  """Returns how well every key fits every query.
+
+      scores[t, s] = queries[t] . keys[s]
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "dot"; Vaswani et al. 2017,
+  arXiv:1706.03762, section 3.2.1, before the scaling.
+
+  Args:
+    queries: [... T H].
+    keys: [... S H].
+
+  Returns:
+    Scores, not probabilities, [... T S], at least float32.
+
+  Raises:
+    ValueError: if widths, leading axes or dtypes do not fit.
+
+  >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
+  [[11.0, 2.0]]
+  """
+  queries, keys = floating(queries=queries, keys=keys)
+  check_width("keys", keys, queries.shape[-1], "the width of the queries")
+  broadcast_leading(queries, keys, names="queries and keys")
+  return jnp.einsum("...TH,...SH->...TS", queries, keys, precision=matmul_precision())
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledDotProduct(Score):
+  """`dot_product_scores` times a scale: a number, or numbers [...] that broadcast (one for each head).
+
+  None is the paper's 1 / sqrt(H), H the width of the queries.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+  """
+
+  axes = {"scale": ""}
+  scale: jax.Array | float | None = None
+
+  def query_features(self, queries):
+    scale = max(queries.shape[-1], 1) ** -0.5 if self.scale is None else self.scale
+    return scaled(queries, scale)
+
+  def tile(self, query_features, key_features):
+    return dot_product_scores(query_features, key_features)

@@ -1,0 +1,63 @@
+"""How well a key fits a query.
+
+A score knows two things: what to compute once for each query and once for each key (its *features*), and
+the scores of one tile of query features against one tile of key features. Everything else (masks, bias,
+softmax, dropout, the weighted sum, memory) belongs to the engines, which treat every score alike. So a
+score of one's own is a few lines:
+
+>>> @jax.tree_util.register_dataclass
+... @dataclasses.dataclass(frozen=True)
+... class NegativeDistance(Score):
+...   sharpness: jax.Array
+...
+...   def tile(self, query_features, key_features):
+...     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+...     return -self.sharpness * jnp.sum(difference**2, axis=-1)
+>>> NegativeDistance(2.0).tile(jnp.ones((2, 3)), jnp.zeros((5, 3))).shape
+(2, 5)
+"""
+
+from typing import Any
+
+import jax
+
+from attention.arrays.axes import HasAxes
+
+
+class Score(HasAxes):
+  """A score function. Subclasses are frozen dataclasses, registered as pytrees, that define `tile`.
+
+  The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
+  All of it is differentiated, so a score's fields are trained like any other parameters.
+
+  A score of arrays should say which of their axes are its own, one letter each, as in
+  `axes = {"matrix": "HK", "scale": ""}`. What precedes them are leading axes that broadcast, such as heads;
+  before they meet scores [... T S], `tile` puts them there: `self.scale[..., None, None]`. "blockwise" then
+  cuts the arrays with the queries and keys, one index at a time; and heads of keys that several heads of
+  queries share are not copied. A field that is no array or number must be static:
+  `dataclasses.field(metadata={"static": True})`.
+
+  Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself: a
+  pair for which it is not finite, or has no finite derivative (the square of 1e25, which overflows; the root
+  of 0), makes the gradients of what it was calculated from NaN, masked or not. As with `jnp.where`, numbers
+  have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
+  """
+
+  def query_features(self, queries: jax.Array) -> Any:
+    """Returns what is computed once for each query.
+
+    Args:
+      queries: [... T H], at least float32.
+
+    Returns:
+      An array, or a pytree of arrays, whose axis -2 is the query position.
+    """
+    return queries
+
+  def key_features(self, keys: jax.Array) -> Any:
+    """Returns what is computed once for each key, like `query_features` for keys [... S H]."""
+    return keys
+
+  def tile(self, query_features: Any, key_features: Any) -> jax.Array:
+    """Returns the scores [... T S] of a tile of query features against a tile of key features."""
+    raise NotImplementedError(f"{type(self).__name__} must define tile(query_features, key_features)")

@@ -1,0 +1,59 @@
+"""Scores kept within a cap."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.shapes import with_rank
+from attention.scores.arguments import per_score
+from attention.scores.score import Score
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SoftCapped(Score):
+  """Another score kept within -cap and cap: cap * tanh(score / cap).
+
+  Source: Bello et al. 2017, arXiv:1611.09940, appendix A.2; for attention: Gemma 2, 2024, arXiv:2408.00118,
+  section 2.
+
+  Attributes:
+    score: any score.
+    cap: a positive number, or numbers [...] that broadcast (one for each head).
+
+  Raises:
+    ValueError: if the cap is not positive: a float at once, others when attention is calculated, if they are
+      known then (not arguments of `jax.jit`, which are traced).
+  """
+
+  axes = {"cap": ""}
+  score: Score
+  cap: jax.Array | float
+
+  def __post_init__(self):
+    if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
+      raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
+    # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
+    if type(self.cap) is float:
+      self._check_cap()
+
+  def _check_cap(self):
+    if not np.all(np.asarray(self.cap) > 0):
+      raise ValueError(f"cap must be positive, got {self.cap}")
+
+  def query_features(self, queries):
+    return self.score.query_features(queries)
+
+  def key_features(self, keys):
+    return self.score.key_features(keys)
+
+  def tile(self, query_features, key_features):
+    if not isinstance(self.cap, jax.core.Tracer):
+      self._check_cap()
+    scores = self.score.tile(query_features, key_features)
+    cap = per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)
+    rank = max(scores.ndim, cap.ndim)
+    scores, cap = with_rank(scores, rank), with_rank(cap, rank)
+    return cap * jnp.tanh(scores / cap)

@@ -1,0 +1,66 @@
+"""Loops over the leading axes of arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.arrays import devices, loops
+from attention.arrays.shapes import with_rank
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+@pytest.mark.parametrize("sequentially", [True, False])
+def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypatch):
+  monkeypatch.setattr(devices, "runs_sequentially", lambda: sequentially)
+  rng = np.random.default_rng(0)
+  shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
+  arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+  whole = jnp.asarray(rng.normal(size=(7,)))
+  axes = ["X"] * len(arrays) + [None]
+
+  def product(arrays):
+    assert all(array.ndim == kept + 1 for array in arrays[:-1])
+    return {"product": arrays[0] * arrays[1] * arrays[2] * arrays[3] + with_rank(arrays[4], kept + 1)}
+
+  actual = jax.jit(lambda *arrays: loops.over_leading(product, list(arrays), axes, (2, 3, 5), kept))(
+    *arrays, whole
+  )["product"]
+  np.testing.assert_allclose(
+    actual, np.prod(np.broadcast_arrays(*arrays), axis=0) + np.asarray(whole), rtol=1e-6, atol=1e-6
+  )
+
+
+def test_results_that_do_not_vary_are_repeated():
+  result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], ["X"], (3, 5), 0)
+  np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
+
+
+def test_a_branch_stays_a_branch_under_vmap():
+  flags = np.array([[True, False], [False, False], [True, True]])
+  assert jax.vmap(loops.any_at_all, out_axes=None)(flags)
+  assert not jax.vmap(loops.any_at_all, out_axes=None)(flags[1:2])
+  nested = jax.vmap(jax.vmap(loops.any_at_all, out_axes=None), out_axes=None)
+  assert nested(flags)
+
+  def branch(flag, x):
+    return jax.lax.cond(loops.any_at_all(flag), jnp.sin, jnp.cos, x)
+
+  # With an answer for each, JAX would take both branches, and could not transpose them.
+  assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
+
+
+@pytest.mark.parametrize(
+  ("count", "at_once", "steps"),
+  [(12, 1, 12), (12, 5, 3), (12, 12, 1), (97, 64, 1), (7, 3, 2), (7, 0, 7)],
+)
+def test_as_many_are_worked_on_together_as_is_good(count, at_once, steps):
+  # All groups are of one size if that is more than half of what is good; else some are left for a last one.
+  items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
+
+  def over(items):
+    return loops.over(lambda item: item * jnp.sum(item), items, at_once)
+
+  scans = [equation for equation in jax.make_jaxpr(over)(items).eqns if equation.primitive.name == "scan"]
+  assert [loop.params["length"] for loop in scans] == [steps]
+  np.testing.assert_allclose(over(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)

@@ -1,0 +1,328 @@
+"""What only the blockwise engine promises: linear memory, tiles that are skipped, the same in every walk.
+
+That it gives the right results, in blocks that do not divide T and S, is tested by the tests of the contract.
+"""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  BLOCK_SIZES,
+  DIMS,
+  FLOAT32,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  draw,
+  draw_loss,
+  expected,
+  expected_gradients,
+  kinds,
+  narrow,
+)
+
+import attention
+from attention import masks, positions
+from attention.arrays import devices
+from attention.engines.blockwise import plan as plan_module
+
+B, T, S = DIMS["BTS"]
+
+
+def largest_array(program):
+  """Returns how many elements the largest array in a compiled program has."""
+  shapes = re.findall(r"[a-z]+\d*\[([\d,]*)\]", program.as_text())
+  return max(
+    int(np.prod([int(size) for size in shape.split(",") if size], dtype=np.int64)) for shape in shapes
+  )
+
+
+def compiled(kind, length, mask, derivative):
+  """Returns the compiled program of one head of self-attention, by the score's parameters too."""
+  width = 8
+  parameters = {
+    name: np.ones((width,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
+  }
+  vectors = np.ones((1, length, width), np.float32)
+
+  def loss(parameters, *vectors):
+    score = SCORES[kind].score(**parameters)
+    outputs = attention.attend(
+      score, *vectors, mask=mask, return_logsumexp=True, implementation="blockwise", block_sizes=(64, 64)
+    )
+    return sum(jnp.sum(output**2) for output in outputs)
+
+  inputs = parameters, vectors, vectors, vectors
+  functions = {
+    "none": loss,
+    "gradient": jax.grad(loss, (0, 1, 2, 3)),
+    "tangent": lambda *inputs: jax.jvp(loss, inputs, inputs),
+    "hessian_vector_product": lambda *inputs: jax.jvp(jax.grad(loss, (0, 1, 2, 3)), inputs, inputs),
+  }
+  return jax.jit(functions[derivative]).lower(*inputs).compile()
+
+
+@pytest.mark.parametrize(
+  ("kind", "derivative"),
+  [
+    *((kind, "gradient") for kind in SCORES),
+    ("scaled_dot_product", "none"),
+    ("user_defined", "none"),
+    ("additive", "tangent"),
+    ("user_defined", "tangent"),
+    ("scaled_dot_product", "hessian_vector_product"),
+    ("user_defined", "hessian_vector_product"),
+  ],
+)
+def test_nothing_in_the_program_grows_with_the_number_of_pairs(kind, derivative):
+  length = 1024
+  program = compiled(kind, length, masks.causal(), derivative)
+  # A tile of 64 x 64 pairs, of the width 8 for a score that does not see to that itself.
+  assert largest_array(program) <= max(length * 8 * 4, 64 * 64 * 8)
+  assert program.memory_analysis().temp_size_in_bytes < length * length * 4
+
+
+NUM_HEADS = 2
+OPTIONS = {
+  "dropout": lambda length: {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)},
+  "alibi": lambda length: {"bias": positions.ALiBi(np.ones(NUM_HEADS, np.float32))},
+  "relative_positions": lambda length: {
+    "bias": positions.RelativePositions(np.ones((NUM_HEADS, 8), np.float32))
+  },
+  "bias_of_keys": lambda length: {"bias": np.ones((NUM_HEADS, 1, length), np.float32)},
+  "bias_of_positions": lambda length: {"bias": lambda t, s: jnp.cos((t - s).astype(jnp.float32))},
+  "soft_cap": lambda length: {"score": attention.SoftCapped(attention.ScaledDotProduct(), 7.0)},
+  "lengths": lambda length: {"mask": masks.lengths(source=np.array([length - 1, 3]))},
+  "segments": lambda length: {"mask": masks.segments(np.arange(length) // 5, np.arange(length) // 5)},
+  "window": lambda length: {"mask": masks.sliding_window(7, 7)},
+  "window_of_each_head": lambda length: {"mask": masks.sliding_window(np.array([7, 900]), 0)},
+}
+
+
+@pytest.mark.parametrize("num_key_heads", [1, NUM_HEADS], ids=["grouped", "as_many_heads"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, num_key_heads):
+  length, width = 1024, 8
+  queries = np.ones((NUM_HEADS, length, width), np.float32)
+  keys = np.ones((num_key_heads, length, width), np.float32)
+
+  def loss(options, *vectors):
+    return jnp.sum(
+      attention.attend_heads(*vectors, **options, implementation="blockwise", block_sizes=(64, 64)) ** 2
+    )
+
+  options = OPTIONS[option](length)
+  program = (
+    jax.jit(jax.grad(functools.partial(loss, options), (0, 1, 2))).lower(queries, keys, keys).compile()
+  )
+  assert largest_array(program) <= NUM_HEADS * length * width * 4
+  assert program.memory_analysis().temp_size_in_bytes < length * length * 4
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+def test_temporary_memory_grows_with_the_length(kind):
+  short, long = (
+    compiled(kind, length, None, "gradient").memory_analysis().temp_size_in_bytes for length in (2048, 8192)
+  )
+  assert long < 4.5 * short
+
+
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
+  vectors = np.ones((16384, 64), np.float32)
+  parameters = {
+    name: np.ones((64,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
+  }
+
+  def both_passes(parameters, of_context, *vectors):
+    def attend(parameters, *vectors):
+      return attention.attend(
+        SCORES[kind].score(**parameters), *vectors, mask=mask, implementation="blockwise"
+      )
+
+    context, gradients = jax.vjp(attend, parameters, *vectors)
+    return context, gradients(of_context)
+
+  program = jax.jit(both_passes).lower(parameters, *(vectors,) * 4).compile()
+  assert program.memory_analysis().temp_size_in_bytes <= 64 * 2**20
+
+
+@kinds
+def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch):
+  # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
+  monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
+  monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
+  monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
+  parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
+  vectors = np.ones((2, 3, 512, 4), np.float32)
+
+  def loss(parameters, *vectors):
+    score = SCORES[kind].score(**parameters)
+    return jnp.sum(attention.attend(score, *vectors, implementation="blockwise") ** 2)
+
+  program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(parameters, vectors, vectors, vectors).compile()
+  # A score of few terms, or that does not see to it itself, has the width 4 in its tiles.
+  assert largest_array(program) <= max(
+    vectors.size, 2**12 * (4 if kind in ("user_defined", "additive") else 1)
+  )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counting(attention.Score):
+  """A dot product that tells `tiles` of each tile that is calculated."""
+
+  tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
+
+  def tile(self, query_features, key_features):
+    jax.debug.callback(lambda: self.tiles.append(1))
+    return query_features @ key_features.swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize(
+  ("mask", "count"),
+  [
+    (None, 64),
+    (masks.causal(), 36),
+    (masks.sliding_window(3, 0), 15),
+    (masks.sliding_window(np.array(3), 0), 15),
+    (masks.lengths(source=8, target=12), 6),
+    (masks.segments(np.arange(32) // 8, np.arange(32) // 8), 16),
+  ],
+)
+def test_empty_tiles_are_skipped(mask, count):
+  calculated = []
+  vectors = np.ones((32, 2), np.float32)
+  attention.attend(
+    Counting(calculated), vectors, vectors, vectors, mask=mask, implementation="blockwise", block_sizes=(4, 4)
+  ).block_until_ready()
+  jax.effects_barrier()
+  assert len(calculated) == count
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+def test_the_gradient_of_a_vmap_is_that_of_a_loop(kind):
+  # Each of the batch has its own empty tiles, and one its own formula for additive scores.
+  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD"))
+  inputs = inputs._replace(queries=inputs.queries * np.float32([1, 50])[:, None, None])
+  lengths = np.array([5, 1])
+
+  def run(parameters, queries, keys, values, length):
+    context = attention.attend(
+      SCORES[kind].score(**parameters),
+      queries,
+      keys,
+      values,
+      mask=masks.prefix(length),
+      implementation="blockwise",
+      block_sizes=BLOCK_SIZES,
+    )
+    return context
+
+  def loss(inputs):
+    return jnp.sum(jax.vmap(run, (None, 0, 0, 0, 0))(inputs.parameters, *inputs[:3], lengths) ** 2)
+
+  def loss_of_loop(inputs):
+    contexts = [run(inputs.parameters, *(array[b] for array in inputs[:3]), lengths[b]) for b in range(B)]
+    return sum(jnp.sum(context**2) for context in contexts)
+
+  assert_trees_close(jax.jit(jax.grad(loss))(inputs), jax.jit(jax.grad(loss_of_loop))(inputs), FLOAT32)
+
+
+def test_lengths_and_segments_are_not_compiled_in():
+  vectors = np.ones((B, T, 2), np.float32)
+  traced = []
+
+  @jax.jit
+  def run(lengths, segments):
+    traced.append(1)
+    mask = masks.lengths(source=lengths) & masks.segments(segments, segments)
+    return attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=mask, implementation="blockwise", block_sizes=BLOCK_SIZES
+    )
+
+  results = [
+    run(jnp.asarray(lengths), jnp.asarray(segments))
+    for lengths, segments in (([1, 2], [[0, 0, 0]] * 2), ([3, 0], [[0, 1, 1]] * 2))
+  ]
+  assert len(traced) == 1
+  np.testing.assert_allclose(results[0], np.ones((B, T, 2)), rtol=1e-6)
+  np.testing.assert_allclose(results[1], np.stack([np.ones((T, 2)), np.zeros((T, 2))]), rtol=1e-6)
+
+
+@kinds
+def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
+  # As on a GPU.
+  monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
+  inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
+  allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)
+  desired = expected(kind, inputs, mask=allowed)
+  of_loss = draw_loss(desired)
+
+  def run(inputs):
+    return attention.attend(
+      SCORES[kind].score(**inputs.parameters),
+      *inputs[:3],
+      mask=masks.causal() & masks.prefix(4),
+      return_weights=True,
+      return_logsumexp=True,
+      implementation="blockwise",
+      block_sizes=BLOCK_SIZES,
+    )
+
+  outputs, pull = jax.vjp(jax.jit(run), inputs)
+  slopes = pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_close(slopes, expected_gradients(kind, inputs, of_loss, mask=allowed), 8 * FLOAT32)
+
+
+def test_a_score_that_does_not_name_its_axes_may_still_differ_from_head_to_head():
+  inputs = draw("user_defined", "BNTH", "BNSH", "BNSD")
+  temperature = np.linspace(0.1, 0.7, DIMS.N, dtype=np.float32)
+
+  def run(temperature):
+    score = SCORES["user_defined"].score(temperature[None, :, None, None])
+    return attention.attend(score, *inputs[:3], implementation="blockwise", block_sizes=BLOCK_SIZES)
+
+  desired = expected("user_defined", inputs._replace(parameters={"temperature": temperature}))
+  assert_close(jax.jit(run)(temperature), desired.context, FLOAT32)
+
+
+def test_a_bias_function_may_differ_from_head_to_head_and_is_trained():
+  inputs = draw("scaled_dot_product", "BNTH", "B1SH", "B1SD")
+  slopes = np.linspace(-0.5, 0.5, DIMS.N, dtype=np.float32)
+
+  def run(slopes, implementation):
+    def bias(t, s):
+      return slopes[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+
+    return attention.scaled_dot_product_attention(
+      *inputs[:3], bias=bias, implementation=implementation, block_sizes=BLOCK_SIZES
+    )
+
+  distance = np.abs(np.arange(T)[:, None] - np.arange(S))
+  desired = expected(
+    "scaled_dot_product",
+    inputs._replace(bias=slopes[:, None, None] * distance, parameters={"scale": DIMS.H**-0.5}),
+  )
+  assert_close(run(slopes, "blockwise"), desired.context, FLOAT32)
+  of_loss = np.random.default_rng(1).normal(size=desired.context.shape).astype(np.float32)
+  gradients = [
+    jax.grad(lambda slopes, engine=engine: jnp.sum(of_loss * run(slopes, engine)))(slopes)
+    for engine in ("blockwise", "dense")
+  ]
+  assert np.all(np.abs(gradients[0]) > 1e-3)
+  assert_close(*gradients, 8 * FLOAT32)
+
+
+@pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2), (True, 2)])
+def test_block_sizes_are_two_positive_numbers(block_sizes):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"block_sizes must be two positive integers, .* got"):
+    attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)

@@ -1,0 +1,127 @@
+"""Dropout's bits: as many as asked for, independent of each other, the same for a tile as for the whole.
+
+Nothing here is random from run to run: a bound of five deviations is kept for good or broken for good.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention
+from attention.engines import dropout
+
+DIMS = chex.Dimensions(B=53, N=7, T=401, S=503, H=11)
+
+
+def draw(rate, rows=DIMS.T, columns=DIMS.S, first_row=0, first_column=0, seed=0):
+  """Returns which pairs of a tile are kept, [T S]."""
+  t = jnp.arange(first_row, first_row + rows, dtype=jnp.uint32)[:, None]
+  s = jnp.arange(first_column, first_column + columns, dtype=jnp.uint32)[None, :]
+  return np.asarray(dropout.keep(dropout.seeds(jax.random.key(seed)), rate, t, s))
+
+
+def assert_unrelated(*signs):
+  """Asserts that products of arrays of fair signs sum to what a random walk reaches."""
+  product = np.prod(np.broadcast_arrays(*signs), axis=0)
+  assert abs(product.sum()) < 5 * np.sqrt(product.size)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_share_of_one_minus_the_rate_is_kept(rate, seed):
+  kept = draw(rate, seed=seed)
+  deviation = np.sqrt(kept.size * rate * (1 - rate))
+  assert abs(kept.sum() - kept.size * (1 - rate)) <= 5 * deviation
+
+
+def test_every_row_and_every_column_keeps_its_share():
+  kept = draw(0.3)
+  for axis in (0, 1):
+    size = kept.shape[axis]
+    worst = np.max(np.abs(kept.sum(axis) - 0.7 * size))
+    assert worst < 5 * np.sqrt(size * 0.3 * 0.7)
+
+
+@pytest.mark.parametrize(("down", "across"), [(1, 0), (0, 1), (1, 1), (1, -1), (16, 0), (0, 256)])
+def test_pairs_at_a_fixed_distance_are_unrelated(down, across):
+  signs = 2 * draw(0.5) - 1
+  shifted = np.roll(signs, (down, across), axis=(0, 1))
+  top, left, right = down, max(across, 0), min(across, 0)
+  inner = (slice(top, None), slice(left, DIMS.S + right))
+  assert_unrelated(signs[inner], shifted[inner])
+
+
+@pytest.mark.parametrize("distance", [1, 2, 64])
+def test_the_corners_of_rectangles_are_unrelated(distance):
+  # A choice that is one of the row times one of the column would make this product 1 everywhere.
+  signs = 2 * draw(0.5) - 1
+  assert_unrelated(
+    signs[:-distance, :-distance],
+    signs[distance:, :-distance],
+    signs[:-distance, distance:],
+    signs[distance:, distance:],
+  )
+
+
+def test_a_pair_and_its_mirror_image_are_unrelated():
+  signs = 2 * draw(0.5, rows=DIMS.T, columns=DIMS.T) - 1
+  upper = np.triu_indices(DIMS.T, 1)
+  assert_unrelated(signs[upper], signs.T[upper])
+
+
+def test_different_keys_give_unrelated_choices():
+  assert_unrelated(2 * draw(0.5, seed=0) - 1, 2 * draw(0.5, seed=1) - 1)
+
+
+def test_a_higher_rate_drops_what_a_lower_one_drops_and_more():
+  lower, higher = draw(0.2), draw(0.6)
+  assert not np.any(higher & ~lower)
+  assert np.any(lower & ~higher)
+
+
+def test_a_tile_has_the_bits_of_the_whole():
+  whole = draw(0.5)
+  tile = draw(0.5, rows=29, columns=31, first_row=37, first_column=41)
+  np.testing.assert_array_equal(tile, whole[37 : 37 + 29, 41 : 41 + 31])
+
+
+def test_rows_with_large_numbers_are_as_random_as_others():
+  kept = draw(0.5, first_row=2**32 - 2 * DIMS.T)
+  assert abs(kept.sum() - kept.size / 2) < 5 * np.sqrt(kept.size / 4)
+
+
+def weights_after_dropout(rate, seed=3):
+  """Returns the weights of attention [B N T S], and those that dropout has left."""
+  rng = np.random.default_rng(0)
+  T, S = 5, 13
+  queries = jnp.asarray(rng.normal(size=(*DIMS["BN"], T, DIMS.H)), jnp.float32)
+  keys = jnp.asarray(rng.normal(size=(S, DIMS.H)), jnp.float32)
+  left, weights = attention.scaled_dot_product_attention(
+    queries,
+    keys,
+    jnp.eye(S),
+    dropout_rate=rate,
+    dropout_rng=jax.random.key(seed),
+    return_weights=True,
+  )
+  return np.asarray(weights), np.asarray(left)
+
+
+def test_what_is_kept_is_scaled_so_that_the_mean_stays():
+  weights, left = weights_after_dropout(0.3)
+  scaled = weights / np.float32(0.7)
+  np.testing.assert_allclose(left, np.where(left == 0, 0, scaled), rtol=1e-6)
+  deviation = np.sqrt(np.sum(weights.astype(np.float64) ** 2) * 0.3 / 0.7)
+  assert abs(left.sum(dtype=np.float64) - weights.sum(dtype=np.float64)) < 5 * deviation
+
+
+def test_sentences_and_heads_are_dropped_independently():
+  _, left = weights_after_dropout(0.5)
+  signs = np.where(left == 0, -1, 1)
+  assert_unrelated(signs)
+  assert_unrelated(signs[1:], signs[:-1])
+  assert_unrelated(signs[:, 1:], signs[:, :-1])
+  assert_unrelated(signs[:, :, 1:], signs[:, :, :-1])
+  assert_unrelated(signs[1:, :, 1:], signs[:-1, :, :-1])

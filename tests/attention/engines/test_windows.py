@@ -1,0 +1,197 @@
+"""What a mask tells before it is asked for pairs: empty and full tiles, and a band of keys to cut out."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  FLOAT32,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  draw,
+)
+
+import attention
+from attention import masks
+from attention.arrays.axes import axes_of
+from attention.engines.blockwise.plan import Operands, plan_for
+
+MASKS = {
+  "causal": lambda rng: masks.causal(int(rng.integers(-9, 9))),
+  "causal_of_a_batch": lambda rng: masks.causal(rng.integers(-9, 9, size=3)),
+  "sliding_window": lambda rng: masks.sliding_window(*map(int, rng.integers(0, 9, size=2))),
+  "lengths": lambda rng: masks.lengths(source=int(rng.integers(0, 20)), target=int(rng.integers(0, 20))),
+  "prefix": lambda rng: masks.prefix(int(rng.integers(0, 20))),
+  "segments": lambda rng: masks.segments(
+    *np.sort(rng.integers(0, rng.choice([1, 2, 9]), size=(2, 19)), axis=-1)
+  ),
+  "unsorted_segments": lambda rng: masks.segments(*rng.integers((0, 2), (2, 4), size=(19, 2)).T),
+  "array": lambda rng: masks.from_array(rng.random((19, 19)) < rng.choice([0.01, 0.5, 0.99])),
+  "both": lambda rng: masks.causal(2) & masks.prefix(int(rng.integers(0, 20))),
+  "either": lambda rng: masks.sliding_window(3, 0) | masks.prefix(int(rng.integers(0, 20))),
+  "not": lambda rng: ~(masks.causal() & masks.prefix(int(rng.integers(0, 20)))),
+}
+
+
+def cut_to(mask, rows, columns):
+  """Returns a mask of 19 x 19 pairs cut to some of its rows and columns, as the engine does."""
+  leaves, structure = jax.tree.flatten(mask)
+  places = {"T": rows, "S": columns}
+  cut = [
+    np.asarray(leaf)[(..., *(places[axis] for axis in axes))]
+    for leaf, axes in zip(leaves, axes_of(mask), strict=True)
+  ]
+  return jax.tree.unflatten(structure, cut)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_an_outline_says_nothing_that_is_not_so(name):
+  rng = np.random.default_rng(0)
+  said = set()
+  for _ in range(40):
+    mask = MASKS[name](rng)
+    t, s = rng.integers(0, 15), rng.integers(0, 13)
+    rows, columns = slice(t, t + 5), slice(s, s + 7)
+    allowed = np.asarray(mask.array(19, 19))[..., rows, columns]
+    tile = np.arange(t, t + 5)[:, None], np.arange(s, s + 7)[None, :]
+    here = cut_to(mask, rows, columns)
+    np.testing.assert_array_equal(np.broadcast_to(here.tile(*tile), allowed.shape), allowed)
+    some, every = (np.asarray(one) for one in here.outline(*tile))
+    assert np.all(some | ~np.any(allowed, axis=(-2, -1)))
+    assert np.all(~every | np.all(allowed, axis=(-2, -1)))
+    said |= {(bool(np.any(some)), bool(np.all(every)))}
+  # It does know tiles that are empty, tiles that are full, and others.
+  # (Unsorted segments have neither but for chance.)
+  known = {(False, False), (True, True), (True, False)}
+  assert said >= known if name != "unsorted_segments" else said
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_nothing_is_allowed_outside_of_the_band(name):
+  rng = np.random.default_rng(0)
+  distance = np.arange(19) - np.arange(19)[:, None]
+  for _ in range(20):
+    mask = MASKS[name](rng)
+    before, after = mask.band()
+    allowed = np.asarray(mask.array(19, 19))
+    assert before is None or not np.any(allowed & (distance < -before))
+    assert after is None or not np.any(allowed & (distance > after))
+
+
+@pytest.mark.parametrize(
+  ("mask", "band"),
+  [
+    (masks.causal(-2), (None, -2)),
+    (masks.causal(np.int32(3)), (None, 3)),
+    (masks.sliding_window(5, 1), (5, 1)),
+    (masks.sliding_window(5, np.array([1, 2])), (5, None)),
+    (masks.causal() & masks.sliding_window(5, 1), (5, 0)),
+    (masks.prefix(3) & masks.sliding_window(5, 1), (5, 1)),
+    (masks.causal(2) | masks.sliding_window(5, 1), (None, 2)),
+    (masks.sliding_window(2, 3) | masks.sliding_window(5, 1), (5, 3)),
+    (~masks.sliding_window(5, 1), (None, None)),
+    (masks.prefix(3), (None, None)),
+  ],
+)
+def test_a_band_is_known_from_plain_numbers(mask, band):
+  assert tuple(mask.band()) == band
+  # Under jit the numbers of a mask that is an argument are not known.
+  jax.eval_shape(lambda mask: chex.assert_equal(tuple(mask.band()), (None, None)), mask)
+
+
+WINDOWS = {
+  "causal_window": lambda: masks.causal() & masks.sliding_window(3, 9),
+  "ahead": lambda: masks.sliding_window(-1, 4),
+  "behind": lambda: masks.sliding_window(5, -2),
+  "window_of_lengths": lambda: masks.sliding_window(2, 1) & masks.lengths(source=np.array([11, 30])[:, None]),
+  "window_of_an_array": lambda: (
+    masks.sliding_window(3, 2) & (np.random.default_rng(1).random((31, 37)) < 0.6)
+  ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "user_defined"])
+def test_a_window_is_cut_out_of_the_keys(kind, name):
+  # More keys than queries, and the other way round.
+  for T, S in ((31, 37), (37, 31)) if name != "window_of_an_array" else ((31, 37),):
+    rng = np.random.default_rng(0)
+    drawn = draw(kind)
+    vectors = [rng.normal(size=(2, 3, length, 5)).astype(np.float32) for length in (T, S, S)]
+    bias = rng.normal(size=(3, T, S)).astype(np.float32)
+    of_loss = rng.normal(size=(2, 3, T, 5)).astype(np.float32)
+    mask = WINDOWS[name]()
+
+    def loss(parameters, queries, keys, values, bias, engine, mask=mask, of_loss=of_loss):
+      context, logsumexp = attention.attend(
+        SCORES[kind].score(**parameters),
+        queries,
+        keys[:, :1],
+        values,
+        mask=mask,
+        bias=bias,
+        return_logsumexp=True,
+        implementation=engine,
+        block_sizes=(5, 3),
+      )
+      counted = jnp.where(jnp.isfinite(logsumexp), logsumexp, 0)
+      return jnp.sum(of_loss * context) + jnp.sum(counted**2), (context, logsumexp)
+
+    run = jax.jit(jax.grad(loss, (0, 1, 2, 3, 4), has_aux=True), static_argnums=5)
+    inputs = drawn.parameters, *vectors, bias
+    assert_trees_close(run(*inputs, "blockwise"), run(*inputs, "dense"), 8 * FLOAT32)
+
+
+def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
+  rng = np.random.default_rng(0)
+  queries, keys, values = (rng.normal(size=(31, 5)).astype(np.float32) for _ in range(3))
+  keys[17] = np.nan
+
+  def run(engine):
+    return attention.scaled_dot_product_attention(
+      queries,
+      keys,
+      values,
+      mask=masks.sliding_window(4, 2),
+      dropout_rate=0.5,
+      dropout_rng=jax.random.key(0),
+      implementation=engine,
+      block_sizes=(5, 4),
+    )
+
+  actual = run("blockwise")
+  assert_close(actual, run("dense"), FLOAT32)
+  np.testing.assert_array_equal(np.any(np.isnan(actual), axis=-1), abs(np.arange(31) - 18) <= 3)
+
+
+def test_keys_beyond_a_window_are_not_visited():
+  def visited(length, mask, num_heads=1):
+    features = jnp.ones((num_heads, length, 2))
+    operands = Operands(
+      score=attention.ScaledDotProduct(),
+      query_features=features,
+      key_features=features,
+      values=features,
+      mask=mask,
+      bias=(lambda t, s: jnp.zeros((num_heads, t.size, s.size))) if num_heads > 1 else None,
+      query_positions=jnp.arange(length),
+      key_positions=jnp.arange(length),
+    )
+    plan = plan_for((num_heads, length, length), operands, block_sizes, None, 0.0)
+    assert plan.num_tile_axes == (num_heads > 1)
+    return plan.queries.count * plan.keys.count * plan.keys.size / length
+
+  block_sizes = 16, 16
+  assert visited(512, masks.causal()) == 2 * visited(256, masks.causal())
+  window = masks.causal() & masks.sliding_window(15, 15)
+  assert visited(512, window) == visited(256, window)
+  block_sizes = None
+  for width in (128, 512, 2048, 8192):
+    window = masks.causal() & masks.sliding_window(width - 1, 0)
+    # Of the keys that a query visits, at least a fifth are in its window.
+    blocks = visited(65536, window) * 65536 / len(range(0, 65536, max(128, width // 2)))
+    assert blocks <= 5 * max(width, 128) and visited(65536, window) < visited(65536, masks.causal())
+    # Nor are they if a tile has all heads.
+    assert visited(65536, window, num_heads=16) < 1.1 * visited(65536, window)

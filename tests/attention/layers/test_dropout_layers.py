@@ -1,0 +1,107 @@
+"""Dropout of units, words and states."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+
+from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
+
+DIMS = chex.Dimensions(B=53, T=7, E=11, H=13, V=17)
+RATE = 0.25
+random = np.random.default_rng(0)
+VECTORS = jnp.asarray(random.normal(size=DIMS["BTE"]), jnp.float32)
+TOKENS = random.integers(DIMS.V, size=DIMS["BT"])
+
+
+def drop(layer, *arguments, seed=0):
+  return layer.apply({}, *arguments, deterministic=False, rngs={"dropout": jax.random.key(seed)})
+
+
+def assert_share(is_dropped, number):
+  """Asserts that about a share RATE of independent choices is True."""
+  assert abs(np.mean(is_dropped) - RATE) < 5 * np.sqrt(RATE * (1 - RATE) / number)
+
+
+def assert_scaled(actual, is_dropped):
+  assert_close(actual, np.where(is_dropped, 0, VECTORS / (1 - RATE)), FLOAT32)
+
+
+def test_variational_dropout_drops_a_unit_at_all_positions_of_a_sentence_or_at_none():
+  actual = drop(unit_dropout(RATE, variational=True), VECTORS)
+  is_dropped = np.all(actual == 0, axis=1)
+  assert_scaled(actual, is_dropped[:, None])
+  assert_share(is_dropped, DIMS.B * DIMS.E)
+  assert len(np.unique(is_dropped, axis=0)) > DIMS.B / 2  # every sentence has its own
+
+
+def test_other_dropout_drops_units_at_each_position_anew():
+  is_dropped = np.asarray(drop(unit_dropout(RATE), VECTORS) == 0)
+  assert_share(is_dropped, is_dropped.size)
+  both = np.mean(is_dropped[:, 0] & is_dropped[:, 1])
+  assert abs(both - RATE**2) < 5 * RATE / np.sqrt(DIMS.B * DIMS.E)
+
+
+def test_a_word_is_dropped_whole_and_wherever_it_stands_in_a_sentence():
+  actual = drop(WordDropout(RATE), VECTORS, jnp.asarray(TOKENS))
+  is_dropped = np.all(actual == 0, axis=-1)
+  assert_scaled(actual, is_dropped[..., None])
+  fates = [{token: is_dropped[b, TOKENS[b] == token] for token in TOKENS[b]} for b in range(DIMS.B)]
+  choices = [fate for sentence in fates for fate in sentence.values()]
+  assert all(np.all(fate == fate[0]) for fate in choices)
+  assert_share([fate[0] for fate in choices], len(choices))
+
+
+def test_the_same_word_is_dropped_in_some_sentences_only():
+  words = jnp.broadcast_to(jnp.arange(DIMS.T), DIMS["BT"])
+  is_dropped = np.all(drop(WordDropout(RATE), VECTORS, words) == 0, axis=-1)
+  assert_share(is_dropped, is_dropped.size)
+  shares = np.concatenate(
+    [np.mean(is_dropped, axis=0), np.mean(is_dropped[:, :-1] ^ is_dropped[:, 1:], axis=0)]
+  )
+  assert np.all((shares > 0.05) & (shares < 0.65))  # neither a word everywhere nor two words together
+
+
+def test_a_dropped_word_that_is_no_number_leaves_zeros_and_gradients_of_zero():
+  words, vectors = jnp.arange(40)[None], jnp.full((1, 40, DIMS.E), jnp.nan)
+  actual, pull = jax.vjp(lambda vectors: drop(WordDropout(RATE), vectors, words), vectors)
+  is_dropped = np.all(actual == 0, axis=-1)
+  assert np.any(is_dropped) and np.all(np.isnan(actual[~is_dropped]))
+  np.testing.assert_array_equal(pull(actual)[0][is_dropped], 0.0)
+
+
+def test_masks_of_states_are_0_or_what_keeps_the_mean_and_new_at_each_call():
+  def masks(layer):
+    return [layer(jnp.ones(DIMS["BH"]), deterministic=False) for _ in range(2)]
+
+  one, other = StateDropout(RATE).apply({}, rngs={"dropout": jax.random.key(0)}, method=masks)
+  for mask in (one, other):
+    assert_close(mask, np.where(mask == 0, 0, 1 / (1 - RATE)), FLOAT32)
+    assert_share(mask == 0, mask.size)
+  both = np.mean((one == 0) & (other == 0))
+  assert abs(both - RATE**2) < 5 * RATE / np.sqrt(one.size)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_what_is_dropped_keeps_its_dtype(dtype):
+  vectors = VECTORS.astype(dtype)
+  assert drop(WordDropout(RATE), vectors, jnp.asarray(TOKENS)).dtype == dtype
+  assert drop(StateDropout(RATE), vectors[:, 0]).dtype == dtype
+
+
+def test_nothing_is_drawn_where_nothing_is_dropped():
+  words = VECTORS, jnp.asarray(TOKENS)
+  for rate, deterministic in ((RATE, True), (0.0, False)):  # without any rng
+    actual = WordDropout(rate).apply({}, *words, deterministic=deterministic)
+    np.testing.assert_array_equal(actual, VECTORS)
+    assert StateDropout(rate).apply({}, VECTORS[:, 0], deterministic=deterministic) is None
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_rates_that_are_no_probabilities_are_errors(rate):
+  with pytest.raises(ValueError, match=rf"word_dropout_rate must be a number in \[0, 1\), got {rate}"):
+    WordDropout(rate).apply({}, VECTORS, jnp.asarray(TOKENS))
+  with pytest.raises(ValueError, match=rf"recurrent_dropout_rate must be a number in \[0, 1\), got {rate}"):
+    StateDropout(rate).apply({}, VECTORS[:, 0])

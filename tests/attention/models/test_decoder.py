@@ -1,0 +1,401 @@
+"""The GRU decoder with attention: step and scan, state, padding, the order of things."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import models
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+from models import MODEL, compiled, float64, random_parameters
+
+import attention
+from attention.models.decoder import ATTENTIONS
+
+# E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
+DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
+LENGTHS = np.array([4, 7, 1])
+TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
+kinds = pytest.mark.parametrize("kind", ATTENTIONS)
+OPTIONS = {
+  "plain": {},
+  "layers": {"num_layers": 2},
+  "residual": {"num_layers": 3, "residual": True},
+  "norm": {"num_layers": 2, "use_norm": True},
+  "one_norm": {"use_norm": True},
+  "tied": {"tied_embeddings": True},
+  "all": {
+    "num_layers": 3,
+    "residual": True,
+    "use_norm": True,
+    "tied_embeddings": True,
+    "dropout_rate": 0.3,
+    "variational": True,
+    "recurrent_dropout_rate": 0.3,
+    "word_dropout_rate": 0.3,
+  },
+}
+modules = pytest.mark.parametrize(
+  ("kind", "options"),
+  [
+    *((kind, name) for kind in ATTENTIONS for name in ("plain", "all")),
+    *(("additive", name) for name in OPTIONS if name not in ("plain", "all")),
+  ],
+)
+attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
+
+
+def decoder(kind, **options):
+  return attention.Decoder(DIMS.V, DIMS.E, DIMS.H, attention=kind, num_heads=DIMS.N, **options)
+
+
+def encoded():
+  rng = np.random.default_rng(1)
+  return attention.Encoded(
+    memory=jnp.asarray(rng.normal(size=DIMS["BSD"]), jnp.float32),
+    summary=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
+  )
+
+
+def decode(module, encoded, targets, lengths, **options):
+  """Runs a bound decoder over whole targets."""
+  state, memory = module.prepare(encoded, lengths)
+  return module(state, targets, memory, **options)
+
+
+@functools.cache
+def variables_of(module):
+  arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
+  return random_parameters(module, *arguments, method=decode)
+
+
+def run(kind, targets=TARGETS, source=None, options="plain", seed=None):
+  """Returns logits [B T V] and weights [B T S]; with a seed units and words are dropped."""
+  module = decoder(kind, **OPTIONS[options])
+  source = encoded() if source is None else source
+  arguments = source, jnp.asarray(targets), jnp.asarray(LENGTHS)
+  if seed is None:
+    return compiled(module, decode)(variables_of(module), *arguments)
+  apply = compiled(module, decode, deterministic=False)
+  return apply(variables_of(module), *arguments, rngs={"dropout": jax.random.key(seed)})
+
+
+@functools.cache
+def differentiated(kind, options="plain", deterministic=True):
+  """Returns a function of parameters, source and lengths; it returns both gradients, logits and weights."""
+  module, others = decoder(kind, **OPTIONS[options]), {"deterministic": deterministic}
+  others |= {} if deterministic else {"rngs": {"dropout": jax.random.key(0)}}
+
+  def loss(variables, source, lengths):
+    results = module.apply(variables, source, jnp.asarray(TARGETS), lengths, method=decode, **others)
+    return jnp.sum(results[0] ** 2), results
+
+  return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+
+
+@modules
+def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(kind, options):
+  module = decoder(kind, **OPTIONS[options])
+  parameters = float64(variables_of(module)["params"])
+  logits, weights = run(kind, options=options)
+  memory, summary = float64(encoded())
+  for b, length in enumerate(LENGTHS):
+    source = memory[b, :length], summary[b]
+    desired = models.decoder(kind, parameters, *source, TARGETS[b], module.residual)
+    assert_close(logits[b], desired[0], 10 * MODEL)
+    if kind != "none":
+      assert_close(weights[b, :, :length], desired[1], MODEL)
+
+
+@modules
+def test_step_by_step_is_the_scan_of_the_whole(kind, options):
+  module = decoder(kind, **OPTIONS[options])
+  variables = variables_of(module)
+  logits, weights = run(kind, options=options)
+  state, memory = module.apply(variables, encoded(), jnp.asarray(LENGTHS), method="prepare")
+  assert [layer.shape for layer in state] == module.num_layers * [DIMS["BH"]]
+  for t in range(DIMS.T):
+    state, step_logits, step_weights = compiled(module, "step")(
+      variables, state, jnp.asarray(TARGETS[:, t]), memory
+    )
+    assert_close(step_logits, logits[:, t], 10 * MODEL)
+    if kind == "none":
+      assert step_weights is None and weights is None
+    else:
+      assert_close(step_weights, weights[:, t], MODEL)
+
+
+@kinds
+def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
+  logits, _ = run(kind)
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    other, _ = run(kind, changed)
+    difference = np.max(np.abs(other - logits), axis=-1)
+    assert np.all(difference[1, t:] > 1e-5)
+    np.testing.assert_array_equal(difference[1, :t], 0.0)
+    np.testing.assert_array_equal(difference[[0, 2]], 0.0)
+
+
+def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_dropout():
+  logits, weights = run("additive", options="all", seed=0)
+  assert np.max(np.abs(logits - run("additive", options="all")[0])) > 0.1
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    other, other_weights = run("additive", changed, options="all", seed=0)
+    for one, two in ((logits, other), (weights, other_weights)):
+      np.testing.assert_array_equal(one[1, :t], two[1, :t])
+      np.testing.assert_array_equal(one[::2], two[::2])
+
+
+@attending
+def test_a_token_changes_the_weights_of_later_positions_only(kind):
+  # Bahdanau's order: the state before the word asks.
+  _, weights = run(kind)
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    _, other = run(kind, changed)
+    difference = np.max(np.abs(other - weights)[1], axis=-1)
+    np.testing.assert_array_equal(difference[: t + 1], 0.0)
+    assert np.all(difference[t + 1 :] > 1e-6)
+
+
+@attending
+def test_weights_are_zero_at_padding_and_sum_to_one(kind):
+  _, weights = run(kind)
+  is_padding = np.arange(DIMS.S) >= LENGTHS[:, None, None]
+  np.testing.assert_array_equal(np.where(is_padding, weights, 0.0), 0.0)
+  assert_close(np.sum(weights, axis=-1), np.ones(DIMS["BT"]), FLOAT32)
+
+
+@modules
+@pytest.mark.parametrize("content", [1e4, np.nan])
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options, content):
+  module = decoder(kind, **OPTIONS[options])
+  variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
+  differentiate = differentiated(kind, options, deterministic=options != "all")
+  is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
+  whole = encoded()
+  padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
+
+  desired, desired_results = differentiate(variables, whole, lengths)
+  gradients, results = differentiate(variables, padded, lengths)
+  np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+  chex.assert_tree_all_finite((desired, desired_results))
+  chex.assert_trees_all_equal(results, desired_results)
+  chex.assert_trees_all_equal(gradients, desired)
+
+
+def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_gradient():
+  B, T, S, A = 3, 64, 64, 64
+
+  def temporary_memory(kind):
+    model = attention.Decoder(vocabulary_size=5, embedding_width=7, width=A, attention=kind)
+    memory, targets = jnp.ones((B, S, A)), jnp.ones((B, T), jnp.int32)
+
+    def loss(variables):
+      logits, _ = model.apply(variables, memory, targets, method=run)
+      return jnp.sum(logits**2)
+
+    def run(decoder, memory, targets):
+      state, prepared = decoder.prepare(attention.Encoded(memory, memory[:, 0]), jnp.full((B,), S))
+      return decoder(state, targets, prepared)
+
+    variables = model.init(jax.random.key(0), memory, targets, method=run)
+    return jax.jit(jax.grad(loss)).lower(variables).compile().memory_analysis().temp_size_in_bytes
+
+  # What the recurrence keeps is the same for both; [T B S A] would be 3 MiB more.
+  assert temporary_memory("additive") < temporary_memory("scaled_dot_product") + B * T * S * A
+
+
+@kinds
+def test_a_sentence_without_words_gives_finite_logits_and_gradients(kind):
+  lengths = jnp.asarray([0, 7, 2])
+  gradients, (logits, weights) = differentiated(kind)(variables_of(decoder(kind)), encoded(), lengths)
+  chex.assert_tree_all_finite((gradients, logits))
+  if kind != "none":
+    np.testing.assert_array_equal(weights[0], 0.0)
+
+
+@kinds
+def test_the_context_is_the_summary_only_without_attention(kind):
+  whole = encoded()
+  logits, _ = run(kind)
+  other, _ = run(kind, source=whole._replace(memory=whole.memory + 1))
+  sees_memory = np.max(np.abs(other - logits)) > 1e-3
+  assert sees_memory == (kind != "none")
+  other, _ = run(kind, source=whole._replace(summary=whole.summary + 1))
+  assert np.max(np.abs(other - logits)[:, 0]) > 1e-3
+
+
+@modules
+def test_gradients_reach_every_parameter_of_a_decoder(kind, options):
+  variables = variables_of(decoder(kind, **OPTIONS[options]))
+  differentiate = differentiated(kind, options, deterministic=options != "all")
+  (gradients, _), _ = differentiate(variables, encoded(), jnp.asarray(LENGTHS))
+  for path, gradient in jax.tree.leaves_with_path(gradients):
+    assert np.all(np.isfinite(gradient)), path
+    if [key.key for key in path[-2:]] != ["key", "bias"]:
+      assert np.max(np.abs(gradient)) > 1e-4, path
+
+
+def test_tied_embeddings_get_both_gradients():
+  tied = attention.Decoder(DIMS.V, DIMS.H, DIMS.H, tied_embeddings=True)
+  untied = tied.clone(tied_embeddings=False)
+  arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
+  parameters = random_parameters(tied, *arguments, method=decode)["params"]
+  both = dict(parameters)
+  both["logits"] = {"kernel": both["embedding"]["embedding"].T, "bias": both.pop("logits_bias")}
+
+  def differentiate(module, parameters):
+    def loss(parameters):
+      return jnp.sum(module.apply({"params": parameters}, *arguments, method=decode)[0] ** 2)
+
+    return jax.jit(jax.value_and_grad(loss))(parameters)
+
+  value, gradients = differentiate(tied, parameters)
+  other_value, others = differentiate(untied, both)
+  assert_close(value, other_value, MODEL)
+  desired = others["embedding"]["embedding"], others["logits"]["kernel"].T
+  assert all(np.max(np.abs(gradient)) > 1 for gradient in desired)
+  assert_close(gradients["embedding"]["embedding"], sum(desired), 10 * MODEL)
+  assert_close(gradients["logits_bias"], others["logits"]["bias"], 10 * MODEL)
+
+
+def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
+  arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
+  module = decoder("additive", num_layers=2, residual=True)
+  parameters = variables_of(module)["params"]
+  zeros = {name: jax.tree.map(jnp.zeros_like, parameters[name]) for name in ("initial_1", "cell_1")}
+  below = {name: layer for name, layer in parameters.items() if name not in zeros}
+  actual, _ = compiled(module, decode)({"params": {**below, **zeros}}, *arguments)
+  desired, _ = compiled(decoder("additive"), decode)({"params": below}, *arguments)
+  np.testing.assert_array_equal(actual, desired)
+
+
+def dropped(variables, deterministic=True, seed=0, targets=TARGETS, **options):
+  """Returns logits and weights under dropout."""
+  apply = compiled(decoder("additive", **options), decode, deterministic=deterministic)
+  arguments = encoded(), jnp.asarray(targets), jnp.asarray(LENGTHS)
+  rngs = None if deterministic else {"dropout": jax.random.key(seed)}
+  return apply(variables, *arguments, rngs=rngs)
+
+
+RATES = ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate")
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_decoder_drops_only_when_not_deterministic(name):
+  variables, rate = variables_of(decoder("additive")), {name: 0.5}
+  logits = [dropped(variables, deterministic=False, seed=seed, **rate)[0] for seed in (0, 0, 1)]
+  np.testing.assert_array_equal(dropped(variables, **rate)[0], dropped(variables)[0])
+  np.testing.assert_array_equal(logits[0], logits[1])
+  assert np.max(np.abs(logits[0] - logits[2])) > 0.1
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_first_state_asks_the_same_whatever_is_dropped(name):
+  variables = variables_of(decoder("additive"))
+  _, weights = dropped(variables, deterministic=False, **{name: 0.5})
+  desired = dropped(variables)[1]
+  np.testing.assert_array_equal(weights[:, 0], desired[:, 0])
+  assert np.max(np.abs(weights - desired)) > 0.01
+
+
+def reading_embeddings(**options):
+  """Returns variables whose logits are tanh of the embedding, unit by unit, and the embedding."""
+  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive", **options)))
+  parameters = variables["params"]
+  table = 0.3 + np.random.default_rng(2).random((DIMS.V, DIMS.E)).astype(np.float32)
+  parameters["embedding"]["embedding"] = jnp.asarray(table)
+  before = DIMS.H + DIMS.D
+  parameters["readout"]["kernel"] = jnp.eye(before + DIMS.E, DIMS.H, -before)
+  parameters["logits"]["kernel"] = jnp.eye(DIMS.H, DIMS.V)
+  return variables, table
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out(variational):
+  variables, table = reading_embeddings()
+  options = {"dropout_rate": 0.25, "variational": variational}
+  logits = np.asarray(dropped(variables, deterministic=False, **options)[0])[:, :, : DIMS.E]
+  twice = np.tanh(table[TARGETS] / 0.75) / 0.75
+  assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
+  kept, number = 0.75**2, logits.size / (DIMS.T if variational else 1)
+  assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / number)
+  assert np.all((logits == 0) == (logits[:, :1] == 0)) == variational
+  assert len(np.unique(logits[:, 0] == 0, axis=0)) > 1
+
+
+def test_a_decoder_drops_whole_words():
+  variables, table = reading_embeddings()
+  logits = np.asarray(dropped(variables, deterministic=False, word_dropout_rate=0.5)[0])[:, :, : DIMS.E]
+  is_dropped = np.all(logits == 0, axis=-1)
+  assert 0 < np.sum(is_dropped) < is_dropped.size
+  assert_close(logits, np.where(is_dropped[..., None], 0, np.tanh(table[TARGETS] / 0.5)), FLOAT32)
+
+
+def reading_states(num_layers, bias):
+  """Returns variables whose logits are tanh of the top layer's first V units.
+
+  That layer's state is tanh of the bias [H] and half the state before; nothing else is read.
+  """
+  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive", num_layers=num_layers)))
+  parameters, H = variables["params"], DIMS.H
+  cell = parameters["cell" if num_layers == 1 else f"cell_{num_layers - 1}"]
+  cell["recurrent"] = 0.5 * jnp.eye(H, 3 * H, 2 * H)
+  cell["bias"] = jnp.concatenate([jnp.full(H, 100.0), jnp.full(H, -100.0), jnp.asarray(bias)])
+  parameters["readout"]["kernel"] = jnp.eye(H + DIMS.D + DIMS.E, H)
+  parameters["logits"]["kernel"] = jnp.eye(H, DIMS.V)
+  return variables
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps(num_layers):
+  bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
+  options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers}
+  logits, _ = dropped(reading_states(num_layers, bias), deterministic=False, **options)
+  dropped_states, kept = np.tanh(np.tile(bias, (DIMS.T, 1))), [np.tanh(bias)]
+  for _ in range(1, DIMS.T):
+    kept.append(np.tanh(bias + kept[-1]))  # a state twice as large, halved by its weight
+  is_dropped = np.asarray(logits[:, 1] == logits[:, 0])
+  desired = np.tanh(np.where(is_dropped[:, None], dropped_states[:, : DIMS.V], np.stack(kept)[:, : DIMS.V]))
+  assert_close(logits, desired, FLOAT32)
+  assert 0.1 < np.mean(is_dropped) < 0.9 and len(np.unique(is_dropped, axis=0)) > 1
+
+
+def test_a_decoder_drops_units_between_its_layers():
+  bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
+  variables, H = reading_states(2, np.zeros(DIMS.H, np.float32)), DIMS.H
+  lower, upper = variables["params"]["cell"], variables["params"]["cell_1"]
+  lower["bias"] = upper["bias"] + jnp.pad(bias, (2 * H, 0))
+  upper["recurrent"], upper["input"] = 0 * upper["recurrent"], jnp.eye(H, 3 * H, 2 * H)
+  logits = np.asarray(dropped(variables, deterministic=False, num_layers=2, dropout_rate=0.25)[0])
+  twice = np.tanh(np.tanh(np.tanh(bias[: DIMS.V]) / 0.75)) / 0.75  # dropped there, and from the read-out
+  assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
+  kept = 0.75**2
+  assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / logits.size)
+
+
+@pytest.mark.parametrize(
+  ("module", "message"),
+  [
+    (decoder("additive", num_layers=0), "num_layers must be at least 1, got 0"),
+    (decoder("additive", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
+    (decoder("additive", recurrent_dropout_rate=-1.0), "recurrent_dropout_rate must be .*, got -1.0"),
+    (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
+    (attention.Decoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
+    *(
+      (decoder(kind, implementation="fast"), "implementation must be one of .*, got 'fast'")
+      for kind in ("additive", "scaled_dot_product", "bilinear", "multi_head")
+    ),
+  ],
+)
+def test_impossible_fields_of_a_decoder_are_errors(module, message):
+  with pytest.raises(ValueError, match=message):
+    variables_of(module)

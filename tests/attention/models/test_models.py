@@ -1,0 +1,125 @@
+"""Tests of experiments/translation/models.py."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from attention.models.decoder import ATTENTIONS
+from configs import base
+from experiments.translation.batches import make_batch
+from experiments.translation.models import ENCODERS, make_model
+
+SOURCE_WORDS, TARGET_WORDS = 11, 13
+CONFIG = base.Model(embedding_width=5, width=12, num_heads=3, num_layers=2, feed_forward_width=7)
+
+
+def _model(**changes):
+  config = dataclasses.replace(CONFIG, **changes)
+  return make_model(config, source_vocabulary_size=SOURCE_WORDS, target_vocabulary_size=TARGET_WORDS)
+
+
+def _shapes(model):
+  batch = make_batch([[4, 5]], [[6]], source_length=3, target_length=2)
+  arguments = (batch.sources, batch.source_lengths, batch.inputs)
+  variables = jax.eval_shape(lambda: model.init(jax.random.key(0), *arguments))
+  return jax.tree.map(lambda leaf: leaf.shape, variables["params"])
+
+
+def test_the_recurrent_encoder_has_the_sizes_of_the_config():
+  encoder = _shapes(_model(encoder="recurrent"))["encoder"]
+  assert encoder["embedding"]["embedding"] == (SOURCE_WORDS, 5)
+  assert {name for name in encoder if name != "embedding"} == {
+    "forward_0",
+    "backward_0",
+    "forward_1",
+    "backward_1",
+  }
+  # The width is that of each direction; three gates side by side.
+  assert encoder["forward_0"]["input"] == (5, 36)
+  assert encoder["forward_1"]["input"] == (24, 36)
+  assert encoder["backward_1"]["recurrent"] == (12, 36)
+
+
+def test_the_transformer_encoder_has_the_sizes_of_the_config():
+  encoder = _shapes(_model(encoder="transformer"))["encoder"]
+  assert encoder["embedding"]["embedding"] == (SOURCE_WORDS, 12)
+  assert {name for name in encoder if name.startswith("layer_")} == {"layer_0", "layer_1"}
+  layer = encoder["layer_1"]
+  assert layer["attention"]["query"]["kernel"] == (12, 3, 4)
+  assert layer["feed_forward"]["hidden"]["kernel"] == (12, 7)
+
+
+def test_the_decoder_has_the_sizes_of_the_config():
+  decoder = _shapes(_model(attention="multi_head"))["decoder"]
+  assert decoder["embedding"]["embedding"] == (TARGET_WORDS, 5)
+  assert decoder["logits"]["kernel"][-1] == TARGET_WORDS
+  assert decoder["cell"]["recurrent"] == (12, 36)
+  assert decoder["look_up"]["query"]["kernel"] == (12, 3, 4)
+
+
+def test_the_decoder_has_its_own_number_of_layers():
+  shapes = _shapes(_model(num_decoder_layers=3))
+  assert {name for name in shapes["decoder"] if name.startswith("cell")} == {"cell", "cell_1", "cell_2"}
+  assert {name for name in shapes["encoder"] if name.startswith("forward")} == {"forward_0", "forward_1"}
+  # The first layer reads the embedding and the context; the others the layer below.
+  assert shapes["decoder"]["cell"]["input"] == (5 + 2 * 12, 36)
+  assert shapes["decoder"]["cell_2"]["input"] == (12, 36)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_tied_embeddings_make_the_logits(encoder):
+  decoder = _shapes(_model(encoder=encoder, tied_embeddings=True))["decoder"]
+  assert "logits" not in decoder
+  assert decoder["logits_bias"] == (TARGET_WORDS,)
+  assert decoder["readout"]["kernel"][-1] == 5
+
+
+def test_norms_are_an_option_of_recurrent_layers():
+  shapes = _shapes(_model(use_norm=True, num_decoder_layers=2))
+  for part in ("encoder", "decoder"):
+    assert {name for name in shapes[part] if name.startswith("norm_")} == {"norm_0", "norm_1"}
+  assert not any(name.startswith("norm_") for name in _shapes(_model())["encoder"])
+
+
+# field, a value that is not its default, and the encoders that have it; the decoder has all
+OPTIONS = [
+  ("dropout_rate", 0.25, ENCODERS),
+  ("variational", True, ENCODERS),
+  ("word_dropout_rate", 0.125, ENCODERS),
+  ("recurrent_dropout_rate", 0.375, ("recurrent",)),
+  ("residual", True, ("recurrent",)),
+  ("use_norm", True, ("recurrent",)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "encoders"), OPTIONS, ids=[name for name, *_ in OPTIONS])
+def test_an_option_reaches_encoder_and_decoder(name, value, encoders):
+  for encoder in ENCODERS:
+    default, model = _model(encoder=encoder), _model(encoder=encoder, **{name: value})
+    assert getattr(model.decoder, name) == value != getattr(default.decoder, name)
+    if encoder in encoders:
+      assert getattr(model.encoder, name) == value != getattr(default.encoder, name)
+
+
+def test_an_encoder_of_another_name_is_an_error():
+  with pytest.raises(ValueError, match=r"^encoder must be one of recurrent, transformer, got 'gru'$"):
+    _model(encoder="gru")
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_encoder_goes_with_every_attention(encoder, attention):
+  model = _model(encoder=encoder, attention=attention)
+  assert model.decoder.attention == attention
+  shapes = _shapes(model)
+  assert ("look_up" in shapes["decoder"]) == (attention != "none")
+  summary_width = shapes["decoder"]["initial"]["kernel"][0]
+  assert summary_width == (24 if encoder == "recurrent" else 12)
+
+
+def test_models_of_equal_configs_are_equal():
+  # They are static arguments of compiled functions: unequal ones would be compiled again.
+  assert _model() == _model()
+  assert hash(_model()) == hash(_model())
+  assert _model() != _model(width=24)

@@ -1,0 +1,259 @@
+"""Beam search against exhaustive search, greedy search, and values worked out by hand."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+
+from attention import search
+
+DIMS = chex.Dimensions(B=5, T=4, S=7, V=5)
+PAD, START, END = 0, 1, 2
+random = np.random.default_rng(3)
+# The logits after each token, in each of 17 states; the next state; the attention in each state.
+LOGITS = (1.5 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
+NEXT = random.integers(17, size=(17, DIMS.V))
+WEIGHTS = random.dirichlet(np.ones(DIMS.S), size=17).astype(np.float32)
+STATES = np.array([3, 8, 0, 15, 11])
+ALL = 3 * DIMS.V ** (DIMS.T - 1)  # beams for all that there is
+
+
+def step(state, tokens):
+  return jnp.asarray(NEXT)[state, tokens], jnp.asarray(LOGITS)[state, tokens], jnp.asarray(WEIGHTS)[state]
+
+
+def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, **options):
+  return compiled(step, beam_size, len(states), max_length, **options)(jnp.asarray(states))
+
+
+@functools.cache
+def compiled(step, beam_size, batch_size, max_length, **options):
+  """Returns a search of a batch of states, compiled once for its options."""
+  return jax.jit(lambda states: uncompiled(step, beam_size, states, max_length, **options))
+
+
+def uncompiled(step, beam_size, states, max_length, **options):
+  return search.beam(
+    step,
+    states,
+    batch_size=len(states),
+    max_length=max_length,
+    beam_size=beam_size,
+    start=START,
+    end=END,
+    pad=PAD,
+    **options,
+  )
+
+
+def follow(state, tokens):
+  """Returns the log-probability of tokens, and the attention at each."""
+  score, weights, last = 0.0, [], START
+  for token in tokens:
+    logits = np.float64(LOGITS[state, last])
+    score += logits[token] - np.log(np.sum(np.exp(logits)))
+    weights.append(WEIGHTS[state])
+    state, last = NEXT[state, last], token
+  return score, np.stack(weights)
+
+
+def all_that_end(state, length_penalty=0.0):
+  """Returns every sequence of at most T tokens that ends, with its score, the best first."""
+  others = [token for token in range(DIMS.V) if token != END]
+  found = []
+  for length in range(DIMS.T):
+    for words in itertools.product(others, repeat=length):
+      tokens = (*words, END)
+      penalty = ((5 + len(tokens)) / 6) ** length_penalty
+      found.append((follow(state, tokens)[0] / penalty, tokens))
+  return sorted(found, reverse=True)
+
+
+def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
+  """Returns the tokens and scores of one sequence's best hypotheses, by a search over lists."""
+
+  def penalised(score, length):
+    return score / ((5 + length) / 6) ** length_penalty
+
+  alive, ended = [((), 0.0)], []
+  for _ in range(max_length):
+    goes_on = max((score for _, score in alive), default=-np.inf)
+    enough = len(ended) >= num_best and ended[num_best - 1][1] >= penalised(goes_on, max_length)
+    if len(ended) == beam_size or enough:
+      break
+    longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
+    longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
+    new = [
+      (tokens, penalised(score, len(tokens))) for tokens, score in longer[:beam_size] if tokens[-1] == END
+    ]
+    ended = sorted(ended + new, key=lambda pair: -pair[1])[:beam_size]
+    alive = [pair for pair in longer if pair[0][-1] != END][:beam_size]
+  cut = [(tokens, penalised(score, max_length)) for tokens, score in alive]
+  return (ended + cut)[:num_best]
+
+
+@pytest.mark.parametrize("end_is_likely", [False, True])
+@pytest.mark.parametrize(
+  ("beam_size", "max_length", "length_penalty", "num_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
+)
+def test_a_search_is_that_of_a_loop_over_lists(
+  beam_size, max_length, length_penalty, num_best, end_is_likely, monkeypatch
+):
+  if end_is_likely:
+    monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
+  states = jnp.arange(17)
+  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, num_best=num_best)
+  for b, state in enumerate(range(17)):
+    desired = by_a_loop(state, beam_size, max_length, length_penalty, num_best)
+    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for tokens, _ in desired]
+    assert_close(found.scores[b], [score for _, score in desired], FLOAT32)
+
+
+def words_of(row):
+  """Returns the tokens of a row up to its end."""
+  row = row.tolist()
+  return tuple(row[: row.index(END) + 1]) if END in row else tuple(row)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+def test_a_beam_as_wide_as_all_there_is_finds_the_best_of_all(length_penalty):
+  found = find(ALL, length_penalty=length_penalty, num_best=6)
+  for b, state in enumerate(STATES):
+    desired = all_that_end(state, length_penalty)[:6]
+    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for _, tokens in desired]
+    assert_close(found.scores[b], [score for score, _ in desired], FLOAT32)
+
+
+def test_the_penalty_changes_which_is_the_best():
+  best = {p: [words_of(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)] for p in (0.0, 2.0)}
+  assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
+
+
+@pytest.mark.parametrize("max_length", [1, 3, 13])
+def test_one_beam_is_greedy(max_length):
+  options = {"max_length": max_length, "start": START, "end": END, "pad": PAD}
+  desired = search.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
+  found = find(1, max_length=max_length)
+  for one, other in zip(found, desired, strict=True):
+    assert_close(one[:, 0], other, FLOAT32)
+
+
+def test_two_beams_find_what_greedy_misses():
+  # First "a" 0.6 or "b" 0.4; after "a" four words of 0.25, after "b" the end for certain: 0.4 > 0.15.
+  a, b = 3, 4
+  table = np.full((5, 5), -np.inf, np.float32)
+  table[START, [a, b]] = np.log([0.6, 0.4])
+  table[a] = np.log([0.25, 1e-9, 0.25, 0.25, 0.25])
+  table[b, END] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], None
+
+  found = find(2, states=[0], step=by_table, max_length=2)
+  np.testing.assert_array_equal(found.tokens, [[[b, END]]])
+  assert_close(found.scores, np.log([[0.4]]), FLOAT32)
+  assert found.weights is None
+
+
+@pytest.mark.parametrize("beam_size", [2, 5])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_scores_and_weights_are_those_of_the_tokens_found(beam_size, length_penalty):
+  found = find(beam_size, max_length=6, length_penalty=length_penalty, num_best=beam_size)
+  for b, n in np.ndindex(len(STATES), beam_size):
+    tokens = words_of(np.asarray(found.tokens[b, n]))
+    score, weights = follow(STATES[b], tokens)
+    assert_close(found.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
+    assert_close(found.weights[b, n, : len(tokens)], weights, FLOAT32)
+    np.testing.assert_array_equal(found.weights[b, n, len(tokens) :], 0.0)
+    np.testing.assert_array_equal(found.tokens[b, n, len(tokens) :], PAD)
+
+
+def test_hypotheses_are_distinct_and_ended_ones_come_first_the_best_before():
+  found = find(5, max_length=3, num_best=5)
+  for b in range(len(STATES)):
+    rows = [words_of(row) for row in np.asarray(found.tokens[b])]
+    assert len(set(rows)) == 5
+    ended = [END in row for row in rows]
+    assert ended == sorted(ended, reverse=True)
+    for group in (True, False):
+      scores = [score for score, own in zip(found.scores[b], ended, strict=True) if own == group]
+      assert scores == sorted(scores, reverse=True)
+
+
+def test_a_sequence_alone_or_not_compiled_is_what_it_is_in_a_batch():
+  options = {"max_length": 7, "length_penalty": 0.6, "num_best": 2}
+  whole = find(3, **options)
+  step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
+  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), step_by_step, whole)
+  for b in range(len(STATES)):
+    alone = find(3, states=STATES[b : b + 1], **options)
+    jax.tree.map(lambda one, other, b=b: assert_close(one[0], other[b], FLOAT32), alone, whole)
+
+
+def test_where_there_is_nothing_more_the_score_says_so():
+  # After the start only the end, or one other word, which is followed by the end alone.
+  table = np.full((4, 4), -np.inf, np.float32)
+  table[START, [END, 3]] = np.log([0.3, 0.7])
+  table[3, END] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], jnp.ones((len(tokens), 3))
+
+  found = find(4, states=[0], step=by_table, max_length=5, num_best=4)
+  np.testing.assert_array_equal(
+    found.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
+  )
+  assert_close(found.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], FLOAT32)
+  np.testing.assert_array_equal(found.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
+
+
+def test_the_search_stops_when_the_best_is_certain():
+  steps = []
+  table = np.full((4, 4), -5.0, np.float32)
+  table[:, END] = 5.0
+
+  def by_table(state, tokens):
+    jax.debug.callback(lambda: steps.append(1))
+    return state, jnp.asarray(table)[tokens], None
+
+  jax.block_until_ready(find(2, step=by_table, max_length=50))
+  jax.effects_barrier()
+  assert len(steps) == 1
+
+
+def test_memory_that_the_step_closes_over_is_not_repeated_for_the_beams():
+  memory = jnp.asarray(random.normal(size=(len(STATES), DIMS.V)), jnp.float32)
+
+  def with_memory(memory):
+    def with_row(state, tokens):
+      assert state.shape == tokens.shape == memory.shape[:1]
+      state, logits, weights = step(state, tokens)
+      return state, logits + memory, weights
+
+    return with_row
+
+  found = find(3, step=with_memory(memory), max_length=6)
+  for b in (0, 3):
+    alone = find(3, step=with_memory(memory[b : b + 1]), states=STATES[b : b + 1], max_length=6)
+    np.testing.assert_array_equal(alone.tokens[0], found.tokens[b])
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"beam_size": 0}, "beam_size must be at least 1, got 0"),
+    ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
+    ({"beam_size": 2, "num_best": 3}, "num_best must be at most beam_size=2, got 3"),
+    ({"beam_size": 2, "num_best": 0}, "num_best must be at least 1, got 0"),
+    ({"beam_size": 2, "length_penalty": -0.5}, "length_penalty must be 0 or above, and finite, got -0.5"),
+  ],
+  ids=str,
+)
+def test_a_wrong_argument_is_told(options, message):
+  with pytest.raises(ValueError, match=message):
+    find(**options)

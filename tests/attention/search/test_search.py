@@ -1,0 +1,326 @@
+"""Greedy search over any step function."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+from models import compiled, random_parameters
+
+import attention
+from attention import search
+
+DIMS = chex.Dimensions(B=5, T=7, S=11, V=13)
+START, END, PAD = 1, 2, 0
+random = np.random.default_rng(0)
+# The logits after each token, in each of 17 states; the next state; the attention in each state.
+LOGITS = (2 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
+LOGITS[:, :, END] += 1.0
+NEXT = random.integers(17, size=(17, DIMS.V))
+WEIGHTS = random.dirichlet(np.ones(DIMS.S), size=17).astype(np.float32)
+STATES = np.array([3, 8, 0, 15, 11])
+
+
+def step(state, tokens):
+  return jnp.asarray(NEXT)[state, tokens], jnp.asarray(LOGITS)[state, tokens], jnp.asarray(WEIGHTS)[state]
+
+
+def step_without_weights(state, tokens):
+  return *step(state, tokens)[:2], None
+
+
+def search_greedily(step=step, states=STATES, max_length=DIMS.T, start=START, end=END, pad=PAD):
+  return search.greedy(
+    step,
+    jnp.asarray(states),
+    batch_size=len(states),
+    max_length=max_length,
+    start=start,
+    end=end,
+    pad=pad,
+  )
+
+
+def by_a_loop(state, max_length=DIMS.T, start=START, end=END, pad=PAD):
+  """Returns tokens [T], score and weights [T S] of one sequence."""
+  tokens = np.full(max_length, pad)
+  score, weights = 0.0, np.zeros((max_length, DIMS.S))
+  token = start
+  for t in range(max_length):
+    logits = np.float64(LOGITS[state, token])
+    weights[t] = WEIGHTS[state]
+    state = NEXT[state, token]
+    token = tokens[t] = np.argmax(logits)
+    score += logits[token] - np.log(np.sum(np.exp(logits)))
+    if token == end:
+      break
+  return tokens, score, weights
+
+
+def assert_found(found, states=STATES, **options):
+  desired = [by_a_loop(state, **options) for state in states]
+  tokens, scores, weights = (np.stack(parts) for parts in zip(*desired, strict=True))
+  np.testing.assert_array_equal(found.tokens, tokens)
+  assert_close(found.scores, scores, FLOAT32)
+  assert_close(found.weights, weights, 0.0)
+
+
+def test_the_table_ends_sequences_early_late_and_never():
+  lengths = [np.flatnonzero(by_a_loop(state)[0] == END) for state in STATES]
+  ends = [int(found[0]) if found.size else None for found in lengths]
+  assert None in ends and len(set(ends)) >= 3
+
+
+def test_tokens_scores_and_weights_are_those_of_a_loop_over_one_sequence():
+  assert_found(search_greedily())
+
+
+def test_jit_finds_the_same():
+  assert_found(jax.jit(lambda states: search_greedily(states=states))(STATES))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"pad": 12},
+    {"end": 5},
+    {"start": 4},
+    {"start": END},
+    {"max_length": 1},
+    {"max_length": 3},
+    {"max_length": 29},
+  ],
+  ids=str,
+)
+def test_start_end_pad_and_max_length_are_those_asked_for(options):
+  assert_found(search_greedily(**options), **options)
+
+
+def test_two_choices_give_the_score_worked_out_by_hand():
+  # Probabilities 3/4, then 9/10 for the end: ln(3/4) + ln(9/10) = ln(27/40) = -0.393042588.
+  table = jnp.log(jnp.asarray([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]]))
+
+  def step(state, tokens):
+    return state + 1, table[state], None
+
+  found = search.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, start=0, end=0, pad=7)
+  np.testing.assert_array_equal(found.tokens, [[1, 0, 7, 7, 7]])
+  assert_close(found.scores, [-0.393042588], FLOAT32)
+
+
+@pytest.mark.parametrize("b", range(DIMS.B))
+def test_a_sequence_alone_is_what_it_is_in_a_batch(b):
+  whole, alone = search_greedily(), search_greedily(states=STATES[b : b + 1])
+  for one, other in zip(alone, whole, strict=True):
+    np.testing.assert_array_equal(one[0], other[b])
+
+
+def test_steps_without_weights_give_the_same_tokens_and_no_weights():
+  found, desired = search_greedily(step_without_weights), search_greedily()
+  assert found.weights is None
+  np.testing.assert_array_equal(found.tokens, desired.tokens)
+  np.testing.assert_array_equal(found.scores, desired.scores)
+
+
+def test_the_search_stops_at_the_last_end_symbol():
+  # Only the sequences that end; nobody waits for the others.
+  states = [state for state in STATES if END in by_a_loop(state)[0]]
+  longest = max(int(np.argmax(by_a_loop(state)[0] == END)) + 1 for state in states)
+  calls = []
+
+  def counted(state, tokens):
+    jax.debug.callback(lambda: calls.append(1))
+    return step(state, tokens)
+
+  found = search_greedily(counted, states=np.array(states), max_length=1009)
+  jax.block_until_ready(found)
+  jax.effects_barrier()
+  assert len(calls) == longest
+
+
+def test_an_infinite_logit_is_the_likeliest():
+  def step(state, tokens):
+    return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
+
+  found = attention.search.greedy(step, None, batch_size=1, max_length=3, start=1, end=2)
+  assert found.tokens.tolist() == [[2, 0, 0]]
+
+
+def test_half_precision_logits_are_added_up_in_single_precision():
+  def half(state, tokens):
+    state, logits, weights = step(state, tokens)
+    return state, logits.astype(jnp.bfloat16), weights
+
+  def rounded(state, tokens):
+    state, logits, weights = half(state, tokens)
+    return state, logits.astype(jnp.float32), weights
+
+  found, desired = search_greedily(half), search_greedily(rounded)
+  assert found.scores.dtype == jnp.float32
+  np.testing.assert_array_equal(found.tokens, desired.tokens)
+  assert_close(found.scores, desired.scores, 0.0)
+
+
+def test_an_empty_batch_finds_nothing():
+  found = search_greedily(states=np.zeros(0, int))
+  assert found.tokens.shape == (0, DIMS.T)
+  assert found.weights.shape == (0, DIMS.T, DIMS.S)
+
+
+@pytest.mark.parametrize("max_length", [0, -3])
+def test_a_length_below_one_is_an_error(max_length):
+  with pytest.raises(ValueError, match=f"max_length must be at least 1, got {max_length}"):
+    search_greedily(max_length=max_length)
+
+
+@pytest.mark.parametrize("kind", ["additive", "none"])
+def test_a_models_translation_is_that_of_choosing_word_by_word(kind):
+  B, S, V = DIMS["BSV"]
+  rng = np.random.default_rng(1)
+  sources, lengths = jnp.asarray(rng.integers(V, size=(B, S))), jnp.asarray([11, 3, 7, 1, 5])
+  model = attention.Seq2Seq(attention.RecurrentEncoder(V, 3, 5), attention.Decoder(V, 3, 5, attention=kind))
+  variables = random_parameters(model, sources, lengths, sources)
+
+  @jax.jit
+  def translate(variables, sources, lengths):
+    state, memory = model.apply(variables, sources, lengths, method="encode")
+    return search.greedy(
+      lambda state, tokens: model.apply(variables, state, tokens, memory, method="step"),
+      state,
+      batch_size=B,
+      max_length=DIMS.T,
+      start=START,
+      end=END,
+    )
+
+  found = translate(variables, sources, lengths)
+  tokens = np.asarray(found.tokens)
+  # Teacher forcing with what was found: each word must be the likeliest, and the scores add up.
+  before = np.concatenate([np.full((B, 1), START), tokens[:, :-1]], axis=1)
+  logits, weights = compiled(model)(variables, sources, lengths, jnp.asarray(before))
+  logits = np.float64(logits)
+  has_ended = np.cumsum(tokens == END, axis=1) - (tokens == END) > 0
+  np.testing.assert_array_equal(tokens, np.where(has_ended, 0, np.argmax(logits, axis=-1)))
+  gained = np.max(logits, axis=-1) - np.log(np.sum(np.exp(logits), axis=-1))
+  assert_close(found.scores, np.sum(np.where(has_ended, 0, gained), axis=1), 10 * FLOAT32)
+  if kind == "none":
+    assert found.weights is None
+  else:
+    desired = np.where(has_ended[:, :, None], 0, weights)
+    assert_close(found.weights, desired, FLOAT32)
+
+
+def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
+  return search.sample(
+    step,
+    jnp.asarray(states),
+    jax.random.key(rng) if isinstance(rng, int) else rng,
+    batch_size=len(states),
+    max_length=max_length,
+    start=START,
+    end=END,
+    pad=PAD,
+    **options,
+  )
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+  states = np.full(20_011, STATES[0])
+  first = np.asarray(draw(states=states, max_length=1).tokens)[:, 0]
+  desired = np.asarray(jax.nn.softmax(LOGITS[STATES[0], START]))
+  found = np.bincount(first, minlength=DIMS.V) / len(states)
+  # Four standard deviations of a share.
+  assert np.all(np.abs(found - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
+
+
+@pytest.mark.parametrize(
+  ("options", "probabilities"),
+  [
+    ({}, [0.1, 0.2, 0.3, 0.4]),
+    ({"temperature": 0.5}, [1 / 30, 4 / 30, 9 / 30, 16 / 30]),
+    ({"top_k": 2}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.65}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.75}, [0, 2 / 9, 3 / 9, 4 / 9]),
+    ({"top_k": 3, "top_p": 0.5}, [0, 0, 3 / 7, 4 / 7]),
+    ({"temperature": 0.5, "top_p": 0.53}, [0, 0, 0, 1]),
+  ],
+  ids=str,
+)
+def test_the_share_of_each_token_is_the_one_worked_out_by_hand(options, probabilities):
+  logits = jnp.log(jnp.asarray([0.1, 0.2, 0.3, 0.4]))
+  count = 10_007
+
+  def step(state, tokens):
+    return state, jnp.broadcast_to(logits, (count, 4)), None
+
+  found = draw(states=np.zeros(count, int), step=step, max_length=1, **options)
+  shares = np.bincount(np.asarray(found.tokens)[:, 0], minlength=4) / count
+  np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
+  assert np.max(np.abs(shares - probabilities)) < 0.02
+  # Scores are the model's own, whatever limits there are.
+  assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
+
+
+@pytest.mark.parametrize(
+  ("function", "limit", "kept"),
+  [
+    (search.keep_top_k, 1, [0, 0, 1, 0, 0]),
+    (search.keep_top_k, 3, [0, 1, 1, 1, 0]),
+    (search.keep_top_k, 9, [1, 1, 1, 1, 1]),
+    (search.keep_top_p, 0.3, [0, 0, 1, 0, 0]),
+    (search.keep_top_p, 0.6, [0, 1, 1, 0, 0]),
+    (search.keep_top_p, 1.0, [1, 1, 1, 1, 1]),
+  ],
+)
+def test_of_equals_no_more_are_kept_than_asked_for(function, limit, kept):
+  logits = jnp.log(jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.2] * 5]))
+  found = function(logits, limit)
+  np.testing.assert_array_equal(found[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
+  count = limit if isinstance(limit, int) else round(5 * limit + 0.49)
+  assert np.isfinite(found[1]).sum() == min(count, 5)
+  assert np.isfinite(found[1, : min(count, 5)]).all()
+
+
+def test_the_coldest_draw_is_greedy():
+  for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
+    np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
+    assert_close(found.scores, search_greedily().scores, FLOAT32)
+
+
+def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
+  whole, again, other = draw(rng=1), draw(rng=1), draw(rng=2)
+  jax.tree.map(np.testing.assert_array_equal, whole, again)
+  assert not np.array_equal(whole.tokens, other.tokens)
+  first_two = draw(rng=1, states=STATES[:2])
+  np.testing.assert_array_equal(first_two.tokens, whole.tokens[:2])
+  compiled = jax.jit(lambda temperature: draw(rng=1, temperature=temperature))(1.0)
+  np.testing.assert_array_equal(compiled.tokens, whole.tokens)
+
+
+def test_each_sequence_may_have_a_key_of_its_own():
+  keys = jax.random.split(jax.random.key(7), len(STATES))
+  whole, turned = draw(keys), draw(keys[::-1], states=STATES[::-1])
+  np.testing.assert_array_equal(turned.tokens[::-1], whole.tokens)
+
+
+def test_sequences_of_one_state_differ_from_each_other():
+  tokens = np.asarray(draw(states=np.full(29, 3)).tokens)
+  assert len({tuple(row) for row in tokens}) > 20
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+    ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
+    ({"top_k": 0}, "top_k must be at least 1, got 0"),
+    ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
+    ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+    ({"max_length": 0}, "max_length must be at least 1, got 0"),
+  ],
+  ids=str,
+)
+def test_a_wrong_limit_is_told(options, message):
+  with pytest.raises(ValueError, match=message):
+    draw(**options)

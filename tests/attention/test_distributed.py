@@ -1,0 +1,285 @@
+"""Attention over sequences that are spread over devices is attention on one device."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  FLOAT32,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  draw,
+  kinds,
+  replaced,
+)
+from jax.sharding import AxisType, PartitionSpec
+
+import attention
+from attention import masks, positions
+
+# Each device has its own part of a program to compile, so that most tests do with few of them.
+DEVICES = 3
+B, N, T, S = 2, 3, 5, 7  # T and S on each device
+SPREAD, SAME = PartitionSpec(None, None, "ring"), PartitionSpec()
+
+
+def mesh_of(devices):
+  return jax.make_mesh((devices,), ("ring",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+def inputs_for(kind, seed=0, devices=DEVICES):
+  """Returns the score's parameters, queries, keys and values of whole sequences, with heads."""
+  rng = np.random.default_rng(seed)
+  drawn = draw(kind)
+  shapes = [(B, N, devices * T), (B, 1, devices * S), (B, 1, devices * S)]
+  vectors = [
+    rng.normal(size=(*shape, array.shape[-1])).astype(np.float32)
+    for shape, array in zip(shapes, drawn[:3], strict=True)
+  ]
+  return drawn.parameters, *vectors
+
+
+def whole(kind, inputs, **options):
+  """Returns context and logsumexp as one device calculates them."""
+  parameters, *vectors = inputs
+  score = SCORES[kind].score(**parameters)
+  return attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
+
+
+def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
+  """Returns the same from a ring; `rules(*parts)` are mask and bias, from parts spread by the specs."""
+
+  def run(parameters, queries, keys, values, *parts):
+    score = SCORES[kind].score(**parameters)
+    return attention.ring_attention(
+      score,
+      queries,
+      keys,
+      values,
+      axis_name="ring",
+      return_logsumexp=True,
+      block_sizes=(2, 3),
+      **rules(*parts),
+      **options,
+    )
+
+  devices = inputs[1].shape[-2] // T
+  sharded = jax.shard_map(
+    run, mesh=mesh_of(devices), in_specs=(SAME, SPREAD, SPREAD, SPREAD, *specs), out_specs=(SPREAD, SPREAD)
+  )
+  return sharded(*inputs, *parts)
+
+
+TARGET_SEGMENTS = np.sort(np.random.default_rng(1).integers(0, 4, size=(B, 1, DEVICES * T)), axis=-1)
+SOURCE_SEGMENTS = np.sort(np.random.default_rng(2).integers(0, 4, size=(B, 1, DEVICES * S)), axis=-1)
+PADDING = np.random.default_rng(3).random((B, 1, 1, DEVICES * S)) < 0.5
+LENGTHS = np.array([3, 16])[:, None]
+SLOPES = np.array([0.1, 0.2, 0.3], np.float32)
+
+# What is spread, how, and the mask and bias that are made of it.
+RULES = {
+  "none": ((), (), lambda: {}),
+  "causal": ((), (), lambda: {"mask": masks.causal(4)}),
+  "window_and_lengths": (
+    (LENGTHS,),
+    (SAME,),
+    lambda lengths: {"mask": masks.sliding_window(6, 2) & masks.lengths(source=lengths)},
+  ),
+  # So narrow that on one device the keys would be cut out of what that device has.
+  "window": ((), (), lambda: {"mask": masks.sliding_window(1, 0)}),
+  "segments": (
+    (TARGET_SEGMENTS, SOURCE_SEGMENTS),
+    (SPREAD, SPREAD),
+    lambda target, source: {"mask": masks.causal(9) & masks.segments(target, source)},
+  ),
+  "array_of_keys": ((PADDING,), (PartitionSpec(None, None, None, "ring"),), lambda array: {"mask": array}),
+  "array_of_queries": (
+    (np.random.default_rng(5).normal(size=(B, 1, DEVICES * T, 1)).astype(np.float32),),
+    (SPREAD,),
+    lambda array: {"bias": jnp.where(array < 0, -jnp.inf, array), "mask": array < 1},
+  ),
+  "function": (
+    (),
+    (),
+    lambda: {"bias": lambda t, s: 0.1 * jnp.maximum(t - s, 0).astype(jnp.float32)},
+  ),
+  "bias_function": (
+    (SLOPES,),
+    (SAME,),
+    lambda slopes: {"bias": positions.ALiBi(slopes), "mask": masks.causal()},
+  ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_ring_of_devices_is_one_device_forward_and_backward(name):
+  parts, specs, rules = RULES[name]
+  compare("scaled_dot_product", parts, specs, rules)
+
+
+@kinds
+def test_so_it_is_for_every_score(kind):
+  parts, specs, rules = RULES["causal"]
+  compare(kind, parts, specs, rules)
+
+
+def test_so_it_is_with_eight_devices():
+  parts, specs, rules = RULES["causal"]
+  compare("scaled_dot_product", parts, specs, rules, devices=8)
+
+
+def compare(kind, parts, specs, rules, devices=DEVICES):
+  """Asserts that context, logsumexp and gradients agree, also those of what a bias is made of."""
+  inputs = inputs_for(kind, devices=devices)
+  rng = np.random.default_rng(4)
+  shape = B, N, devices * T
+  of_loss = rng.normal(size=(*shape, inputs[3].shape[-1])), rng.normal(size=shape)
+  trained = [part for part in parts if part.dtype == np.float32]
+
+  def loss(function):
+    def run(inputs, trained):
+      each = iter(trained)
+      context, logsumexp = function(
+        inputs, [next(each) if part.dtype == np.float32 else part for part in parts]
+      )
+      counted = jnp.where(jnp.isfinite(logsumexp), logsumexp, 0)
+      value = jnp.sum(of_loss[0].astype(np.float32) * context) + jnp.sum(
+        of_loss[1].astype(np.float32) * counted
+      )
+      return value, (context, logsumexp)
+
+    return jax.jit(jax.grad(run, (0, 1), has_aux=True))(inputs, trained)
+
+  slopes, outputs = loss(lambda inputs, parts: in_ring(kind, inputs, parts, specs, rules))
+  desired_slopes, desired = loss(lambda inputs, parts: whole(kind, inputs, **rules(*parts)))
+  assert_trees_close(outputs, desired, FLOAT32)
+  assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
+
+
+def test_second_derivatives_go_round_the_ring_too():
+  inputs = inputs_for("scaled_dot_product")
+  directions = inputs_for("scaled_dot_product", seed=5)
+
+  def along(function):
+    def loss(inputs):
+      context, _ = function("scaled_dot_product", inputs)
+      return jnp.sum(context**2)
+
+    return jax.jit(lambda *both: jax.jvp(jax.grad(loss), *both))((inputs,), (directions,))
+
+  ring = functools.partial(in_ring, rules=lambda: {"mask": masks.causal()})
+  assert_trees_close(along(ring), along(functools.partial(whole, mask=masks.causal())), 32 * FLOAT32)
+
+
+def test_the_ring_drops_what_one_device_drops():
+  inputs = inputs_for("scaled_dot_product")
+  options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
+  actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, **options))(inputs)
+  desired = whole("scaled_dot_product", inputs, **options)
+  assert_trees_close(actual, desired, FLOAT32)
+  undropped = whole("scaled_dot_product", inputs)
+  assert np.max(np.abs(desired[0] - undropped[0])) > 0.1
+
+
+def test_what_is_not_finite_on_another_device_spoils_only_who_attends_to_it():
+  parameters, queries, keys, values = inputs_for("scaled_dot_product")
+  bad = DEVICES * S - 2
+  mask = masks.causal(bad - DEVICES * T + 2)  # only the last two queries see it
+  clean = whole("scaled_dot_product", (parameters, queries, keys, values), mask=mask)
+
+  def run(inputs):
+    return in_ring("scaled_dot_product", inputs, rules=lambda: {"mask": mask})
+
+  spoiled_keys = jax.jit(run)((parameters, queries, replaced(keys, (0, 0, bad), np.nan), values))
+  for actual, desired in zip(spoiled_keys, clean, strict=True):
+    actual, desired = np.array(actual), np.array(desired)
+    assert np.all(np.isnan(actual[0, :, -2:]))
+    actual[0, :, -2:] = desired[0, :, -2:]
+    assert_close(actual, desired, FLOAT32)
+  context, logsumexp = jax.jit(run)((parameters, queries, keys, replaced(values, (0, 0, bad), np.inf)))
+  assert np.all(np.isnan(context[0, :, -2:])) and np.all(np.isfinite(context[0, :, :-2]))
+  assert_close(logsumexp, clean[1], FLOAT32)
+
+
+def test_a_query_that_may_attend_to_nothing_on_any_device_gets_zeros():
+  inputs = inputs_for("additive")
+  rules = lambda: {"mask": masks.lengths(source=0)}  # noqa: E731
+  context, logsumexp = jax.jit(lambda inputs: in_ring("additive", inputs, rules=rules))(inputs)
+  np.testing.assert_array_equal(context, np.zeros_like(context))
+  np.testing.assert_array_equal(logsumexp, np.full_like(logsumexp, -np.inf))
+
+
+def test_derivatives_keep_no_part_of_another_device():
+  def gradient_memory(devices, length):
+    spread = PartitionSpec("ring")
+    vectors = jnp.ones((devices * length, 8))
+
+    def loss(vectors):
+      context = jax.shard_map(
+        lambda x: attention.ring_attention(
+          attention.ScaledDotProduct(), x, x, x, axis_name="ring", block_sizes=(64, 64)
+        ),
+        mesh=mesh_of(devices),
+        in_specs=spread,
+        out_specs=spread,
+      )(vectors)
+      return jnp.sum(context**2)
+
+    return jax.jit(jax.grad(loss)).lower(vectors).compile().memory_analysis().temp_size_in_bytes
+
+  # The same part of the sequence on each device (the figure is one device's), whose number is doubled.
+  assert gradient_memory(6, 512) < 1.1 * gradient_memory(3, 512)
+
+
+def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
+  inputs, table = inputs_for("scaled_dot_product"), np.linspace(0, 1, 64, dtype=np.float32)
+
+  def bias(table):
+    return {"bias": lambda t, s: table[t - s + 32]}
+
+  def varying(table):
+    return bias(jax.lax.pcast(table, "ring", to="varying"))
+
+  actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), varying))(inputs)
+  assert_trees_close(actual, whole("scaled_dot_product", inputs, **bias(table)), FLOAT32)
+  with pytest.raises(ValueError, match="a bias function must close over arrays that differ"):
+    jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
+
+
+@pytest.mark.parametrize("axis_name", [None, "rings"])
+def test_an_axis_that_the_mesh_has_not_is_told(axis_name):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"axis_name must be an axis of the mesh .* got"):
+    attention.ring_attention(attention.ScaledDotProduct(), *[vectors] * 3, axis_name=axis_name)
+
+
+@pytest.mark.parametrize("name", ["mask", "bias"])
+def test_an_array_of_pairs_has_no_place_in_a_ring(name):
+  inputs = inputs_for("scaled_dot_product")
+  array = np.ones((T, S), bool if name == "mask" else np.float32)
+  with pytest.raises(ValueError, match=rf"{name} must not be an array \[... T S\] .*\({T}, {S}\)"):
+    in_ring("scaled_dot_product", inputs, rules=lambda: {name: array})
+
+
+@pytest.mark.parametrize("num_keys", [1, S])
+def test_a_device_may_have_a_single_query(num_keys):
+  rng = np.random.default_rng(0)
+  queries, keys = (rng.normal(size=(DEVICES * length, 2)).astype(np.float32) for length in (1, num_keys))
+  allowed = np.array([True, False, True])[:, None]
+
+  def run(queries, keys, allowed):
+    return attention.ring_attention(
+      attention.ScaledDotProduct(), queries, keys, keys, axis_name="ring", mask=allowed
+    )
+
+  spread = PartitionSpec("ring")
+  sharded = jax.jit(jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=spread, out_specs=spread))
+  if num_keys == 1:
+    with pytest.raises(ValueError, match=r"one query and one key, a mask or bias \[... 1 1\] may belong"):
+      sharded(queries, keys, allowed)
+  else:
+    desired = attention.scaled_dot_product_attention(queries, keys, keys, mask=allowed)
+    assert_close(sharded(queries, keys, allowed), desired, FLOAT32)

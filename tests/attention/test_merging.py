@@ -1,0 +1,144 @@
+"""Joining what was found in different parts of the keys."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  DIMS,
+  FLOAT32,
+  assert_close,
+  assert_trees_finite,
+  attend,
+  draw,
+  engines,
+  expected,
+  expected_gradients,
+  kinds,
+)
+
+from attention import masks, merge, with_sink
+
+T, S = DIMS["TS"]
+
+
+def in_parts(kind, inputs, sizes, **options):
+  """Returns the merged attention to consecutive keys, so many in each part."""
+  ends = np.cumsum(sizes)
+  partials = []
+  for start, end in zip(ends - sizes, ends, strict=True):
+    part = inputs._replace(keys=inputs.keys[..., start:end, :], values=inputs.values[..., start:end, :])
+    mask = masks.causal(1 - int(start))
+    partials.append(attend(kind, part, mask=mask, return_logsumexp=True, **options))
+  return merge(partials)
+
+
+@kinds
+@engines
+def test_attention_in_parts_is_attention_to_all_forward_and_backward(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD")
+  # The last part is empty for the first query.
+  allowed = np.tri(T, S, 1, dtype=bool)
+  desired = expected(kind, inputs, mask=allowed)
+  rng = np.random.default_rng(1)
+  of_loss = [rng.normal(size=array.shape) for array in desired]
+  of_loss[1] *= 0.0
+
+  def run(inputs):
+    return in_parts(kind, inputs, [2, 1, 2], implementation=implementation)
+
+  outputs, pull = jax.vjp(jax.jit(run), inputs)
+  assert_close(outputs[0], desired.context, FLOAT32)
+  assert_close(outputs[1], desired.logsumexp, FLOAT32)
+  slopes = pull((jnp.asarray(of_loss[0], jnp.float32), jnp.asarray(of_loss[2], jnp.float32)))[0]
+  reference = expected_gradients(kind, inputs, of_loss, mask=allowed)
+  for actual, one in zip(jax.tree.leaves(slopes), jax.tree.leaves(reference), strict=True):
+    assert_close(actual, one, 16 * FLOAT32)
+
+
+def test_what_is_not_finite_is_left_out_only_where_it_is_masked():
+  spoiled, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-200.0])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  assert np.isnan(spoiled[0, 0])
+  kept, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-jnp.inf])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  assert kept[0, 0] == 1
+
+
+def test_hand_values():
+  contexts = jnp.array([[2.0]]), jnp.array([[8.0]])
+  context, logsumexp = merge([(contexts[0], jnp.log(jnp.array([3.0]))), (contexts[1], jnp.array([0.0]))])
+  assert_close(context, [[(3 * 2 + 8) / 4]], FLOAT32)
+  assert_close(logsumexp, [np.log(4.0)], FLOAT32)
+
+
+def test_results_have_the_leading_axes_of_all():
+  context, logsumexp = merge([(jnp.ones((5, 1, 2, 3)), jnp.zeros(2)), (jnp.ones((2, 3)), jnp.zeros((7, 2)))])
+  assert context.shape == (5, 7, 2, 3)
+  assert_close(logsumexp, np.full((5, 7, 2), np.log(2)), FLOAT32)
+
+
+def test_logsumexps_of_any_size_are_merged_exactly():
+  context, logsumexp = merge([(jnp.array([[1.0]]), jnp.array([1e4])), (jnp.array([[3.0]]), jnp.array([1e4]))])
+  assert_close(context, [[2.0]], FLOAT32)
+  assert_close(logsumexp, [1e4 + np.log(2)], FLOAT32)
+
+
+def test_a_part_without_keys_counts_nothing_even_if_its_context_is_not_a_number():
+  nothing = jnp.full((2, 3), jnp.nan), jnp.full(2, -jnp.inf)
+  something = jnp.ones((2, 3)), jnp.array([0.0, -jnp.inf])
+
+  def run(nothing, something):
+    return merge([nothing, something])
+
+  (context, logsumexp), pull = jax.vjp(run, nothing, something)
+  np.testing.assert_array_equal(context, [[1.0] * 3, [0.0] * 3])
+  np.testing.assert_array_equal(logsumexp, [0.0, -np.inf])
+  assert_trees_finite(pull((jnp.ones((2, 3)), jnp.ones(2))))
+
+
+def test_half_precision_stays_and_logsumexps_do_not_lose_theirs():
+  context, logsumexp = merge([(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(2))] * 2)
+  assert context.dtype == jnp.bfloat16
+  assert logsumexp.dtype == jnp.float32
+
+
+def test_a_sink_takes_its_share_of_each_head():
+  context = jnp.ones((2, 3, 5, 7))
+  logsumexp = jnp.zeros((2, 3, 5))
+  sink = np.log(np.float32([1.0, 3.0, 7.0]))
+  shared, total = with_sink(context, logsumexp, sink)
+  assert_close(shared[1, :, 2, 4], [1 / 2, 1 / 4, 1 / 8], FLOAT32)
+  assert_close(total[1, :, 2], np.log([2.0, 4.0, 8.0]), FLOAT32)
+  # Trained: the derivative of 1 / (1 + e^sink), 2 * 5 * 7 times.
+  slope = jax.grad(lambda sink: jnp.sum(with_sink(context, logsumexp, sink)[0]))(sink)
+  assert_close(slope, -70 * np.array([1 / 4, 3 / 16, 7 / 64]), FLOAT32)
+
+
+def test_a_sink_that_does_not_fit_is_told():
+  with pytest.raises(ValueError, match=r"sink must be broadcastable .* \(2, 3\), got shape \(5,\)"):
+    with_sink(jnp.ones((2, 3, 7)), jnp.zeros((2, 3)), np.zeros(5))
+
+
+@pytest.mark.parametrize(
+  ("partials", "message"),
+  [
+    ([], "partials must hold at least one"),
+    ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got shapes \(2, 3\) and \(1,\)"),
+    ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got shapes \(2, 3\) and \(3,\)"),
+    (
+      [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
+      "must have one dtype, got float32, bfloat16",
+    ),
+    (
+      [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
+      "contexts must be of a floating type, got int32",
+    ),
+    (
+      [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],
+      r"must have the same axes T and D, got shapes \(2, 3\), \(2, 1\)",
+    ),
+    ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
+  ],
+)
+def test_partials_that_do_not_fit_are_told(partials, message):
+  with pytest.raises(ValueError, match=message):
+    merge(partials)

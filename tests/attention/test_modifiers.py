@@ -1,0 +1,260 @@
+"""What changes scores: caps, biases of position, rotation; composed, trained, on both engines."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, engines
+
+import attention
+from attention import masks, positions
+from attention.arrays.axes import axes_of
+
+B, N, T, S, H = DIMS["BNTSH"]
+
+
+def attend(score, inputs, implementation, **options):
+  return attention.attend(
+    score, *inputs[:3], implementation=implementation, block_sizes=BLOCK_SIZES, **options
+  )
+
+
+@engines
+def test_a_soft_cap_on_any_score_is_its_formula_and_is_trained(implementation):
+  inputs = draw("additive", "BNTH", "B1SH", "B1SD")
+  vectors = np.random.default_rng(2).normal(size=(N, H)).astype(np.float32)
+  caps = np.linspace(0.5, 3.0, N).astype(np.float32)
+
+  def capped(query, key, score_vector, scale):
+    return scale * np.tanh(reference.additive(query, key, score_vector) / scale)
+
+  desired = reference.attend(
+    capped, *inputs[:3], score_vector=vectors, scale=caps, mask=np.tri(T, S, 1, dtype=bool)
+  )
+
+  def context(caps):
+    score = attention.SoftCapped(attention.Additive(vectors), caps)
+    return attend(score, inputs, implementation, mask=masks.causal(1))
+
+  assert_close(jax.jit(context)(caps), desired.context, FLOAT32)
+  of_loss = np.random.default_rng(1).normal(size=desired.context.shape).astype(np.float32)
+
+  def loss(caps):
+    return np.sum(
+      of_loss
+      * reference.attend(
+        capped, *inputs[:3], score_vector=vectors, scale=caps, mask=np.tri(T, S, 1, dtype=bool)
+      ).context
+    )
+
+  actual = jax.grad(lambda caps: jnp.sum(of_loss * context(caps)))(caps)
+  assert_close(actual, reference.gradient(loss, caps), 8 * FLOAT32)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_distances_are_not_rounded_to_half_precision(dtype):
+  bias = positions.ALiBi(jnp.asarray(0.5, dtype))(jnp.array([[70001]]), jnp.array([[0, 69000]]))
+  np.testing.assert_array_equal(bias, [[-35000.5, -500.5]])
+
+
+@engines
+@pytest.mark.parametrize("cap", [0, -1, 0.0, -1.0, float("nan"), np.float32(-1), np.float32([1, 0])])
+def test_a_cap_is_positive(cap, implementation):
+  with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
+    attention.SoftCapped(5.0, attention.ScaledDotProduct())
+  with pytest.raises(ValueError, match="cap must be positive, got"):
+    vectors = np.ones((2, T, H), np.float32)
+    attention.attend(
+      attention.SoftCapped(attention.ScaledDotProduct(), cap), *[vectors] * 3, implementation=implementation
+    )
+
+
+def test_trees_in_the_form_of_a_capped_score_hold_any_numbers():
+  score = attention.SoftCapped(attention.ScaledDotProduct(2.0), 5.0)
+  assert jax.tree.leaves(jax.tree.map(np.ndim, score)) == [0, 0]
+  assert jax.tree.leaves(jax.tree.map(lambda number: np.float32(-number), score)) == [-2, -5]
+
+
+@engines
+@pytest.mark.parametrize("lengths", [(0, S), (T, 0)])
+def test_relative_positions_of_nothing_are_nothing(lengths, implementation):
+  queries, keys = (np.ones((length, 2), np.float32) for length in lengths)
+  bias = positions.RelativePositions(np.ones((N, 8), np.float32))
+  context = attention.scaled_dot_product_attention(
+    np.broadcast_to(queries, (N, *queries.shape)), keys, keys, bias=bias, implementation=implementation
+  )
+  np.testing.assert_array_equal(context, np.zeros((N, lengths[0], 2)))
+
+
+@pytest.mark.parametrize(
+  ("count", "max_distance", "bidirectional", "words"),
+  [
+    (3, 128, True, "at least 4 buckets, got 3"),
+    (1, 128, False, "at least 2 buckets, got 1"),
+    (32, 8, True, "max_distance must be more than 8 with 32 buckets, got 8"),
+  ],
+)
+def test_relative_positions_need_buckets(count, max_distance, bidirectional, words):
+  bias = positions.RelativePositions(jnp.zeros(count), max_distance, bidirectional)
+  vectors = jnp.ones((T, H))
+  with pytest.raises(ValueError, match=words):
+    attention.scaled_dot_product_attention(vectors, vectors, vectors, bias=bias)
+
+
+def test_the_slopes_of_alibi_are_the_papers():
+  # Worked out by hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second one of 2^-1, 2^-2, ... 2^-8.
+  np.testing.assert_array_equal(positions.alibi_slopes(6), 2.0 ** -np.array([2, 4, 6, 8, 1, 3], np.float32))
+  with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+    positions.alibi_slopes(0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Misnamed(attention.Score):
+  """A score whose axes are not those of its fields."""
+
+  axes = {"scales": ""}
+  scale: jax.Array
+
+
+@engines
+def test_axes_that_are_not_there_are_told(implementation):
+  inputs = draw("additive")
+  with pytest.raises(ValueError, match=r"Misnamed.axes must name its fields, got 'scales'"):
+    attend(Misnamed(jnp.ones(())), inputs, implementation)
+
+
+def test_an_array_with_fewer_axes_than_are_named_is_told():
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
+  bias = positions.RelativePositions(jnp.float32(1.0))
+  with pytest.raises(ValueError, match=r"RelativePositions.table must have axes \[... R\], got shape \(\)"):
+    attend(attention.ScaledDotProduct(), inputs, "blockwise", bias=bias)
+
+
+def test_the_axes_of_a_score_within_a_score_are_known():
+  score = attention.SoftCapped(attention.Additive(jnp.ones((N, H))), 5.0)
+  assert axes_of(score) == ["A", ""]
+
+
+@engines
+def test_alibi_takes_a_share_of_the_distance_in_each_head_and_is_trained(implementation):
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
+  slopes = np.asarray(positions.alibi_slopes(N))
+  distance = np.abs(np.arange(T)[:, None] - np.arange(S))
+  scale = {"scale": H**-0.5}
+
+  def context(slopes):
+    return attend(attention.ScaledDotProduct(), inputs, implementation, bias=positions.ALiBi(slopes))
+
+  def desired(slopes):
+    bias = -slopes[:, None, None] * distance
+    return reference.attend(reference.dot_product, *inputs[:3], bias=bias, **scale).context
+
+  assert_close(jax.jit(context)(slopes), desired(slopes), FLOAT32)
+  of_loss = np.random.default_rng(1).normal(size=(B, N, T, DIMS.D)).astype(np.float32)
+  actual = jax.grad(lambda slopes: jnp.sum(of_loss * context(slopes)))(slopes)
+  assert_close(
+    actual, reference.gradient(lambda slopes: np.sum(of_loss * desired(slopes)), slopes), 16 * FLOAT32
+  )
+
+
+def bucket(distance, count, max_distance, bidirectional):
+  """The bucket of a distance, in words: T5's rule for a single pair."""
+  ahead = 0
+  if bidirectional:
+    count //= 2
+    ahead = count if distance > 0 else 0
+  elif distance > 0:
+    distance = 0
+  distance = abs(distance)
+  if distance < count // 2:
+    return ahead + distance
+  share = np.log(distance / (count // 2)) / np.log(max_distance / (count // 2))
+  return ahead + min(count // 2 + int(share * (count - count // 2)), count - 1)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (1, 1), (1, 7), (7, 1), (40, 50)])
+def test_relative_positions_look_up_each_distance(bidirectional, rows, columns):
+  table = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
+  bias = positions.RelativePositions(table, max_distance=30, bidirectional=bidirectional)
+  t, s = np.arange(17, 17 + rows), np.arange(11, 11 + columns)
+  desired = [[[row[bucket(j - i, 8, 30, bidirectional)] for j in s] for i in t] for row in table]
+  np.testing.assert_array_equal(jax.jit(lambda t, s: bias(t, s))(t[:, None], s[None, :]), np.float32(desired))
+
+
+@engines
+def test_relative_positions_are_trained_on_what_they_add_to(implementation):
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
+  table = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
+  buckets = np.array([[bucket(s - t, 4, 8, False) for s in range(S)] for t in range(T)])
+
+  def context(table):
+    bias = positions.RelativePositions(table, max_distance=8, bidirectional=False)
+    return attend(attention.ScaledDotProduct(), inputs, implementation, bias=bias, mask=masks.causal(2))
+
+  def desired(table):
+    bias = table[:, buckets]
+    mask = np.tri(T, S, 2, dtype=bool)
+    return reference.attend(reference.dot_product, *inputs[:3], bias=bias, mask=mask, scale=H**-0.5).context
+
+  assert_close(jax.jit(context)(table), desired(table), FLOAT32)
+  of_loss = np.random.default_rng(1).normal(size=(B, N, T, DIMS.D)).astype(np.float32)
+  actual = jax.grad(lambda table: jnp.sum(of_loss * context(table)))(table)
+  assert_close(actual, reference.gradient(lambda table: np.sum(of_loss * desired(table)), table), 8 * FLOAT32)
+
+
+def test_rotation_keeps_lengths_and_sees_only_differences_of_position():
+  rng = np.random.default_rng(0)
+  query, key = rng.normal(size=(2, 1, 6)).astype(np.float32)
+  assert_close(np.linalg.norm(positions.rotary(query, np.array([13]))), np.linalg.norm(query), FLOAT32)
+  products = [
+    float(jnp.sum(positions.rotary(query, np.array([t])) * positions.rotary(key, np.array([s]))))
+    for t, s in ((0, 5), (3, 8), (100, 105))
+  ]
+  assert_close(products, np.full(3, products[0]), 100 * FLOAT32)
+  assert abs(products[0] - float(np.sum(query * key))) > 1e-2
+
+
+def test_rotation_by_hand_and_by_batch():
+  # Width 4: the first pair turns by 1 for each position, the second by 1/100.
+  vectors = np.float32([1.0, 0.0, 0.0, 1.0])
+  turned = positions.rotary(np.broadcast_to(vectors, (2, 3, 4)), np.array([[0, 1, 2], [3, 4, 5]]))
+  angles = np.arange(6).reshape(2, 3, 1) * np.array([1.0, 0.01])
+  desired = np.stack(
+    [np.cos(angles[..., 0]), -np.sin(angles[..., 1]), np.sin(angles[..., 0]), np.cos(angles[..., 1])], axis=-1
+  )
+  assert_close(turned, desired, FLOAT32)
+
+
+def test_rotation_needs_an_even_width():
+  with pytest.raises(ValueError, match=r"the width of the vectors must be even, got shape \(3, 5\)"):
+    positions.rotary(jnp.ones((3, 5)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tilted(attention.Score):
+  """A user's score with a vector for each head, which it names."""
+
+  axes = {"tilt": "H"}
+  tilt: jax.Array
+
+  def tile(self, query_features, key_features):
+    tilted = query_features * self.tilt[..., None, :]
+    return tilted @ key_features.swapaxes(-1, -2)
+
+
+@engines
+def test_a_score_of_ones_own_is_cut_along_the_axes_that_it_names(implementation):
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
+  tilt = np.random.default_rng(0).normal(size=(1, N, H)).astype(np.float32) * H**-0.5
+
+  def tilted(query, key, score_vector):
+    return np.sum(query * score_vector * key)
+
+  desired = reference.attend(tilted, *inputs[:3], score_vector=tilt[0]).context
+  assert_close(attend(Tilted(jnp.asarray(tilt)), inputs, implementation), desired, FLOAT32)

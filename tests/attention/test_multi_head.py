@@ -1,0 +1,408 @@
+"""Multi-head attention as a pure function of its weights."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import BLOCK_SIZES, assert_close, engines
+from models import MODEL
+
+import attention
+from attention import masks, positions
+from attention.arrays.shapes import same_rank
+from attention.multi_head import merge_heads, project_heads
+
+# The keys' heads must divide N. D, E, M: widths of queries, sources and result; W: of a value's head.
+DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, H=7, D=11, E=13, W=17, M=19)
+key_heads = pytest.mark.parametrize("K", [6, 3, 1])
+fewer_key_heads = pytest.mark.parametrize("K", [3, 1])
+LENGTHS = np.array([4, 2])
+
+
+def array(*shape, seed=0):
+  return jnp.asarray(np.random.default_rng(seed).normal(scale=0.5, size=shape), jnp.float32)
+
+
+def draw(K=6, has_biases=True):
+  """Returns queries [B T D], sources [B S E] and weights with K heads of keys and values."""
+  N, H, D, E, W, M = DIMS["NHDEWM"]
+  kernels = array(D, N, H, seed=1), array(E, K, H, seed=2), array(E, K, W, seed=3)
+  biases = array(N, H, seed=5), array(K, H, seed=6), array(K, W, seed=7), array(M, seed=8)
+  weights = attention.MultiHeadWeights(*kernels, array(N, W, M, seed=4), *(biases if has_biases else ()))
+  return array(*DIMS["BTD"], seed=9), array(*DIMS["BSE"], seed=10), weights
+
+
+def fields(weights):
+  return tuple(
+    getattr(weights, kernel + kind)
+    for kind in ("", "_bias")
+    for kernel in ("query", "key", "value", "output")
+  )
+
+
+def random_mask(axes, seed=11):
+  return np.random.default_rng(seed).random(DIMS[axes]) < 0.6
+
+
+def alibi(t, s):
+  """Press et al. 2022: each head has its own slope, [N 1 1]."""
+  slopes = jnp.exp2(-jnp.arange(1.0, DIMS.N + 1))[:, None, None]
+  return -slopes * jnp.abs(t - s).astype(jnp.float32)[None]
+
+
+def alibi_array():
+  distance = np.abs(np.arange(DIMS.T)[:, None] - np.arange(DIMS.S)[None])
+  return -np.stack([2.0**-n * distance for n in range(1, DIMS.N + 1)])
+
+
+real = np.arange(DIMS.S) < LENGTHS[:, None, None, None]
+causal = np.arange(DIMS.S)[None] <= np.arange(DIMS.T)[:, None]
+
+# What is passed, and the array [... N T S] that it stands for.
+MASKS = {
+  "none": (None, np.array(True)),
+  "pairs": (jnp.asarray(random_mask("TS")), random_mask("TS")),
+  "keys": (jnp.asarray(random_mask("S")), random_mask("S")),
+  "sentences": (jnp.asarray(random_mask("B1TS")), random_mask("B1TS")),
+  "heads": (jnp.asarray(random_mask("NTS")), random_mask("NTS")),
+  "heads_of_keys": (jnp.asarray(random_mask("BN1S")), random_mask("BN1S")),
+  "lengths": (masks.lengths(source=jnp.asarray(LENGTHS)[:, None]), real),
+  "causal_and_heads": (masks.causal() & jnp.asarray(random_mask("BNTS")), causal & random_mask("BNTS")),
+}
+BIASES = {
+  "pairs": (array(*DIMS["TS"]), array(*DIMS["TS"])),
+  "heads": (array(*DIMS["NTS"]), array(*DIMS["NTS"])),
+  "heads_of_sentences": (array(*DIMS["BN1S"]), array(*DIMS["BN1S"])),
+  "function": (lambda t, s: (s - t).astype(jnp.float32), np.arange(5)[None] - np.arange(3)[:, None]),
+  "function_of_heads": (alibi, alibi_array()),
+}
+
+
+def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True, implementation="dense"):
+  queries, sources, weights = draw(K, has_biases)
+  actual = attention.multi_head_attention(
+    queries,
+    sources,
+    weights,
+    mask=mask[0],
+    bias=bias[0],
+    return_weights=True,
+    return_logsumexp=True,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+  desired = reference.multi_head_attention(queries, sources, fields(weights), mask=mask[1], bias=bias[1])
+  for one, other in zip(actual, desired, strict=True):
+    assert_close(one, other, MODEL)
+
+
+def test_two_heads_give_the_value_worked_out_by_hand():
+  # One query, 1; two sources, 0 and 2; H = 1.
+  # Head 1: scores (0, ln 3), weights (1/4, 3/4), context 2 * 3/4 = 3/2.
+  # Head 2: keys 0, weights (1/2, 1/2), values 10 times the sources, context 10. 3/2 + 10 / 5 = 7/2.
+  half = np.log(3) / 2
+  weights = attention.MultiHeadWeights(
+    query=jnp.asarray([[[half], [half]]], jnp.float32),
+    key=jnp.asarray([[[1.0], [0.0]]]),
+    value=jnp.asarray([[[1.0], [10.0]]]),
+    output=jnp.asarray([[[1.0]], [[0.2]]]),
+  )
+  result, pairs = attention.multi_head_attention(
+    jnp.asarray([[1.0]]), jnp.asarray([[0.0], [2.0]]), weights, return_weights=True
+  )
+  assert_close(result, [[3.5]], MODEL)
+  assert_close(pairs, [[[0.25, 0.75]], [[0.5, 0.5]]], MODEL)
+
+
+@key_heads
+@pytest.mark.parametrize("has_biases", [True, False], ids=["biases", "no_biases"])
+def test_heads_of_keys_are_shared_by_consecutive_heads_of_queries(K, has_biases):
+  assert_attends(K, has_biases=has_biases)
+
+
+@engines
+@fewer_key_heads
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_are_those_of_the_query_heads(K, mask, implementation):
+  assert_attends(K, mask=MASKS[mask], implementation=implementation)
+
+
+@engines
+@fewer_key_heads
+@pytest.mark.parametrize("bias", BIASES)
+def test_biases_are_those_of_the_query_heads(K, bias, implementation):
+  assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias], implementation=implementation)
+
+
+@engines
+def test_as_many_sentences_as_heads_of_keys_are_not_mistaken_for_them(implementation):
+  queries, keys = array(3, 6, 5, 7), array(3, 3, 11, 7, seed=1)
+  lengths = np.array([3, 11, 7])
+  actual = attention.attend_heads(
+    queries,
+    keys,
+    keys,
+    mask=masks.lengths(source=lengths[:, None]),
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+  repeated = np.repeat(keys, 2, axis=1)
+  desired = reference.attend(
+    reference.dot_product,
+    queries,
+    repeated,
+    repeated,
+    scale=7**-0.5,
+    mask=np.arange(11) < lengths[:, None, None, None],
+  )
+  assert_close(actual, desired.context, MODEL)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Nearby(masks.Mask):
+  """A user's own mask, which does not name its axes."""
+
+  distance: jax.Array
+
+  def tile(self, t, s):
+    return jnp.abs(t - s)[None] <= self.distance[:, None, None]
+
+
+@engines
+@fewer_key_heads
+def test_a_mask_of_ones_own_may_differ_from_head_to_head(K, implementation):
+  distance = np.arange(6) % 4
+  allowed = np.abs(np.arange(3)[:, None] - np.arange(5)) <= distance[:, None, None]
+  both = Nearby(distance) & masks.prefix(4), allowed & (np.arange(5) < 4)
+  assert_attends(K, mask=both, implementation=implementation)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Listed(masks.Mask):
+  """A user's own mask, which names the axes of one of its arrays and not of the other."""
+
+  axes = {"listed": "S"}
+  listed: jax.Array
+  shortest: jax.Array
+
+  def tile(self, t, s):
+    return jnp.logical_or(*same_rank(self.listed[..., None, :], s[None] < self.shortest[:, None, None]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ListedTerms(positions.Bias):
+  """A user's own bias, likewise."""
+
+  axes = {"terms": "S"}
+  terms: jax.Array
+  slopes: jax.Array
+
+  def __call__(self, t, s):
+    slanted = self.slopes[:, None, None] * jnp.abs(t - s)[None].astype(jnp.float32)
+    return jnp.add(*same_rank(self.terms[..., None, :], slanted))
+
+
+@engines
+@fewer_key_heads
+def test_rules_of_ones_own_may_name_the_axes_of_some_of_their_arrays(K, implementation):
+  listed, shortest = array(6, 5) > 0, np.arange(6) % 3
+  terms, slopes = np.asarray(array(6, 5)), np.asarray(array(6, seed=1))
+  T, S = np.arange(3)[:, None], np.arange(5)
+  assert_attends(
+    K,
+    mask=(Listed(listed, shortest), listed[:, None] | (shortest[:, None, None] > S)),
+    bias=(ListedTerms(terms, slopes), terms[:, None] + slopes[:, None, None] * np.abs(T - S)),
+    implementation=implementation,
+  )
+
+
+@fewer_key_heads
+@pytest.mark.parametrize("asked", ["nothing", "weights", "logsumexp"])
+def test_what_is_asked_for_comes_after_the_result(K, asked):
+  queries, sources, weights = draw(K)
+  options = {"return_weights": asked == "weights", "return_logsumexp": asked == "logsumexp"}
+  result = attention.multi_head_attention(queries, sources, weights, **options)
+  desired = reference.multi_head_attention(queries, sources, fields(weights))
+  if asked == "nothing":
+    assert_close(result, desired.context, MODEL)
+  else:
+    assert_close(result[0], desired.context, MODEL)
+    assert_close(result[1], getattr(desired, asked), MODEL)
+    assert len(result) == 2
+
+
+@fewer_key_heads
+def test_dropout_drops_what_it_would_drop_with_the_heads_repeated(K):
+  queries, sources, weights = draw(K)
+  repeated = attention.MultiHeadWeights(
+    *(
+      leaf if leaf is None or name not in ("key", "value") else jnp.repeat(leaf, 6 // K, axis=-2)
+      for leaf, name in zip(fields(weights), ("query", "key", "value", "output") * 2, strict=True)
+    )
+  )
+  options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
+  grouped = attention.multi_head_attention(queries, sources, weights, **options)
+  whole = attention.multi_head_attention(queries, sources, repeated, **options)
+  assert_close(grouped, whole, MODEL)
+  undropped = attention.multi_head_attention(queries, sources, weights)
+  assert np.max(np.abs(grouped - undropped)) > 0.1
+
+
+@key_heads
+def test_another_score_may_compare_the_heads(K):
+  queries, sources, weights = draw(K, has_biases=False)
+  vector = array(DIMS.H, seed=12)
+  _, pairs = attention.multi_head_attention(
+    queries, sources, weights, score=attention.Additive(vector), return_weights=True
+  )
+  queries, sources = np.float64(queries), np.float64(sources)
+  for n in range(DIMS.N):
+    k = n // (DIMS.N // K)
+    desired = reference.attend(
+      reference.additive,
+      queries @ np.float64(weights.query[:, n]),
+      sources @ np.float64(weights.key[:, k]),
+      sources,
+      score_vector=vector,
+    )
+    assert_close(pairs[:, n], desired.weights, MODEL)
+
+
+@key_heads
+def test_a_score_may_have_parameters_for_each_query_head(K):
+  queries, sources, weights = draw(K, has_biases=False)
+  scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
+  _, pairs = attention.multi_head_attention(
+    queries, sources, weights, score=attention.ScaledDotProduct(scales), return_weights=True
+  )
+  queries, sources = np.float64(queries), np.float64(sources)
+  for n in range(DIMS.N):
+    desired = reference.attend(
+      reference.dot_product,
+      queries @ np.float64(weights.query[:, n]),
+      sources @ np.float64(weights.key[:, n // (DIMS.N // K)]),
+      sources,
+      scale=scales[n],
+    )
+    assert_close(pairs[:, n], desired.weights, MODEL)
+
+
+@key_heads
+def test_a_sentence_may_attend_to_sources_that_all_sentences_share(K):
+  queries, sources, weights = draw(K)
+  actual = attention.multi_head_attention(queries, sources[0], weights)
+  desired = reference.multi_head_attention(queries, sources[0], fields(weights)).context
+  assert_close(actual, desired, MODEL)
+
+
+@key_heads
+def test_a_query_without_keys_gets_the_output_bias_and_zero_weights(K):
+  queries, sources, weights = draw(K)
+  mask = jnp.asarray(np.arange(DIMS.T) != 1)[:, None]
+  result, pairs = attention.multi_head_attention(queries, sources, weights, mask=mask, return_weights=True)
+  assert_close(result[:, 1], np.tile(weights.output_bias, (DIMS.B, 1)), 0.0)
+  np.testing.assert_array_equal(pairs[:, :, 1], 0.0)
+  assert_close(pairs.sum(-1)[:, :, 0], np.ones(DIMS["BN"]), MODEL)
+
+
+@fewer_key_heads
+def test_gradients_of_weights_are_those_of_the_formula_under_jit(K):
+  queries, sources, weights = draw(K)
+  mask, allowed = MASKS["causal_and_heads"]
+  random = array(*DIMS["BTM"], seed=13)
+
+  @jax.jit
+  def loss(weights, mask):
+    return jnp.sum(random * attention.multi_head_attention(queries, sources, weights, mask=mask))
+
+  gradients = jax.grad(loss)(weights, mask)
+  rng = np.random.default_rng(14)
+  direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), weights)
+
+  def reference_loss(step):
+    changed = jax.tree.map(lambda leaf, way: np.float64(leaf) + step * way, weights, direction)
+    result = reference.multi_head_attention(queries, sources, fields(changed), mask=allowed)
+    return np.sum(np.float64(random) * result.context)
+
+  slope = reference.derivative(reference_loss, 0.0, 1.0)
+  actual = sum(
+    np.sum(np.float64(gradient) * way)
+    for gradient, way in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction), strict=True)
+  )
+  assert_close(actual / slope, 1.0, MODEL)
+
+
+def test_half_precision_inputs_give_half_precision_results():
+  queries, sources, weights = draw(3)
+  halves = queries.astype(jnp.bfloat16), sources.astype(jnp.bfloat16)
+  result = attention.multi_head_attention(*halves, weights)
+  assert result.dtype == jnp.bfloat16
+  desired = reference.multi_head_attention(*halves, fields(weights)).context
+  # bfloat16 has 8 bits; four products follow each other.
+  assert_close(result, desired, 4 * 2.0**-7)
+
+
+def wrong(**changes):
+  queries, sources, weights = draw(3)
+  arguments = {name: getattr(weights, name) for name in weights.__dataclass_fields__} | {
+    name: shape if shape is None else jnp.ones(shape) for name, shape in changes.items()
+  }
+  queries, sources = arguments.pop("queries", queries), arguments.pop("sources", sources)
+  return queries, sources, attention.MultiHeadWeights(**arguments)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"queries": (11,)}, r"queries must have axes \[\.\.\. T D\], got shape \(11,\)"),
+    ({"query": (12, 6, 7)}, r"query kernel must have axes \[D N H\].*\(12, 6, 7\).*\(2, 3, 11\)"),
+    ({"key": (13, 21)}, r"key kernel must have axes \[D N H\].*\(13, 21\)"),
+    ({"value": (11, 3, 17)}, r"value kernel must have axes \[D N H\].*\(11, 3, 17\)"),
+    ({"query_bias": (42,)}, r"query bias must have axes \[N H\] = \(6, 7\), got \(42,\)"),
+    ({"key_bias": (3, 1)}, r"key bias must have axes \[N H\] = \(3, 7\), got \(3, 1\)"),
+    ({"value_bias": (17,)}, r"value bias must have axes \[N H\] = \(3, 17\), got \(17,\)"),
+    ({"output": (6, 7, 19)}, r"output kernel must have axes \[N H D\].*\(6, 7, 19\)"),
+    ({"output": (102, 19)}, r"output kernel must have axes \[N H D\].*\(102, 19\)"),
+    ({"output_bias": (1,)}, r"output bias must have axes \[D\] = \(19,\), got \(1,\)"),
+    (
+      {"key": (13, 4, 7), "value": (13, 4, 17), "key_bias": None, "value_bias": None},
+      "multiple of those of the keys.*queries 6, keys 4, values 4",
+    ),
+    (
+      {"value": (13, 2, 17), "value_bias": None},
+      "keys and values must have as many, got queries 6, keys 3, values 2",
+    ),
+  ],
+)
+def test_a_projection_that_does_not_fit_is_an_error_that_names_it(changes, message):
+  with pytest.raises(ValueError, match=message):
+    attention.multi_head_attention(*wrong(**changes))
+
+
+@fewer_key_heads
+@pytest.mark.parametrize("name", ["mask", "bias"])
+def test_pairs_with_a_wrong_number_of_heads_are_an_error_that_names_them(K, name):
+  queries, sources, weights = draw(K)
+  pairs = jnp.ones((5, DIMS.T, DIMS.S), bool if name == "mask" else jnp.float32)
+  with pytest.raises(ValueError, match=rf"{name}.*5, 3, 5\)"):
+    attention.multi_head_attention(queries, sources, weights, **{name: pairs})
+
+
+def test_projecting_and_merging_are_sums_over_the_width_and_over_the_heads():
+  inputs, kernel, bias = array(*DIMS["BTD"]), array(*DIMS["DNH"]), array(*DIMS["NH"])
+  heads = project_heads(inputs, kernel, bias)
+  output, output_bias = array(*DIMS["NHM"]), array(DIMS.M)
+  merged = merge_heads(heads, output, output_bias)
+  desired = np.float64(output_bias) + np.zeros(DIMS["BTM"])
+  for n in range(DIMS.N):
+    head = np.float64(inputs) @ np.float64(kernel[:, n]) + np.float64(bias[n])
+    assert_close(heads[:, n], head, MODEL)
+    desired += head @ np.float64(output[n])
+  assert_close(merged, desired, MODEL)

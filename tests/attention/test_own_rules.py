@@ -1,0 +1,341 @@
+"""Scores, masks and biases of a user's own, and numbers at the edge of the range, on both engines."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import (
+  BLOCK_SIZES,
+  DIMS,
+  FLOAT32,
+  assert_close,
+  assert_trees_close,
+  draw,
+  engines,
+  replaced,
+)
+
+import attention
+from attention import masks, positions
+from attention.arrays.shapes import same_rank
+
+T, S = DIMS["TS"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedByHead(attention.Score):
+  """A score whose heads differ by what is no array of it."""
+
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
+  def tile(self, query_features, key_features):
+    scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+    factors = jnp.linspace(0.1, 0.7, self.num_heads, dtype=scores.dtype)[:, None, None]
+    return jnp.multiply(*same_rank(scores, factors))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedMask(masks.Mask):
+  """Heads that see one key less from one to the next."""
+
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
+  def tile(self, t, s):
+    return s[None] < S - np.arange(self.num_heads)[:, None, None] % 3
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FixedBias(positions.Bias):
+  """A bias whose heads differ by what is no array of it."""
+
+  num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
+
+  def __call__(self, t, s):
+    return (
+      np.arange(self.num_heads, dtype=np.float32)[:, None, None] * jnp.abs(t - s).astype(jnp.float32)[None]
+    )
+
+
+@pytest.mark.parametrize("block_sizes", [BLOCK_SIZES, None])
+@pytest.mark.parametrize(
+  "rules",
+  [
+    {"score": FixedByHead()},
+    {"mask": FixedMask()},
+    {"bias": FixedBias()},
+    {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
+    {"bias": positions.ALiBi([0.1 * n for n in range(DIMS.N)])},
+  ],
+  ids=["score", "mask", "bias", "function", "list"],
+)
+def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block_sizes):
+  vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+  arguments = {"score": attention.ScaledDotProduct(), **rules}
+  score = arguments.pop("score")
+
+  def run(engine):
+    return attention.attend(score, *vectors, **arguments, implementation=engine, block_sizes=block_sizes)
+
+  assert_close(run("blockwise"), run("dense"), FLOAT32)
+
+
+@engines
+@pytest.mark.parametrize("num_key_heads", [1, 2, 3])
+@pytest.mark.parametrize(
+  "rules",
+  [{"score": FixedByHead(6)}, {"mask": FixedMask(6)}, {"bias": FixedBias(6)}],
+  ids=["score", "mask", "bias"],
+)
+def test_they_may_where_heads_share_keys(rules, num_key_heads, implementation):
+  rng = np.random.default_rng(0)
+  queries = rng.normal(size=(6, T, 11)).astype(np.float32)
+  keys = rng.normal(size=(num_key_heads, S, 11)).astype(np.float32)
+  options = {"implementation": implementation, "block_sizes": BLOCK_SIZES}
+  actual = attention.attend_heads(queries, keys, keys, **rules, **options)
+  repeated = np.repeat(keys, 6 // num_key_heads, axis=0)
+  assert_close(actual, attention.attend_heads(queries, repeated, repeated, **rules, **options), FLOAT32)
+
+
+@engines
+def test_lists_of_numbers_are_traced_and_trained(implementation):
+  vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+
+  def loss(slopes):
+    options = {"bias": positions.ALiBi(slopes), "implementation": implementation}
+    return jnp.sum(attention.scaled_dot_product_attention(*vectors, **options) ** 2)
+
+  slopes = [0.1 * n for n in range(DIMS.N)]
+  desired = jax.grad(loss)(jnp.asarray(slopes))
+  assert_close(jnp.stack(jax.grad(loss)(slopes)), desired, 8 * FLOAT32)
+  assert_close(jnp.stack(jax.jit(jax.grad(loss))(slopes)), desired, 8 * FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Flagged(attention.Score):
+  """A score with features that are no numbers."""
+
+  def key_features(self, keys):
+    return {"keys": keys, "flag": keys[..., :1] > 0}
+
+  def tile(self, query_features, key_features):
+    scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features["keys"])
+    return jnp.where(jnp.swapaxes(~key_features["flag"], -1, -2), scores, 0)
+
+
+@engines
+def test_features_may_be_flags(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  actual = attention.attend(
+    Flagged(), queries, keys, values, implementation=implementation, block_sizes=(2, 2)
+  )
+  scores = np.where(keys[:, 0] > 0, 0, queries @ keys.T)
+  weights = np.exp(scores) / np.sum(np.exp(scores), axis=-1, keepdims=True)
+  assert_close(actual, weights @ values, FLOAT32)
+
+
+TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a term for each of 8 buckets of distances
+
+
+@pytest.mark.parametrize(
+  "bias",
+  [
+    np.float32(300),
+    lambda t, s: 300 * s.astype(jnp.float32) + 0 * t.astype(jnp.float32),
+    lambda t, s: 1 / (T - t).astype(jnp.float32) + 1 / (S - s).astype(jnp.float32),
+    lambda t, s: jnp.take(np.ones((T, 1), np.float32), t[:, 0], axis=0),
+    positions.ALiBi(np.float32(-300)),
+    positions.RelativePositions(TABLE, 4),
+    lambda t, s: positions.RelativePositions(TABLE, 4)(t, s) + 0 * (t + s).astype(jnp.float32),
+  ],
+)
+def test_what_is_beyond_the_end_of_the_last_block_spoils_nothing(bias):
+  inputs = draw("scaled_dot_product")[:3]
+
+  def context_and_gradients(engine):
+    def loss(queries, keys, values):
+      context = attention.scaled_dot_product_attention(
+        queries, keys, values, bias=bias, implementation=engine, block_sizes=BLOCK_SIZES
+      )
+      return jnp.sum(context**2), context
+
+    return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*inputs)
+
+  assert_trees_close(context_and_gradients("blockwise"), context_and_gradients("dense"), 8 * FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Distance(attention.Score):
+  """A score that has no derivative where a query is a key."""
+
+  def tile(self, query_features, key_features):
+    difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+    return -jnp.sqrt(jnp.sum(difference**2, axis=-1))
+
+
+@pytest.mark.parametrize("name", ["queries", "keys"])
+def test_a_vector_of_zeros_does_not_meet_the_filling_of_a_block(name):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  arrays = {"queries": queries, "keys": keys}
+  arrays[name] = replaced(arrays[name], 0, 0.0)
+
+  def gradients(engine):
+    def loss(arrays):
+      return jnp.sum(
+        attention.attend(
+          Distance(),
+          arrays["queries"],
+          arrays["keys"],
+          values,
+          implementation=engine,
+          block_sizes=BLOCK_SIZES,
+        )
+        ** 2
+      )
+
+    return jax.jit(jax.grad(loss))(arrays)
+
+  assert_trees_close(gradients("blockwise"), gradients("dense"), 8 * FLOAT32)
+
+
+@engines
+def test_the_least_number_is_a_bias_like_any_other(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  bias = np.full((T, S), np.finfo(np.float32).min, np.float32)
+  actual = attention.scaled_dot_product_attention(
+    queries, keys, values, bias=bias, implementation=implementation, block_sizes=BLOCK_SIZES
+  )
+  assert_close(actual, np.broadcast_to(np.mean(values, axis=0), actual.shape), FLOAT32)
+
+
+@engines
+def test_masked_values_that_are_huge_spoil_no_second_derivative(implementation):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+
+  def second(values):
+    def loss(queries):
+      context = attention.scaled_dot_product_attention(
+        queries,
+        keys,
+        values,
+        mask=masks.prefix(S - 1),
+        implementation=implementation,
+        block_sizes=BLOCK_SIZES,
+      )
+      return 1e6 * jnp.sum(context**2)
+
+    return jax.jit(jax.grad(lambda queries: jnp.sum(jax.grad(loss)(queries) ** 2)))(queries)
+
+  huge = values.copy()
+  huge[-1] = 3e38
+  np.testing.assert_array_equal(second(huge), second(values))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class All(masks.Mask):
+  """A mask that holds several."""
+
+  parts: tuple[masks.Mask, ...]
+
+  def tile(self, t, s):
+    return self.parts[0].tile(t, s) & self.parts[1].tile(t, s)
+
+
+@engines
+def test_masks_and_scores_within_others_are_cut_too(implementation):
+  queries, keys, values = draw("additive", "BTH", "BSH", "BSD")[:3]
+  ids = np.arange(S) // 2
+  mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
+  vector = [0.1] * DIMS.H
+  actual = attention.attend(
+    attention.SoftCapped(attention.Additive(vector), 5.0),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+
+  def capped(query, key):
+    return 5 * np.tanh(np.sum(0.1 * np.tanh(query + key)) / 5)
+
+  allowed = np.tri(T, S, 2, dtype=bool) & (ids[:T, None] == ids)
+  assert_close(actual, reference.attend(capped, queries, keys, values, mask=allowed).context, FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Numbers(masks.Mask):
+  def tile(self, t, s):
+    return (s <= t).astype(jnp.int32)
+
+
+@engines
+@pytest.mark.parametrize("mask", [Numbers(), ~Numbers(), Numbers() & masks.causal()])
+def test_a_mask_of_numbers_is_told(mask, implementation):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match=r"Numbers.tile must return booleans, got int32"):
+    attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=mask, implementation=implementation
+    )
+
+
+def test_masks_are_not_joined_by_words():
+  with pytest.raises(ValueError, match="masks are joined by &"):
+    masks.causal() and masks.prefix(2)
+
+
+class NoTree(masks.Mask):
+  def tile(self, t, s):
+    return s <= t
+
+
+@engines
+def test_a_mask_that_is_no_pytree_is_told(implementation):
+  vectors = jnp.ones((T, 2))
+  with pytest.raises(ValueError, match="NoTree must be registered as a pytree"):
+    attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=NoTree(), implementation=implementation
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScaledByHead(attention.Score):
+  """A dot product times a factor for each head, put before T and S or not."""
+
+  axes = {"factors": ""}
+  factors: jax.Array
+  before: bool = dataclasses.field(default=True, metadata={"static": True})
+
+  def tile(self, query_features, key_features):
+    factors = self.factors[..., None, None] if self.before else self.factors
+    return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
+
+
+@engines
+def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
+  # As many heads as keys: nothing else would notice where they are.
+  vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
+  factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
+
+  def attend(before):
+    score = ScaledByHead(factors, before)
+    return attention.attend(score, *[vectors] * 3, implementation=implementation, block_sizes=BLOCK_SIZES)
+
+  desired = [
+    attention.attend(attention.ScaledDotProduct(factor), *[head] * 3)
+    for factor, head in zip(factors, vectors, strict=True)
+  ]
+  assert_close(attend(True), np.stack(desired), FLOAT32)
+  with pytest.raises(ValueError, match=r"ScaledByHead.tile must put the leading axes of"):
+    attend(False)

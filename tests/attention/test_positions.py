@@ -1,0 +1,56 @@
+"""Sinusoidal position encodings."""
+
+import math
+
+import chex
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+
+from attention import positions
+
+DIMS = chex.Dimensions(T=5, D=14)
+
+
+def test_position_one_of_four_channels_is_the_value_worked_out_by_hand():
+  # The rates are 1 and 10000^(-2/4) = 1/100; at position 1: sin 1, cos 1, sin 0.01, cos 0.01.
+  desired = [[0, 1, 0, 1], [0.841470985, 0.540302306, 0.009999833, 0.999950000]]
+  assert_close(positions.sinusoidal(2, 4), desired, FLOAT32)
+
+
+def test_channels_are_sines_and_cosines_in_turn():
+  (T, D) = DIMS["TD"]
+  desired = np.zeros((T, D))
+  for t in range(T):
+    for i in range(D // 2):
+      desired[t, 2 * i] = math.sin(t / 10000 ** (2 * i / D))
+      desired[t, 2 * i + 1] = math.cos(t / 10000 ** (2 * i / D))
+  assert_close(positions.sinusoidal(T, D), desired, FLOAT32)
+
+
+def test_far_positions_are_as_exact_as_near_ones():
+  # In float32 the angle alone would be off by 2e-3 here.
+  t = 30011
+  encoding = positions.sinusoidal(t + 1, 2)[t]
+  assert_close(encoding, [math.sin(t), math.cos(t)], FLOAT32)
+
+
+def test_how_alike_two_positions_are_depends_on_their_distance_only():
+  encodings = np.asarray(positions.sinusoidal(*DIMS["TD"])).astype(np.float64)
+  likeness = encodings @ encodings.T
+  rates = [10000 ** (-2 * i / DIMS.D) for i in range(DIMS.D // 2)]
+  for distance in range(DIMS.T):
+    # sin a sin b + cos a cos b = cos(a - b)
+    desired = sum(math.cos(distance * rate) for rate in rates)
+    diagonal = np.diagonal(likeness, distance)
+    assert_close(diagonal, np.full_like(diagonal, desired), DIMS.D * FLOAT32)
+
+
+def test_longer_encodings_begin_with_the_shorter():
+  shorter, longer = positions.sinusoidal(3, DIMS.D), positions.sinusoidal(DIMS.T, DIMS.D)
+  np.testing.assert_array_equal(longer[:3], shorter)
+
+
+def test_an_odd_width_is_an_error():
+  with pytest.raises(ValueError, match="width must be even, got 7"):
+    positions.sinusoidal(3, 7)

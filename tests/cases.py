@@ -1,0 +1,256 @@
+"""What the tests of the contract run over: the scores, the engines, and how to draw inputs for them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+import attention
+from attention.scores import sums_of_tanh as additive
+
+ENGINES = ("dense", "blockwise")
+# So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
+BLOCK_SIZES = 2, 2
+
+# Each axis has its own prime, so that no two can be mistaken for each other. K: the keys' width, where
+# it may differ from the queries'.
+DIMS = chex.Dimensions(B=2, T=3, S=5, N=7, H=11, D=13, K=17)
+
+EPSILON = float(np.finfo(np.float32).eps)
+# Float32 results of order one: a dot product of H terms is off by at most about H roundings, the exponential
+# turns that absolute error of a score into a relative error of its weight, and the sums over S add a few.
+FLOAT32 = 32 * EPSILON
+# Float64 results: the same rule, 32 * 2^-52 = 7e-15, with room for NumPy's own rounding.
+FLOAT64 = 1e-12
+# Central differences with a step of 1e-5 in float64: 1e-10 of truncation and 1e-11 of rounding, times what
+# the function's third derivative brings.
+DIFFERENCES = 1e-7
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NegativeDistance(attention.Score):
+  """A user's own score: -temperature * |q - k|^2."""
+
+  temperature: jax.Array
+
+  def tile(self, query_features, key_features):
+    difference = query_features[..., :, None, :] - key_features[..., None, :, :]
+    return -self.temperature * jnp.sum(difference**2, axis=-1)
+
+
+class Kind(NamedTuple):
+  """One score function: the library's class, the reference's formula, and its parameters' names and axes."""
+
+  score: Callable[..., attention.Score]
+  pair_score: Callable[..., float]
+  parameters: dict[str, str]
+  key_width: str = "H"
+
+
+SCORES = {
+  "scaled_dot_product": Kind(attention.ScaledDotProduct, reference.dot_product, {"scale": ""}),
+  "additive": Kind(attention.Additive, reference.additive, {"score_vector": "H"}),
+  "bilinear": Kind(attention.Bilinear, reference.bilinear, {"matrix": "HK"}, key_width="K"),
+  "cosine": Kind(attention.Cosine, reference.cosine, {"scale": ""}),
+  "user_defined": Kind(NegativeDistance, reference.negative_distance, {"temperature": ""}),
+}
+
+
+kinds = pytest.mark.parametrize("kind", SCORES)
+engines = pytest.mark.parametrize("implementation", ENGINES)
+
+
+class Inputs(NamedTuple):
+  """All that an attention function can be differentiated by; a pytree."""
+
+  queries: Any
+  keys: Any
+  values: Any
+  parameters: dict[str, Any]
+  bias: Any = None
+
+
+def draw(kind, queries="TH", keys="SH", values="SD", bias=None, heads="", dtype=np.float32):
+  """Returns random Inputs with these axes ("BNTH", or "B1TH" to broadcast); `heads` lead the parameters.
+
+  They are NumPy's, so that preparing them compiles nothing.
+  """
+  rng = np.random.default_rng(0)
+  kind = SCORES[kind]
+
+  def array(axes):
+    return rng.normal(size=DIMS[axes]).astype(dtype)
+
+  def parameter(axes):
+    # Positive, away from zero, and small enough that scores stay of order one.
+    return np.asarray(rng.uniform(0.2, 0.6, size=DIMS[heads + axes])).astype(dtype)
+
+  return Inputs(
+    queries=array(queries),
+    keys=array(keys[:-1] + kind.key_width),
+    values=array(values),
+    parameters={name: parameter(axes) for name, axes in kind.parameters.items()},
+    bias=None if bias is None else np.asarray(array(bias)),
+  )
+
+
+def replaced(array, index, value):
+  """Returns a copy of the array with `value` at `index`."""
+  array = np.array(array)
+  array[index] = value
+  return array
+
+
+def narrow(kind, inputs):
+  """Returns the inputs with widths of 2, so that there is less to difference."""
+  parameters = {
+    "additive": lambda score_vector: {"score_vector": score_vector[..., :2]},
+    "bilinear": lambda matrix: {"matrix": matrix[..., :2, :2]},
+  }.get(kind, dict)(**inputs.parameters)
+  vectors = (array[..., :2] for array in inputs[:3])
+  return type(inputs)(*vectors, parameters, inputs.bias)
+
+
+def draw_saturated(size, factor=1):
+  """Returns Inputs for additive attention whose queries and keys are as large as `size`.
+
+  All are multiples of 1/8, small enough that every sum of a query and a key is exact in float32. Some of
+  these pre-activations cancel to between -2 and 2, others saturate the tanh. The scores are `factor` times
+  as large as usual.
+  """
+  rng = np.random.default_rng(0)
+  signs = rng.choice([-1, 1], size=DIMS["H"])
+  sides = np.array([[-1], [-1], [-1], [1], [0]])
+  noise_of_queries, noise_of_keys = (rng.integers(-8, 9, size=DIMS[axes]) / 8 for axes in ("TH", "SH"))
+  inputs = draw("additive")
+  return inputs._replace(
+    queries=np.asarray(size * signs + noise_of_queries, np.float32),
+    keys=np.asarray(size * signs * sides + noise_of_keys, np.float32),
+    parameters={"score_vector": np.float32(factor) * inputs.parameters["score_vector"]},
+  )
+
+
+def attend(kind, inputs, **options):
+  """attention.attend with the score `kind`."""
+  return attention.attend(SCORES[kind].score(**inputs.parameters), *inputs[:3], bias=inputs.bias, **options)
+
+
+def attend_fully(kind, inputs, **options):
+  """The same, returning context, weights and logsumexp."""
+  return attend(kind, inputs, return_weights=True, return_logsumexp=True, **options)
+
+
+def results(kind, inputs, mask=None, **options):
+  """The same in small blocks, compiled once for all tests that have these shapes."""
+  return _results(kind, additive.FEW_TERMS, inputs, mask, **options)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames=["dropout_rate", "implementation"])
+def _results(kind, few_terms, inputs, mask, **options):
+  return attend_fully(kind, inputs, mask=mask, block_sizes=BLOCK_SIZES, **options)
+
+
+def results_and_gradients(kind, inputs, of_loss, mask=None, implementation="auto"):
+  """Returns the results and the gradients, as Inputs, of sum(of_loss * results)."""
+  return _results_and_gradients(kind, additive.FEW_TERMS, inputs, of_loss, mask, implementation)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5))
+def _results_and_gradients(kind, few_terms, inputs, of_loss, mask, implementation):
+  score = SCORES[kind].score(**inputs.parameters)
+
+  def run(score, queries, keys, values, bias):
+    return attention.attend(
+      score,
+      queries,
+      keys,
+      values,
+      bias=bias,
+      mask=mask,
+      return_weights=True,
+      return_logsumexp=True,
+      implementation=implementation,
+      block_sizes=BLOCK_SIZES,
+    )
+
+  outputs, pull = jax.vjp(run, score, *inputs[:3], inputs.bias)
+  slope, queries, keys, values, bias = pull(
+    tuple(array.astype(out.dtype) for array, out in zip(of_loss, outputs, strict=True))
+  )
+  assert type(slope) is type(score)
+  parameters = {name: getattr(slope, name) for name in inputs.parameters}
+  return outputs, Inputs(queries, keys, values, parameters, bias)
+
+
+def gradients(kind, inputs, of_loss, **options):
+  """The second of `results_and_gradients`."""
+  return results_and_gradients(kind, inputs, of_loss, **options)[1]
+
+
+def expected(kind, inputs, **options):
+  """The reference's Result for the same inputs."""
+  bias = 0.0 if inputs.bias is None else inputs.bias
+  return reference.attend(SCORES[kind].pair_score, *inputs[:3], bias=bias, **inputs.parameters, **options)
+
+
+def expected_gradients(kind, inputs, of_loss, **options):
+  """Returns Inputs of the gradients of sum(of_loss * result), by differences of the reference.
+
+  An empty row's logsumexp, -inf, counts as a constant.
+  """
+  leaves, structure = jax.tree.flatten(inputs)
+  leaves = [np.asarray(leaf).astype(np.float64) for leaf in leaves]
+
+  def gradient(i):
+    def loss(leaf):
+      changed = jax.tree.unflatten(structure, [*leaves[:i], leaf, *leaves[i + 1 :]])
+      return total(of_loss, expected(kind, changed, **options))
+
+    return reference.gradient(loss, leaves[i])
+
+  return jax.tree.unflatten(structure, [gradient(i) for i in range(len(leaves))])
+
+
+def total(of_loss, result):
+  """Returns sum(of_loss * result) over the finite elements of a reference Result."""
+  return sum(
+    np.sum(weight * np.where(np.isfinite(array), array, 0.0))
+    for weight, array in zip(of_loss, result, strict=True)
+  )
+
+
+def draw_loss(result, seed=1):
+  """Returns random factors, one array for each of a reference Result, that make a loss of it."""
+  rng = np.random.default_rng(seed)
+  return tuple(rng.normal(size=array.shape) for array in result)
+
+
+def assert_close(actual, desired, tolerance):
+  """Asserts equal shapes, infinities and NaN, and the rest within `tolerance` * (1 + its size)."""
+  actual, desired = (np.asarray(array).astype(np.float64) for array in (actual, desired))
+  assert actual.shape == desired.shape
+  np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance)
+
+
+def assert_trees_close(actual, desired, tolerance):
+  """The same for every array of two trees."""
+  for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+    assert_close(one, other, tolerance)
+
+
+def assert_trees_equal(actual, desired):
+  """Asserts that every array of two trees is equal bit by bit."""
+  for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def assert_trees_finite(tree):
+  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))

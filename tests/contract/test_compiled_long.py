@@ -1,0 +1,27 @@
+"""Derivatives of attention of 512 queries to 512 keys, compiled as users do."""
+
+import pytest
+from cases import engines, kinds
+from derivatives import DERIVATIVES, Size, check, check_of_each_example
+
+SIZE = Size(examples=2, T=512, S=512, H=16, D=8, directions=32, looked_at=(0, 17, 31), block_sizes=(128, 192))
+
+
+@kinds
+@engines
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_are_right(kind, implementation, name):
+  check(kind, SIZE, implementation, name)
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("engine", ["in blocks", "in windows"])
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_of_many_tiles_are_right(kind, engine, name):
+  check(kind, SIZE, engine, name)
+
+
+@kinds
+@engines
+def test_gradients_of_each_example_are_right(kind, implementation):
+  check_of_each_example(kind, SIZE, implementation, "grad")

@@ -1,0 +1,84 @@
+"""Clean inputs make no NaN and no infinity, at which `jax_debug_nans` and `jax_debug_infs` would stop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import BLOCK_SIZES, SCORES, draw, engines
+
+import attention
+from attention import masks
+from attention.projections import project
+
+# The last leaves the first query, and all queries of the second sentence, with nothing to attend to.
+MASKS = {
+  "none": lambda: None,
+  "causal": masks.causal,
+  "empty rows": lambda: masks.causal(offset=-1) & masks.lengths(source=np.array([4, 0])),
+}
+ENGINES = {
+  "dense": {"implementation": "dense", "return_weights": True},
+  "blockwise": {"implementation": "blockwise"},
+  "in blocks": {"implementation": "blockwise", "block_sizes": BLOCK_SIZES},
+}
+
+
+@pytest.fixture(autouse=True)
+def debugging():
+  with jax.debug_nans(True), jax.debug_infs(True):
+    yield
+
+
+@pytest.mark.parametrize(
+  ("kind", "mask"),
+  [
+    *((kind, "empty rows") for kind in SCORES),
+    ("scaled_dot_product", "none"),
+    ("scaled_dot_product", "causal"),
+  ],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_eager_calls_make_no_nan_and_no_infinity(kind, mask, engine):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+
+  def attend(inputs):
+    return attention.attend(
+      SCORES[kind].score(**inputs.parameters),
+      *inputs[:3],
+      bias=inputs.bias,
+      mask=MASKS[mask](),
+      dropout_rate=0.1,
+      dropout_rng=jax.random.key(0),
+      **ENGINES[engine],
+    )
+
+  def loss(inputs):
+    return sum(jnp.sum(array**2) for array in jax.tree.leaves(attend(inputs)))
+
+  jax.block_until_ready(attend(inputs))
+  jax.block_until_ready(jax.grad(loss)(inputs))
+  jax.block_until_ready(jax.jvp(attend, (inputs,), (inputs,)))
+
+
+def test_the_other_functions_make_none_either():
+  vectors = np.ones((3, 5), np.float32)
+  context, logsumexp = attention.scaled_dot_product_attention(
+    vectors, vectors, vectors, return_logsumexp=True
+  )
+
+  def loss(context, logsumexp):
+    merged = attention.merge([(context, logsumexp), (context, 2 * logsumexp)])
+    return sum(jnp.sum(array) for array in attention.with_sink(*merged, 0.5))
+
+  jax.block_until_ready(jax.grad(loss, argnums=(0, 1))(context, logsumexp))
+  scores = jnp.asarray(vectors)
+  jax.block_until_ready(attention.masked_softmax(scores, masks.causal(offset=-1)))
+  jax.block_until_ready(project(lambda inputs: inputs * 2, scores))
+
+
+@engines
+def test_what_is_attended_to_and_is_no_number_still_stops_a_call(implementation):
+  queries, keys, values, *_ = draw("scaled_dot_product")
+  keys[1] = np.nan
+  with pytest.raises(FloatingPointError):
+    attention.scaled_dot_product_attention(queries, keys, values, implementation=implementation)

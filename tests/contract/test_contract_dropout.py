@@ -1,0 +1,181 @@
+"""Dropout, which is part of point 7 of the contract of attention: of weights, by key and position."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  DIMS,
+  FLOAT32,
+  SCORES,
+  Inputs,
+  assert_close,
+  assert_trees_close,
+  attend,
+  attend_fully,
+  draw,
+  draw_loss,
+  engines,
+  expected,
+  expected_gradients,
+  results,
+)
+
+import attention
+from attention import masks
+
+B, T, S = DIMS["BTS"]
+
+# Dropout is the engines' business, not the scores'.
+two_kinds = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+
+
+def factors(rng, shape, rate, implementation):
+  """Returns what dropout multiplies each weight with: uniform attention to unit vectors shows it."""
+  *leading, T, S = shape
+  inputs = Inputs(
+    np.zeros((*leading, T, 1), np.float32),
+    np.zeros((S, 1), np.float32),
+    np.eye(S, dtype=np.float32),
+    parameters={"scale": np.float32(1)},
+  )
+  context, _, _ = results(
+    "scaled_dot_product",
+    inputs,
+    dropout_rate=rate,
+    dropout_rng=rng,
+    implementation=implementation,
+  )
+  return np.asarray(context) * S
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5, 0.9])
+@engines
+def test_a_share_of_the_weights_is_dropped_and_the_others_make_up_for_it(rate, implementation):
+  kept = factors(jax.random.key(0), (101, 103), rate, implementation)
+  is_dropped = kept == 0
+  assert_close(kept[~is_dropped] * (1 - rate), np.ones(np.sum(~is_dropped)), FLOAT32)
+  # The number dropped is binomial; five standard deviations.
+  assert abs(np.mean(is_dropped) - rate) < 5 * np.sqrt(rate * (1 - rate) / is_dropped.size)
+  # So it is in every row and every column, and neighbours are independent: both dropped is binomial too.
+  for axis in (0, 1):
+    deviation = np.sqrt(rate * (1 - rate) / is_dropped.shape[axis])
+    assert np.max(np.abs(np.mean(is_dropped, axis=axis) - rate)) < 5 * deviation
+    both = is_dropped & np.roll(is_dropped, 1, axis=axis)
+    assert abs(np.mean(both) - rate**2) < 5 * np.sqrt(rate**2 / both.size)
+
+
+@engines
+def test_dropout_is_a_function_of_the_key_and_the_position(implementation):
+  rate, shape = 0.5, (B, 7, 11, 13)
+  once = factors(jax.random.key(0), shape, rate, implementation)
+  again = factors(jax.random.key(0), shape, rate, implementation)
+  other = factors(jax.random.key(1), shape, rate, implementation)
+  np.testing.assert_array_equal(once, again)
+  # Half of the pairs agree by chance. The same between batches, heads, rows.
+  count = np.prod(shape)
+  for one, two in [
+    (once, other),
+    (once[0], once[1]),
+    (once[:, 0], once[:, 1]),
+    (once[:, :, 0], once[:, :, 1]),
+  ]:
+    agreement = np.mean((one == 0) == (two == 0))
+    assert abs(agreement - 0.5) < 5 * np.sqrt(0.25 / one.size)
+  assert 0.4 * count < np.sum(once == 0) < 0.6 * count
+
+
+@engines
+def test_dropout_of_other_inputs_at_the_same_positions_is_the_same(implementation):
+  # What is dropped does not depend on the score, the queries, the keys, the mask or the bias.
+  rng, rate = jax.random.key(3), 0.3
+  dropped = factors(rng, (B, T, S), rate, implementation)
+  for kind in SCORES:
+    inputs = draw(kind, "BTH", "SH", "BSD", bias="TS")
+    mask = masks.causal(1)
+    actual = results(
+      kind, inputs, mask=mask, dropout_rate=rate, dropout_rng=rng, implementation=implementation
+    )
+    # The weights and the logsumexp are those before dropout.
+    desired = expected(kind, inputs, mask=np.tri(T, S, 1, dtype=bool), factors=dropped)
+    assert_trees_close(actual, tuple(desired), 2 * FLOAT32)
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
+@engines
+def test_both_sorts_of_keys_are_accepted_inside_jit_and_vmap(make, implementation):
+  def run(rng):
+    return attention.scaled_dot_product_attention(
+      jnp.zeros((T, 1)),
+      jnp.zeros((S, 1)),
+      jnp.eye(S),
+      dropout_rate=0.5,
+      dropout_rng=rng,
+      implementation=implementation,
+    )
+
+  keys = jax.random.split(make(0), 3)
+  together = jax.jit(jax.vmap(run))(keys)
+  for rng, one in zip(keys, together, strict=True):
+    np.testing.assert_array_equal(np.asarray(jax.jit(run)(rng)) == 0, np.asarray(one) == 0)
+  assert not np.array_equal(together[0], together[1])
+
+
+@two_kinds
+@engines
+def test_the_mean_over_keys_is_the_result_without_dropout(kind, implementation):
+  inputs = draw(kind)
+  rate, count = 0.4, 4001
+
+  @jax.jit
+  @jax.vmap
+  def run(rng):
+    return attend(kind, inputs, dropout_rate=rate, dropout_rng=rng, implementation=implementation)
+
+  contexts = np.asarray(run(jax.random.split(jax.random.key(0), count)), np.float64)
+  deviation = np.std(contexts, axis=0) / np.sqrt(count)
+  error = np.abs(np.mean(contexts, axis=0) - expected(kind, inputs).context)
+  assert np.all(error < 5 * deviation)
+
+
+@two_kinds
+@engines
+def test_gradients_pass_through_the_weights_that_were_kept(kind, implementation):
+  inputs = draw(kind, bias="TS")
+  rng, rate = jax.random.key(5), 0.4
+  dropped = factors(rng, (T, S), rate, implementation)
+  assert 0 < np.sum(dropped == 0) < T * S
+  of_loss = draw_loss(expected(kind, inputs))
+
+  @jax.jit
+  def run(inputs):
+    _, pull = jax.vjp(
+      lambda inputs: attend_fully(
+        kind, inputs, dropout_rate=rate, dropout_rng=rng, implementation=implementation
+      ),
+      inputs,
+    )
+    return pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
+
+  desired = expected_gradients(kind, inputs, of_loss, factors=dropped)
+  assert_trees_close(run(inputs), desired, 16 * FLOAT32)
+
+
+@engines
+def test_a_rate_of_zero_drops_nothing_with_or_without_a_key(implementation):
+  inputs = draw("cosine")
+  desired = expected("cosine", inputs).context
+  for rng in (None, jax.random.key(0)):
+    actual = attend("cosine", inputs, dropout_rate=0.0, dropout_rng=rng, implementation=implementation)
+    assert_close(actual, desired, FLOAT32)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_rate_outside_zero_to_one_is_an_error(rate):
+  with pytest.raises(ValueError, match=rf"dropout_rate[\s\S]*{rate}"):
+    attend("cosine", draw("cosine"), dropout_rate=rate, dropout_rng=jax.random.key(0))
+
+
+def test_dropout_without_a_key_is_an_error():
+  with pytest.raises(ValueError, match=r"dropout_rng"):
+    attend("cosine", draw("cosine"), dropout_rate=0.1)

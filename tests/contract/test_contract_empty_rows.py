@@ -1,0 +1,102 @@
+"""Point 3 of the contract of attention: a query that may attend to nothing gets zeros, never NaN."""
+
+import jax
+import numpy as np
+import pytest
+from cases import (
+  DIMS,
+  FLOAT32,
+  assert_trees_close,
+  assert_trees_equal,
+  assert_trees_finite,
+  draw,
+  draw_loss,
+  engines,
+  expected,
+  kinds,
+  replaced,
+  results_and_gradients,
+)
+
+B, T, S = DIMS["BTS"]
+
+
+# Row 1 of batch 1 is empty in each of these ways. Each returns a mask [B T S] and the changed bias [T S].
+
+
+def empty_by_mask(bias):
+  mask = np.ones((B, T, S), bool)
+  mask[:, 1] = False
+  return mask, bias
+
+
+def empty_in_one_batch(bias):
+  mask = np.random.default_rng(3).random((B, T, S)) < 0.6
+  mask[0, 1], mask[1, 1] = True, False
+  return mask, bias
+
+
+def empty_by_bias(bias):
+  return np.ones((B, T, S), bool), replaced(bias, 1, -np.inf)
+
+
+def empty_by_both(bias):
+  mask = np.ones((B, T, S), bool)
+  mask[:, 1, 2:] = False
+  return mask, replaced(bias, np.s_[1, :2], -np.inf)
+
+
+every_emptiness = pytest.mark.parametrize(
+  "empty", [empty_by_mask, empty_in_one_batch, empty_by_bias, empty_by_both]
+)
+
+
+@kinds
+@every_emptiness
+@engines
+def test_an_empty_row_gives_zeros_and_spoils_no_other(kind, empty, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask, bias = empty(inputs.bias)
+  inputs = inputs._replace(bias=bias)
+  desired = expected(kind, inputs, mask=mask)
+
+  def run(of_loss):
+    return results_and_gradients(kind, inputs, of_loss, mask=mask, implementation=implementation)
+
+  of_loss = draw_loss(desired)
+  (context, weights, logsumexp), slopes = run(of_loss)
+  assert_trees_close((context, weights, logsumexp), tuple(desired), FLOAT32)
+  np.testing.assert_array_equal(context[1, 1], np.zeros(DIMS["D"]))
+  np.testing.assert_array_equal(weights[1, 1], np.zeros(S))
+  assert logsumexp[1, 1] == -np.inf
+  assert_trees_finite(slopes)
+  np.testing.assert_array_equal(slopes.queries[1, 1], np.zeros(DIMS["H"]))
+  # Whatever gradient an empty row gets from above, it passes on nothing.
+  is_empty = np.isneginf(desired.logsumexp)
+  for anything in (1e30, np.nan):
+    from_above = [
+      np.where(np.expand_dims(is_empty, tuple(range(2, array.ndim))), anything, array) for array in of_loss
+    ]
+    assert_trees_equal(run(tuple(from_above))[1], slopes)
+
+
+@kinds
+@pytest.mark.parametrize("num_keys", [0, S])
+@engines
+def test_where_every_row_is_empty_every_gradient_is_zero(kind, num_keys, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  inputs = inputs._replace(
+    keys=inputs.keys[:, :num_keys],
+    values=inputs.values[:, :num_keys],
+    bias=inputs.bias[:, :num_keys],
+  )
+  desired = expected(kind, inputs, mask=False)
+  outputs, slopes = results_and_gradients(
+    kind,
+    inputs,
+    draw_loss(desired),
+    mask=np.zeros((B, T, num_keys), bool),
+    implementation=implementation,
+  )
+  assert_trees_equal(outputs, tuple(desired))
+  assert_trees_equal(slopes, jax.tree.map(np.zeros_like, slopes))

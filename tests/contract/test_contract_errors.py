@@ -1,0 +1,546 @@
+"""Point 11 of the contract of attention: a mistake is a ValueError, at trace time, that helps.
+
+It names the argument, what is allowed, and what came, with the sizes. Each test lists words that must be
+there; a plural will do.
+"""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DIMS, NegativeDistance
+
+import attention
+from attention import masks, positions
+
+# T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
+QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
+KEYS = jax.ShapeDtypeStruct(DIMS["BSH"], jnp.float32)
+VALUES = jax.ShapeDtypeStruct(DIMS["BSD"], jnp.float32)
+
+
+def zeros(*shape, dtype=jnp.float32):
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def assert_error_says(words, function, *arguments):
+  """Asserts that tracing alone, with abstract arguments, raises a ValueError with all these words in it."""
+  with pytest.raises(ValueError) as caught:
+    jax.eval_shape(function, *arguments)
+  message = str(caught.value)
+  missing = [word for word in words.split() if not re.search(rf"(?<!\w){re.escape(word)}s?(?!\w)", message)]
+  assert not missing, f"no {missing} in {message!r}"
+
+
+NAMED = {
+  "scaled_dot_product": attention.scaled_dot_product_attention,
+  "additive": lambda q, k, v, **options: attention.additive_attention(
+    q, k, v, np.ones(q.shape[-1:]), **options
+  ),
+  "bilinear": lambda q, k, v, **options: attention.bilinear_attention(
+    q, k, v, np.ones(q.shape[-1:] + k.shape[-1:]), **options
+  ),
+  "cosine": attention.cosine_attention,
+  "user_defined": lambda q, k, v, **options: attention.attend(
+    NegativeDistance(np.ones(())), q, k, v, **options
+  ),
+}
+named = pytest.mark.parametrize("function", NAMED.values(), ids=NAMED)
+
+INPUTS = {
+  "queries_without_positions": ((zeros(11), KEYS, VALUES), "queries T H 11"),
+  "keys_without_positions": ((QUERIES, zeros(11), VALUES), "keys S H 11"),
+  "values_without_positions": ((QUERIES, KEYS, zeros(13)), "values S D 13"),
+  "other_values_than_keys": ((QUERIES, KEYS, zeros(2, 23, 13)), "keys values S 5 23"),
+  "leading_axes": ((QUERIES, zeros(29, 5, 11), zeros(29, 5, 13)), "queries keys values 2 29"),
+  "leading_axes_of_values": ((QUERIES, KEYS, zeros(29, 5, 13)), "queries keys values 2 29"),
+  "dtype_of_keys": (
+    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16), VALUES),
+    "queries keys values dtype float32 bfloat16",
+  ),
+  "dtype_of_values": (
+    (QUERIES, KEYS, zeros(2, 5, 13, dtype=jnp.float16)),
+    "queries keys values dtype float32 float16",
+  ),
+  "integers": (
+    tuple(zeros(*array.shape, dtype=jnp.int32) for array in (QUERIES, KEYS, VALUES)),
+    "queries keys values floating int32",
+  ),
+  "complex_numbers": (
+    tuple(zeros(*array.shape, dtype=jnp.complex64) for array in (QUERIES, KEYS, VALUES)),
+    "queries keys values floating complex64",
+  ),
+}
+
+
+@named
+@pytest.mark.parametrize(("arguments", "words"), INPUTS.values(), ids=INPUTS)
+def test_inputs_that_do_not_fit_are_an_error(function, arguments, words):
+  assert_error_says(words, function, *arguments)
+
+
+OPTIONS = {
+  "mask_of_other_targets": ({"mask": np.ones((23, 5), bool)}, "mask T S 3 5 23"),
+  "mask_of_other_sources": ({"mask": np.ones((3, 29), bool)}, "mask T S 3 5 29"),
+  "mask_of_another_batch": ({"mask": np.ones((29, 3, 5), bool)}, "mask T S 2 3 5 29"),
+  "mask_that_adds_axes": ({"mask": np.ones((7, 2, 3, 5), bool)}, "mask T S 2 3 5 7"),
+  "mask_that_adds_an_axis_of_one": ({"mask": np.ones((1, 2, 3, 5), bool)}, "mask T S 1 2 3 5"),
+  "mask_of_floats": ({"mask": np.ones((3, 5), np.float32)}, "mask boolean float32 bias"),
+  "mask_of_integers": ({"mask": np.ones((3, 5), np.int32)}, "mask boolean int32 bias"),
+  "lengths_of_another_batch": (
+    {"mask": masks.lengths(source=np.arange(29))},
+    "mask T S 2 3 5 29",
+  ),
+  "lengths_that_add_axes": (
+    {"mask": masks.lengths(source=np.ones((7, 1), int))},
+    "mask T S 2 3 5 7",
+  ),
+  "segments_of_other_targets": (
+    {"mask": masks.segments(target=np.arange(23), source=np.arange(5))},
+    "target 3 23",
+  ),
+  "segments_of_other_sources": (
+    {"mask": masks.segments(target=np.arange(3), source=np.arange(29))},
+    "source 5 29",
+  ),
+  "joined_array_of_other_sources": (
+    {"mask": masks.causal() & masks.from_array(np.ones((3, 29), bool))},
+    "mask T S 3 5 29",
+  ),
+  "bias_of_other_targets": ({"bias": np.ones((23, 5), np.float32)}, "bias T S 3 5 23"),
+  "bias_of_another_batch": ({"bias": np.ones((29, 1, 1), np.float32)}, "bias T S 2 3 5 29"),
+  "bias_that_adds_axes": ({"bias": np.ones((7, 1, 1, 1), np.float32)}, "bias T S 2 3 5 7"),
+  "bias_that_adds_an_axis_of_one": (
+    {"bias": np.ones((1, 2, 3, 5), np.float32)},
+    "bias T S 1 2 3 5",
+  ),
+  "bias_of_booleans": ({"bias": np.ones((3, 5), bool)}, "bias floating bool mask"),
+  "bias_function_of_another_shape": (
+    {"bias": lambda t, s: np.ones((3, 29))},
+    "bias T S 3 5 29",
+  ),
+  "dropout_rate": (
+    {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)},
+    "dropout_rate 0 1 1.0",
+  ),
+  "dropout_without_rng": ({"dropout_rate": 0.25}, "dropout_rng dropout_rate 0.25 None"),
+  "dropout_with_a_number": ({"dropout_rate": 0.25, "dropout_rng": 7}, "dropout_rng one key 7"),
+  "dropout_with_many_keys": (
+    {"dropout_rate": 0.25, "dropout_rng": jax.random.split(jax.random.key(0), 7)},
+    "dropout_rng one key 7",
+  ),
+  "dropout_with_no_key": ({"dropout_rate": 0.25, "dropout_rng": np.ones(2)}, "dropout_rng one key array"),
+  "implementation": ({"implementation": "fast"}, "implementation auto dense fast"),
+}
+
+
+@named
+@pytest.mark.parametrize(("options", "words"), OPTIONS.values(), ids=OPTIONS)
+def test_options_that_do_not_fit_are_an_error(function, options, words):
+  assert_error_says(words, lambda *arguments: function(*arguments, **options), QUERIES, KEYS, VALUES)
+
+
+PARAMETERS = {
+  "dot_product": (
+    attention.scaled_dot_product_attention,
+    (QUERIES, zeros(2, 5, 23), VALUES),
+    "queries keys 11 23",
+  ),
+  "cosine": (attention.cosine_attention, (QUERIES, zeros(2, 5, 23), VALUES), "queries keys 11 23"),
+  "additive_keys": (
+    attention.additive_attention,
+    (QUERIES, zeros(2, 5, 23), VALUES, zeros(11)),
+    "queries keys 11 23",
+  ),
+  "additive_vector": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros(23)),
+    "score_vector 11 23",
+  ),
+  "additive_vector_without_width": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros()),
+    "score_vector A",
+  ),
+  "additive_vectors_of_another_batch": (
+    attention.additive_attention,
+    (QUERIES, KEYS, VALUES, zeros(29, 11)),
+    "queries keys score_vector 2 29",
+  ),
+  "bilinear_queries": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(23, 11)),
+    "matrix H K queries keys 11 23",
+  ),
+  "bilinear_keys": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(11, 29)),
+    "matrix H K queries keys 11 29",
+  ),
+  "bilinear_matrix_without_axes": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(11)),
+    "matrix H K 11",
+  ),
+  "bilinear_matrices_of_another_batch": (
+    attention.bilinear_attention,
+    (QUERIES, KEYS, VALUES, zeros(29, 11, 11)),
+    "queries matrix 2 29",
+  ),
+  "dot_product_scores": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(2, 5, 23)),
+    "queries keys 11 23",
+  ),
+  "dot_product_scores_of_another_batch": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(29, 5, 11)),
+    "queries keys 2 29",
+  ),
+  "dot_product_scores_of_two_dtypes": (
+    attention.dot_product_scores,
+    (QUERIES, zeros(2, 5, 11, dtype=jnp.bfloat16)),
+    "queries keys float32 bfloat16",
+  ),
+  "additive_scores": (
+    attention.additive_scores,
+    (QUERIES, KEYS, zeros(23)),
+    "score_vector 11 23",
+  ),
+  "bilinear_scores": (
+    attention.bilinear_scores,
+    (QUERIES, KEYS, zeros(11, 23)),
+    "matrix 11 23",
+  ),
+  "cosine_scores": (attention.cosine_scores, (QUERIES, zeros(2, 5, 23)), "queries keys 11 23"),
+  "cosine_scores_of_integers": (
+    attention.cosine_scores,
+    (zeros(3, 11, dtype=jnp.int32), zeros(5, 11, dtype=jnp.int32)),
+    "queries floating int32",
+  ),
+  "scale_of_another_batch": (
+    lambda q, k, v, scale: attention.cosine_attention(q, k, v, scale=scale),
+    (QUERIES, KEYS, VALUES, zeros(29)),
+    "scale 29 2",
+  ),
+  "masked_softmax_of_another_shape": (
+    lambda scores: attention.masked_softmax(scores, np.ones((23, 5), bool)),
+    (zeros(3, 5),),
+    "mask 3 5 23",
+  ),
+  "masked_softmax_of_one_row": (
+    lambda scores: attention.masked_softmax(scores, np.ones(5, bool)),
+    (zeros(5),),
+    "scores T S 5",
+  ),
+  "additive_vectors_and_values_of_other_batches": (
+    attention.additive_attention,
+    (zeros(3, 11), zeros(5, 11), zeros(23, 5, 13), zeros(29, 11)),
+    "scores values 29 23",
+  ),
+  "masked_softmax_of_integers": (
+    lambda scores: attention.masked_softmax(scores, np.ones((3, 5), bool)),
+    (zeros(3, 5, dtype=jnp.int32),),
+    "scores floating int32",
+  ),
+}
+
+
+@pytest.mark.parametrize(("function", "arguments", "words"), PARAMETERS.values(), ids=PARAMETERS)
+def test_widths_and_parameters_that_do_not_fit_are_an_error(function, arguments, words):
+  assert_error_says(words, function, *arguments)
+
+
+@pytest.mark.parametrize(
+  "score", ["additive", attention.Cosine, attention.dot_product_scores], ids=["name", "class", "function"]
+)
+def test_what_is_no_score_is_an_error(score):
+  def call(*arguments):
+    return attention.attend(score, *arguments)
+
+  assert_error_says("score Score", call, QUERIES, KEYS, VALUES)
+
+
+class Transposed(attention.Score):
+  """A user's mistake: scores [... S T]."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...ST", query_features, key_features)
+
+
+jax.tree_util.register_static(Transposed)
+
+
+def test_a_users_scores_of_the_wrong_shape_are_an_error():
+  def call(*arguments):
+    return attention.attend(Transposed(), *arguments)
+
+  assert_error_says("Transposed T S 3 5", call, QUERIES, KEYS, VALUES)
+
+
+@jax.tree_util.register_static
+class WithoutBatch(attention.Score):
+  """A user's mistake: one batch element's scores for all."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)[0]
+
+
+@jax.tree_util.register_static
+class Flat(attention.Score):
+  """A user's mistake: features [... S] without an axis of their own."""
+
+  def key_features(self, keys):
+    return keys, jnp.sum(keys**2, axis=-1)
+
+  def tile(self, query_features, key_features):
+    keys, norms = key_features
+    return jnp.einsum("...TH,...SH->...TS", query_features, keys) - norms[..., None, :]
+
+
+@pytest.mark.parametrize("leading", [(), (2,)])
+def test_features_without_an_axis_of_their_own_are_an_error(leading):
+  def call(*arguments):
+    return attention.attend(Flat(), *arguments)
+
+  vectors = (zeros(*leading, *sizes) for sizes in ((3, 11), (5, 11), (5, 13)))
+  assert_error_says("Flat.key_features axis -2 5", call, *vectors)
+
+
+@jax.tree_util.register_static
+class Forgetful(attention.Score):
+  """A user's mistake: a tile without a return."""
+
+  def tile(self, query_features, key_features):
+    jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+
+@jax.tree_util.register_static
+class Matches(attention.Score):
+  """A user's mistake: scores that are no floating numbers."""
+
+  def tile(self, query_features, key_features):
+    return jnp.sum(query_features[..., :, None, :] == key_features[..., None, :, :], axis=-1)
+
+
+@pytest.mark.parametrize(
+  ("score", "words"),
+  [
+    (WithoutBatch(), "tile 2 3 5"),
+    (Matches(), "tile floating int32"),
+    (Forgetful(), "Forgetful tile None"),
+  ],
+)
+def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(score, words):
+  def call(*arguments):
+    return attention.attend(score, *arguments)
+
+  assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
+@pytest.mark.parametrize("num_key_heads", [2, 7])
+@pytest.mark.parametrize(
+  ("bias", "words"),
+  [
+    ("alibi", "bias array alibi"),
+    (lambda t, s: None, "bias array None"),
+    (masks.causal(), "bias array mask argument"),
+    (lambda t, s: positions.ALiBi(np.float32(1)), "bias array ALiBi"),
+  ],
+  ids=["name", "nothing", "mask", "function"],
+)
+def test_what_is_no_bias_is_an_error_for_heads_that_share_keys_too(bias, words, num_key_heads):
+  def call(*arguments):
+    return attention.attend_heads(*arguments, bias=bias)
+
+  heads = zeros(14, 3, 11), zeros(num_key_heads, 5, 11), zeros(num_key_heads, 5, 13)
+  assert_error_says(words, call, *heads)
+
+
+@pytest.mark.parametrize("lacking", [np.ones((2, 3, 5), bool), masks.lengths(source=np.arange(2))])
+def test_a_mask_that_lacks_the_axis_of_the_heads_is_told_what_to_put_in(lacking):
+  def call(*arguments):
+    return attention.scaled_dot_product_attention(*arguments, mask=lacking)
+
+  heads = zeros(2, 7, 3, 11), zeros(2, 7, 5, 11), zeros(2, 7, 5, 13)
+  assert_error_says("mask 2 3 5 axes None", call, *heads)
+
+
+class Unregistered(attention.Score):
+  """A user's mistake: a score that JAX cannot look into."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+
+def test_a_users_score_that_is_no_pytree_is_an_error():
+  def call(*arguments):
+    return attention.attend(Unregistered(), *arguments)
+
+  assert_error_says("Unregistered registered register_dataclass", call, QUERIES, KEYS, VALUES)
+
+  def call_grouped(*arguments):
+    return attention.multi_head.attend_heads(*arguments, score=Unregistered())
+
+  grouped = zeros(4, 3, 11), zeros(2, 5, 11), zeros(2, 5, 13)
+  assert_error_says("Unregistered registered register_dataclass", call_grouped, *grouped)
+
+
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"mask": masks.causal}, "mask causal boolean"),
+    ({"mask": "causal"}, "mask causal boolean"),
+    ({"bias": "alibi"}, "bias array function alibi"),
+    ({"bias": lambda t, s: None}, "bias array function None"),
+    ({"dropout_rate": "0.1", "dropout_rng": jax.random.key(0)}, "dropout_rate 0 1 '0.1'"),
+    ({"dropout_rate": None}, "dropout_rate 0 1 None"),
+  ],
+)
+def test_options_of_another_kind_are_an_error(options, words):
+  def call(*arguments):
+    return attention.scaled_dot_product_attention(*arguments, **options)
+
+  assert_error_says(words, call, QUERIES, KEYS, VALUES)
+
+
+def test_a_traced_dropout_rate_is_an_error():
+  def call(rate):
+    ones = jnp.ones((3, 11))
+    return attention.scaled_dot_product_attention(
+      ones, ones, ones, dropout_rate=rate, dropout_rng=jax.random.key(0)
+    )
+
+  assert_error_says("dropout_rate 0 1", call, zeros())
+
+
+MASKS = {
+  "bounds_beyond_32_bits": (lambda: masks.prefix(np.int64(2**40)), "length 2147483647 1099511627776"),
+  "offsets_beyond_32_bits": (lambda: masks.causal(-(2**40)), "offset -2147483648 -1099511627776"),
+  "from_array_of_floats": (lambda: masks.from_array(np.ones((3, 5))), "boolean float32 bias"),
+  "from_array_of_integers": (
+    lambda: masks.from_array(np.ones((3, 5), np.int32)),
+    "boolean int32 bias",
+  ),
+  "from_array_asked_for_other_pairs": (
+    lambda: masks.from_array(np.ones((3, 29), bool)).array(3, 5),
+    "T S 3 5 29",
+  ),
+  "segments_asked_for_other_pairs": (
+    lambda: masks.segments(target=np.arange(3), source=np.arange(29)).array(3, 5),
+    "source 5 29",
+  ),
+  "segments_of_floats": (
+    lambda: masks.segments(target=np.ones(3), source=np.ones(5)),
+    "target integer float64",
+  ),
+  "lengths_of_floats": (
+    lambda: masks.lengths(source=np.ones(2)),
+    "source integer float64",
+  ),
+  "no_lengths": (lambda: masks.lengths(), "source target"),
+  "joined_with_floats": (lambda: masks.causal() & np.ones((3, 5)), "boolean float32 bias"),
+  "joined_batches": (
+    lambda: (masks.lengths(source=np.arange(7)) & masks.from_array(np.ones((29, 3, 5), bool))).array(3, 5),
+    "7 29",
+  ),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Named(attention.Score):
+  kind: str
+
+
+def test_a_field_that_is_no_number_must_be_static():
+  def call(*arguments):
+    return attention.attend(Named("cosine"), *arguments)
+
+  assert_error_says("Named.kind static 'cosine'", call, QUERIES, KEYS, VALUES)
+
+
+@pytest.mark.parametrize(("function", "words"), MASKS.values(), ids=MASKS)
+def test_masks_that_make_no_sense_are_an_error(function, words):
+  assert_error_says(words, function)
+
+
+@pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1)])
+@pytest.mark.parametrize("function", ["scaled_dot_product", "cosine"])
+def test_a_scale_with_axes_of_a_score_is_refused(function, scale):
+  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+  words = f"scale N {' '.join(map(str, scale))}"
+
+  def attend(scale, *arrays):
+    return NAMED[function](*arrays, scale=scale)
+
+  assert_error_says(words, attend, zeros(*scale), *heads)
+  assert jax.eval_shape(attend, zeros(7), *heads).shape == (2, 7, 3, 13)
+
+
+def heads_after_positions(T=3, S=5, N=7):
+  return zeros(2, T, N, 11), zeros(2, S, N, 11), zeros(2, S, N, 13)
+
+
+@named
+def test_heads_after_positions_are_recognised(function):
+  for call in (function, attention.attend_heads):
+    assert_error_says("B T N H jnp.swapaxes", call, *heads_after_positions())
+
+
+@pytest.mark.parametrize("option", ["mask", "bias"])
+@named
+def test_heads_after_positions_are_recognised_by_mask_and_bias(function, option):
+  pairs = {"mask": np.tri(3, dtype=bool), "bias": np.zeros((2, 7, 3, 3), np.float32)}[option]
+  call = functools.partial(function, **{option: pairs})
+  assert_error_says(f"{option} B T N H jnp.swapaxes 3 7", call, *heads_after_positions(S=3))
+
+
+def test_a_cap_with_axes_of_a_score_is_refused():
+  heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
+
+  def attend(cap, *arrays):
+    return attention.attend(attention.SoftCapped(attention.Cosine(), cap), *arrays)
+
+  assert_error_says("cap N 7 1", attend, zeros(7, 1, 1), *heads)
+  with pytest.raises(ValueError, match="must be positive"):
+    attend(np.zeros(7), *(np.zeros(array.shape, np.float32) for array in heads))
+
+
+@pytest.mark.parametrize("keys_leading", [(3, 7), (3, 1)])
+def test_a_batch_that_does_not_fit_says_nothing_of_heads(keys_leading):
+  arguments = zeros(2, 7, 3, 11), zeros(*keys_leading, 3, 11), zeros(*keys_leading, 3, 13)
+  with pytest.raises(ValueError) as caught:
+    jax.eval_shape(attention.scaled_dot_product_attention, *arguments)
+  assert "attend_heads" not in str(caught.value) and "B T N H" not in str(caught.value)
+
+
+@named
+def test_heads_that_share_keys_are_those_of_attend_heads(function):
+  arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
+  assert_error_says("heads 6 2 attend_heads", function, *arguments)
+  assert jax.eval_shape(attention.attend_heads, *arguments).shape == (2, 6, 3, 13)
+
+
+@pytest.mark.parametrize(
+  ("option", "advice"),
+  [
+    ("is_causal", "masks.causal()"),
+    ("attn_mask", "mask="),
+    ("dropout_p", "dropout_rate="),
+    ("enable_gqa", "attend_heads"),
+    ("key_value_seq_lengths", "masks.lengths(source=...)"),
+    ("local_window_size", "masks.sliding_window("),
+  ],
+)
+@named
+def test_an_option_of_other_libraries_is_told_what_it_is_here(function, option, advice):
+  for call in (function, attention.attend_heads):
+    with pytest.raises(TypeError, match=f"has no option {option!r}: .*{re.escape(advice)}"):
+      call(QUERIES, KEYS, VALUES, **{option: True})
+  with pytest.raises(TypeError, match="unexpected keyword argument 'is_casual'"):
+    function(QUERIES, KEYS, VALUES, is_casual=True)

@@ -1,0 +1,291 @@
+"""Points 8 and 9 of the contract of attention: derivatives of every argument, in both modes, and twice.
+
+They are measured against central differences of the reference, in float64. Row 0 of the mask is empty.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import (
+  DIFFERENCES,
+  DIMS,
+  FLOAT32,
+  FLOAT64,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  attend,
+  attend_fully,
+  draw,
+  draw_loss,
+  draw_saturated,
+  engines,
+  expected,
+  expected_gradients,
+  gradients,
+  kinds,
+  narrow,
+  replaced,
+)
+
+import attention
+
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
+T, S = DIMS["TS"]
+ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
+
+
+@kinds
+@pytest.mark.parametrize("mask", [np.ones((T, S), bool), ALLOWED], ids=["full", "masked"])
+@engines
+def test_gradients_of_every_argument_are_the_references(kind, mask, implementation, float64):
+  inputs = draw(kind, bias="TS", dtype=np.float64)
+  of_loss = draw_loss(expected(kind, inputs, mask=mask))
+  actual = gradients(kind, inputs, of_loss, mask=mask, implementation=implementation)
+  assert_trees_close(actual, expected_gradients(kind, inputs, of_loss, mask=mask), DIFFERENCES)
+  assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(actual))
+
+
+@pytest.mark.parametrize(
+  ("kind", "bias"),
+  [
+    *(("scaled_dot_product", bias) for bias in ["", "B11"]),
+    *((kind, "1TS") for kind in ["scaled_dot_product", "additive", "bilinear"]),
+  ],
+)
+@engines
+def test_gradients_of_broadcast_arguments_are_summed(kind, bias, implementation, float64):
+  heads = "" if kind == "user_defined" else "B"
+  inputs = draw(kind, "TH", "BSH", "1SD", bias=bias, heads=heads, dtype=np.float64)
+  inputs = narrow(kind, inputs)
+  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED))
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation)
+  assert_trees_close(actual, expected_gradients(kind, inputs, of_loss, mask=ALLOWED), DIFFERENCES)
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "user_defined"])
+@engines
+def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, implementation):
+  full = draw(kind, bias="TS")
+  halved = jax.tree.map(lambda array: array.astype(jnp.bfloat16), full)
+  inputs = halved._replace(parameters=full.parameters, bias=full.bias)
+  desired = expected(kind, inputs, mask=ALLOWED)
+  # What comes from above is bfloat16 too, so that it is exact.
+  of_loss = tuple(np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in draw_loss(desired))
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation)
+  desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
+  for name, given, slope, exact in zip(
+    ("queries", "keys", "values", "parameters", "bias"), inputs, actual, desired, strict=True
+  ):
+    (given,), (slope,), (exact,) = map(jax.tree.leaves, (given, slope, exact))
+    assert slope.dtype == given.dtype, name
+    rounding = 2.0**-8 if slope.dtype == jnp.bfloat16 else 0.0
+    error = np.abs(np.asarray(slope).astype(np.float64) - exact)
+    assert np.all(error <= rounding * np.abs(exact) + 8 * FLOAT32), name
+
+
+@kinds
+def test_a_score_is_a_frozen_dataclass_and_a_tree_of_its_parameters(kind):
+  parameters = draw(kind).parameters
+  score = SCORES[kind].score(**parameters)
+  (name,) = parameters
+  assert dataclasses.is_dataclass(score)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    setattr(score, name, 0.0)
+  (leaf,) = jax.tree.leaves(score)
+  assert leaf is parameters[name]
+  assert jax.tree.leaves(attention.ScaledDotProduct()) == []
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "cosine"])
+@engines
+def test_a_scale_is_differentiable_as_an_option_too(kind, implementation, float64):
+  inputs = draw(kind, dtype=np.float64)
+  function = {
+    "scaled_dot_product": attention.scaled_dot_product_attention,
+    "cosine": attention.cosine_attention,
+  }[kind]
+
+  def loss(scale):
+    return jnp.sum(function(*inputs[:3], scale=scale, implementation=implementation) ** 2)
+
+  def expected_loss(scale):
+    return np.sum(expected(kind, inputs._replace(parameters={"scale": scale})).context ** 2)
+
+  scale = inputs.parameters["scale"]
+  desired = reference.gradient(expected_loss, scale)
+  assert_close(jax.jit(jax.grad(loss))(scale), desired, DIFFERENCES)
+
+
+@kinds
+@engines
+def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation, float64):
+  # A slope for each batch (ALiBi) and a learned term for each distance (Shaw, T5), as in position biases.
+  inputs = draw(kind, "BTH", "SH", "SD", dtype=np.float64)
+  rng = np.random.default_rng(2)
+  slopes, table = rng.normal(size=DIMS["B"]), rng.normal(size=T + S)
+  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED))
+
+  def loss(parameters):
+    slopes, table = parameters
+
+    def bias(t, s):
+      distance = jnp.abs(t - s).astype(jnp.float64)
+      return slopes[:, None, None] * distance[None] + table[t - s + S][None]
+
+    outputs = attend_fully(
+      kind,
+      inputs._replace(bias=bias),
+      mask=ALLOWED,
+      implementation=implementation,
+    )
+    finite = [jnp.where(jnp.isfinite(array), array, 0.0) for array in outputs]
+    return sum(jnp.sum(weight * array) for weight, array in zip(of_loss, finite, strict=True))
+
+  def expected_loss(slopes, table):
+    t, s = np.arange(T)[:, None], np.arange(S)[None, :]
+    bias = slopes[:, None, None] * np.abs(t - s) + table[t - s + S]
+    result = expected(kind, inputs._replace(bias=bias), mask=ALLOWED)
+    return sum(
+      np.sum(weight * np.where(np.isfinite(array), array, 0.0))
+      for weight, array in zip(of_loss, result, strict=True)
+    )
+
+  actual = jax.jit(jax.grad(loss))((jnp.asarray(slopes), jnp.asarray(table)))
+  desired = (
+    reference.gradient(lambda slopes: expected_loss(slopes, table), slopes),
+    reference.gradient(lambda table: expected_loss(slopes, table), table),
+  )
+  assert_trees_close(actual, desired, DIFFERENCES)
+
+
+@kinds
+@engines
+def test_the_derivative_of_logsumexp_by_the_bias_is_the_weights(kind, implementation, float64):
+  inputs = draw(kind, bias="TS", dtype=np.float64)
+  desired = expected(kind, inputs, mask=ALLOWED)
+  only_logsumexp = tuple(
+    np.full(array.shape, factor) for factor, array in zip((0.0, 0.0, 1.0), desired, strict=True)
+  )
+  slopes = gradients(kind, inputs, only_logsumexp, mask=ALLOWED, implementation=implementation)
+  assert_close(slopes.bias, desired.weights, FLOAT64)
+
+
+@engines
+def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
+  inputs = draw("cosine", bias="TS")
+  inputs = inputs._replace(queries=replaced(inputs.queries, 1, 0.0), keys=replaced(inputs.keys, 2, 0.0))
+  of_loss = draw_loss(expected("cosine", inputs))
+  mask = np.ones((T, S), bool)
+  slopes = gradients("cosine", inputs, of_loss, mask=mask, implementation=implementation)
+  np.testing.assert_array_equal(slopes.queries[1], np.zeros(DIMS["H"]))
+  np.testing.assert_array_equal(slopes.keys[2], np.zeros(DIMS["H"]))
+  # The gradients of all that is not a zero vector, where the function is smooth, are the reference's.
+  smooth = expected_gradients("cosine", inputs, of_loss)
+  smooth.queries[1] = 0
+  smooth.keys[2] = 0
+  assert_trees_close(slopes, smooth, 8 * FLOAT32)
+
+
+@pytest.mark.parametrize("size", [45, 10_000])
+@engines
+def test_additive_gradients_are_right_for_pre_activations_of_any_size(size, implementation):
+  inputs = draw_saturated(size)
+  of_loss = draw_loss(expected("additive", inputs))
+  actual = gradients("additive", inputs, of_loss, implementation=implementation)
+  # The differences are taken around 1e4: 1e-12 of rounding in x over a step of 1e-5, below float32's.
+  assert_trees_close(actual, expected_gradients("additive", inputs, of_loss), 8 * FLOAT32)
+
+
+@kinds
+@engines
+def test_forward_mode_agrees_with_differences(kind, implementation, float64):
+  # One argument at a time: the direction is zero in the others.
+  inputs = draw(kind, bias="TS", dtype=np.float64)
+  leaves, structure = jax.tree.flatten(inputs)
+  rng = np.random.default_rng(4)
+
+  @jax.jit
+  def push(direction):
+    def run(inputs):
+      return attend_fully(kind, inputs, mask=ALLOWED, implementation=implementation)
+
+    return jax.jvp(run, (inputs,), (direction,))[1]
+
+  for i, leaf in enumerate(leaves):
+    zeros = [np.zeros(leaf.shape) for leaf in leaves]
+    direction = rng.normal(size=leaf.shape)
+    tangents = push(jax.tree.unflatten(structure, [*zeros[:i], direction, *zeros[i + 1 :]]))
+
+    def finite(leaf, output, i=i):
+      changed = jax.tree.unflatten(structure, [*leaves[:i], leaf, *leaves[i + 1 :]])
+      array = expected(kind, changed, mask=ALLOWED)[output]
+      return np.where(np.isfinite(array), array, 0.0)
+
+    for output, tangent in enumerate(tangents):
+      desired = reference.derivative(lambda leaf, o=output: finite(leaf, o), leaf, direction)
+      assert_close(tangent, desired, DIFFERENCES)
+
+
+@kinds
+@engines
+def test_both_modes_give_the_same_jacobian(kind, implementation, float64):
+  inputs = narrow(kind, draw(kind, dtype=np.float64))
+
+  def context(queries):
+    changed = inputs._replace(queries=queries)
+    return attend(kind, changed, mask=ALLOWED, implementation=implementation)
+
+  def expected_context(queries):
+    return expected(kind, inputs._replace(queries=queries), mask=ALLOWED).context
+
+  desired = reference.gradient(expected_context, inputs.queries)
+  both = jax.jit(lambda queries: [mode(context)(queries) for mode in (jax.jacfwd, jax.jacrev)])
+  for actual in both(inputs.queries):
+    assert_close(actual, desired, DIFFERENCES)
+
+
+@pytest.mark.parametrize(
+  ("kind", "order"),
+  [
+    *((kind, "forward_over_reverse") for kind in SCORES),
+    *((kind, "reverse_over_forward") for kind in ["scaled_dot_product", "additive"]),
+  ],
+)
+@engines
+def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
+  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
+  rng = np.random.default_rng(5)
+  direction = jax.tree.map(lambda array: rng.normal(size=array.shape), inputs)
+
+  def loss(inputs):
+    context, logsumexp = attend(
+      kind,
+      inputs,
+      mask=ALLOWED,
+      return_logsumexp=True,
+      implementation=implementation,
+    )
+    return jnp.sum(jnp.sin(context)) + jnp.sum(logsumexp[1:] ** 2)
+
+  @jax.jit
+  def both(inputs):
+    """Returns the gradient, and the Hessian's product with the direction."""
+    if order == "forward_over_reverse":
+      return jax.jvp(jax.grad(loss), (inputs,), (direction,))
+    gradient = jax.grad(loss)(inputs)
+    return gradient, jax.grad(lambda inputs: jax.jvp(loss, (inputs,), (direction,))[1])(inputs)
+
+  step = 1e-5
+  ahead, behind = (
+    both(jax.tree.map(lambda x, d, sign=sign: x + sign * step * d, inputs, direction))[0] for sign in (1, -1)
+  )
+  desired = jax.tree.map(lambda a, b: (a - b) / (2 * step), ahead, behind)
+  # The direction is some 8 long, and its third power is in the truncation error.
+  assert_trees_close(both(inputs)[1], desired, 10 * DIFFERENCES)

@@ -1,0 +1,300 @@
+"""Point 4 of the contract of attention: what is masked, NaN or infinity, changes no output and no gradient.
+
+And the other half: what is not masked is not hidden either.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from cases import (
+  DIMS,
+  FLOAT32,
+  assert_trees_close,
+  assert_trees_equal,
+  assert_trees_finite,
+  draw,
+  draw_loss,
+  engines,
+  expected,
+  kinds,
+  replaced,
+  results,
+  results_and_gradients,
+)
+
+from attention import masks
+
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
+B, T, S = DIMS["BTS"]
+
+CORRUPTIONS = {"nan": np.nan, "infinity": np.inf, "minus_infinity": -np.inf}
+every_corruption = pytest.mark.parametrize("bad", CORRUPTIONS.values(), ids=CORRUPTIONS)
+keys_and_values = pytest.mark.parametrize(
+  "arguments", [("keys",), ("values",), ("keys", "values")], ids="_and_".join
+)
+
+
+def run(kind, inputs, mask, of_loss, implementation):
+  return results_and_gradients(kind, inputs, of_loss, mask=mask, implementation=implementation)
+
+
+@kinds
+@every_corruption
+@keys_and_values
+@engines
+def test_a_key_that_no_query_may_attend_to_changes_nothing(kind, bad, arguments, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  is_padding = np.arange(S) >= np.array([3, 5])[:, None]
+  mask = np.broadcast_to(~is_padding[:, None], (B, T, S))
+  corrupted = inputs._replace(
+    **{name: replaced(getattr(inputs, name), is_padding, bad) for name in arguments}
+  )
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  for slope in (slopes.keys, slopes.values):
+    np.testing.assert_array_equal(slope[is_padding], np.zeros_like(slope[is_padding]))
+
+
+@kinds
+@every_corruption
+@keys_and_values
+@engines
+def test_a_corrupted_key_changes_no_row_that_may_not_attend_to_it(kind, bad, arguments, implementation):
+  # Causal, T < S: only the last query may attend to the last key. The loss is on the other rows.
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
+  corrupted = inputs._replace(
+    **{name: replaced(getattr(inputs, name), np.s_[:, -1], bad) for name in arguments}
+  )
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  for array in of_loss:
+    array[:, -1] = 0
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close([array[:, :-1] for array in outputs], [array[:, :-1] for array in desired], FLOAT32)
+  assert_trees_finite(slopes)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@kinds
+@every_corruption
+@engines
+def test_the_query_of_an_empty_row_changes_nothing(kind, bad, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
+  corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], bad))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  np.testing.assert_array_equal(slopes.queries[:, 2], np.zeros_like(slopes.queries[:, 2]))
+
+
+@kinds
+@every_corruption
+@engines
+def test_the_bias_of_a_masked_pair_changes_nothing(kind, bad, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  pairs = np.tri(T, S, dtype=bool)
+  pairs[1] = False
+  mask = np.broadcast_to(pairs, (B, T, S))
+  corrupted = inputs._replace(bias=replaced(inputs.bias, ~pairs, bad))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  np.testing.assert_array_equal(np.where(pairs, 0, slopes.bias), np.zeros((T, S)))
+
+
+@kinds
+@every_corruption
+@engines
+def test_a_key_masked_by_a_bias_of_minus_infinity_changes_nothing(kind, bad, implementation):
+  # Only the last query may attend to the last two keys. The loss is on the other rows.
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  inputs = inputs._replace(bias=replaced(inputs.bias, np.s_[:-1, 3:], -np.inf))
+  corrupted = inputs._replace(
+    keys=replaced(inputs.keys, np.s_[:, 3:], bad), values=replaced(inputs.values, np.s_[:, 3:], bad)
+  )
+  mask = np.ones((B, T, S), bool)
+  desired = expected(kind, inputs)
+  of_loss = draw_loss(desired)
+  for array in of_loss:
+    array[:, -1] = 0
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close([array[:, :-1] for array in outputs], [array[:, :-1] for array in desired], FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+@engines
+def test_masked_scores_that_overflow_change_nothing(kind, implementation):
+  # Finite keys whose scores, or the squares on the way to them, are infinite in float32.
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
+  corrupted = inputs._replace(keys=replaced(inputs.keys, np.s_[:, 3:], 1e38))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  # Additive scores choose their formula by the largest number, so that their rounding may differ.
+  is_same = (
+    functools.partial(assert_trees_close, tolerance=FLOAT32) if kind == "additive" else assert_trees_equal
+  )
+  is_same(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+@engines
+def test_masked_values_whose_products_with_the_gradient_overflow_change_nothing(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
+  corrupted = inputs._replace(values=replaced(inputs.values, np.s_[:, 3:], 3e38))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = tuple(1e6 * array for array in draw_loss(desired))
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_finite(slopes)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear"])
+@engines
+def test_the_query_of_an_empty_row_may_overflow_in_its_features(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  inputs = inputs._replace(parameters=jax.tree.map(lambda array: np.float32(1e10) * array, inputs.parameters))
+  inputs = inputs._replace(queries=np.float32(1e-10) * inputs.queries)
+  mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
+  corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], 1e30))
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close(outputs, tuple(desired), FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+# What is attended to is not hidden.
+
+
+@kinds
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@engines
+def test_a_bias_that_is_not_finite_spoils_its_row_and_no_gradient_of_others(kind, bad, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  mask = np.ones((B, T, S), bool)
+  desired = expected(kind, inputs, mask=mask)
+  of_loss = draw_loss(desired)
+  for array in of_loss:
+    array[:, 1] = 0
+  corrupted = inputs._replace(bias=replaced(inputs.bias, (1, 3), bad))
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  for actual, array in zip(outputs, desired, strict=True):
+    assert np.all(np.isnan(actual[:, 1]))
+    assert_trees_close(actual[:, [0, 2]], array[:, [0, 2]], FLOAT32)
+  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+
+
+@kinds
+@pytest.mark.parametrize("argument", ["queries", "keys"])
+@engines
+def test_a_nan_in_a_pair_that_may_attend_makes_the_row_nan(kind, argument, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  array = replaced(getattr(inputs, argument), (1, -1, 3), np.nan)
+  mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
+  of_loss = draw_loss(expected(kind, inputs))
+  outputs, _ = run(kind, inputs._replace(**{argument: array}), mask, of_loss, implementation)
+  # One query asks with it, or only the last query may attend to it.
+  is_bad = np.zeros((B, T), bool)
+  is_bad[1, -1] = True
+  context, weights, logsumexp = map(np.isnan, outputs)
+  np.testing.assert_array_equal(logsumexp, is_bad)
+  np.testing.assert_array_equal(context, np.broadcast_to(is_bad[..., None], context.shape))
+  np.testing.assert_array_equal(weights, is_bad[..., None] & mask)
+
+
+@kinds
+@every_corruption
+@pytest.mark.parametrize("argument", ["queries", "keys", "values"])
+@pytest.mark.parametrize("masked", [False, True])
+@engines
+def test_a_mask_of_all_pairs_hides_nothing_and_neither_does_none(kind, bad, argument, masked, implementation):
+  # Number 3 of the last query, key or value. NaN and infinity alike make the row not finite.
+  inputs = draw(kind)
+  array = replaced(getattr(inputs, argument), (-1, 3), bad)
+  context, _, _ = results(
+    kind,
+    inputs._replace(**{argument: array}),
+    mask=masks.prefix(S) if masked else None,
+    implementation=implementation,
+  )
+  is_bad = np.ones(DIMS["TD"], bool)
+  if argument == "queries":
+    is_bad[:-1] = False
+  np.testing.assert_array_equal(np.isfinite(context)[:, 3], ~is_bad[:, 3])
+  if argument != "values":
+    np.testing.assert_array_equal(np.isfinite(context), ~is_bad)
+
+
+@kinds
+@every_corruption
+@pytest.mark.parametrize("argument", ["queries", "keys", "values"])
+@engines
+def test_gradients_are_those_of_a_zero_in_the_place_of_what_is_not_finite(
+  kind, bad, argument, implementation
+):
+  inputs = draw(kind)
+  of_loss = draw_loss(expected(kind, inputs))
+
+  def gradients(number):
+    array = replaced(getattr(inputs, argument), (-1, 3), number)
+    return run(kind, inputs._replace(**{argument: array}), None, of_loss, implementation)[1]
+
+  actual, desired = gradients(bad), gradients(0.0)
+  assert np.all(np.isfinite(getattr(actual, argument)))
+  assert getattr(actual, argument)[-1, 3] == 0
+  # It has none of its own, since it changes nothing.
+  of_zero = replaced(np.asarray(getattr(desired, argument)), (-1, 3), 0.0)
+  assert_trees_close(actual, desired._replace(**{argument: of_zero}), FLOAT32)
+
+
+@kinds
+@engines
+def test_a_nan_in_a_value_reaches_neither_weights_nor_logsumexp(kind, implementation):
+  inputs = draw(kind)
+  outputs = results(
+    kind,
+    inputs._replace(values=replaced(inputs.values, (-1, 3), np.nan)),
+    mask=masks.prefix(S),
+    implementation=implementation,
+  )
+  assert_trees_close(outputs[1:], tuple(expected(kind, inputs)[1:]), FLOAT32)
+
+
+@engines
+def test_a_row_whose_scores_overflow_is_not_taken_for_empty(implementation):
+  # 1e30 * -1e30 is -infinity in float32. NaN hides nothing; an empty row's zeros would.
+  inputs = draw("scaled_dot_product")._replace(
+    queries=np.float32([[1e30]]), keys=np.float32([[-1e30]]), values=np.float32([[1.0]])
+  )
+  for array in results("scaled_dot_product", inputs, mask=masks.causal(), implementation=implementation):
+    assert np.all(np.isnan(array))
+
+
+@engines
+def test_a_query_without_keys_is_empty_even_if_it_is_not_a_number(implementation):
+  inputs = draw("scaled_dot_product")
+  inputs = inputs._replace(
+    queries=replaced(inputs.queries, 1, np.nan), keys=inputs.keys[:0], values=inputs.values[:0]
+  )
+  context, _, logsumexp = results("scaled_dot_product", inputs, implementation=implementation)
+  np.testing.assert_array_equal(context, np.zeros(DIMS["TD"]))
+  np.testing.assert_array_equal(logsumexp, np.full(T, -np.inf))

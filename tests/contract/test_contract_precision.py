@@ -1,0 +1,283 @@
+"""Points 5 and 6 of the contract of attention: precision and exactness."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+  DIMS,
+  EPSILON,
+  FLOAT32,
+  FLOAT64,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  assert_trees_finite,
+  draw,
+  draw_saturated,
+  engines,
+  expected,
+  gradients,
+  kinds,
+  replaced,
+  results,
+)
+
+import attention
+
+# Half a unit in the last place, relative: what rounding a float32 result costs.
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
+HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
+
+
+@pytest.mark.parametrize(
+  ("kind", "dtype"),
+  [*((kind, jnp.bfloat16) for kind in SCORES), ("scaled_dot_product", jnp.float16)],
+)
+@engines
+def test_half_precision_is_computed_in_float32_and_rounded_once(kind, dtype, implementation):
+  inputs = draw(kind, "BNTH", "BNSH", "BNSD", bias="NTS")
+  halved = jax.tree.map(lambda array: array.astype(dtype), inputs)
+  # Parameters and biases stay in float32: they may be more precise than the inputs.
+  halved = halved._replace(parameters=inputs.parameters, bias=inputs.bias)
+  context, weights, logsumexp = results(kind, halved, implementation=implementation)
+  desired = expected(kind, halved)
+  assert (context.dtype, weights.dtype, logsumexp.dtype) == (dtype, dtype, jnp.float32)
+  for actual, exact in [(context, desired.context), (weights, desired.weights)]:
+    error = np.abs(np.asarray(actual).astype(np.float64) - exact)
+    # The results are of order one, so this is what float32 costs, and then one rounding.
+    assert np.all(error <= HALF_ULP[dtype] * np.abs(exact) + FLOAT32)
+  assert_close(logsumexp, desired.logsumexp, FLOAT32)
+
+
+def test_float16_scores_and_sums_may_pass_its_largest_number():
+  # 300 * 300 = 90000 > 65504, the largest float16; so is the sum of the values before division.
+  inputs = draw("scaled_dot_product")._replace(
+    queries=np.full((1, 2), 300, np.float16),
+    keys=np.full((5, 2), 300, np.float16),
+    values=np.full((5, 3), 60000, np.float16),
+    parameters={"scale": np.float32(1)},
+  )
+  context, _, logsumexp = results("scaled_dot_product", inputs)
+  np.testing.assert_array_equal(context, np.full((1, 3), 60000, np.float16))
+  assert_close(logsumexp, [2 * 300 * 300 + np.log(5)], 2 * EPSILON)
+
+
+# Each score of (1, 2^-5) and (1, 2^-5). 1 + 2^-10 is no bfloat16 and no tanh of one either.
+SCORE_FUNCTIONS = {
+  "dot_product": (attention.dot_product_scores, 1 + 2.0**-10),
+  "additive": (
+    lambda q, k: attention.additive_scores(q, k, np.float32([1, 1])),
+    np.tanh(2.0) + np.tanh(2.0**-4),
+  ),
+  "bilinear": (
+    lambda q, k: attention.bilinear_scores(q, k, np.float32([[1, 0], [0, 1]])),
+    1 + 2.0**-10,
+  ),
+  "cosine": (attention.cosine_scores, 1.0),
+}
+
+
+@pytest.mark.parametrize(("function", "exact"), SCORE_FUNCTIONS.values(), ids=SCORE_FUNCTIONS)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_score_functions_return_at_least_float32(function, exact, dtype):
+  vectors = np.asarray([[1.0, 2.0**-5]]).astype(dtype)
+  scores = jax.jit(function)(vectors, vectors)
+  assert scores.dtype == jnp.float32
+  assert_close(scores, [[exact]], 4 * EPSILON)
+
+
+@pytest.mark.parametrize("kind", ["additive", "user_defined"])
+@engines
+def test_parameters_and_biases_may_be_more_precise_than_the_inputs(kind, implementation, float64):
+  inputs = draw(kind, bias="TS", dtype=np.float32)
+  inputs = inputs._replace(
+    parameters=jax.tree.map(lambda array: array.astype(np.float64), inputs.parameters),
+    bias=inputs.bias.astype(np.float64),
+  )
+  actual = results(kind, inputs, implementation=implementation)
+  assert [array.dtype for array in actual] == [np.float32] * 3
+  assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
+
+
+@kinds
+@engines
+def test_float64_is_float64_throughout(kind, implementation, float64):
+  # Parameters of float32 are no reason to compute in float32.
+  inputs = draw(kind, bias="TS", dtype=np.float64)
+  inputs = inputs._replace(parameters=jax.tree.map(lambda array: array.astype(np.float32), inputs.parameters))
+  actual = results(kind, inputs, implementation=implementation)
+  assert [array.dtype for array in actual] == [np.float64] * 3
+  assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT64)
+
+
+@jax.tree_util.register_static
+class Coarse(attention.Score):
+  """A user's score that is computed in half precision."""
+
+  def tile(self, query_features, key_features):
+    half = query_features.astype(jnp.bfloat16), key_features.astype(jnp.bfloat16)
+    return jnp.einsum("...TH,...SH->...TS", *half)
+
+
+@engines
+def test_the_softmax_of_a_score_in_half_precision_is_in_float32(implementation):
+  inputs = draw("scaled_dot_product")
+  context, weights, logsumexp = attention.attend(
+    Coarse(), *inputs[:3], return_weights=True, return_logsumexp=True, implementation=implementation
+  )
+  scores = np.float64(Coarse().tile(*map(jnp.asarray, inputs[:2])))
+  desired = np.exp(scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)))
+  assert_close(weights, desired, FLOAT32)
+  assert_close(context, desired @ inputs.values, FLOAT32)
+  assert logsumexp.dtype == np.float32
+
+
+def multi_head(inputs):
+  kernel = inputs.keys.T[:, None]
+  weights = attention.MultiHeadWeights(kernel, kernel, kernel, kernel.transpose(1, 2, 0))
+  return attention.multi_head_attention(inputs.queries, inputs.keys, weights)
+
+
+PRODUCTS = {
+  "scaled_dot_product": lambda i: attention.scaled_dot_product_attention(*i[:3]),
+  "additive": lambda i: attention.additive_attention(*i[:3], jnp.ones(11)),
+  "bilinear": lambda i: attention.bilinear_attention(*i[:3], jnp.eye(11)),
+  "cosine": lambda i: attention.cosine_attention(*i[:3]),
+  "additive_scores": lambda i: attention.additive_scores(i[0][:1], i[1], jnp.ones(11)),
+  "dot_product_scores": lambda i: attention.dot_product_scores(*i[:2]),
+  "bilinear_scores": lambda i: attention.bilinear_scores(*i[:2], jnp.eye(11)),
+  "cosine_scores": lambda i: attention.cosine_scores(*i[:2]),
+  "multi_head": multi_head,
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("function", PRODUCTS.values(), ids=PRODUCTS)
+def test_products_ask_for_full_precision_on_every_device(function, dtype):
+  # A GPU or a TPU otherwise rounds the factors to 10 or 8 bits. Forward and backward.
+  def loss(inputs):
+    return jnp.sum(function(inputs) ** 2)
+
+  text = jax.jit(jax.value_and_grad(loss)).lower(draw("cosine", dtype=dtype)).as_text()
+  products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+  assert products
+  assert [line for line in products if "precision = [HIGHEST, HIGHEST]" not in line] == []
+
+
+# Point 6: exactness.
+
+
+@pytest.mark.parametrize(
+  ("kind", "parameters"),
+  [
+    ("scaled_dot_product", {"scale": 1.0}),
+    ("bilinear", {"matrix": np.eye(11)}),
+    ("user_defined", {"temperature": 1.0}),
+  ],
+)
+@engines
+def test_scores_of_ten_thousand_lose_nothing(kind, parameters, implementation):
+  # Whole numbers, so that every score is exact in float32. Keys come in twos, which share their weight, and
+  # in neighbours, whose scores differ by less than 50.
+  rng = np.random.default_rng(0)
+  queries = rng.integers(-50, 50, size=(3, 11))
+  keys = np.concatenate([queries, queries, queries + np.eye(1, 11, 4), -queries])
+  assert np.max(np.abs(queries @ keys.T)) > 8000
+  inputs = draw(kind)._replace(
+    queries=np.float32(queries),
+    keys=np.float32(keys),
+    values=np.float32(rng.normal(size=(12, 13))),
+    parameters={name: np.float32(value) for name, value in parameters.items()},
+  )
+  actual = results(kind, inputs, implementation=implementation)
+  assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
+
+
+@engines
+def test_a_cosine_scale_of_ten_thousand_loses_nothing(implementation):
+  # Lengths 1 and 2: cosines are -1/2, 0, 1/2 or 1 up to rounding, which the scale makes 1e4 times larger.
+  queries = np.float32([[1, 0, 0, 0], [1, 1, 1, 1]])
+  keys = np.float32([[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1], [-1, 1, -1, 1]])
+  inputs = draw("cosine")._replace(
+    queries=queries, keys=keys, values=2 * keys, parameters={"scale": np.float32(1e4)}
+  )
+  actual = results("cosine", inputs, implementation=implementation)
+  assert_trees_close(actual, tuple(expected("cosine", inputs)), 4 * 1e4 * EPSILON)
+
+
+@pytest.mark.parametrize("size", [1e-34, 1e-20, 1e20, 1e34])
+@engines
+def test_a_cosine_does_not_depend_on_the_lengths_of_its_vectors(size, implementation):
+  # The squares of these are 0 or infinity in float32.
+  inputs = draw("cosine")
+  long, short = inputs.queries * np.float32(size), inputs.keys / np.float32(size)
+  actual = results("cosine", inputs._replace(queries=long, keys=short), implementation=implementation)
+  assert_trees_close(actual, tuple(expected("cosine", inputs)), FLOAT32)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+@engines
+def test_a_float64_cosine_does_not_either(size, implementation, float64):
+  inputs = draw("cosine", dtype=np.float64)
+  long, short = inputs.queries * size, inputs.keys / size
+  actual = results("cosine", inputs._replace(queries=long, keys=short), implementation=implementation)
+  assert_trees_close(actual, tuple(expected("cosine", inputs)), FLOAT64)
+
+
+@engines
+def test_a_zero_vector_has_cosine_zero(implementation):
+  inputs = draw("cosine")
+  inputs = inputs._replace(queries=replaced(inputs.queries, 1, 0.0), keys=replaced(inputs.keys, 2, 0.0))
+  actual = results("cosine", inputs, implementation=implementation)
+  assert_trees_close(actual, tuple(expected("cosine", inputs)), FLOAT32)
+  assert_close(actual[1][1], np.full(5, 1 / 5), FLOAT32)
+  scores = jax.jit(attention.cosine_scores)(inputs.queries, inputs.keys)
+  np.testing.assert_array_equal(scores[1], np.zeros(5))
+  np.testing.assert_array_equal(scores[:, 2], np.zeros(3))
+
+
+@pytest.mark.parametrize("size", [10, 45, 100, 10_000])
+@pytest.mark.parametrize("factor", [1, 10_000])
+@engines
+def test_additive_pre_activations_and_scores_of_any_size_lose_nothing(size, factor, implementation):
+  inputs = draw_saturated(size, factor)
+  actual = results("additive", inputs, implementation=implementation)
+  # Rounding of the tanh and of its sum, times the largest score that there could be.
+  tolerance = FLOAT32 + 4 * EPSILON * np.sum(inputs.parameters["score_vector"])
+  assert_trees_close(actual, tuple(expected("additive", inputs)), tolerance)
+
+
+@engines
+def test_weights_far_below_one_keep_their_relative_precision(implementation):
+  # Scores (0, -80): the second weight is e^-80 = 1.8e-35, to rounding of the exponential's argument.
+  inputs = draw("scaled_dot_product")._replace(
+    queries=np.float32([[1.0]]),
+    keys=np.float32([[0.0], [-80.0]]),
+    values=np.float32([[0.0], [1.0]]),
+    parameters={"scale": np.float32(1)},
+  )
+  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation)
+  np.testing.assert_allclose(weights, [[1.0, np.exp(-80.0)]], rtol=80 * EPSILON)
+  np.testing.assert_allclose(context, [[np.exp(-80.0)]], rtol=80 * EPSILON)
+
+
+@kinds
+@engines
+def test_gradients_of_huge_scores_are_finite(kind, implementation):
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
+  inputs = inputs._replace(parameters=jax.tree.map(lambda array: np.float32(1e4) * array, inputs.parameters))
+  # The loss is the sum of the logsumexps: its gradient by the bias is the weights, whose rows sum to one.
+  only_logsumexp = tuple(
+    np.full(array.shape, factor)
+    for factor, array in zip((0.0, 0.0, 1.0), expected(kind, inputs), strict=True)
+  )
+  mask = np.ones(DIMS["BTS"], bool)
+  slopes = gradients(kind, inputs, only_logsumexp, mask=mask, implementation=implementation)
+  assert_trees_finite(slopes)
+  # Blockwise calculates the scores twice: a weight is off by the rounding of its score.
+  largest = np.max(np.abs(expected(kind, inputs, mask=mask).logsumexp))
+  rounding = 2 * EPSILON * largest if implementation == "blockwise" else 0.0
+  assert_close(np.sum(slopes.bias, axis=-1), np.full(3, 2.0), FLOAT32 + rounding)

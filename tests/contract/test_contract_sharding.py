@@ -1,0 +1,145 @@
+"""Leading axes that are spread over devices by a `NamedSharding` stay where they are, in both passes."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import SCORES, Inputs, assert_trees_close, engines, kinds
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import attention
+from attention import masks
+from attention.arrays import devices
+
+pytestmark = pytest.mark.usefixtures("spread", "additive_in_loops")
+
+NUM_DEVICES = 4
+B, N, T, S, H, D = 8, 4, 23, 31, 6, 10
+
+
+@functools.cache
+def mesh():
+  return jax.make_mesh(
+    (NUM_DEVICES,), ("shares",), axis_types=(AxisType.Auto,), devices=jax.devices()[:NUM_DEVICES]
+  )
+
+
+def spread_over_devices(array, axis):
+  """Returns an array of which each device has a part along an axis."""
+  spec = [None] * array.ndim
+  spec[axis] = "shares"
+  return jax.device_put(array, NamedSharding(mesh(), PartitionSpec(*spec)))
+
+
+def moved_shapes(compiled):
+  """Returns the shapes of what devices send each other, other than sums of what each has computed."""
+  lines = [
+    line
+    for line in compiled.as_text().splitlines()
+    if re.search(r" = .* (all-gather|all-to-all|collective-permute)(-start)?\(", line)
+  ]
+  return [re.findall(r"\w+\[[\d,]*\]", re.split(r" (?:all|coll)", line)[0]) for line in lines]
+
+
+def draw(kind, dtype=np.float32):
+  rng = np.random.default_rng(0)
+  widths = {"H": H, "K": H}
+  parameters = {
+    name: 0.3 + rng.random([widths[axis] for axis in axes]) for name, axes in SCORES[kind].parameters.items()
+  }
+  vectors = (rng.normal(size=(B, N, *shape)) for shape in ((T, H), (S, H), (S, D)))
+  return jax.tree.map(lambda array: np.asarray(array, dtype), Inputs(*vectors, parameters))
+
+
+def gradients(kind, implementation, block_sizes=None):
+  """Returns a function to the gradients of all inputs, compiled as users do."""
+
+  def loss(inputs):
+    context, logsumexp = attention.attend(
+      SCORES[kind].score(**inputs.parameters),
+      *inputs[:3],
+      mask=masks.causal(offset=2) & masks.lengths(source=jnp.arange(B)[:, None] * 4),
+      return_logsumexp=True,
+      implementation=implementation,
+      block_sizes=block_sizes,
+    )
+    return jnp.sum(context**2) + jnp.sum(jnp.where(logsumexp > -jnp.inf, logsumexp, 0))
+
+  return jax.jit(jax.grad(loss))
+
+
+@functools.cache
+def gradients_on_one_device(kind):
+  return jax.device_get(gradients(kind, "dense")(draw(kind)))
+
+
+@kinds
+@pytest.mark.parametrize("axis", [0, 1], ids=["batch", "heads"])
+@engines
+def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
+  inputs = draw(kind)
+  function = gradients(kind, implementation, block_sizes=(7, 9))
+  queries, keys, values = (spread_over_devices(array, axis) for array in inputs[:3])
+  given = Inputs(queries, keys, values, inputs.parameters)
+  compiled = function.lower(given).compile()
+  assert moved_shapes(compiled) == []
+  found = compiled(given)
+  for array in found[:3]:
+    assert array.sharding.is_equivalent_to(queries.sharding, 4)
+  assert_trees_close(found, gradients_on_one_device(kind), 1e-4)
+
+
+def test_what_is_moved_would_be_seen():
+  array = spread_over_devices(np.ones((B, N, T, H), np.float32), 0)
+  compiled = jax.jit(lambda array: jnp.flip(array, 0)).lower(array).compile()
+  assert moved_shapes(compiled) != []
+
+
+@engines
+@pytest.mark.parametrize("name", ["multi_head", "grouped", "encoder"])
+def test_layers_do_not_gather_a_batch_that_is_spread(name, implementation):
+  width = 16
+  layers = {
+    "multi_head": attention.MultiHeadAttention(N, width, dropout_rate=0.1, implementation=implementation),
+    "grouped": attention.MultiHeadAttention(N, width, num_key_value_heads=2, implementation=implementation),
+    "encoder": attention.EncoderLayer(N, 32, dropout_rate=0.1, implementation=implementation),
+  }
+  layer = layers[name]
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(B, T, width)).astype(np.float32)
+  parameters = layer.init(jax.random.key(0), vectors)
+
+  def loss(parameters, vectors, lengths):
+    results = layer.apply(
+      parameters,
+      vectors,
+      mask=masks.lengths(source=lengths[:, None]),
+      deterministic=False,
+      rngs={"dropout": jax.random.key(1)},
+    )
+    return jnp.sum(results**2)
+
+  lengths = np.arange(B) * 3
+  function = jax.jit(jax.grad(loss, argnums=(0, 1)))
+  given = (parameters, spread_over_devices(vectors, 0), spread_over_devices(lengths, 0))
+  compiled = function.lower(*given).compile()
+  assert moved_shapes(compiled) == []
+  assert_trees_close(compiled(*given), jax.device_get(function(parameters, vectors, lengths)), 1e-4)
+
+
+def test_inside_shard_map_nothing_is_spread():
+  found = []
+
+  def remember(array):
+    found.append(devices.leading_axes_may_be_spread())
+    return array
+
+  array = np.ones((B, T), np.float32)
+  jax.shard_map(remember, mesh=mesh(), in_specs=PartitionSpec("shares"), out_specs=PartitionSpec("shares"))(
+    array
+  )
+  assert found == [False]
+  assert devices.leading_axes_may_be_spread()

@@ -1,0 +1,236 @@
+"""Tests of experiments/translation/figures.py."""
+
+import itertools
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from experiments.translation import figures
+
+T, S = 3, 5
+# The last word is an error to a reader of formulas.
+SOURCE = ["the", "red", "cat", "perché", r"$\no$"]
+TARGET = ["il", r"$\no$", "</s>"]
+
+
+def _weights(rows=T, columns=S):
+  weights = np.random.default_rng(0).random((rows, columns))
+  return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _labels(labels):
+  return [label.get_text() for label in labels]
+
+
+def _size(path):
+  """Returns the width and height of a PNG in pixels, from its header."""
+  content = path.read_bytes()
+  assert content[:8] == b"\x89PNG\r\n\x1a\n"
+  return struct.unpack(">II", content[16:24])
+
+
+def _pixels(figure):
+  """Returns the colours that were drawn, [height, width, 3] in 0..255."""
+  figure.canvas.draw()
+  return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+
+
+def _cell_colours(figure, target, source):
+  """Returns the colours inside one cell, [pixels, 3]."""
+  pixels = _pixels(figure)
+  corners = [(source - 0.5, target + 0.5), (source + 0.5, target - 0.5)]
+  (left, bottom), (right, top) = figure.axes[0].transData.transform(corners).round().astype(int)
+  height = pixels.shape[0]
+  return pixels[height - top + 1 : height - bottom - 1, left + 1 : right - 1].reshape(-1, 3)
+
+
+def _orange(colours):
+  return (colours[:, 0] > 200) & (colours[:, 2] < 90)
+
+
+def test_source_words_stand_across_the_top_and_target_words_downwards():
+  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+  axes = figure.axes[0]
+  figure.canvas.draw()
+  assert _labels(axes.get_xticklabels()) == SOURCE
+  assert _labels(axes.get_yticklabels()) == TARGET
+  boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+  assert boxes[0].y0 > boxes[1].y1 > boxes[1].y0 > boxes[2].y1
+  top = axes.get_window_extent().y1
+  assert all(label.get_window_extent().y0 > top for label in axes.get_xticklabels())
+
+
+def test_words_do_not_overlap_in_a_large_map():
+  words = ["Straßenbahnhaltestelle"] * 30
+  figure = figures.attention_map(_weights(30, 30), words, words)
+  figure.canvas.draw()
+  across = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+  down = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+  assert all(left.x1 < right.x0 for left, right in itertools.pairwise(across))
+  assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(down))
+
+
+def test_weights_are_drawn_from_white_to_dark_in_their_cell():
+  weights = np.zeros((T, S))
+  weights[0, 3] = 1.0
+  figure = figures.attention_map(weights, SOURCE, TARGET)
+  assert (np.median(_cell_colours(figure, 0, 3), axis=0) < [30, 70, 120]).all()
+  assert (np.median(_cell_colours(figure, 2, 3), axis=0) == 255).all()
+  assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
+
+
+def test_the_scale_is_from_zero_to_one_whatever_the_weights():
+  figure = figures.attention_map(np.full((T, S), 0.2), SOURCE, TARGET)
+  assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_true_links_are_marked_on_light_and_dark_cells(weight):
+  weights = np.full((T, S), weight)
+  figure = figures.attention_map(weights, SOURCE, TARGET, alignment={(0, 4), (2, 1)})
+  for target, source in [(0, 4), (2, 1)]:
+    assert _orange(_cell_colours(figure, target, source)).mean() > 0.05
+  for target, source in [(1, 4), (1, 2), (0, 1)]:
+    assert not _orange(_cell_colours(figure, target, source)).any()
+
+
+def test_without_alignment_nothing_is_marked():
+  for alignment in (None, ()):
+    figure = figures.attention_map(_weights(), SOURCE, TARGET, alignment=alignment)
+    assert not [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+
+
+def test_the_title_is_written_as_given():
+  figure = figures.attention_map(_weights(), SOURCE, TARGET, title=r"from $\no$")
+  assert figure.get_suptitle() == r"from $\no$"
+  figure.canvas.draw()
+
+
+def test_the_map_grows_with_the_number_of_words():
+  small = figures.attention_map(_weights(2, 2), ["a"] * 2, ["a"] * 2).get_size_inches()
+  large = figures.attention_map(_weights(29, 31), ["a"] * 31, ["a"] * 29).get_size_inches()
+  assert (large >= small + 27 * 0.3).all()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 30), (30, 1), (17, 2)])
+def test_extreme_shapes_are_drawn(tmp_path, rows, columns):
+  figure = figures.attention_map(_weights(rows, columns), ["parola"] * columns, ["word"] * rows)
+  figures.save(figure, tmp_path / "map.png")
+  width, height = _size(tmp_path / "map.png")
+  assert width >= 40 * columns
+  assert height >= 40 * rows
+
+
+@pytest.mark.parametrize(
+  ("weights", "message"),
+  [
+    (np.zeros((S, T)), r"T=3 target_words and S=5 source_words, .* got shape \(5, 3\)$"),
+    (np.zeros(S), r"T=3 target_words and S=5 source_words, .* got shape \(5,\)$"),
+    (np.full((T, S), 1.5), r"^weights must be in \[0, 1\], got 1.5 to 1.5$"),
+    (np.full((T, S), -0.5), r"^weights must be in \[0, 1\], got -0.5 to -0.5$"),
+    (np.full((T, S), np.nan), r"^weights must be in \[0, 1\], got nan to nan$"),
+  ],
+)
+def test_wrong_weights_are_errors(weights, message):
+  with pytest.raises(ValueError, match=message):
+    figures.attention_map(weights, SOURCE, TARGET)
+
+
+def test_no_words_are_an_error():
+  with pytest.raises(ValueError, match=r"at least one of each, got shape \(0, 5\)$"):
+    figures.attention_map(np.zeros((0, S)), SOURCE, [])
+
+
+@pytest.mark.parametrize("link", [(T, 0), (0, S), (-1, 0)])
+def test_a_link_outside_the_map_is_an_error(link):
+  with pytest.raises(ValueError) as caught:
+    figures.attention_map(_weights(), SOURCE, TARGET, alignment={link})
+  assert str(caught.value) == f"alignment must link positions inside [T S] = [3, 5], got {link}"
+
+
+def test_save_makes_the_folder_and_leaves_only_the_picture(tmp_path):
+  path = tmp_path / "figures" / "deep" / "map.png"
+  figures.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  assert _size(path) > (100, 100)
+  assert list(path.parent.iterdir()) == [path]
+
+
+def test_save_replaces_an_older_picture(tmp_path):
+  path = tmp_path / "map.png"
+  path.write_bytes(b"old")
+  figures.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  assert _size(path) > (100, 100)
+
+
+def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path, monkeypatch):
+  path = tmp_path / "map.png"
+  path.write_bytes(b"old")
+  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+
+  def fail(file, **options):
+    file.write_bytes(b"half a pict")
+    raise OSError("disk full")
+
+  monkeypatch.setattr(figure, "savefig", fail)
+  with pytest.raises(OSError, match="disk full"):
+    figures.save(figure, path)
+  assert path.read_bytes() == b"old"
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_is_not_png_is_an_error(tmp_path):
+  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+  with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
+    figures.save(figure, tmp_path / "new" / "map.pdf")
+  assert not (tmp_path / "new").exists()
+
+
+def test_losses_are_drawn_on_the_left_and_scores_on_the_right():
+  records = [
+    {"step": 10, "train/loss": 3.0, "train/tokens_per_second": 1e4},
+    {"step": 20, "train/loss": 2.0},
+    {"step": 20, "validation/loss": 2.5, "validation/exact_match": 0.25, "validation/bleu": 50.0},
+  ]
+  left, right = figures.training_curves(records).axes
+  assert {line.get_label(): line.get_xydata().tolist() for line in left.lines} == {
+    "train/loss": [[10, 3.0], [20, 2.0]],
+    "validation/loss": [[20, 2.5]],
+  }
+  assert {line.get_label(): line.get_xydata().tolist() for line in right.lines} == {
+    "validation/exact_match": [[20, 0.25]],
+    "validation/bleu / 100": [[20, 0.5]],
+  }
+  assert left.get_position().x1 < right.get_position().x0
+  bottom, top = right.get_ylim()
+  assert bottom <= 0.0 and top >= 1.0
+
+
+def test_without_scores_there_is_one_panel(tmp_path):
+  figure = figures.training_curves([{"step": 1, "train/loss": float("nan")}])
+  assert [axes.get_title() for axes in figure.axes] == ["loss"]
+  figures.save(figure, tmp_path / "curves.png")
+
+
+@pytest.mark.parametrize(
+  ("records", "message"),
+  [
+    ([], r"^records must have a loss or a score, got \[\]$"),
+    ([{"step": 1, "a": 2.0}], r"^records must have a loss or a score, got \['step', 'a'\]$"),
+    ([{"train/loss": 1.0}], r"^records must each have a step, got one with \['train/loss'\]$"),
+  ],
+)
+def test_records_without_curves_are_errors(records, message):
+  with pytest.raises(ValueError, match=message):
+    figures.training_curves(records)
+
+
+def test_the_global_state_of_pyplot_is_not_even_imported():
+  program = "import sys, experiments.translation.figures; print('matplotlib.pyplot' in sys.modules)"
+  root = pathlib.Path(__file__).parents[2]
+  output = subprocess.check_output([sys.executable, "-c", program], cwd=root, text=True)
+  assert output == "False\n"
