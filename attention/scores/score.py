@@ -5,6 +5,8 @@ the scores of one tile of query features against one tile of key features. Every
 softmax, dropout, the weighted sum, memory) belongs to the engines, which treat every score alike. So a
 score of one's own is a few lines:
 
+>>> import dataclasses
+>>> import jax.numpy as jnp
 >>> @jax.tree_util.register_dataclass
 ... @dataclasses.dataclass(frozen=True)
 ... class NegativeDistance(Score):
