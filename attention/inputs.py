@@ -20,6 +20,8 @@ P = ParamSpec("P")
 # Options of `jax.nn.dot_product_attention` and of PyTorch's, and what is meant by them here.
 ELSEWHERE = {
   "is_causal": "True is mask=masks.causal()",
+  "causal": "True is mask=masks.causal()",
+  "key_padding_mask": "it is mask=, True = may attend: masks.lengths(source=...) or array[:, None, None]",
   "attn_mask": "it is mask=, True = may attend, or bias= for what is added to the scores",
   "dropout_p": "it is dropout_rate=, with dropout_rng=",
   "enable_gqa": "heads are grouped by their numbers in attend_heads and multi_head_attention",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.shapes import LAYOUT, PUT_IN_A_ONE, broadcast_leading, check_rank, with_rank
+from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, put_in_ones, with_rank
 from attention.engines.blockwise.plan import Operands
 from attention.engines.dense import BiasLike
 from attention.functional import Result, attend
@@ -326,7 +326,7 @@ class _Heads(NamedTuple):
     if array.shape[axis] != self.num_heads:
       raise ValueError(
         f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
-        + PUT_IN_A_ONE
+        + put_in_ones(1)
       )
     groups = self.num_groups, self.num_heads // self.num_groups
     return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])

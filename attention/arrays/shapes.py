@@ -23,18 +23,24 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
   )
 
 
-# What an error says where lengths [B] were given for heads [B N].
-PUT_IN_A_ONE = "; leading axes count from the right: put in a 1 for one that is not there, array[:, None]"
-
-
 # What an error says where shapes look like those of other libraries.
 LAYOUT = "if heads come after positions, [B T N H], put them before, [B N T H]: jnp.swapaxes(array, -3, -2)"
 
 
-def lacks_an_axis(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-  """Whether a shape would have the target's rank and broadcast to it with a 1 behind its first axis."""
-  with_one = (*shape[:1], 1, *shape[1:])
-  return len(with_one) == len(target) and broadcasts_to(with_one, target)
+def put_in_ones(count: int) -> str:
+  """Returns what an error says of lengths [B] for heads [B N], or of a mask [B S] for [B N T S]."""
+  return (
+    f"; leading axes count from the right: put in a 1 for one that is not there, array[:{', None' * count}]"
+    if count
+    else ""
+  )
+
+
+def axes_lacking(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
+  """Returns how many axes of 1 behind its first make a shape broadcast to the target; 0 if none do."""
+  count = len(target) - len(shape)
+  with_ones = (*shape[:1], *[1] * count, *shape[1:])
+  return count if shape and broadcasts_to(with_ones, target) else 0
 
 
 def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:

@@ -14,11 +14,11 @@ from attention.arrays.axes import axes_of
 from attention.arrays.precision import compute_dtype
 from attention.arrays.shapes import (
   LAYOUT,
-  PUT_IN_A_ONE,
+  axes_lacking,
   broadcast_leading,
   broadcasts_to,
   check_rank,
-  lacks_an_axis,
+  put_in_ones,
   with_rank,
 )
 from attention.engines import dropout
@@ -272,4 +272,4 @@ def _check_pairs(name: str, array: jax.Array, shape: tuple[int, ...]) -> None:
   if not broadcasts_to(array.shape, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {array.shape}"
     is_turned = len(shape) > 3 and array.shape[-2:] == (shape[-3], shape[-3])
-    raise ValueError(message + PUT_IN_A_ONE * lacks_an_axis(array.shape, shape) + f"; {LAYOUT}" * is_turned)
+    raise ValueError(message + put_in_ones(axes_lacking(array.shape, shape)) + f"; {LAYOUT}" * is_turned)

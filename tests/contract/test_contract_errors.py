@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, NegativeDistance
+from cases import DIMS, NegativeDistance, engines
 
 import attention
 from attention import masks, positions
@@ -530,6 +530,8 @@ def test_heads_that_share_keys_are_those_of_attend_heads(function):
   ("option", "advice"),
   [
     ("is_causal", "masks.causal()"),
+    ("causal", "masks.causal()"),
+    ("key_padding_mask", "masks.lengths(source=...)"),
     ("attn_mask", "mask="),
     ("dropout_p", "dropout_rate="),
     ("enable_gqa", "attend_heads"),
@@ -544,3 +546,17 @@ def test_an_option_of_other_libraries_is_told_what_it_is_here(function, option, 
       call(QUERIES, KEYS, VALUES, **{option: True})
   with pytest.raises(TypeError, match="unexpected keyword argument 'is_casual'"):
     function(QUERIES, KEYS, VALUES, is_casual=True)
+
+
+@pytest.mark.parametrize(
+  ("shape", "advice"), [((2, 5), "array[:, None, None]"), ((2, 3, 5), "array[:, None]"), ((3, 2, 5), None)]
+)
+@engines
+def test_a_mask_that_lacks_the_axis_of_heads_is_told_where_to_put_it(implementation, shape, advice):
+  queries, keys, values = (np.zeros((2, 7, length, 11), np.float32) for length in (3, 5, 5))
+  with pytest.raises(ValueError, match=r"mask must be broadcastable to \[\.\.\. T S\]") as error:
+    attention.scaled_dot_product_attention(
+      queries, keys, values, mask=np.ones(shape, bool), implementation=implementation
+    )
+  hint = str(error.value).partition("put in a 1 for one that is not there, ")[2]
+  assert hint == (advice or "")
