@@ -17,7 +17,7 @@ def varying_like(tree: Any, arrays: Any) -> Any:
 def varying(array: jax.Array) -> frozenset[str]:
   """Returns the axes of a device mesh along which an array differs."""
   aval: Any = jax.typeof(array)
-  return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma  # before JAX 0.10
+  return aval.manual_axis_type.varying
 
 
 def are_spread_by_type(*arrays: jax.Array) -> bool:

@@ -1,4 +1,8 @@
-"""Loops over the leading axes of arrays."""
+"""Loops over the leading axes of arrays with named axes, one index at a time.
+
+An array's own axes are a string with one letter each, "TH" or "S"; what precedes them are leading axes, which
+broadcast. An array whose axes are None is never cut.
+"""
 
 import functools
 import math
@@ -11,8 +15,6 @@ import jax.numpy as jnp
 from attention.arrays import devices
 
 Arrays = list[jax.Array]
-
-
 Axes = Sequence[str | None]
 
 

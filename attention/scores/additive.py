@@ -1,4 +1,4 @@
-"""Additive scores."""
+"""Additive scores, score_vector . tanh(query + key)."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Bilinear scores."""
+"""Bilinear scores, query . matrix . key."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Cosine scores."""
+"""Cosine scores, scale * cosine of the angle between query and key."""
 
 import dataclasses
 

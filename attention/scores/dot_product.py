@@ -1,4 +1,4 @@
-"""Dot-product scores."""
+"""Dot-product scores, scale * query . key."""
 
 import dataclasses
 

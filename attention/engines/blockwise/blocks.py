@@ -1,4 +1,4 @@
-"""Blocks and windows of positions, and cutting arrays into them."""
+"""Blocks and windows of positions, and cutting arrays with named axes (see arrays/loops.py) into them."""
 
 import dataclasses
 import math
