@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.devices import varying
 from attention.arrays.precision import matmul_precision
 from attention.engines.blockwise import blockwise
-from attention.engines.dense import BiasLike
-from attention.engines.marks import minus_infinity_where
+from attention.engines.inputs import BiasLike, prepare
 from attention.functional import Result
-from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
+from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
+from attention.options import names_options
 from attention.scores.score import Score
 
 
@@ -55,7 +56,7 @@ def ring_attention(
     block_sizes: as in `attend`.
 
   Returns:
-    This device's part of the context, [... T D], and of the logsumexp, [... T], if asked for.
+    This device's part of the context, [... T D]; or an `Attended` with it and the logsumexp, [... T].
 
   Raises:
     ValueError: as `attend`; if there is no such axis; or if mask or bias hold an array [... T S].
@@ -79,32 +80,39 @@ def ring_attention(
     ) from None
   mask = None if mask is None else with_arrays(as_mask(mask))
   bias = with_arrays(bias)
-  _check_no_pairs("mask", mask)
-  _check_no_pairs("bias", bias)
+  num_pairs = queries.shape[-2] * keys.shape[-2]
+  _check_no_pairs("mask", mask, axis_name, num_pairs)
+  _check_no_pairs("bias", bias, axis_name, num_pairs)
   with jax.default_matmul_precision(matmul_precision()):
-    attended = blockwise(
-      *to_compute_with(score, queries, keys, values),
+    inputs, shape = prepare(
+      *to_compute_with(with_arrays(score), queries, keys, values),
       mask=mask,
       bias=bias,
       dropout_rate=float(dropout_rate),
       dropout_rng=dropout_rng,
-      block_sizes=block_sizes,
-      ring=axis_name,
+      part=(jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)),
     )
+    attended = blockwise(inputs, shape, block_sizes=block_sizes, ring=axis_name)
   context = attended.context.astype(dtype)
-  if not return_logsumexp:
-    return context
-  return context, minus_infinity_where(attended.is_empty, attended.logsumexp)
+  return (context, attended.logsumexp) if return_logsumexp else context  # TODO
 
 
-def _check_no_pairs(name: str, rule: Any) -> None:
-  """Raises ValueError if a mask or bias holds an array [... T S], T and S more than 1."""
+def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:
+  """Raises ValueError if a mask or bias holds an array [... T S], T and S more than 1.
+
+  Or one of which nobody can tell whether it goes with this device's queries or keys.
+  """
   if rule is None or (callable(rule) and not isinstance(rule, HasAxes)):
     return
   is_array = not isinstance(rule, HasAxes)
   arrays, axes = ([rule], ["TS"]) if is_array else (jax.tree.leaves(rule), axes_of(rule))
   for array, own in zip(arrays, axes, strict=True):
     sizes = dict(zip(reversed(own or ""), reversed(jnp.shape(array)), strict=False))
+    if num_pairs == 1 and own == "TS" and axis_name in varying(jnp.asarray(array)):
+      raise ValueError(
+        "where a device has one query and one key, a mask or bias [... 1 1] may belong to either: "
+        "use one that knows, such as `masks.lengths`, or give each device more of them"
+      )
     if sizes.get("T", 1) > 1 and sizes.get("S", 1) > 1:
       raise ValueError(
         f"{name} must not be an array [... T S] in ring_attention, since each device has but its own part "

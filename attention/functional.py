@@ -1,28 +1,29 @@
 """Attention as pure functions: `attend` and its named forms."""
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias, Unpack
 
 import jax
-import jax.numpy as jnp
 
 from attention.arrays import devices
 from attention.arrays.devices import are_spread_by_type
 from attention.arrays.precision import matmul_precision
+from attention.arrays.programs import as_array, one_program
 from attention.arrays.shapes import broadcast_leading
 from attention.engines.blockwise import blockwise
-from attention.engines.dense import BiasLike, dense
-from attention.engines.marks import minus_infinity_where
-from attention.inputs import check_inputs, check_options, names_options, to_compute_with, with_arrays
+from attention.engines.dense import Attended, dense
+from attention.engines.inputs import BiasLike, prepare
+from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
+from attention.options import Options, forwards_to, names_options
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
 
-# The context alone, or a tuple of the context and what was asked for besides.
-Result: TypeAlias = Any
+# The context alone, or all three results where more is asked for.
+Result: TypeAlias = jax.Array | Attended
 
 
 @names_options
@@ -47,9 +48,9 @@ def attend(
       context = weights . values
 
   A query that may attend to nothing gets zero context, zero weights, logsumexp -inf and zero gradients.
-  What is masked, even NaN, changes no output and no gradient. A NaN or infinity that is attended to makes
-  the query's results NaN; gradients are those of zeros in its place, if what comes from above is finite.
-  Scores, softmax and sums are in float32, or float64 for float64.
+  What is masked, even NaN, changes no output and no gradient. A query that attends to a NaN or an infinity
+  gets NaN in all its results, and zero gradients. Scores, softmax and sums are in float32, or float64 for
+  float64.
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
   arXiv:1706.03762, section 3.2.
@@ -77,9 +78,9 @@ def attend(
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
   Returns:
-    The context [... T D]; or a tuple of the context, then, if asked for, the weights [... T S] (before
-    dropout), then, if asked for, the logsumexp [... T]. All have the dtype of the inputs, only the
-    logsumexp is never below float32.
+    The context [... T D]; or, if more is asked for, an `Attended`: a named tuple of the context, the weights
+    [... T S] (before dropout) and the logsumexp [... T], None for one that is not asked for. All have the
+    dtype of the inputs, only the logsumexp is never below float32.
 
   Raises:
     ValueError: if shapes or dtypes do not fit, or an option is not one that is allowed.
@@ -88,50 +89,76 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
-  dtype = check_inputs(score, queries, keys, values)
+  queries, keys, values = map(as_array, (queries, keys, values))
+  check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, implementation, block_sizes)
-  score, queries, keys, values = to_compute_with(score, queries, keys, values)
+  attended = _attend(
+    with_arrays(score),
+    queries,
+    keys,
+    values,
+    mask=None if mask is None else with_arrays(as_mask(mask)),
+    bias=with_arrays(bias),
+    dropout_rate=float(dropout_rate),
+    dropout_rng=dropout_rng,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=None if block_sizes is None else tuple(map(int, block_sizes)),
+  )
+  if not (return_weights or return_logsumexp):
+    return attended.context
+  return tuple(x for x in attended if x is not None)  # TODO
+
+
+@one_program
+def _attend(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  mask: Mask | None,
+  bias: BiasLike | None,
+  dropout_rate: float,
+  dropout_rng: jax.Array | None,
+  return_weights: bool,
+  return_logsumexp: bool,
+  implementation: str,
+  block_sizes: tuple[int, int] | None,
+) -> Attended:
+  """Returns what `attend` does, from options that are checked."""
+  dtype = queries.dtype
+  if implementation == "auto":
+    implementation = _fastest(queries, keys, values, return_weights)
   with jax.default_matmul_precision(matmul_precision()):
-    options: dict[str, Any] = {
-      "mask": None if mask is None else with_arrays(as_mask(mask)),
-      "bias": with_arrays(bias),
-      "dropout_rate": float(dropout_rate),
-      "dropout_rng": dropout_rng,
-    }
-    if implementation == "auto":
-      implementation = _fastest(queries, keys, values, return_weights)
+    inputs, shape = prepare(
+      *to_compute_with(score, queries, keys, values),
+      mask=mask,
+      bias=bias,
+      dropout_rate=dropout_rate,
+      dropout_rng=dropout_rng,
+    )
+    attended = Attended(queries)
+    if implementation == "dense" or return_weights:
+      attended = dense(inputs, shape)
     if implementation == "blockwise":
-      attended = blockwise(score, queries, keys, values, **options, block_sizes=block_sizes)
-      if return_weights:  # they are [... T S] whoever calculates them
-        weights = dense(score, queries, keys, values, **options).weights
-        attended = attended._replace(weights=weights)
-    else:
-      attended = dense(score, queries, keys, values, **options)
-  context = attended.context.astype(dtype)
-  asked: tuple[jax.Array, ...] = (context,)
-  if return_weights and attended.weights is not None:
-    asked += (attended.weights.astype(dtype),)
-  if return_logsumexp:
-    asked += (minus_infinity_where(attended.is_empty, attended.logsumexp),)
-  return asked if len(asked) > 1 else context
+      attended = blockwise(inputs, shape, block_sizes=block_sizes)._replace(weights=attended.weights)
+  return Attended(
+    attended.context.astype(dtype),
+    attended.weights.astype(dtype) if return_weights and attended.weights is not None else None,
+    attended.logsumexp if return_logsumexp else None,
+  )
 
 
-@names_options
+@forwards_to(attend)
 def scaled_dot_product_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   *,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
   scale: jax.Array | float | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns `attend` with scores scale * queries . keys.
 
@@ -155,32 +182,17 @@ def scaled_dot_product_attention(
     queries,
     keys,
     values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
 
 
-@names_options
+@forwards_to(attend)
 def additive_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   score_vector: jax.Array,
-  *,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns `attend` with scores score_vector . tanh(queries + keys).
 
@@ -202,32 +214,17 @@ def additive_attention(
     queries,
     keys,
     values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
 
 
-@names_options
+@forwards_to(attend)
 def bilinear_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   matrix: jax.Array,
-  *,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns `attend` with scores queries . matrix . keys.
 
@@ -249,32 +246,18 @@ def bilinear_attention(
     queries,
     keys,
     values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
 
 
-@names_options
+@forwards_to(attend)
 def cosine_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   *,
   scale: jax.Array | float = 1.0,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns `attend` with scores scale * cosine of the angle between query and key.
 
@@ -296,14 +279,7 @@ def cosine_attention(
     queries,
     keys,
     values,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
 
 

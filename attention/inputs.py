@@ -1,9 +1,7 @@
 """What attention functions are given: checked, and made ready to compute with."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,34 +13,8 @@ from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, with_
 from attention.scores.score import Score
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
-# Options of `jax.nn.dot_product_attention` and of PyTorch's, and what is meant by them here.
-ELSEWHERE = {
-  "is_causal": "True is mask=masks.causal()",
-  "causal": "True is mask=masks.causal()",
-  "key_padding_mask": "it is mask=, True = may attend: masks.lengths(source=...) or array[:, None, None]",
-  "attn_mask": "it is mask=, True = may attend, or bias= for what is added to the scores",
-  "dropout_p": "it is dropout_rate=, with dropout_rng=",
-  "enable_gqa": "heads are grouped by their numbers in attend_heads and multi_head_attention",
-  "query_seq_lengths": "they are mask=masks.lengths(target=...)",
-  "key_value_seq_lengths": "they are mask=masks.lengths(source=...)",
-  "local_window_size": "it is mask=masks.sliding_window(before, after)",
-}
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
-
-
-def names_options(function: Callable[P, T]) -> Callable[P, T]:
-  """Makes a function tell, of an option that other libraries have, what it is called here."""
-
-  @functools.wraps(function)
-  def named(*args: P.args, **options: P.kwargs) -> T:
-    for option in options:
-      if option in ELSEWHERE:
-        raise TypeError(f"{function.__name__} has no option {option!r}: {ELSEWHERE[option]}")
-    return function(*args, **options)
-
-  return named
 
 
 def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jnp.dtype:
@@ -53,6 +25,7 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
   """
   if not isinstance(score, Score):
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+  score.check()
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
@@ -126,7 +99,7 @@ def to_compute_with(
   dtype = compute_dtype(queries.dtype)
   queries, keys, values = (array.astype(dtype) for array in (queries, keys, values))
   rank = max(queries.ndim, keys.ndim)
-  return _with_dtype(with_arrays(score), dtype), with_rank(queries, rank), with_rank(keys, rank), values
+  return _with_dtype(score, dtype), with_rank(queries, rank), with_rank(keys, rank), values
 
 
 def with_arrays(tree: T) -> T:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from attention.arrays.precision import compute_dtype
 from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
-from attention.engines.marks import is_minus_infinity, minus_infinity_where
+from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:

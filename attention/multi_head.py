@@ -1,7 +1,7 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,12 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, put_in_ones, with_rank
-from attention.engines.blockwise.plan import Operands
-from attention.engines.dense import BiasLike
+from attention.engines.inputs import BiasLike, Inputs
+from attention.engines.plan import tiles_have_leading_axes
 from attention.functional import Result, attend
-from attention.inputs import names_options, with_arrays
+from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
+from attention.options import Options, forwards_to
 from attention.projections import linear, project
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
@@ -46,21 +47,14 @@ class MultiHeadWeights:
   output_bias: jax.Array | None = None
 
 
-@names_options
+@forwards_to(attend)
 def multi_head_attention(
   queries: jax.Array,
   sources: jax.Array,
   weights: MultiHeadWeights,
   *,
   score: Score | None = None,
-  mask: Mask | Array | None = None,
-  bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns what N heads find in the sources, each with its own projections, joined by a projection.
 
@@ -77,14 +71,13 @@ def multi_head_attention(
     sources: what to attend to, [... S D]; the queries themselves for self-attention.
     weights: the projections; converted to the dtype of the inputs.
     score: how well a key fits a query; None for `ScaledDotProduct()`.
-    mask: as in `attend`, broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
-    bias: as in `attend`, broadcastable to [... N T S].
 
-  The other options are those of `attend`.
+  The other options are those of `attend`; masks and biases broadcast to [... N T S]: for lengths [B] pass
+  `lengths[:, None]`.
 
   Returns:
-    [... T D], D the width of the output projection; or a tuple of it, the weights [... N T S] and the
-    logsumexp [... N T], as asked for.
+    [... T D], D the width of the output projection; or, if more is asked for, an `Attended` of it, the
+    weights [... N T S] and the logsumexp [... N T].
 
   Raises:
     ValueError: if a projection does not fit, or as in `attend`.
@@ -106,18 +99,11 @@ def multi_head_attention(
     project_heads(sources, weights.key, weights.key_bias, name="key"),
     project_heads(sources, weights.value, weights.value_bias, name="value"),
     score=score,
-    mask=mask,
-    bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
-  context, *asked = result if isinstance(result, tuple) else (result,)
-  merged = merge_heads(context, weights.output, weights.output_bias)
-  return (merged, *asked) if asked else merged
+  if isinstance(result, tuple):
+    return (merge_heads(result[0], weights.output, weights.output_bias), *result[1:])  # TODO
+  return merge_heads(result, weights.output, weights.output_bias)
 
 
 def project_heads(
@@ -197,7 +183,7 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   return project(function, side_by_side)
 
 
-@names_options
+@forwards_to(attend)
 def attend_heads(
   queries: jax.Array,
   keys: jax.Array,
@@ -206,12 +192,7 @@ def attend_heads(
   score: Score | None = None,
   mask: Mask | Array | None = None,
   bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
-  dropout_rng: jax.Array | None = None,
-  return_weights: bool = False,
-  return_logsumexp: bool = False,
-  implementation: str = "auto",
-  block_sizes: tuple[int, int] | None = None,
+  **options: Unpack[Options],
 ) -> Result:
   """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
 
@@ -227,15 +208,9 @@ def attend_heads(
     score: with N heads or 1, as mask and bias; `ScaledDotProduct()` by default.
     mask: as in `attend`, as are all other options.
     bias: likewise.
-    dropout_rate: likewise.
-    dropout_rng: likewise.
-    return_weights: likewise.
-    return_logsumexp: likewise.
-    implementation: likewise.
-    block_sizes: likewise.
 
   Returns:
-    As `attend`: the context [... N T D], or a tuple of it and what was asked for, of N heads.
+    As `attend`: the context [... N T D], or an `Attended` of N heads.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
@@ -272,21 +247,13 @@ def attend_heads(
     values,
     mask=mask,
     bias=bias,
-    dropout_rate=dropout_rate,
-    dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
-    block_sizes=block_sizes,
+    **options,
   )
   if not grouped:
     return result
   if not isinstance(result, tuple):
-    return _join_groups(result, axis=-4)
-  context, *asked = result
-  axes = [-4] * return_weights + [-3] * return_logsumexp
-  joined = (_join_groups(array, axis) for array, axis in zip(asked, axes, strict=True))
-  return (_join_groups(context, axis=-4), *joined)
+    return _join_groups(result, -4)
+  return tuple(_join_groups(array, -4 if array.ndim == result[0].ndim else -3) for array in result)  # TODO
 
 
 def _can_be_grouped(
@@ -296,14 +263,23 @@ def _can_be_grouped(
   are_mistaken = not isinstance(score, Score) or isinstance(bias, Mask)  # `attend` will say so
   if are_mistaken or 0 in (*queries.shape, *keys.shape):
     return False
-  operands = Operands(
+
+  def flags(array):
+    return jnp.zeros(array.shape[:-1], bool)
+
+  inputs = Inputs(
     score=score,
-    query_features=score.query_features(queries[..., :1, :]),
-    key_features=score.key_features(keys[..., :1, :]),
+    queries=score.query_features(queries[..., :1, :]),
+    keys=score.key_features(keys[..., :1, :]),
+    values=keys,
+    bad_queries=flags(queries),
+    bad_keys=flags(keys),
+    t=jnp.arange(queries.shape[-2]),
+    s=jnp.arange(keys.shape[-2]),
     mask=mask,
     bias=bias if isinstance(bias, HasAxes) else None,  # what a function returns is split when it is called
   )
-  return not operands.tiles_have_leading_axes()
+  return not tiles_have_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):
@@ -352,8 +328,10 @@ def _grouped_bias(bias: Any, heads: _Heads) -> Any:
   return heads.split("bias", jnp.asarray(bias), 2)
 
 
-def _join_groups(array: jax.Array, axis: int) -> jax.Array:
+def _join_groups(array: jax.Array | None, axis: int) -> Any:
   """Joins the two axes that start at `axis`."""
+  if array is None:
+    return None
   axis += array.ndim
   joined = array.shape[axis] * array.shape[axis + 1]
   return array.reshape(*array.shape[:axis], joined, *array.shape[axis + 2 :])

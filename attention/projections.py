@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.precision import matmul_precision
-from attention.engines.marks import nan_where
+from attention.engines.guards import nan_where
 
 
 def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:

@@ -6,6 +6,7 @@ import hypothesis
 import jax
 import pytest
 
+from attention import functional
 from attention.arrays import devices
 from attention.scores import sums_of_tanh as additive
 
@@ -49,6 +50,12 @@ def alone(request, monkeypatch):
   """Runs a test as on a machine of one device, but those of what is spread over several."""
   if "spread" not in request.fixturenames:
     monkeypatch.setattr(devices, "leading_axes_may_be_spread", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def forget_eager_programs():
+  """Lets no test of other devices or limits find what one before it has compiled."""
+  functional._attend.clear_cache()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ PURE = (
   "projections",
   "merging",
   "inputs",
+  "options",
   "functional",
   "distributed",
   "multi_head",

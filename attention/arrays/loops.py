@@ -1,21 +1,14 @@
-"""Loops over the leading axes of arrays with named axes, one index at a time.
-
-An array's own axes are a string with one letter each, "TH" or "S"; what precedes them are leading axes, which
-broadcast. An array whose axes are None is never cut.
-"""
+"""Loops over the leading axes of arrays, and branches that stay branches under `jax.vmap`."""
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays import devices
-
-Arrays = list[jax.Array]
-Axes = Sequence[str | None]
 
 
 def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
@@ -51,52 +44,45 @@ def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> t
 
 
 def over_leading(
-  function: Callable[[Arrays], Any],
-  arrays: Arrays,
-  axes: Axes,
-  leading: tuple[int, ...],
-  kept: int,
-  at_once: int = 1,
+  function: Callable[[Any], Any], arrays: Any, leading: tuple[int, ...], kept: int, at_once: int = 1
 ) -> Any:
   """Returns `function` of the arrays at each index of their leading axes but the last `kept`, stacked.
 
-  An array that does not have an axis, or broadcasts along it, is not copied.
+  An array that broadcasts along an axis is not copied.
 
   Args:
     function: takes the arrays without the leading axes, returns a pytree of arrays.
-    arrays: all of the same number of leading axes, but those whose axes are None.
-    axes: the own axes of each.
+    arrays: a pytree of arrays, all with as many leading axes.
     leading: the leading axes, of the sizes that the results have.
     kept: how many of the last of them the function takes whole.
     at_once: at how many indices it is good to call the function together.
   """
+  leaves, structure = jax.tree.flatten(arrays)
 
   def varying(axis: int) -> list[bool]:
-    return [own is not None and array.shape[axis] != 1 for array, own in zip(arrays, axes, strict=True)]
+    return [array.shape[axis] != 1 for array in leaves]
 
   if len(leading) <= kept:
     return function(arrays)
   varies, count = varying(0), 1
   while count < len(leading) - kept and (leading[count] == 1 or varying(count) == varies):
-    count += 1  # these axes are walked as one
+    count += 1  # a loop over these axes is one
   size = math.prod(leading[:count])
+  inner = functools.partial(over_leading, function, leading=leading[count:], kept=kept, at_once=at_once)
+  moving = [
+    array.reshape(size, *array.shape[count:]) for array, moves in zip(leaves, varies, strict=True) if moves
+  ]
+  still = [
+    array.reshape(array.shape[count:]) for array, moves in zip(leaves, varies, strict=True) if not moves
+  ]
 
-  def rest(own: str | None, array: jax.Array, varies: bool) -> jax.Array:
-    return array if own is None else array.reshape((size,) * varies + array.shape[count:])
+  def at_index(moving: list[jax.Array]) -> Any:
+    each, others = iter(moving), iter(still)
+    return inner(jax.tree.unflatten(structure, [next(each if moves else others) for moves in varies]))
 
-  arrays = [rest(*each) for each in zip(axes, arrays, varies, strict=True)]
-  inner = functools.partial(
-    over_leading, function, axes=axes, leading=leading[count:], kept=kept, at_once=at_once
-  )
-  together = max(1, at_once // math.prod(leading[count : len(leading) - kept]))
-  if not any(varies):
-    results = inner(arrays)
+  if not moving:
+    results = at_index([])
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
-
-  def at_index(moving: Arrays) -> Any:
-    each = iter(moving)
-    return inner([next(each) if moves else array for array, moves in zip(arrays, varies, strict=True)])
-
-  moving = [array for array, moves in zip(arrays, varies, strict=True) if moves]
+  together = max(1, at_once // math.prod(leading[count : len(leading) - kept]))
   results = over(at_index, moving, together)
   return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)

@@ -5,12 +5,14 @@ otherwise than one that does not. Here each pair's bits are a hash of (seed, row
 be computed alone, and every engine drops the same pairs for the same key.
 """
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.axes import HasAxes
 from attention.arrays.shapes import with_rank
 
 
@@ -19,21 +21,41 @@ def seeds(rng: jax.Array) -> jax.Array:
   return jax.random.bits(rng, (2,), jnp.uint32)
 
 
-def rows(leading: tuple[int, ...], T: int, positions: jax.Array) -> jax.Array:
-  """Returns a number for each query, unique over leading axes too, uint32 [... T].
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dropout(HasAxes):
+  """Which weights of an attention are dropped, the same for every engine.
 
-  Args:
-    leading: the leading axes.
-    T: how many queries there are in all.
-    positions: of those that are asked for, integers [T].
+  Attributes:
+    seeds: uint32 [2].
+    rows: a number for the first query of each index of the leading axes, uint32 [...].
+    rate: probability of dropping a weight, in [0, 1).
   """
-  first = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(*leading, 1) * np.uint32(T)
-  return first + with_rank(positions.astype(jnp.uint32), first.ndim)
 
+  axes = {"rows": ""}
+  seeds: jax.Array
+  rows: jax.Array
+  rate: float = dataclasses.field(metadata={"static": True})
 
-def drop(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array, weights: jax.Array) -> jax.Array:
-  """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean."""
-  return jnp.where(keep(seeds, rate, rows, columns), weights / (1 - rate), 0)
+  @classmethod
+  def of(cls, rng: jax.Array, rate: float, leading: tuple[int, ...], T: int) -> "Dropout":
+    """Returns the dropout of scores with these leading axes and T queries in all."""
+    rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * np.uint32(T)
+    return cls(seeds(rng), rows, rate)
+
+  def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean.
+
+    Args:
+      weights: [... T S].
+      t: positions of the queries, [T 1].
+      s: positions of the keys, [1 S].
+    """
+    rows = self.rows[..., None, None]
+    rows = rows + with_rank(t.astype(jnp.uint32), rows.ndim)
+    columns = with_rank(s.astype(jnp.uint32), rows.ndim)
+    is_kept = with_rank(keep(self.seeds, self.rate, rows, columns), weights.ndim)
+    return jnp.where(is_kept, weights / (1 - self.rate), 0)
 
 
 def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.engines.dense import BiasLike
+from attention.engines.inputs import BiasLike
 from attention.functional import attend
 from attention.layers.parameters import HeadMerge, HeadProjection, Projection, kernel_init
 from attention.masks import Array, Mask

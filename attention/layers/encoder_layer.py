@@ -3,7 +3,7 @@
 import jax
 from flax import linen as nn
 
-from attention.engines.dense import BiasLike
+from attention.engines.inputs import BiasLike
 from attention.layers.attention import MultiHeadAttention
 from attention.layers.parameters import LayerNorm, Linear
 from attention.masks import Array, Mask

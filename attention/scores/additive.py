@@ -56,7 +56,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   kept = 0 if devices.runs_sequentially() and not devices.leading_axes_may_be_spread() else len(leading)
   while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
-  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, ("TA", "SA", "1A"), leading, kept)
+  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, leading, kept)
 
 
 @jax.tree_util.register_dataclass

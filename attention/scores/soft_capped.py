@@ -37,11 +37,13 @@ class SoftCapped(Score):
       raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
     # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
     if type(self.cap) is float:
-      self._check_cap()
+      self.check()
 
-  def _check_cap(self):
-    if not np.all(np.asarray(self.cap) > 0):
+  def check(self):
+    if not isinstance(self.cap, jax.core.Tracer) and not np.all(np.asarray(self.cap) > 0):
       raise ValueError(f"cap must be positive, got {self.cap}")
+    if isinstance(self.score, Score):
+      self.score.check()
 
   def query_features(self, queries):
     return self.score.query_features(queries)
@@ -50,8 +52,6 @@ class SoftCapped(Score):
     return self.score.key_features(keys)
 
   def tile(self, query_features, key_features):
-    if not isinstance(self.cap, jax.core.Tracer):
-      self._check_cap()
     scores = self.score.tile(query_features, key_features)
     cap = per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)
     rank = max(scores.ndim, cap.ndim)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.precision import compute_dtype
-from attention.engines.blockwise.blocks import even_blocks
+from attention.engines.blocks import even_blocks
 from experiments.translation.vocabularies import PAD
 
 # So many logits are held at once: few enough for the cache of a CPU, enough for large products.

@@ -200,8 +200,8 @@ def test_what_is_not_finite_on_another_device_spoils_only_who_attends_to_it():
     actual[0, :, -2:] = desired[0, :, -2:]
     assert_close(actual, desired, FLOAT32)
   context, logsumexp = jax.jit(run)((parameters, queries, keys, replaced(values, (0, 0, bad), np.inf)))
-  assert np.all(np.isnan(context[0, :, -2:])) and np.all(np.isfinite(context[0, :, :-2]))
-  assert_close(logsumexp, clean[1], FLOAT32)
+  for actual in (context, logsumexp):
+    assert np.all(np.isnan(actual[0, :, -2:])) and np.all(np.isfinite(actual[0, :, :-2]))
 
 
 def test_a_query_that_may_attend_to_nothing_on_any_device_gets_zeros():
@@ -235,7 +235,7 @@ def test_derivatives_keep_no_part_of_another_device():
 
 
 def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
-  inputs, table = inputs_for("scaled_dot_product"), np.linspace(0, 1, 64, dtype=np.float32)
+  inputs, table = inputs_for("scaled_dot_product"), jnp.linspace(0, 1, 64)
 
   def bias(table):
     return {"bias": lambda t, s: table[t - s + 32]}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from attention.arrays import devices, loops
-from attention.arrays.shapes import with_rank
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
@@ -16,23 +15,22 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
   rng = np.random.default_rng(0)
   shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
-  whole = jnp.asarray(rng.normal(size=(7,)))
-  axes = ["X"] * len(arrays) + [None]
 
   def product(arrays):
-    assert all(array.ndim == kept + 1 for array in arrays[:-1])
-    return {"product": arrays[0] * arrays[1] * arrays[2] * arrays[3] + with_rank(arrays[4], kept + 1)}
+    first, second = arrays["first"], arrays["others"][0]
+    assert first.ndim == kept + 1
+    return {"product": first * second * arrays["others"][1] * arrays["others"][2]}
 
-  actual = jax.jit(lambda *arrays: loops.over_leading(product, list(arrays), axes, (2, 3, 5), kept))(
-    *arrays, whole
-  )["product"]
-  np.testing.assert_allclose(
-    actual, np.prod(np.broadcast_arrays(*arrays), axis=0) + np.asarray(whole), rtol=1e-6, atol=1e-6
-  )
+  @jax.jit
+  def run(first, *others):
+    return loops.over_leading(product, {"first": first, "others": others}, (2, 3, 5), kept)
+
+  actual = run(*arrays)["product"]
+  np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_results_that_do_not_vary_are_repeated():
-  result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], ["X"], (3, 5), 0)
+  result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], (3, 5), 0)
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 

@@ -29,7 +29,7 @@ from cases import (
 import attention
 from attention import masks, positions
 from attention.arrays import devices
-from attention.engines.blockwise import plan as plan_module
+from attention.engines import plan as plan_module
 
 B, T, S = DIMS["BTS"]
 

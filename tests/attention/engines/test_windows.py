@@ -16,7 +16,8 @@ from cases import (
 import attention
 from attention import masks
 from attention.arrays.axes import axes_of
-from attention.engines.blockwise.plan import Operands, plan_for
+from attention.engines.inputs import prepare
+from attention.engines.plan import plan_for
 
 MASKS = {
   "causal": lambda rng: masks.causal(int(rng.integers(-9, 9))),
@@ -169,17 +170,17 @@ def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
 def test_keys_beyond_a_window_are_not_visited():
   def visited(length, mask, num_heads=1):
     features = jnp.ones((num_heads, length, 2))
-    operands = Operands(
-      score=attention.ScaledDotProduct(),
-      query_features=features,
-      key_features=features,
-      values=features,
+    inputs, shape = prepare(
+      attention.ScaledDotProduct(),
+      features,
+      features,
+      features,
       mask=mask,
       bias=(lambda t, s: jnp.zeros((num_heads, t.size, s.size))) if num_heads > 1 else None,
-      query_positions=jnp.arange(length),
-      key_positions=jnp.arange(length),
+      dropout_rate=0.0,
+      dropout_rng=None,
     )
-    plan = plan_for((num_heads, length, length), operands, block_sizes, None, 0.0)
+    plan = plan_for(inputs, shape, block_sizes, None)
     assert plan.num_tile_axes == (num_heads > 1)
     return plan.queries.count * plan.keys.count * plan.keys.size / length
 

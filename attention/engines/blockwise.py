@@ -1,0 +1,314 @@
+"""The same attention in memory that grows with T + S, in every derivative: one tile of pairs at a time.
+
+A block of queries meets one block of keys after the other. What it carries from one to the next are the
+largest score m, by which all exponentials are shifted, the total l of the exponentials, and the sums of which
+the results are means (online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867). Nothing of a tile is
+kept: derivatives calculate it again from the logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al.
+2022, arXiv:2205.14135). There is one rule of differentiation, that of forward mode; JAX transposes it for
+gradients and differentiates it for second derivatives. With P = exp(S - logsumexp):
+
+    d logsumexp[t] = sum over s of P[t, s] dS[t, s]
+    d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
+
+The engine knows a score by its features and its `tile`, a mask by its `tile` and `outline`, a bias by the
+tile that it gives. Leading axes, windows and devices are loops around it (loops.py).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.devices import are_spread_by_type, varying_like
+from attention.arrays.recomputing import recomputed
+from attention.engines.dense import Attended, dense
+from attention.engines.guards import (
+  has_weights,
+  is_empty,
+  lowest,
+  masked_scores,
+  minus_infinity_where,
+  nan_where,
+  shift_of,
+)
+from attention.engines.inputs import Inputs
+from attention.engines.loops import over_devices, over_key_blocks, over_leading_axes, over_query_blocks
+from attention.engines.operands import Form, Operands
+from attention.engines.plan import Plan, plan_for, rules_for
+
+
+class Sums(NamedTuple):
+  """What is summed over the keys, linear in the weights. Another statistic is another field, and its formula.
+
+  Attributes:
+    context: sum of weights (after dropout) times values, [... T D].
+  """
+
+  context: jax.Array
+
+  @classmethod
+  def zeros(cls, rows: tuple[int, ...], values: jax.Array) -> "Sums":
+    """Returns the sums of rows [... T] of queries over no keys."""
+    return cls(context=jnp.zeros((*rows, values.shape[-1]), values.dtype))
+
+  @classmethod
+  def of(cls, inputs: Inputs, weights: jax.Array, values: jax.Array) -> "Sums":
+    """Returns the sums over the keys of a tile, from weights [... T S] and values [... S D]."""
+    return cls(context=jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), values))
+
+
+class OnlineSoftmax(NamedTuple):
+  """What queries carry from one block of keys to the next.
+
+  Attributes:
+    largest: the largest masked score so far, [... T 1].
+    total: sum of exp(score - largest), [... T 1].
+    sums: those with the weights exp(score - largest).
+  """
+
+  largest: jax.Array
+  total: jax.Array
+  sums: Sums
+
+  @classmethod
+  def start(cls, rows: tuple[int, ...], values: jax.Array) -> "OnlineSoftmax":
+    """Returns what rows [... T] of queries carry before they meet the first key."""
+    zeros = jnp.zeros((*rows, 1), values.dtype)
+    return cls(jnp.full_like(zeros, lowest(values.dtype)), zeros, Sums.zeros(rows, values))
+
+  def rescaled(self, largest: jax.Array) -> "OnlineSoftmax":
+    """Returns the same, shifted by another largest score."""
+    factor = jnp.exp(self.largest - shift_of(largest))
+    return OnlineSoftmax(largest, self.total * factor, jax.tree.map(lambda sum: sum * factor, self.sums))
+
+  def updated(self, scores: jax.Array, inputs: Inputs) -> "OnlineSoftmax":
+    """Returns what is carried on from a tile with these masked scores [... T S]."""
+    largest = jnp.maximum(self.largest, jnp.max(scores, axis=-1, keepdims=True))
+    weights = jnp.exp(scores - shift_of(largest))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return self.rescaled(largest).plus(OnlineSoftmax(largest, total, Sums.of(inputs, weights, inputs.values)))
+
+  def plus(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
+    """Returns both together, of one largest score."""
+    return OnlineSoftmax(self.largest, *jax.tree.map(jnp.add, self[1:], other[1:]))
+
+  def joined(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
+    """Returns what the same queries carry of other keys too."""
+    largest = jnp.maximum(self.largest, other.largest)
+    return self.rescaled(largest).plus(other.rescaled(largest))
+
+  def results(self, bad_queries: jax.Array) -> "Results":
+    """Returns the results, NaN for broken rows; `bad_queries` are booleans [... T]."""
+    empty = is_empty(self.largest)
+    broken = ~empty & (bad_queries[..., None] | ~has_weights(self.largest))
+    nan = nan_where(broken, self.total.dtype)
+    total = jnp.where(self.total == 0, 1, self.total)
+    means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
+    return Results(means, self.largest[..., 0], (jnp.log(total) + nan)[..., 0])
+
+
+class Results(NamedTuple):
+  """What attention finds for queries.
+
+  The logsumexp is `shift_of(largest) + log_total`. Derivatives need the two apart: a logsumexp of 1e4 is off
+  by 1e-3 in float32, and the weights with it.
+
+  Attributes:
+    means: the sums divided by the total of the weights.
+    largest: the largest masked score, [... T].
+    log_total: logarithm of the sum of exp(score - shift), [... T]; 0 for empty rows, NaN for broken ones.
+  """
+
+  means: Sums
+  largest: jax.Array
+  log_total: jax.Array
+
+
+def blockwise(
+  inputs: Inputs,
+  shape: tuple[int, ...],
+  *,
+  block_sizes: tuple[int, int] | None = None,
+  ring: str | None = None,
+) -> Attended:
+  """Returns what `dense` returns, without the weights.
+
+  Weighted sums are divided by their total at the end, so values near the largest number may overflow.
+
+  Args:
+    inputs: from `prepare`, as is the shape.
+    shape: of the scores, [... T S].
+    block_sizes: how many queries and keys a tile has at the most; None for what is fast.
+    ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
+
+  Raises:
+    ValueError: if the arrays cannot be cut.
+  """
+  if are_spread_by_type(*jax.tree.leaves((inputs.queries, inputs.keys, inputs.values))):
+    raise ValueError(
+      "arrays that are spread over a mesh of AxisType.Explicit cannot be cut by `blockwise`: "
+      "call it inside jax.shard_map, or make the mesh with AxisType.Auto"
+    )
+  if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
+    return dense(inputs, shape)._replace(weights=None)
+  plan = plan_for(inputs, shape, block_sizes, ring)
+  inputs = rules_for(plan, inputs)
+  form = Form.of(inputs, *shape[-2:])
+  operands = form.sort(inputs, len(plan.leading))
+  # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
+  # happen within a loop, of which each device may take other turns.
+  results = attention(plan, form, varying_like(operands, operands))
+  logsumexp = shift_of(results.largest) + results.log_total
+  logsumexp = minus_infinity_where(is_empty(results.largest), logsumexp)
+  return Attended(results.means.context, logsumexp=logsumexp)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def attention(plan: Plan, form: Form, operands: Operands) -> Results:
+  """Returns what all queries find in all keys."""
+
+  def attend(x: Operands) -> OnlineSoftmax:
+    def step(carry: OnlineSoftmax, x: Operands, some_are_masked: bool) -> OnlineSoftmax:
+      tile = form.restore(x).with_mask_if(some_are_masked)
+      return carry.updated(masked_scores(*tile.scores_and_allowed()), tile)
+
+    start = OnlineSoftmax.start((*plan.tile_leading, plan.queries.size), form.restore(x).values)
+    return over_key_blocks(plan, step, varying_like(start, x), x, form.outline if form.has_mask else None)
+
+  def finish(x: Operands, carry: OnlineSoftmax) -> Results:
+    return carry.results(form.restore(x).bad_queries)
+
+  def at_index(x: Operands) -> Any:
+    # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
+    block = attend if plan.ring else lambda x: finish(x, attend(x))
+    return over_query_blocks(plan, block, form.finite(x, x))
+
+  def of_keys_here(x: Operands) -> Any:
+    return over_leading_axes(plan, at_index, x)
+
+  start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
+  with jax.default_matmul_precision(plan.precision):
+    found = over_devices(plan.ring, of_keys_here, OnlineSoftmax.joined, start, operands)
+  return finish(operands, found) if plan.ring else found
+
+
+class Residuals(NamedTuple):
+  """What the rule of differentiation needs to know of each query; zeros for rows without weights.
+
+  Attributes:
+    means: of the results.
+    shift: [... T 1].
+    log_total: [... T 1].
+    has_weights: whether the row is neither empty nor broken, [... T 1].
+  """
+
+  means: Sums
+  shift: jax.Array
+  log_total: jax.Array
+  has_weights: jax.Array
+
+  @classmethod
+  def of(cls, results: Results) -> "Residuals":
+    """Returns the residuals of results."""
+    largest, log_total = results.largest[..., None], results.log_total[..., None]
+    has_weights = jnp.isfinite(log_total) & ~is_empty(largest)
+    means, log_total = jax.tree.map(
+      lambda array: jnp.where(has_weights, array, 0), (results.means, log_total)
+    )
+    return cls(means, shift_of(largest), log_total, has_weights)
+
+
+def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
+  """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
+  (operands,) = primals
+  perturbed = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents[0])
+  results = attention(plan, form, operands)
+  residuals = Residuals.of(results)
+
+  def differentiate(x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
+    """Returns what the pairs of a tile add to d logsumexp [... T 1] and d sums."""
+    x, dx, residuals = _unzipped(x)
+
+    def scores_and_values(x: Operands):
+      tile = form.restore(x).with_mask_if(some_are_masked)
+      scores, allowed = tile.scores_and_allowed()
+      return (scores, tile.values), (tile, allowed)
+
+    (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
+    exponents = masked_scores(scores, allowed) - residuals.shift - residuals.log_total
+    weights = jnp.exp(jnp.where(residuals.has_weights, exponents, lowest(scores.dtype)))
+    # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
+    d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
+    d_weights = weights * d_scores
+    _, d_sums = jax.jvp(functools.partial(Sums.of, tile), (weights, values), (d_weights, d_values))
+    return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
+
+  outline = (lambda x: form.outline(_unzipped(x)[0])) if form.has_mask else None
+
+  @recomputed
+  def of_block(x: Operands) -> tuple[jax.Array, Sums]:
+    def step(carry, x: Operands, some_are_masked: bool):
+      found = recomputed(functools.partial(differentiate, some_are_masked=some_are_masked))(x)
+      return jax.tree.map(jnp.add, carry, found)
+
+    *_, residuals = _unzipped(x)
+    start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
+    d_logsumexp, d_sums = over_key_blocks(plan, step, varying_like(start, x), x, outline)
+    d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, residuals.means)
+    # This is for gradients: NaN from above must not reach a row without weights.
+    return jax.tree.map(lambda array: jnp.where(residuals.has_weights, array, 0), (d_logsumexp, d_means))
+
+  @recomputed
+  def at_index(x: Operands) -> tuple[jax.Array, Sums]:
+    x, dx, residuals = _unzipped(x)
+    x = _zipped(form.finite(x, x), form.finite(x, dx), residuals)
+    return over_query_blocks(plan, of_block, x)
+
+  def of_keys_here(x: Operands) -> tuple[jax.Array, Sums]:
+    return over_leading_axes(plan, at_index, x)
+
+  def add(one, other):
+    return jax.tree.map(jnp.add, one, other)
+
+  x = _zipped(operands, perturbed, residuals)
+  start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
+  with jax.default_matmul_precision(plan.precision):
+    d_logsumexp, d_means = over_devices(plan.ring, of_keys_here, add, start, x)
+  return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp[..., 0])
+
+
+attention.defjvp(_rule, symbolic_zeros=True)
+
+
+def _is_zero(tangent: Any) -> bool:
+  return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
+
+
+def _zipped(operands: Operands, perturbed: Operands, residuals: Residuals) -> Operands:
+  """Returns operands, their tangents, and residuals of the queries, as operands of loops."""
+  x = Operands(*zip(operands, perturbed, strict=True))
+  return x._replace(queries=(*x.queries, residuals))
+
+
+def _unzipped(x: Operands) -> tuple[Operands, Operands, Residuals]:
+  """Returns what was zipped."""
+  operands, perturbed = (Operands(*(field[i] for field in x)) for i in range(2))
+  return operands, perturbed, x.queries[2]
+
+
+def _jvp(function: Callable[[Operands], Any], operands: Operands, perturbed: Operands) -> Any:
+  """Returns `jax.jvp` of a function with auxiliary results, where None is a tangent known to be 0."""
+
+  def of_perturbed(changed: Operands) -> Any:
+    return function(_where_not_none(changed, operands))
+
+  primals = jax.tree.map(lambda x, d: None if d is None else x, operands, perturbed)
+  return jax.jvp(of_perturbed, (primals,), (perturbed,), has_aux=True)
+
+
+def _where_not_none(first: Operands, second: Operands) -> Operands:
+  """Returns the arrays of the first, and of the second where the first has none."""
+  fields = zip(first, second, strict=True)
+  return Operands(*([b if a is None else a for a, b in zip(*field, strict=True)] for field in fields))

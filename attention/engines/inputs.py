@@ -1,0 +1,263 @@
+"""What attention is calculated from, checked and made ready for either engine."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.shapes import (
+  LAYOUT,
+  axes_lacking,
+  broadcast_leading,
+  broadcasts_to,
+  put_in_ones,
+  same_rank,
+  with_rank,
+)
+from attention.engines.dropout import Dropout
+from attention.engines.guards import finite, is_bad, is_minus_infinity, nan_where
+from attention.masks import FromArray, Mask
+from attention.scores.score import Score
+
+BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Inputs(HasAxes):
+  """What some queries and some keys need to attend: all of them, or those of a tile.
+
+  Attributes:
+    score: how well a key fits a query.
+    queries: the score's features of the queries, a pytree of arrays [... T X].
+    keys: likewise of the keys, [... S X].
+    values: [... S D].
+    bad_queries: which queries, or their features, are not finite, booleans [... T].
+    bad_keys: which keys, their features or values are not finite, booleans [... S].
+    t: positions of the queries, consecutive integers [T]; a last tile repeats the last.
+    s: positions of the keys, likewise, [S].
+    mask: who may attend to whom; None for everyone to everyone.
+    bias: a function of t and s, added to the scores; None for none.
+    dropout: which weights are dropped; None for none.
+  """
+
+  axes = {
+    "queries": "TX",
+    "keys": "SX",
+    "values": "SD",
+    "bad_queries": "T",
+    "bad_keys": "S",
+    "t": "T",
+    "s": "S",
+  }
+  score: Score
+  queries: Any
+  keys: Any
+  values: jax.Array
+  bad_queries: jax.Array
+  bad_keys: jax.Array
+  t: jax.Array
+  s: jax.Array
+  mask: Mask | None = None
+  bias: Any = None
+  dropout: Dropout | None = None
+
+  def positions(self) -> tuple[jax.Array, jax.Array]:
+    """Returns the positions of the queries, [T 1], and of the keys, [1 S]."""
+    return self.t.reshape(-1, 1), self.s.reshape(1, -1)
+
+  def scores_and_allowed(self) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the scores of all pairs, and which may attend; None for all. Both broadcast to [... T S]."""
+    dtype = self.values.dtype
+    t, s = self.positions()
+    scores, broken = same_rank(
+      self.score.tile(self.queries, self.keys).astype(dtype), nan_where(self.bad_keys, dtype)[..., None, :]
+    )
+    scores += broken
+    allowed = None
+    if self.bias is not None:
+      terms = jnp.asarray(self.bias(t, s)).astype(dtype)
+      allowed = ~is_minus_infinity(terms)
+      scores, terms = same_rank(scores, jnp.where(allowed, terms, 0))
+      scores += terms
+    if self.mask is not None:
+      tile = self.mask.tile(t, s)
+      allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
+    return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
+
+  def drop(self, weights: jax.Array) -> jax.Array:
+    """Returns the weights [... T S], after dropout."""
+    return weights if self.dropout is None else self.dropout.drop(weights, *self.positions())
+
+  def with_vectors(self, queries: Any, keys: Any, values: jax.Array) -> "Inputs":
+    """Returns the same with other features and values."""
+    return dataclasses.replace(self, queries=queries, keys=keys, values=values)
+
+  def with_mask_if(self, some_are_masked: bool) -> "Inputs":
+    """Returns the same without a mask, unless some pairs are masked."""
+    return self if some_are_masked else dataclasses.replace(self, mask=None)
+
+
+def prepare(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  mask: Mask | None,
+  bias: BiasLike | None,
+  dropout_rate: float,
+  dropout_rng: jax.Array | None,
+  part: tuple[int | jax.Array, int] = (0, 1),
+) -> tuple[Inputs, tuple[int, ...]]:
+  """Returns the inputs of an engine, and the shape [... T S] of their scores.
+
+  Args:
+    score: how well a key fits a query.
+    queries: [... T H], float32 or float64, as are keys and values.
+    keys: [... S H].
+    values: [... S D].
+    mask: who may attend to whom; None for everyone to everyone.
+    bias: added to the scores; None for none.
+    dropout_rate: probability of dropping a weight.
+    dropout_rng: needed where the rate is not 0.
+    part: which of how many equal parts of the sequences these queries and keys are.
+
+  Raises:
+    ValueError: if the score's features or tile, the mask or the bias do not fit.
+  """
+  index, count = part
+  T, S = queries.shape[-2], keys.shape[-2]
+  query_features, bad_queries = _features(score.query_features, queries)
+  key_features, bad_keys = _features(score.key_features, keys)
+  inputs = Inputs(
+    score=score,
+    queries=query_features,
+    keys=key_features,
+    values=values,
+    bad_queries=bad_queries,
+    bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, is_bad(values))),
+    t=index * T + jnp.arange(T),
+    s=index * S + jnp.arange(S),
+    mask=mask,
+    bias=_as_function(bias),
+  )
+  shape = jax.eval_shape(lambda: _checked_scores(inputs, bias)).shape
+  if dropout_rng is not None and dropout_rate > 0.0:
+    drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], count * T)
+    inputs = dataclasses.replace(inputs, dropout=drops)
+  return inputs, shape
+
+
+def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
+  """Returns the features of vectors [... X H], and which of both are not finite, [... X]."""
+  cleaned = finite(vectors)
+  leaves, structure = jax.tree.flatten(function(cleaned))
+  for leaf in leaves:
+    if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
+      raise ValueError(
+        f"{function.__qualname__} must return arrays whose axis -2 has the {vectors.shape[-2]} positions of "
+        f"{vectors.shape}, got shape {np.shape(leaf)}"
+      )
+  # Vectors that are their own features need not be copied.
+  leaves = [vectors if leaf is cleaned else leaf for leaf in leaves]
+  distinct = {id(leaf): leaf for leaf in (vectors, *leaves)}.values()
+  are_bad = same_rank(*map(is_bad, distinct))
+  return jax.tree.unflatten(structure, leaves), functools.reduce(jnp.logical_or, are_bad)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ArrayBias(HasAxes):
+  """An array [... T S] as a function of two index tiles."""
+
+  axes = {"array": "TS"}
+  array: jax.Array
+
+  def __call__(self, t, s):
+    return self.array
+
+
+def _as_function(bias: BiasLike | None) -> Any:
+  """Returns a bias as a function of two index tiles, None for none."""
+  if bias is None or (callable(bias) and not isinstance(bias, Mask)):
+    return bias
+  if isinstance(bias, (str, Mask)):
+    hint = "; who may attend is the `mask` argument" if isinstance(bias, Mask) else ""
+    raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}{hint}")
+  array = jnp.asarray(bias)
+  return ArrayBias(with_rank(array, max(array.ndim, 2)))
+
+
+def _checked_scores(inputs: Inputs, bias: BiasLike | None) -> jax.Array:
+  """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
+  _check_one_pair(inputs)
+  score = type(inputs.score).__name__
+  tile = inputs.score.tile(inputs.queries, inputs.keys)
+  if not isinstance(tile, (jax.Array, np.ndarray)):
+    raise ValueError(f"{score}.tile must return an array of scores, got {tile!r}")
+  bad_queries, bad_keys = inputs.bad_queries, inputs.bad_keys
+  T, S = bad_queries.shape[-1], bad_keys.shape[-1]
+  leading = broadcast_leading(*jax.tree.leaves((inputs.queries, inputs.keys)), names="queries and keys")
+  pairs = (*leading, T, S)
+  if tile.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, tile.shape):
+    raise ValueError(f"{score}.tile must return scores [... T S] = {pairs}, got shape {tile.shape}")
+  if not jnp.issubdtype(tile.dtype, jnp.floating):
+    raise ValueError(f"{score}.tile must return floating scores, got {tile.dtype}")
+  leading = broadcast_leading(tile, inputs.values, names="scores and values")
+  shape = (*leading, T, S)
+  t, s = inputs.positions()
+  if inputs.mask is not None:
+    if isinstance(inputs.mask, FromArray):
+      check_pairs("mask", jnp.shape(inputs.mask.values), shape)
+    check_pairs("mask", inputs.mask.array(T, S).shape, shape)
+  if inputs.bias is not None:
+    terms = inputs.bias(t, s)
+    if terms is None or isinstance(terms, (str, Mask)) or callable(terms):
+      raise ValueError(f"bias must be an array, or a function that returns one, got {terms!r}")
+    terms = jnp.asarray(terms)
+    if not jnp.issubdtype(terms.dtype, jnp.floating):
+      raise ValueError(
+        f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"
+      )
+    is_array = isinstance(inputs.bias, ArrayBias)
+    check_pairs("bias", np.shape(bias) if is_array else terms.shape, shape)
+  return jnp.broadcast_to(with_rank(tile, len(shape)), shape)
+
+
+def _check_one_pair(inputs: Inputs) -> None:
+  """Raises ValueError if arrays of a score for each head, say, are not put before T and S by its tile.
+
+  Where there are as many heads as keys, nobody else would notice.
+  """
+  score = inputs.score
+  arrays = zip(axes_of(score), jax.tree.leaves(score), strict=True)
+  if all(np.ndim(array) == len(own or "") for own, array in arrays):
+    return
+
+  def one(array):
+    return jax.ShapeDtypeStruct((*array.shape[:-2], 1, array.shape[-1]), array.dtype)
+
+  try:
+    shape = jax.eval_shape(score.tile, *jax.tree.map(one, (inputs.queries, inputs.keys))).shape
+  except Exception:  # of the tile's own; the whole will raise it
+    return
+  if shape[-2:] != (1, 1):
+    name = type(score).__name__
+    raise ValueError(
+      f"{name}.tile must put the leading axes of the score's arrays before T and S, array[..., None, None]; "
+      f"for one query and one key it returned {shape}"
+    )
+
+
+def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:
+  """Raises ValueError unless what a mask or bias gives broadcasts to the scores [... T S]."""
+  if not broadcasts_to(got, shape):
+    message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
+    is_turned = len(shape) > 3 and got[-2:] == (shape[-3], shape[-3])
+    raise ValueError(message + put_in_ones(axes_lacking(got, shape)) + f"; {LAYOUT}" * is_turned)

@@ -1,0 +1,216 @@
+"""How an attention is cut into tiles, decided before its numbers are known."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays import devices
+from attention.arrays.axes import HasAxes, names_its_axes
+from attention.arrays.devices import varying, varying_like
+from attention.arrays.precision import matmul_precision
+from attention.engines.blocks import Blocks, Windows, even_blocks
+from attention.engines.inputs import Inputs
+from attention.engines.operands import Form
+from attention.masks import Band, from_array
+
+# How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
+# elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
+PAIRS_ON_CPU = 2**19
+PAIRS_IN_PARALLEL = 2**26
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """All that is known of an attention before its numbers are.
+
+  Attributes:
+    leading: the leading axes of the result.
+    queries: the blocks of queries.
+    windows: which keys each block of queries meets; None for all.
+    keys: the blocks of these.
+    ring: the axis of a device mesh along which the keys go from device to device; None for none.
+    precision: of the products.
+    num_tile_axes: how many of the last leading axes a tile has too: all, where these may be spread over
+      devices or an array cannot be cut along them, and elsewhere none.
+  """
+
+  leading: tuple[int, ...]
+  queries: Blocks
+  windows: Windows | None
+  keys: Blocks
+  ring: str | None
+  precision: str
+  num_tile_axes: int
+
+  @property
+  def pairs(self) -> int:
+    """How many pairs a tile has."""
+    return math.prod((*self.tile_leading, self.queries.size, self.keys.size))
+
+  @property
+  def query_blocks_at_once(self) -> int:
+    """At how many blocks of queries it is good to work together."""
+    # One after the other, each can leave out the tiles that are empty for it.
+    return 1 if devices.runs_sequentially() else max(1, PAIRS_IN_PARALLEL // self.pairs)
+
+  @property
+  def at_once(self) -> int:
+    """At how many indices of the leading axes it is good to work together."""
+    together = self.pairs * min(self.query_blocks_at_once, self.queries.count)
+    return max(1, (PAIRS_ON_CPU if devices.runs_sequentially() else PAIRS_IN_PARALLEL) // together)
+
+  @property
+  def tile_leading(self) -> tuple[int, ...]:
+    """The leading axes of a tile."""
+    return self.leading[len(self.leading) - self.num_tile_axes :]
+
+
+def plan_for(
+  inputs: Inputs, shape: tuple[int, ...], block_sizes: tuple[int, int] | None, ring: str | None
+) -> Plan:
+  """Returns the plan for scores of this shape, [... T S]."""
+  *leading, T, S = shape
+  has_leading_axes = devices.leading_axes_may_be_spread() or tiles_have_leading_axes(inputs)
+  num_tile_axes = len(leading) if has_leading_axes else 0
+  band = Band() if inputs.mask is None or ring is not None else inputs.mask.band()
+  tile_leading = math.prod(leading) if num_tile_axes else 1
+  windows = None
+  for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
+    if windows is None:
+      default = default_block_sizes(T, S, inputs.mask is not None, limit, tile_leading)
+      largest = default if block_sizes is None else block_sizes
+      queries = even_blocks(T, largest[0])
+      windows = _windows(queries, S, limit)
+  keys = even_blocks(S if windows is None else windows.size, largest[1])
+  return Plan(tuple(leading), queries, windows, keys, ring, matmul_precision(), num_tile_axes)
+
+
+def tiles_have_leading_axes(inputs: Inputs) -> bool:
+  """Whether a tile has leading axes, even if all arrays are cut to one index of theirs.
+
+  So it is if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
+  """
+  if not all(map(names_its_axes, (inputs.score, inputs.mask, inputs.bias))):
+    return True
+  bias = inputs.bias if _is_function(inputs.bias) else None
+  inputs = inputs if bias is None else dataclasses.replace(inputs, bias=None)
+
+  def one_pair():
+    form = Form.of(inputs, *(array.shape[-1] for array in (inputs.t, inputs.s)))
+    num_leading = max(np.ndim(leaf) for leaf in jax.tree.leaves(inputs))
+    first = jax.tree.map(lambda array: array[(0,) * num_leading], form.sort(inputs, num_leading))
+    first = first._replace(
+      queries=jax.tree.map(lambda array: array[:1], first.queries),
+      keys=jax.tree.map(lambda array: array[:1], first.keys),
+      pairs=jax.tree.map(lambda array: array[:1, :1], first.pairs),
+    )
+    tile = form.restore(first)
+    terms = None if bias is None else jnp.asarray(bias(*tile.positions()))
+    return *tile.scores_and_allowed(), terms
+
+  return any(tile.ndim > 2 for tile in jax.tree.leaves(jax.eval_shape(one_pair)))
+
+
+def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
+  """Returns how many queries and keys a tile should have at the most.
+
+  Args:
+    T: the number of queries.
+    S: the number of keys.
+    has_mask: whether there is a mask.
+    band: what it leaves, if it leaves only a band.
+    tile_leading: how many indices of leading axes a tile has.
+  """
+  # Measured on a CPU: large products run at full speed, tiles of 4 to 8 MiB stay in its last cache.
+  if band.width is not None:
+    # A block of queries meets its own keys and those of the band around them: in small blocks few of these
+    # are beyond the band of a query, in large ones few are met by many blocks.
+    queries = min(max(band.width // 2, 128), 2048)
+    keys = 2**21 // queries
+    return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(tile_leading, 1)))
+  if has_mask:  # smaller tiles are more often empty or full
+    sizes = 512, 512
+  elif S <= 4096:  # a block of queries meets all keys at once
+    sizes = 2**21 // max(S, 2048), max(S, 2048)
+  else:
+    sizes = 1024, 1024
+  pairs = min(sizes[0], T) * min(sizes[1], S) * tile_leading
+  side = max(1, math.isqrt(pairs // largest_tile(math.prod(sizes))))
+  return max(16, sizes[0] // side), max(16, sizes[1] // side)
+
+
+def largest_tile(alone: int) -> int:
+  """Returns how many pairs a tile with leading axes may have, where one without them has so many."""
+  return alone if devices.runs_sequentially() else max(alone, PAIRS_IN_PARALLEL)
+
+
+def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
+  """Returns the keys that a block of queries meets, if the mask leaves only a band, and it is narrow."""
+  if band.width is None or band.before is None:
+    return None
+  size = band.width + queries.size - 1
+  # A key is copied for each window that it is in, so these must not be much longer than the blocks.
+  if not 0 < size <= min(S // 2, 8 * queries.size):
+    return None
+  starts = (min(max(i * queries.size - band.before, 0), S - size) for i in range(queries.count))
+  return Windows(S, size, tuple(starts))
+
+
+def rules_for(plan: Plan, inputs: Inputs) -> Inputs:
+  """Returns the inputs with a mask and a bias that can be cut as planned.
+
+  Raises:
+    ValueError: if the positions differ from device to device but an array that a bias closed over does not.
+  """
+  mask, bias = inputs.mask, inputs.bias
+  if plan.keys.beyond_end:
+    # Where an array of booleans is cut beyond its end, it is filled up with False.
+    end = from_array(jnp.ones((1, inputs.s.shape[-1]), bool))
+    mask = end if mask is None else mask & end
+  if _is_function(bias):
+    t, s = inputs.t[: plan.queries.size, None], inputs.s[None, : plan.keys.size]
+    bias = _closed(bias, *varying_like((t, s), dataclasses.replace(inputs, bias=None)))
+  return dataclasses.replace(inputs, mask=mask, bias=bias)
+
+
+def _is_function(bias: Any) -> bool:
+  """Whether a bias is a function that may have closed over arrays."""
+  return callable(bias) and not isinstance(bias, HasAxes)
+
+
+def _closed(bias: Callable[..., jax.Array], t: jax.Array, s: jax.Array) -> "ClosedFunction":
+  """Returns a function of positions as a pytree that holds the arrays that it closed over.
+
+  Args:
+    bias: the function.
+    t: positions of one block of queries, [T 1].
+    s: positions of one block of keys, [1 S].
+  """
+  # `jax.closure_convert` would leave out integers, which would then leak out of the rule of differentiation.
+  closed = jax.make_jaxpr(lambda t, s: jnp.asarray(bias(t, s)))(t, s)
+  arrays = [jnp.asarray(array) for array in closed.consts]
+  if any(varying(t) - varying(array) for array in arrays):
+    raise ValueError(
+      "inside shard_map a bias function must close over arrays that differ from device to device, "
+      'jax.lax.pcast(array, axis_name, to="varying"); or be a `positions.Bias` that holds them'
+    )
+  return ClosedFunction(arrays, closed.jaxpr)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ClosedFunction(HasAxes):
+  """A function of two index tiles, and the arrays that it closed over."""
+
+  arrays: list[jax.Array]
+  program: jax.extend.core.Jaxpr = dataclasses.field(metadata={"static": True})
+
+  def __call__(self, t, s):
+    closed = jax.extend.core.ClosedJaxpr(self.program, self.arrays)
+    return jax.extend.core.jaxpr_as_fun(closed)(t, s)[0]
