@@ -23,6 +23,7 @@ PURE = (
   "functional",
   "distributed",
   "multi_head",
+  "jax_nn",
   "positions",
   "search",
 )
