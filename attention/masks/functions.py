@@ -138,8 +138,8 @@ def from_function(
   and for one that closes over traced arrays at every call.
 
   Inside `jax.shard_map`, traced arrays that are closed over must differ between devices as the queries and
-  keys do (`jax.lax.pcast`). In `ring_attention` positions count from the start of the whole sequence, and so
-  must arrays that are looked up.
+  keys do (`jax.lax.pcast`). In `ring_attention` positions count from the start of the whole sequence, so
+  arrays that are looked up are those of the whole sequence.
 
   Raises:
     ValueError: if an argument is not a function, or does not return what it should.
@@ -152,11 +152,21 @@ def from_function(
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class _OfPair:
-  """A user's function of positions [T 1] and [1 S] as one of single positions, booleans [...]."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Given:
+  """A user's function. Two are equal if the functions are one object, which need not have a hash."""
 
-  function: Callable[[jax.Array, jax.Array], Any]
+  function: Callable[[Any, Any], Any]
+
+  def __eq__(self, other: object) -> bool:
+    return type(self) is type(other) and self.function is other.function
+
+  def __hash__(self) -> int:
+    return id(self.function)
+
+
+class _OfPair(_Given):
+  """A function of positions [T 1] and [1 S] as one of single positions, booleans [...]."""
 
   def __call__(self, t: jax.Array, s: jax.Array) -> tuple[jax.Array]:
     allowed = _booleans("function", self.function(t[None, None], s[None, None]))
@@ -168,11 +178,8 @@ class _OfPair:
     return (allowed.reshape(allowed.shape[:-2]),)
 
 
-@dataclasses.dataclass(frozen=True)
-class _OfTile:
-  """A user's outline as one of four positions: the first and last of the queries, and of the keys."""
-
-  function: Callable[[Any, Any], Any]
+class _OfTile(_Given):
+  """An outline as a function of four positions: the first and last of the queries, and of the keys."""
 
   def __call__(self, *positions: jax.Array) -> tuple[jax.Array, ...]:
     known = self.function(positions[:2], positions[2:])
