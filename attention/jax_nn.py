@@ -79,19 +79,10 @@ def dot_product_attention(
   """
   query, key, value = (jnp.asarray(array) for array in (query, key, value))
   _check_shapes(query, key, value)
-  batch = query.shape[0] if query.ndim == 4 else 1
-  lengths = {"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}
-  target, source = (_over_heads(name, given, batch) for name, given in lengths.items())
-  pairs = batch, query.shape[-2], query.shape[-3], key.shape[-3]
-  _check_broadcasts("bias", bias, pairs)
-  _check_broadcasts("mask", mask, pairs)
-  rules = [] if mask is None else [masks.as_mask(mask)]
-  if is_causal:
-    rules.append(masks.causal())
-  if local_window_size is not None:
-    rules.append(masks.sliding_window(*_window(local_window_size)))
-  if target is not None or source is not None:
-    rules.append(masks.lengths(source=source, target=target))
+  B, T, N, S = query.shape[0] if query.ndim == 4 else 1, *query.shape[-3:-1], key.shape[-3]
+  _check_broadcasts("bias", bias, (B, N, T, S))
+  _check_broadcasts("mask", mask, (B, N, T, S))
+  rules = _rules(B, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
   heads = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
   result = attend_heads(
     *(array if array.ndim == 4 else array[None] for array in heads),
@@ -129,13 +120,32 @@ def _check_broadcasts(name: str, given: Any, pairs: tuple[int, ...]) -> None:
     raise ValueError(f"{name} must be broadcastable to [B N T S] = {pairs}, got shape {np.shape(given)}")
 
 
-def _over_heads(name: str, lengths: Array | None, batch: int) -> jax.Array | None:
+def _rules(
+  B: int,
+  mask: Mask | Array | None,
+  is_causal: bool,
+  query_seq_lengths: Array | None,
+  key_value_seq_lengths: Array | None,
+  local_window_size: int | tuple[int, int] | None,
+) -> list[Mask]:
+  """Returns the masks that are asked for."""
+  rules = [] if mask is None else [masks.as_mask(mask)]
+  if is_causal:
+    rules.append(masks.causal())
+  if query_seq_lengths is not None:
+    rules.append(masks.lengths(target=_over_heads("query_seq_lengths", query_seq_lengths, B)))
+  if key_value_seq_lengths is not None:
+    rules.append(masks.lengths(source=_over_heads("key_value_seq_lengths", key_value_seq_lengths, B)))
+  if local_window_size is not None:
+    rules.append(masks.sliding_window(*_window(local_window_size)))
+  return rules
+
+
+def _over_heads(name: str, lengths: Array, B: int) -> jax.Array:
   """Returns lengths [B] as [B 1], or raises ValueError."""
-  if lengths is None:
-    return None
   lengths = jnp.asarray(lengths)
-  if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
-    raise ValueError(f"{name} must be integers [B] with B={batch}, got {lengths.dtype} {lengths.shape}")
+  if lengths.shape != (B,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+    raise ValueError(f"{name} must be integers [B] with B={B}, got {lengths.dtype} {lengths.shape}")
   return lengths[:, None]
 
 

@@ -84,6 +84,7 @@ OPTIONS = {
   "window": {"local_window_size": (2, 1)},
   "window_of_one_size": {"local_window_size": 1},
   "scale": {"scale": 0.3},
+  "scale_of_one": {"scale": 1},
 }
 COMBINED = [
   *((name,) for name in OPTIONS),
