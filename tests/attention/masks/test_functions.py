@@ -402,6 +402,7 @@ def test_arrays_that_differ_between_devices_in_different_ways_are_told():
     ((lambda t, s: s <= t, True), r"outline must be a function of query and key positions, got True"),
     ((lambda t, s: s <= t, lambda t, s: s[0] <= t[1]), r"outline must return a pair, \(some, every\), got"),
     ((lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])), r"outline must return booleans.*got int32"),
+    ((lambda t, s: s <= t, lambda t, s: (True, True, True)), r"outline must return a pair.*True, True, True"),
   ],
 )
 def test_what_is_no_function_of_positions_is_told(arguments, words):
