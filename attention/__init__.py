@@ -3,7 +3,7 @@
 The pure functions come first; the layers and models below hold parameters and call them.
 """
 
-from attention import masks, positions, search
+from attention import jax_nn, masks, positions, search
 from attention.distributed import ring_attention
 from attention.engines.dense import masked_softmax
 from attention.functional import (
@@ -86,6 +86,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "project_heads",
   "attend_heads",
   "merge_heads",
+  "jax_nn",
   # What models need besides.
   "positions",
   "GRUWeights",

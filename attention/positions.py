@@ -90,6 +90,36 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   return turned.astype(vectors.dtype)
 
 
+def within_segments(segments: jax.Array) -> jax.Array:
+  """Returns the position of each token within its own segment, counted from 0.
+
+  A segment is a run of equal numbers. Several sequences are packed in one row this way (see
+  `masks.segments`). The positions are those for `rotary`, and for masks that differ from the start of a
+  document to its end.
+
+  Args:
+    segments: the segment of each position, integers [... T]; of whole rows, not of one device's part.
+
+  Returns:
+    Integers [... T].
+
+  Raises:
+    ValueError: if the segments are not of an integer type, or have no axis.
+
+  >>> within_segments(jnp.array([7, 7, 7, 2, 2, 5])).tolist()
+  [0, 1, 2, 0, 1, 0]
+  """
+  segments = jnp.asarray(segments)
+  if not jnp.issubdtype(segments.dtype, jnp.integer):
+    raise ValueError(f"segments must be of an integer type, got {segments.dtype}")
+  check_rank("segments", segments, "[... T]")
+  positions = jnp.broadcast_to(jnp.arange(segments.shape[-1]), segments.shape)
+  is_first = jnp.concatenate(
+    [jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1
+  )
+  return positions - jax.lax.cummax(jnp.where(is_first, positions, 0), axis=segments.ndim - 1)
+
+
 class Bias(HasAxes):
   """A term of the scores that depends on positions. Subclasses are dataclasses, registered as pytrees.
 

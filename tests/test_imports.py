@@ -24,6 +24,7 @@ PURE = (
   "functional",
   "distributed",
   "multi_head",
+  "jax_nn",
   "positions",
   "search",
 )

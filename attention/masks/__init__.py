@@ -2,7 +2,8 @@
 
 A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
 boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
-by `&`, `|` and `~`, and go through `jax.jit` as arguments. One of your own is a class (see `Mask`).
+by `&`, `|` and `~`, and go through `jax.jit` as arguments. One of your own is a function of positions
+(`from_function`), or a class that also says how its arrays are cut (see `Mask`).
 
 Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
 With heads, [B N T S], pass `lengths[:, None]`.
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.masks.functions import FromFunction, from_function
 from attention.masks.rules import (
   Array,
   Band,
@@ -36,6 +38,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "lengths",
   "segments",
   "from_array",
+  "from_function",
   "as_mask",
   "Mask",
   "Outline",
@@ -46,6 +49,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Lengths",
   "Segments",
   "FromArray",
+  "FromFunction",
   "Both",
   "Either",
   "Not",
@@ -124,6 +128,20 @@ def lengths(*, source: int | Array | None = None, target: int | Array | None = N
 
 def segments(target: Array, source: Array) -> Mask:
   """Each query may attend to the keys of its own segment (several sequences packed in one row).
+
+  Joined by `&` with `causal()` or `sliding_window(before, after)`, each segment has that mask. A prefix of
+  each segment is found by the positions within segments. In this packed prefix language model the first
+  document has a prefix of two tokens, the second of one:
+
+  >>> from attention import positions
+  >>> documents, prefixes = jnp.array([0, 0, 0, 1, 1]), jnp.array([2, 1])
+  >>> in_prefix = positions.within_segments(documents) < prefixes[documents]
+  >>> mask = segments(documents, documents) & (causal() | in_prefix)
+  >>> mask.array(5, 5).astype(int).tolist()
+  [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
+
+  Here `in_prefix` is an array of keys, [S]. With a batch and heads, [B N T S], `documents` [B S] become
+  `documents[:, None]` and `in_prefix` [B S] becomes `in_prefix[:, None, None]`.
 
   Args:
     target: segment of each query, integers [... T].

@@ -317,7 +317,8 @@ def as_mask(mask: Mask | Array) -> Mask:
   if isinstance(mask, Mask):
     return mask
   if isinstance(mask, str) or callable(mask):
-    raise ValueError(f"mask must be a mask such as causal(), or a boolean array, got {mask!r}")
+    hint = "" if isinstance(mask, str) else "; a function of positions is from_function(function)"
+    raise ValueError(f"mask must be a mask such as causal(), or a boolean array, got {mask!r}{hint}")
   return from_array(mask)
 
 

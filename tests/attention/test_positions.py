@@ -1,8 +1,10 @@
-"""Sinusoidal position encodings."""
+"""Sinusoidal position encodings, positions within segments."""
 
 import math
 
 import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import FLOAT32, assert_close
@@ -54,3 +56,37 @@ def test_longer_encodings_begin_with_the_shorter():
 def test_an_odd_width_is_an_error():
   with pytest.raises(ValueError, match="width must be even, got 7"):
     positions.sinusoidal(3, 7)
+
+
+# Positions within segments.
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_positions_within_segments_count_from_the_start_of_each_run(leading):
+  ids = np.random.default_rng(0).integers(0, 3, size=(*leading, 13))
+  desired = np.zeros_like(ids)
+  for *row, t in np.ndindex(*ids.shape):
+    before = (*row, t - 1)
+    if t > 0 and ids[before] == ids[(*row, t)]:
+      desired[(*row, t)] = desired[before] + 1
+  np.testing.assert_array_equal(jax.jit(positions.within_segments)(ids), desired)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
+def test_segments_may_be_of_any_integer_type(dtype):
+  # More positions than the type has numbers.
+  found = positions.within_segments(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
+  np.testing.assert_array_equal(found, [*range(300), 0, 1, 0])
+
+
+def test_there_may_be_no_position():
+  assert positions.within_segments(jnp.zeros((2, 0), int)).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+  ("segments", "words"),
+  [(np.ones(3, np.float32), "integer type, got float32"), (np.int32(1), r"axes \[... T\], got shape \(\)")],
+)
+def test_what_are_no_segments_is_told(segments, words):
+  with pytest.raises(ValueError, match=f"segments must .*{words}"):
+    positions.within_segments(segments)

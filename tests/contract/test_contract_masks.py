@@ -68,6 +68,14 @@ MASKS = {
     lambda: masks.from_array(jnp.asarray(ALLOWED)),
     lambda b, n, t, s: ALLOWED[b, n, t, s],
   ),
+  "from_function": (
+    lambda: masks.from_function(lambda t, s: (s - t) % 3 != 1),
+    lambda b, n, t, s: (s - t) % 3 != 1,
+  ),
+  "from_function_of_arrays": (
+    lambda: ~masks.from_function(lambda t, s: jnp.asarray(ALLOWED)[..., t, s]) | masks.causal(),
+    lambda b, n, t, s: not ALLOWED[b, n, t, s] or s <= t,
+  ),
   "array": (lambda: jnp.asarray(ALLOWED), lambda b, n, t, s: ALLOWED[b, n, t, s]),
   "array_of_batches": (lambda: jnp.asarray(ALLOWED[:, :1]), lambda b, n, t, s: ALLOWED[b, 0, t, s]),
   "array_of_sources": (
@@ -121,6 +129,8 @@ def test_a_masks_array_says_who_may_attend_to_whom(name):
     "both_lengths",
     "segments",
     "from_array",
+    "from_function",
+    "from_function_of_arrays",
     "all_together",
     "array",
     "array_of_batches",

@@ -1,0 +1,197 @@
+"""A mask that is given as a function of positions."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+
+from attention.arrays.axes import HasAxes
+from attention.arrays.devices import varying, varying_like
+from attention.masks.rules import Mask, Outline
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Closure(HasAxes):
+  """A function of positions, single integers, and the traced arrays that it closes over.
+
+  A pytree keeps a function as it is. A traced array inside it would leak out of a loop or a rule of
+  differentiation that calls the function, so the pytree holds the array, and a program that takes it.
+  """
+
+  axes = {"arrays": "X"}  # flat, along an axis that is never cut
+  arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
+  function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
+
+  def __call__(self, *positions: jax.Array) -> Any:
+    return self.function(*self.arrays.values(), *positions)
+
+
+def closure(function: Callable[..., Any], num_positions: int) -> Closure:
+  """Returns a function of so many positions as a Closure.
+
+  Raises:
+    ValueError: inside `jax.shard_map`, if the traced arrays differ along different axes of the mesh.
+  """
+
+  def trace(like: list[Any]) -> jax.extend.core.ClosedJaxpr:
+    return jax.make_jaxpr(function)(*varying_like([jnp.zeros((), int)] * num_positions, like))
+
+  traced = [array for array in trace([]).consts if isinstance(array, jax.core.Tracer)]
+  if not traced:
+    return Closure({}, function)
+  # The order of what is closed over is this program's.
+  closed = trace(traced)
+  arrays = {i: array for i, array in enumerate(closed.consts) if isinstance(array, jax.core.Tracer)}
+  constants = (jax.typeof(array) if i in arrays else array for i, array in enumerate(closed.consts))
+  axes = frozenset().union(*map(varying, arrays.values()))
+  program = _Program(closed.jaxpr, tuple(constants), axes)
+  program.check_varying(*arrays.values())
+  # Who may attend has no derivative.
+  return Closure({i: jax.lax.stop_gradient(jnp.ravel(array)) for i, array in arrays.items()}, program)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+  """A traced function that takes the traced arrays that it closed over, made flat, and then positions.
+
+  Attributes:
+    jaxpr: the function.
+    constants: what it closed over, with its type in the place of each traced array.
+    axes: the axes of a device mesh along which its arguments must differ.
+  """
+
+  jaxpr: jax.extend.core.Jaxpr
+  constants: tuple[Any, ...]
+  axes: frozenset[str]
+
+  def __call__(self, *arguments: jax.Array) -> list[jax.Array]:
+    is_traced = [isinstance(constant, jax.core.ShapedArray) for constant in self.constants]
+    arrays, positions = arguments[: sum(is_traced)], arguments[sum(is_traced) :]
+    positions = varying_like(positions, arrays)
+    self.check_varying(*arrays, *positions)
+    flat = iter(arrays)
+    constants = [
+      next(flat).reshape(constant.shape) if here else constant
+      for here, constant in zip(is_traced, self.constants, strict=True)
+    ]
+    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(self.jaxpr, constants))(*positions)
+
+  def check_varying(self, *arrays: jax.Array) -> None:
+    """Raises ValueError unless arrays differ between devices as they did when the function was traced."""
+    if any(varying(array) != self.axes for array in arrays):
+      raise ValueError(
+        "inside jax.shard_map, the traced arrays that a mask function closes over must differ between "
+        'devices as queries and keys do: jax.lax.pcast(array, axis_name, to="varying"), '
+        "before masks.from_function"
+      )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FromFunction(Mask):
+  """See `from_function`."""
+
+  allows: Closure
+  outlines: Closure | None
+
+  def tile(self, t, s):
+    def one(t, s):
+      return self.allows(t, s)[0]
+
+    row = jax.vmap(one, in_axes=(None, 0), out_axes=-1)
+    return jax.vmap(row, in_axes=(0, None), out_axes=-2)(t[:, 0], s[0])
+
+  def outline(self, t, s):
+    if self.outlines is None:
+      return super().outline(t, s)
+    return Outline(*self.outlines(t[0, 0], t[-1, 0], s[0, 0], s[0, -1]))
+
+
+def from_function(
+  function: Callable[[jax.Array, jax.Array], jax.Array],
+  outline: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+) -> Mask:
+  """A mask given by a function of positions.
+
+  Here each position has a document, and a table says which document may attend to which:
+
+  >>> documents, may_attend = jnp.array([0, 0, 1]), jnp.array([[True, True], [False, True]])
+  >>> mask = from_function(lambda t, s: may_attend[documents[t], documents[s]])
+  >>> mask.array(3, 3).astype(int).tolist()
+  [[1, 1, 1], [1, 1, 1], [0, 0, 1]]
+
+  Args:
+    function: takes query positions [T 1] and key positions [1 S], integers, and returns whether the query may
+      attend to the key, booleans that broadcast to [... T S]. It is called with T = S = 1 under `jax.vmap`,
+      so its result must depend on t and s, not on their shapes. It may look them up in JAX arrays, traced
+      ones too. Positions may lie beyond the end; what is returned there has no effect.
+    outline: what is known of a whole tile, so that "blockwise" on a CPU skips tiles that are empty. It takes
+      two pairs, the first and the last query position and the first and the last key position. It returns
+      two booleans [...]: whether any pair of the tile may be allowed, and whether all pairs are. None if
+      nothing is known. For s <= t it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
+
+  `jax.jit` compares masks that are its arguments by their functions: for a new function it compiles again,
+  and for one that closes over traced arrays at every call.
+
+  Inside `jax.shard_map`, traced arrays that are closed over must differ between devices as the queries and
+  keys do (`jax.lax.pcast`). In `ring_attention` positions count from the start of the whole sequence, so
+  arrays that are looked up are those of the whole sequence.
+
+  Raises:
+    ValueError: if an argument is not a function, or does not return what it should.
+  """
+  for name, given in (("function", function), ("outline", outline)):
+    if not callable(given) and not (name == "outline" and given is None):
+      raise ValueError(f"{name} must be a function of query and key positions, got {given!r}")
+  return FromFunction(
+    closure(_OfPair(function), 2), None if outline is None else closure(_OfTile(outline), 4)
+  )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Given:
+  """A user's function. Two are equal if the functions are one object, which need not have a hash."""
+
+  function: Callable[[Any, Any], Any]
+
+  def __eq__(self, other: object) -> bool:
+    return type(self) is type(other) and self.function is other.function
+
+  def __hash__(self) -> int:
+    return id(self.function)
+
+
+class _OfPair(_Given):
+  """A function of positions [T 1] and [1 S] as one of single positions, booleans [...]."""
+
+  def __call__(self, t: jax.Array, s: jax.Array) -> tuple[jax.Array]:
+    allowed = _booleans("function", self.function(t[None, None], s[None, None]))
+    if any(size != 1 for size in allowed.shape[-2:]):
+      raise ValueError(
+        "function must return booleans that broadcast to [... T S], "
+        f"got shape {allowed.shape} for T=1 query position and S=1 key position"
+      )
+    return (allowed.reshape(allowed.shape[:-2]),)
+
+
+class _OfTile(_Given):
+  """An outline as a function of four positions: the first and last of the queries, and of the keys."""
+
+  def __call__(self, *positions: jax.Array) -> tuple[jax.Array, ...]:
+    known = self.function(positions[:2], positions[2:])
+    if not isinstance(known, tuple) or len(known) != 2:
+      raise ValueError(f"outline must return a pair, (some, every), got {known!r}")
+    return tuple(_booleans("outline", each) for each in known)
+
+
+def _booleans(name: str, result: Any) -> jax.Array:
+  """Returns what a user's function has returned as an array, or raises ValueError unless it is boolean."""
+  is_array = isinstance(result, bool) or hasattr(result, "dtype")
+  if not is_array or jnp.asarray(result).dtype != jnp.bool_:
+    got = getattr(result, "dtype", repr(result))
+    raise ValueError(f"{name} must return booleans, True = may attend, got {got}")
+  return jnp.asarray(result)

@@ -1,0 +1,121 @@
+"""Documents that are packed in one row are attended to as if each were alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import BLOCK_SIZES, FLOAT32, assert_close, engines
+
+import attention
+from attention import masks, positions
+
+N, H = 3, 10
+# How many tokens each document of a row has, and how many of these are its prefix.
+TOKENS = [[5, 1, 7], [3, 2, 8]]
+PREFIXES = [[2, 1, 3], [0, 2, 8]]
+LENGTH = 13
+# Documents are numbered in no order, and not from 0.
+NUMBERS = np.array([[7, 2, 4], [0, 9, 1]])
+DOCUMENTS = jnp.array([np.repeat(ids, sizes) for ids, sizes in zip(NUMBERS, TOKENS, strict=True)])
+PREFIX_OF_TOKEN = jnp.array([np.repeat(*row) for row in zip(PREFIXES, TOKENS, strict=True)])
+
+
+def in_prefix():
+  return (positions.within_segments(DOCUMENTS) < PREFIX_OF_TOKEN)[:, None, None]
+
+
+def prefix_by_function():
+  within = positions.within_segments(DOCUMENTS)
+
+  def function(t, s):
+    return ((s <= t)[None] | (within[:, s[0]] < PREFIX_OF_TOKEN[:, s[0]])[:, None])[:, None]
+
+  return masks.from_function(function)
+
+
+# Within documents: the mask of a row, and whether t may attend to s in a document of its own with a prefix.
+RULES = {
+  "everything": (None, lambda t, s, prefix: True),
+  "causal": (masks.causal, lambda t, s, prefix: s <= t),
+  "window": (lambda: masks.sliding_window(2, 1), lambda t, s, prefix: t - 2 <= s <= t + 1),
+  "prefix": (lambda: masks.causal() | in_prefix(), lambda t, s, prefix: s <= t or s < prefix),
+  "prefix_by_function": (prefix_by_function, lambda t, s, prefix: s <= t or s < prefix),
+  "prefix_and_window": (
+    lambda: masks.sliding_window(3, 0) | in_prefix(),
+    lambda t, s, prefix: t - 3 <= s <= t or s < prefix,
+  ),
+}
+
+
+def one_by_one(vectors, may_attend):
+  """Returns the reference's context of each document alone, side by side."""
+  rows = []
+  for row, sizes, prefixes in zip(vectors, TOKENS, PREFIXES, strict=True):
+    parts = np.split(row, np.cumsum(sizes)[:-1], axis=-2)
+    contexts = []
+    for part, size, prefix in zip(parts, sizes, prefixes, strict=True):
+      mask = [[may_attend(t, s, prefix) for s in range(size)] for t in range(size)]
+      contexts.append(
+        reference.attend(reference.dot_product, *[part] * 3, mask=np.array(mask), scale=H**-0.5).context
+      )
+    rows.append(np.concatenate(contexts, axis=-2))
+  return np.stack(rows)
+
+
+def draw():
+  return np.random.default_rng(0).normal(size=(2, N, LENGTH, H)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("rule", "may_attend"), RULES.values(), ids=RULES)
+@engines
+def test_packed_documents_are_documents_one_by_one(rule, may_attend, implementation):
+  vectors = draw()
+
+  @jax.jit
+  def run(vectors):
+    mask = masks.segments(DOCUMENTS[:, None], DOCUMENTS[:, None])
+    return attention.scaled_dot_product_attention(
+      *[vectors] * 3,
+      mask=mask if rule is None else mask & rule(),
+      implementation=implementation,
+      block_sizes=BLOCK_SIZES,
+    )
+
+  assert_close(run(vectors), one_by_one(vectors, may_attend), FLOAT32)
+
+
+def test_rotation_by_positions_within_documents_is_that_of_each_document():
+  vectors = draw()
+  within = positions.within_segments(DOCUMENTS)[:, None]
+  turned = positions.rotary(vectors, within)
+  for b, sizes in enumerate(TOKENS):
+    start = 0
+    for size in sizes:
+      here = np.s_[b, :, start : start + size]
+      assert_close(turned[here], positions.rotary(vectors[here]), FLOAT32)
+      start += size
+
+
+@engines
+def test_a_source_and_a_target_that_are_packed_are_causal_within_documents(implementation):
+  # Two documents, of 2 and 3 target tokens and of 4 and 3 source tokens.
+  rng = np.random.default_rng(0)
+  queries, keys = (rng.normal(size=(length, H)).astype(np.float32) for length in (5, 7))
+  target, source = jnp.array([0, 0, 1, 1, 1]), jnp.array([0, 0, 0, 0, 1, 1, 1])
+
+  @jax.jit
+  def run(target, source):
+    of_target, of_source = positions.within_segments(target), positions.within_segments(source)
+    mask = masks.segments(target, source) & masks.from_function(lambda t, s: of_source[s] <= of_target[t])
+    return attention.scaled_dot_product_attention(
+      queries, keys, keys, mask=mask, implementation=implementation, block_sizes=BLOCK_SIZES
+    )
+
+  desired = [
+    reference.attend(
+      reference.dot_product, queries[t], keys[s], keys[s], mask=np.tri(*sizes, dtype=bool), scale=H**-0.5
+    ).context
+    for t, s, sizes in ((np.s_[:2], np.s_[:4], (2, 4)), (np.s_[2:], np.s_[4:], (3, 3)))
+  ]
+  assert_close(run(target, source), np.concatenate(desired), FLOAT32)
