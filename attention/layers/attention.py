@@ -185,8 +185,9 @@ class MultiHeadAttention(nn.Module):
         f"got shape {sources.shape}; `prepare` and `attend_prepared` are for others"
       )
     before = KeyValueCache(*map(jnp.asarray, cache))
-    positions = next_positions(before, queries.shape[-2])
-    after = write(before, *self._prepare(queries, positions, self._head_width(queries)))
+    positions = next_positions(before, queries)
+    keys, values = self._prepare(queries, positions, self._head_width(queries))
+    after = write(before, keys, values, positions)
     found = self._attend(
       queries,
       positions,

@@ -60,14 +60,22 @@ def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KeyValue
   return KeyValueCache(slots(keys), slots(values), jnp.zeros(keys.shape[:-3], jnp.int32))
 
 
-def next_positions(cache: KeyValueCache, count: int) -> jax.Array:
-  """Returns the positions [... T] of the `count` tokens that come next."""
-  ahead = jnp.arange(count, dtype=cache.length.dtype)
+def next_positions(cache: KeyValueCache, inputs: jax.Array) -> jax.Array:
+  """Returns the positions [... T] of inputs [... T D], which come after the cache's tokens.
+
+  Raises:
+    ValueError: if the inputs are not as many sequences as the cache's.
+  """
+  if cache.length.shape != inputs.shape[:-2]:
+    raise ValueError(
+      f"cache.length must have the leading axes of the queries, {inputs.shape[:-2]}, got {cache.length.shape}"
+    )
+  ahead = jnp.arange(inputs.shape[-2], dtype=cache.length.dtype)
   return cache.length[..., None] + with_rank(ahead, cache.length.ndim + 1)
 
 
-def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array) -> KeyValueCache:
-  """Returns the cache with the keys and values [... N T H] of the next T tokens.
+def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array, positions: jax.Array) -> KeyValueCache:
+  """Returns the cache with the keys and values [... N T H] of the next tokens, at positions [... T].
 
   Tokens beyond the last slot are dropped, but counted in the length. See `nan_if_full`.
 
@@ -79,8 +87,6 @@ def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array) -> KeyValueC
     if slots.dtype != new.dtype or slots.shape != allowed:
       got = f"{slots.dtype} {slots.shape}"
       raise ValueError(f"cache.{name} must be {new.dtype} {allowed} for these queries, got {got}")
-  if cache.length.shape != keys.shape[:-3]:
-    raise ValueError(f"cache.length must have axes {keys.shape[:-3]}, got {cache.length.shape}")
   S, T = cache.keys.shape[-2], keys.shape[-2]
   is_known = not isinstance(cache.length, jax.core.Tracer)
   taken = max(np.ravel(cache.length), default=0) if is_known else 0
@@ -94,7 +100,6 @@ def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array) -> KeyValueC
 
   for _ in range(cache.length.ndim):
     put = jax.vmap(put)
-  positions = next_positions(cache, T)
   return KeyValueCache(
     put(cache.keys, keys, positions), put(cache.values, values, positions), cache.length + T
   )
