@@ -135,6 +135,13 @@ def test_a_prefix_may_be_seen_by_all_that_come_with_it():
   assert_close(found, expected(mask=CAUSAL | (s < 4))[0], 10 * MODEL)
 
 
+def test_a_mask_that_looks_ahead_does_not_see_slots_that_are_not_written():
+  mask = masks.sliding_window(3, 2)
+  found, _ = decode((4, 1, 2), mask=mask)
+  end = np.repeat([4, 5, 7], [4, 1, 2])[:, None]
+  assert_close(found, expected(mask=(t - s <= 3) & (s - t <= 2) & (s < end))[0], 10 * MODEL)
+
+
 def test_a_mask_of_an_array_is_for_the_queries_and_the_slots():
   allowed = (np.random.default_rng(2).random((B, 1, T, S)) < 0.6) & (np.arange(S) <= t)
   cache, results = empty(), []
@@ -436,6 +443,10 @@ def test_more_tokens_than_slots_are_nan_where_that_is_not_known():
   for results in map(np.asarray, (found, weights)):
     assert np.all(np.isnan(results[[0, 2]]))
     assert np.all(np.isfinite(results[1]))
+  # The first sequence's token 4 is in the last slot; token 5, for which there is none, has not replaced it.
+  keys, values = compiled(layer, "prepare")(variables_of(layer), tokens[:, :5])
+  assert_close(after.keys[0], keys[0], MODEL)
+  assert_close(after.values[0], values[0], MODEL)
   found, after = compiled(layer)(variables_of(layer), tokens[:, 6:], mask=mask, cache=after)
   assert np.all(np.isnan(found))
   np.testing.assert_array_equal(after.length, [7, 6, 7])
