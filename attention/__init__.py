@@ -19,6 +19,7 @@ from attention.layers import (
   DotProductAttention,
   EncoderLayer,
   FeedForward,
+  KeyValueCache,
   MultiHeadAttention,
 )
 from attention.masks import Mask
@@ -96,6 +97,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "search",
   # Flax layers and models.
   "MultiHeadAttention",
+  "KeyValueCache",
   "AdditiveAttention",
   "DotProductAttention",
   "BilinearAttention",

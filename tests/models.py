@@ -62,14 +62,66 @@ def self_attention(parameters, inputs, **options):
   return reference.multi_head_attention(inputs, inputs, multi_head_fields(parameters), **options).context
 
 
-def encoder_layer(parameters, inputs, norm, **options):
-  """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention."""
+def rotated(vectors):
+  """Returns [T H] turned at positions 0 ... T - 1; halves of the width are the parts of complex numbers."""
+  T, H = vectors.shape
+  turned = np.zeros_like(vectors)
+  for t, i in np.ndindex(T, H // 2):
+    number = complex(vectors[t, i], vectors[t, i + H // 2]) * np.exp(1j * t * 10000 ** (-2 * i / H))
+    turned[t, i], turned[t, i + H // 2] = number.real, number.imag
+  return turned
+
+
+def one_head(parameters, name, n, inputs, rotates=False):
+  """Returns head n of inputs [T D] as the score compares it, [T H], normalised if there is a scale for it."""
+  projection = parameters[name]
+  vectors = inputs @ projection["kernel"][:, n] + projection.get("bias", np.zeros(n + 1))[n]
+  if f"{name}_ln" in parameters:
+    vectors = layer_norm({"scale": parameters[f"{name}_ln"]["scale"], "bias": 0.0}, vectors)
+  return rotated(vectors) if rotates else vectors
+
+
+def multi_head(
+  parameters, queries, sources, rotates=False, pair_score=reference.dot_product, mask=True, bias=0.0, **scores
+):
+  """Returns the context [T D] and the weights [N T S] of queries [T D] and sources [S D].
+
+  `scores` are the parameters of the score for each head, [N ...]; mask and bias are for [N T S].
+  """
+  N, K = parameters["query"]["kernel"].shape[1], parameters["key"]["kernel"].shape[1]
+  pairs = N, len(queries), len(sources)
+  mask, bias = np.broadcast_to(mask, pairs), np.broadcast_to(bias, pairs)
+  if pair_score is reference.dot_product and not scores:
+    scores = {"scale": np.full(N, parameters["query"]["kernel"].shape[-1] ** -0.5)}
+  heads = [
+    reference.attend(
+      pair_score,
+      one_head(parameters, "query", n, queries, rotates),
+      one_head(parameters, "key", n // (N // K), sources, rotates),
+      one_head(parameters, "value", n // (N // K), sources),
+      mask=mask[n],
+      bias=bias[n],
+      **{name: values[n] for name, values in scores.items()},
+    )
+    for n in range(N)
+  ]
+  out = parameters["out"]
+  context = sum(head.context @ out["kernel"][n] for n, head in enumerate(heads)) + out.get("bias", 0.0)
+  return context, np.stack([head.weights for head in heads])
+
+
+def encoder_layer(parameters, inputs, norm, attend=None, **options):
+  """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention.
+
+  `attend` returns the attention's result, given its parameters and inputs; None for `self_attention`.
+  """
+  attend = self_attention if attend is None else attend
   attention, network = parameters["attention"], parameters["feed_forward"]
   first, second = parameters["attention_norm"], parameters["feed_forward_norm"]
   if norm == "post":
-    middle = layer_norm(first, inputs + self_attention(attention, inputs, **options))
+    middle = layer_norm(first, inputs + attend(attention, inputs, **options))
     return layer_norm(second, middle + feed_forward(network, middle))
-  middle = inputs + self_attention(attention, layer_norm(first, inputs), **options)
+  middle = inputs + attend(attention, layer_norm(first, inputs), **options)
   return middle + feed_forward(network, layer_norm(second, middle))
 
 

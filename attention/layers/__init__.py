@@ -6,10 +6,12 @@ from attention.layers.attention import (
   DotProductAttention,
   MultiHeadAttention,
 )
+from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import EncoderLayer, FeedForward
 
 __all__ = [  # noqa: RUF022 (in reading order)
   "MultiHeadAttention",
+  "KeyValueCache",
   "AdditiveAttention",
   "DotProductAttention",
   "BilinearAttention",

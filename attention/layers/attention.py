@@ -1,16 +1,37 @@
 """Flax: attention with parameters; the layers call the pure functions of this package."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.typing import Dtype, Initializer
 
 from attention.engines.inputs import BiasLike
 from attention.functional import attend
-from attention.layers.parameters import HeadMerge, HeadProjection, Projection, kernel_init
+from attention.layers.cache import (
+  KeyValueCache,
+  bias_after,
+  empty_cache,
+  mask_after,
+  nan_if_full,
+  next_positions,
+  write,
+)
+from attention.layers.parameters import (
+  HeadMerge,
+  HeadProjection,
+  LayerNorm,
+  Projection,
+  bias_init,
+  kernel_init,
+  promoted,
+)
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
+from attention.projections import project
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.dot_product import ScaledDotProduct
@@ -21,26 +42,73 @@ class MultiHeadAttention(nn.Module):
   """Multi-head attention: what `multi_head_attention` computes, with parameters.
 
   The parameters have the names and shapes of `flax.linen.MultiHeadDotProductAttention` (query, key and
-  value kernels [D N H], out [N H D]), so either can use the other's.
+  value kernels [D N H], out [N H D], scales query_ln and key_ln [H]), so either can use the other's. Dtypes,
+  initialisers and the normalisation are those of Flax.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; the normalisation: Henry et al. 2020,
+  arXiv:2010.04245, and in this form Dehghani et al. 2023, arXiv:2302.05442, section 2.1.
 
   Attributes:
     num_heads: N.
-    width: D of the result, and of all heads together; a multiple of num_heads.
+    width: N H, of all heads together; a multiple of num_heads. None for that of the queries (in `prepare`,
+      that of the sources).
     num_key_value_heads: a divisor of num_heads, for grouped-query attention; None for num_heads.
     use_bias: whether the projections have biases.
     dropout_rate: probability that a weight is dropped.
     implementation: as in `attend`.
+    out_features: D of the result; None for N H (where Flax takes the width of the queries).
+    score: how well a key fits a query; None for `ScaledDotProduct()`. A score with parameters to train comes
+      from a Flax module, or any function, of the projected queries [... N T H] and keys [... N S H].
+    rotate: a function of vectors [... N T H], and of their positions, integers that broadcast to [... N T].
+      It is applied to the projected queries and to the projected keys. Such as `positions.rotary`.
+    normalize_qk: whether projected queries and keys are normalised, each head by itself, before `rotate`.
+    dtype: what is computed in. None for the dtype that inputs and parameters promote to: bfloat16 inputs and
+      float32 parameters give float32.
+    param_dtype: of new parameters.
+    kernel_init: initialiser of the kernels, which is given them as matrices, [D (N H)].
+    bias_init: initialiser of the biases.
+    out_kernel_init: initialiser of out's kernel, as a matrix [(N H) D]; None for kernel_init.
+    out_bias_init: initialiser of out's bias; None for bias_init.
 
   Raises:
-    ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads.
+    ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads; or if a
+      cache does not fit.
+
+  A cache of keys and values is for decoding. The first call reads the prompt, each of the others one token
+  or more. All are given the mask of the whole sequence:
+
+  >>> from attention import masks, positions
+  >>> layer = MultiHeadAttention(num_heads=4, num_key_value_heads=2, rotate=positions.rotary)
+  >>> tokens = jax.random.normal(jax.random.key(0), (3, 7, 16))  # batch, positions, width
+  >>> parameters = layer.init(jax.random.key(1), tokens)
+  >>> mask = masks.causal() & masks.sliding_window(before=4, after=0)
+  >>> whole = layer.apply(parameters, tokens, mask=mask)
+  >>> cache = layer.apply(parameters, tokens, 11, method="init_cache")  # with room for 11 tokens
+  >>> prompt, cache = layer.apply(parameters, tokens[:, :5], mask=mask, cache=cache)
+  >>> sixth, cache = layer.apply(parameters, tokens[:, 5:6], mask=mask, cache=cache)
+  >>> seventh, cache = layer.apply(parameters, tokens[:, 6:], mask=mask, cache=cache)
+  >>> bool(jnp.allclose(jnp.concatenate([prompt, sixth, seventh], axis=1), whole, atol=1e-5))
+  True
+  >>> cache.length.tolist()
+  [7, 7, 7]
   """
 
   num_heads: int
-  width: int
+  width: int | None = None
   num_key_value_heads: int | None = None
   use_bias: bool = True
   dropout_rate: float = 0.0
   implementation: str = "auto"
+  out_features: int | None = None
+  score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
+  rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+  normalize_qk: bool = False
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
+  kernel_init: Initializer = kernel_init
+  bias_init: Initializer = bias_init
+  out_kernel_init: Initializer | None = None
+  out_bias_init: Initializer | None = None
 
   def setup(self):
     num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
@@ -49,20 +117,29 @@ class MultiHeadAttention(nn.Module):
         "num_heads and num_key_value_heads must be at least 1, "
         f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
       )
-    if self.width < 1 or self.width % self.num_heads:
-      raise ValueError(
-        f"width must be a multiple of num_heads, got width={self.width}, num_heads={self.num_heads}"
-      )
     if self.num_heads % num_key_heads:
       raise ValueError(
         "num_heads must be a multiple of num_key_value_heads, "
         f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
       )
-    head_width = self.width // self.num_heads
-    self.query = HeadProjection(self.num_heads, head_width, self.use_bias)
-    self.key = HeadProjection(num_key_heads, head_width, self.use_bias)
-    self.value = HeadProjection(num_key_heads, head_width, self.use_bias)
-    self.out = HeadMerge(self.width, self.use_bias)
+    if self.out_features is not None and self.out_features < 1:
+      raise ValueError(f"out_features must be at least 1, got {self.out_features}")
+    dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+    projection: Callable[[int], HeadProjection] = functools.partial(
+      HeadProjection, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
+    )
+    self.query = projection(self.num_heads)
+    self.key = projection(num_key_heads)
+    self.value = projection(num_key_heads)
+    self.query_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
+    self.key_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
+    self.out = HeadMerge(
+      self.out_features,
+      self.use_bias,
+      self.out_kernel_init or self.kernel_init,
+      self.out_bias_init or self.bias_init,
+      **dtypes,
+    )
 
   def __call__(
     self,
@@ -71,32 +148,64 @@ class MultiHeadAttention(nn.Module):
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
+    cache: KeyValueCache | None = None,
     deterministic: bool = True,
     return_weights: bool = False,
   ) -> Any:
     """Returns what the queries [... T D] find in the sources [... S D], [... T D].
+
+    With a cache the queries may also attend to the tokens that came before them. Masks and biases that are
+    rules, such as `masks.causal()`, count positions from the first token in the cache, so they are the same
+    at every call. Those that are arrays are of the T queries and the S slots of the cache. Nothing is causal
+    by itself: without a mask, tokens that come together may attend to each other.
+
+    Too many tokens for the cache are an error where the lengths are known, as outside of `jax.jit`. Where
+    they are not, the results of that sequence are NaN.
 
     Args:
       queries: [... T D].
       sources: [... S D]; None for the queries themselves.
       mask: broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
       bias: broadcastable to [... N T S].
+      cache: from `init_cache` or an earlier call; the queries are added to it. Then sources must be None.
       deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
-      return_weights: whether to return a tuple of the result and the weights [... N T S].
+      return_weights: whether to return the weights [... N T S] too.
+
+    Returns:
+      The result; or a tuple of it, then, if asked for, the weights, then, if there is one, the new cache.
     """
-    prepared = self.prepare(queries if sources is None else sources)
-    return self.attend_prepared(
+    options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
+    if cache is None:
+      sources = queries if sources is None else sources
+      prepared = self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(queries))
+      return self.attend_prepared(queries, prepared, mask=mask, bias=bias, **options)
+    if sources is not None:
+      raise ValueError(
+        "sources must be None with a cache, whose tokens attend to themselves, "
+        f"got shape {sources.shape}; `prepare` and `attend_prepared` are for others"
+      )
+    before = KeyValueCache(*map(jnp.asarray, cache))
+    positions = next_positions(before, queries)
+    keys, values = self._prepare(queries, positions, self._head_width(queries))
+    after = write(before, keys, values, positions)
+    found = self._attend(
       queries,
-      prepared,
-      mask=mask,
-      bias=bias,
-      deterministic=deterministic,
-      return_weights=return_weights,
+      positions,
+      (after.keys, after.values),
+      mask=mask_after(before, after, mask),
+      bias=bias_after(before, bias),
+      **options,
     )
+    found = nan_if_full(after, found)
+    return (*found, after) if return_weights else (found, after)
+
+  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
+    """Returns a cache without tokens, with max_length slots, for inputs like these, [... T D]."""
+    return empty_cache(*self.prepare(inputs[..., :1, :]), max_length)
 
   def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
-    return self.key(sources), self.value(sources)
+    return self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(sources))
 
   def attend_prepared(
     self,
@@ -108,13 +217,63 @@ class MultiHeadAttention(nn.Module):
     deterministic: bool = True,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for sources that `prepare` has seen."""
+    """Does what `__call__` does, for sources that `prepare` has seen; queries are at positions 0 to T - 1."""
+    return self._attend(
+      queries,
+      jnp.arange(queries.shape[-2]),
+      prepared,
+      mask=mask,
+      bias=bias,
+      deterministic=deterministic,
+      return_weights=return_weights,
+    )
+
+  def _head_width(self, vectors: jax.Array) -> int:
+    """Returns H, for vectors from which the width is taken if it is not given."""
+    width = vectors.shape[-1] if self.width is None else self.width
+    if width < 1 or width % self.num_heads:
+      raise ValueError(
+        f"width must be a multiple of num_heads, got width={width}, num_heads={self.num_heads}"
+      )
+    return width // self.num_heads
+
+  def _prepare(
+    self, sources: jax.Array, positions: jax.Array, head_width: int
+  ) -> tuple[jax.Array, jax.Array]:
+    """Does what `prepare` does, for sources at positions [... S]."""
+    keys = self._placed(self.key(sources, head_width), positions, self.key_ln)
+    return keys, self.value(sources, head_width)
+
+  def _placed(self, vectors: jax.Array, positions: jax.Array, norm: LayerNorm | None) -> jax.Array:
+    """Returns projected queries or keys [... N T H] normalised and rotated, as far as that is asked for."""
+    if norm is not None:
+      vectors = project(norm, vectors)  # which keeps NaN in padding from the gradient of the norm's scale
+    return vectors if self.rotate is None else self.rotate(vectors, positions[..., None, :])
+
+  def _attend(
+    self,
+    queries: jax.Array,
+    positions: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
+    *,
+    mask: Mask | Array | None,
+    bias: BiasLike | None,
+    deterministic: bool,
+    return_weights: bool,
+  ) -> Any:
+    """Does what `attend_prepared` does, for queries at positions [... T]."""
     keys, values = prepared
+    queries = self._placed(self.query(queries, keys.shape[-1]), positions, self.query_ln)
+    queries, keys, values = promoted(queries, keys, values, dtype=self.dtype)
+    score = self.score
+    if callable(score) and not isinstance(score, Score):
+      score = score(queries, keys)
     rate = 0.0 if deterministic else self.dropout_rate
     found = attend_heads(
-      self.query(queries),
+      queries,
       keys,
       values,
+      score=score,
       mask=mask,
       bias=bias,
       dropout_rate=rate,

@@ -1,11 +1,17 @@
-"""Flax: the layer of a Transformer encoder."""
+"""Flax: the layer of a Transformer encoder, and of a decoder that reads one sequence."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
+from flax.typing import Dtype
 
 from attention.engines.inputs import BiasLike
 from attention.layers.attention import MultiHeadAttention
-from attention.layers.parameters import LayerNorm, Linear
+from attention.layers.cache import KeyValueCache
+from attention.layers.parameters import LayerNorm, Linear, promoted
 from attention.masks import Array, Mask
 
 
@@ -19,16 +25,20 @@ class FeedForward(nn.Module):
   Attributes:
     hidden_width: F.
     dropout_rate: probability that a hidden unit is dropped.
+    dtype: as in `MultiHeadAttention`.
+    param_dtype: likewise.
   """
 
   hidden_width: int
   dropout_rate: float = 0.0
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool = True) -> jax.Array:
-    hidden = nn.relu(Linear(self.hidden_width, name="hidden")(inputs))
+    hidden = nn.relu(Linear(self.hidden_width, self.dtype, self.param_dtype, name="hidden")(inputs))
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
-    return Linear(inputs.shape[-1], name="out")(hidden)
+    return Linear(inputs.shape[-1], self.dtype, self.param_dtype, name="out")(hidden)
 
 
 class EncoderLayer(nn.Module):
@@ -36,6 +46,8 @@ class EncoderLayer(nn.Module):
 
       post-norm:  x = norm(x + sublayer(x))
       pre-norm:   x = x + sublayer(norm(x))
+
+  With a causal mask and a cache it is the layer of a language model.
 
   Padding must be finite: the attention lets nothing through that is masked, but a NaN there reaches the
   gradients of the norms and the network, which work on every position.
@@ -49,9 +61,20 @@ class EncoderLayer(nn.Module):
     dropout_rate: probability of dropping an attention weight, a hidden unit, or a sublayer's output unit.
     norm: "pre" or "post".
     implementation: as in `attend`.
+    dtype: as in `MultiHeadAttention`; of the result too.
+    param_dtype: likewise.
+    make_attention: `MultiHeadAttention`, or `functools.partial` of it with further options. It is called with
+      num_heads, dropout_rate, implementation, dtype and param_dtype.
 
   Raises:
     ValueError: if `norm` is neither.
+
+  >>> import functools
+  >>> from attention import positions
+  >>> rotating = functools.partial(MultiHeadAttention, rotate=positions.rotary, num_key_value_heads=1)
+  >>> layer = EncoderLayer(num_heads=2, feed_forward_width=32, make_attention=rotating)
+  >>> layer.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)))[0].shape
+  (3, 5, 8)
   """
 
   num_heads: int
@@ -59,37 +82,58 @@ class EncoderLayer(nn.Module):
   dropout_rate: float = 0.0
   norm: str = "pre"
   implementation: str = "auto"
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
+  make_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
 
-  @nn.compact
+  def setup(self):
+    if self.norm not in ("pre", "post"):
+      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
+    dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+    self.attention = self.make_attention(
+      num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
+    )
+    self.feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, **dtypes)
+    self.attention_norm = LayerNorm(**dtypes)
+    self.feed_forward_norm = LayerNorm(**dtypes)
+    # A layer draws from its name: with others, a seed would no longer give what it gave.
+    self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
+    self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
+
   def __call__(
     self,
     inputs: jax.Array,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
+    cache: KeyValueCache | None = None,
     deterministic: bool = True,
-  ) -> jax.Array:
-    """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S]."""
-    if self.norm not in ("pre", "post"):
-      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
-    attention = MultiHeadAttention(
-      self.num_heads,
-      inputs.shape[-1],
-      dropout_rate=self.dropout_rate,
-      implementation=self.implementation,
-      name="attention",
-    )
-    feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, name="feed_forward")
-    sublayers = {
-      "attention_norm": lambda x: attention(x, mask=mask, bias=bias, deterministic=deterministic),
-      "feed_forward_norm": lambda x: feed_forward(x, deterministic=deterministic),
-    }
-    outputs = inputs
-    for name, sublayer in sublayers.items():
-      norm = LayerNorm(name=name)
-      dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
-      if self.norm == "pre":
-        outputs = outputs + dropout(sublayer(norm(outputs)))
-      else:
-        outputs = norm(outputs + dropout(sublayer(outputs)))
-    return outputs
+  ) -> Any:
+    """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S].
+
+    With a cache, from `init_cache` or an earlier call, it returns a tuple of the output and the new cache.
+    See `MultiHeadAttention`.
+    """
+    options: dict[str, Any] = {"mask": mask, "bias": bias, "deterministic": deterministic}
+    attended = self.attention(self._before(self.attention_norm, inputs), cache=cache, **options)
+    if cache is not None:
+      attended, cache = attended
+    attended = self.attention_dropout(attended, deterministic=deterministic)
+    middle = self._after(self.attention_norm, inputs, attended)
+    changed = self.feed_forward(self._before(self.feed_forward_norm, middle), deterministic=deterministic)
+    changed = self.feed_forward_dropout(changed, deterministic=deterministic)
+    outputs = self._after(self.feed_forward_norm, middle, changed)
+    return outputs if cache is None else (outputs, cache)
+
+  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
+    """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
+    return self.attention.init_cache(self._before(self.attention_norm, inputs), max_length)
+
+  def _before(self, norm: LayerNorm, inputs: jax.Array) -> jax.Array:
+    """Returns what a sublayer is given."""
+    return norm(inputs) if self.norm == "pre" else inputs
+
+  def _after(self, norm: LayerNorm, inputs: jax.Array, changed: jax.Array) -> jax.Array:
+    """Returns the inputs of a sublayer and its result joined."""
+    inputs, changed = promoted(inputs, changed, dtype=self.dtype)
+    return inputs + changed if self.norm == "pre" else norm(inputs + changed)

@@ -1,10 +1,12 @@
 """Flax: what holds the parameters of one part of a layer, or of a model."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.typing import Dtype, Initializer
 
 from attention.arrays.precision import compute_dtype
 from attention.arrays.shapes import with_rank
@@ -12,6 +14,24 @@ from attention.multi_head import merge_heads, project_heads
 from attention.projections import linear, project
 
 kernel_init = nn.initializers.lecun_normal()
+bias_init = nn.initializers.zeros
+
+
+def promoted(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
+  """Returns all in `dtype`; if it is None, in the dtype that JAX promotes them to, as Flax's layers do.
+
+  So bfloat16 inputs and float32 parameters give float32. A None among the others stays None.
+
+  Raises:
+    ValueError: if the inputs or the dtype are not of a floating type.
+  """
+  inputs = jnp.asarray(inputs)
+  if not jnp.issubdtype(inputs.dtype, jnp.floating):
+    raise ValueError(f"inputs must be of a floating type, got {inputs.dtype}")
+  if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"dtype must be a floating type, got {dtype}")
+  with jax.numpy_dtype_promotion("standard"):
+    return nn.dtypes.promote_dtype(inputs, *others, dtype=dtype)
 
 
 class Projection(nn.Module):
@@ -26,46 +46,59 @@ class Projection(nn.Module):
 
 
 class Linear(nn.Module):
-  """Holds the kernel [D X] and the bias [X] that make vectors [... X] of [... D], in the vectors' dtype."""
+  """Holds the kernel [D X] and the bias [X] that make vectors [... X] of [... D]; dtypes as in Flax."""
 
   width: int
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
-    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
-    products = linear(inputs, kernel.astype(inputs.dtype))
-    return products + with_rank(bias.astype(inputs.dtype), products.ndim)
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), self.param_dtype)
+    bias = self.param("bias", bias_init, (self.width,), self.param_dtype)
+    inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
+    products = linear(inputs, kernel)
+    return products + with_rank(bias, products.ndim)
 
 
 class HeadProjection(nn.Module):
-  """Holds the kernel [D N H] and bias [N H] of `project_heads`."""
+  """Holds the kernel [D N H] and bias [N H] of `project_heads`; initialisers and dtypes as in Flax."""
 
   num_heads: int
-  head_width: int
   use_bias: bool = True
+  kernel_init: Initializer = kernel_init
+  bias_init: Initializer = bias_init
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    heads = (self.num_heads, self.head_width)
-    init = nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2))
-    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), jnp.float32)
-    bias = self.param("bias", nn.initializers.zeros, heads, jnp.float32) if self.use_bias else None
+  def __call__(self, inputs: jax.Array, head_width: int) -> jax.Array:
+    heads = (self.num_heads, head_width)
+    init = _of_matrix(self.kernel_init, 1)
+    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), self.param_dtype)
+    init = _of_matrix(self.bias_init, 0)
+    bias = self.param("bias", init, heads, self.param_dtype) if self.use_bias else None
+    inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
     return project_heads(inputs, kernel, bias, name=self.name or "head")
 
 
 class HeadMerge(nn.Module):
-  """Holds the kernel [N H D] and bias [D] of `merge_heads`."""
+  """Holds the kernel [N H D] and bias [D] of `merge_heads`; D is N H where the width is None."""
 
-  width: int
+  width: int | None
   use_bias: bool = True
+  kernel_init: Initializer = kernel_init
+  bias_init: Initializer = bias_init
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, contexts: jax.Array) -> jax.Array:
-    init = nn.initializers.lecun_normal(in_axis=(0, 1), out_axis=2)
-    shape = contexts.shape[-3], contexts.shape[-1], self.width
-    kernel = self.param("kernel", init, shape, jnp.float32)
-    bias = self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32) if self.use_bias else None
+    N, H = contexts.shape[-3], contexts.shape[-1]
+    D = N * H if self.width is None else self.width
+    kernel = self.param("kernel", _of_matrix(self.kernel_init, 2), (N, H, D), self.param_dtype)
+    bias = self.param("bias", self.bias_init, (D,), self.param_dtype) if self.use_bias else None
+    contexts, kernel, bias = promoted(contexts, kernel, bias, dtype=self.dtype)
     return merge_heads(contexts, kernel, bias)
 
 
@@ -75,12 +108,33 @@ class LayerNorm(nn.Module):
   Flax's own mixes the dtypes of vectors and parameters, which JAX's strict dtype promotion forbids.
   """
 
+  use_bias: bool = True
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
+
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    dtype, shape = compute_dtype(inputs.dtype), inputs.shape[-1:]
-    params = {
-      "scale": self.param("scale", nn.initializers.ones, shape, jnp.float32).astype(dtype),
-      "bias": self.param("bias", nn.initializers.zeros, shape, jnp.float32).astype(dtype),
-    }
-    norm: Any = nn.LayerNorm(parent=None)
-    return norm.apply({"params": params}, inputs.astype(dtype)).astype(inputs.dtype)
+    shape = inputs.shape[-1:]
+    params = {"scale": self.param("scale", nn.initializers.ones, shape, self.param_dtype)}
+    if self.use_bias:
+      params["bias"] = self.param("bias", bias_init, shape, self.param_dtype)
+    dtype = promoted(inputs, *params.values(), dtype=self.dtype)[0].dtype
+    exact = compute_dtype(dtype)
+    norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
+    params = {name: leaf.astype(exact) for name, leaf in params.items()}
+    return norm.apply({"params": params}, inputs.astype(exact)).astype(dtype)
+
+
+def _of_matrix(init: Initializer, num_axes: int) -> Initializer:
+  """Returns an initialiser that sees an array as a matrix, its first axes as one and the others as one.
+
+  So does Flax. Only then are the widths right that `lecun_normal` and others divide by. Without first axes it
+  is a vector.
+  """
+
+  def initialise(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
+    rows, columns = math.prod(shape[:num_axes]), math.prod(shape[num_axes:])
+    drawn = init(rng, (rows, columns) if num_axes else (columns,), dtype)
+    return jax.tree.map(lambda array: array.reshape(shape), drawn)  # the array may be in a box of Flax's
+
+  return initialise

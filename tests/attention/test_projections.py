@@ -45,9 +45,10 @@ def test_an_axis_of_no_width_gives_zeros():
   assert linear(jnp.ones((2, 7, 0)), jnp.ones((0, X))).tolist() == np.zeros((2, 7, X)).tolist()
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_layer_adds_a_bias_in_the_dtype_of_the_vectors(dtype):
+@pytest.mark.parametrize("of_vectors", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])
+def test_the_layer_adds_a_bias_in_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, of_vectors):
   variables = {"params": {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.array([0.5, -0.5])}}
-  outputs = Linear(2).apply(variables, jnp.array([[[1, 1]], [[2, -1]]], dtype))
-  assert outputs.dtype == dtype
+  outputs = Linear(2, dtype).apply(variables, jnp.array([[[1, 1]], [[2, -1]]], of_vectors))
+  assert outputs.dtype == (dtype or jnp.float32)  # the parameters are float32
   assert outputs.tolist() == [[[4.5, 5.5]], [[-0.5, -0.5]]]

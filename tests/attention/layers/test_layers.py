@@ -251,12 +251,14 @@ def test_layers_of_integers_are_an_error():
       layer.init(jax.random.key(0), integers, integers)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_an_encoder_layer_keeps_half_precision(dtype):
-  inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), dtype)
-  with jax.numpy_dtype_promotion("standard"):  # Flax's norm computes in float32
-    outputs, variables = jax.eval_shape(encoder_layer("pre").init_with_output, jax.random.key(0), inputs)
-  assert outputs.dtype == dtype
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("inputs_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16])
+def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, inputs_dtype, norm):
+  inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), inputs_dtype)
+  layer = encoder_layer(norm, dtype=dtype)
+  outputs, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), inputs)
+  assert outputs.dtype == (dtype or jnp.float32)  # the parameters are float32
   assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
 
 
@@ -272,9 +274,10 @@ def test_layers_of_one_head_take_half_precision(kind, dtype):
   assert_close(np.float32(context), desired, 10 * float(jnp.finfo(dtype).eps))
 
 
-def test_nan_in_a_padded_position_of_self_attention_reaches_no_gradient():
+@pytest.mark.parametrize("normalize_qk", [False, True])
+def test_nan_in_a_padded_position_of_self_attention_reaches_no_gradient(normalize_qk):
   # Nobody may attend to it, but it is a query too.
-  layer = our_attention()
+  layer = our_attention(normalize_qk=normalize_qk)
   inputs = array(DIMS.B, DIMS.S, WIDTH)
   lengths = np.array([3, 7])
   is_padding = (np.arange(DIMS.S) >= lengths[:, None])[:, :, None]
@@ -396,6 +399,10 @@ def test_gru_begins_with_orthogonal_gates():
     (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads=0"),
     (attention.MultiHeadAttention(0, 12), "num_heads=0"),
     (attention.MultiHeadAttention(2, 0), "width=0"),
+    (attention.MultiHeadAttention(2), "width=13, num_heads=2"),
+    (attention.MultiHeadAttention(2, 6, out_features=0), "out_features must be at least 1, got 0"),
+    (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be a floating type, got .*int32"),
+    (attention.MultiHeadAttention(2, 6, score="dot"), "score must be a Score .*, got 'dot'"),
     (attention.EncoderLayer(1, 7, norm="Pre"), "norm must be pre or post, got 'Pre'"),
     (attention.EncoderLayer(2, 7), "width=13, num_heads=2"),
   ],

@@ -1,0 +1,487 @@
+"""Keys and values of earlier tokens: decoding with them equals the whole computation."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import models
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close, assert_trees_close, engines
+from flax import linen as nn
+from models import MODEL, compiled, float64, random_parameters
+
+import attention
+from attention import masks, positions, search
+
+# T tokens in all, S slots for them. N: two heads share one of K heads of keys and values. D = N H.
+DIMS = chex.Dimensions(B=3, T=7, S=11, N=4, K=2, H=6, D=24, V=13)
+B, T, S, N = DIMS["BTSN"]
+CAUSAL = np.tril(np.ones((T, T), bool))
+
+
+def array(*shape, seed=0):
+  return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+tokens = array(*DIMS["BTD"], seed=1)
+
+
+def our_attention(**options):
+  return attention.MultiHeadAttention(
+    N, num_key_value_heads=DIMS.K, **{"rotate": positions.rotary, "normalize_qk": True, **options}
+  )
+
+
+layer = our_attention()
+
+
+@functools.cache
+def variables_of(module):
+  return random_parameters(module, tokens)
+
+
+def empty(module=layer, inputs=tokens, slots=S):
+  return module.apply(variables_of(module), inputs, slots, method="init_cache")
+
+
+def decode(counts, module=layer, inputs=tokens, cache=None, **options):
+  """Returns the results of all tokens, so many of them at a time, and the cache."""
+  cache = empty(module, inputs) if cache is None else cache
+  results = []
+  for part in jnp.split(inputs, np.cumsum(counts)[:-1], axis=-2):
+    result, cache = compiled(module)(variables_of(module), part, cache=cache, **options)
+    results.append(result)
+  return jnp.concatenate(results, axis=-2), cache
+
+
+def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
+  """Returns the results of whole sequences, in float64, and the weights [B N T T]."""
+  parameters = float64(variables_of(module)["params"])
+  mask, bias = (np.broadcast_to(given, (len(inputs), N, T, T)) for given in (mask, bias))
+  found = [
+    models.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
+    for b, row in enumerate(np.float64(inputs))
+  ]
+  return tuple(np.stack(parts) for parts in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("counts", [(1,) * T, (4, 1, 2), (2, 5), (T,)], ids=str)
+def test_a_prompt_and_then_tokens_give_what_the_whole_sequence_gives(counts):
+  found, cache = decode(counts, mask=masks.causal())
+  assert_close(found, expected()[0], 10 * MODEL)
+  np.testing.assert_array_equal(cache.length, np.full(B, T))
+  keys, values = compiled(layer, "prepare")(variables_of(layer), tokens)
+  assert_close(cache.keys[:, :, :T], keys, MODEL)
+  assert_close(cache.values[:, :, :T], values, MODEL)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EverySecond(masks.Mask):
+  """A user's own mask: keys at an even distance. `shift` is one for all heads, or one for each."""
+
+  shift: jax.Array
+
+  def tile(self, t, s):
+    shift = jnp.asarray(self.shift)[..., None, None]
+    distances = jnp.expand_dims(t - s, tuple(range(shift.ndim - 2)))
+    return (distances + shift) % 2 == 0
+
+
+OF_HEADS = np.array([0, 1, 1, 0])
+REAL = np.array([7, 3, 5])
+t, s = np.arange(T)[:, None], np.arange(T)
+# The mask that is given with every call, and what it means for the whole sequence.
+MASKS = {
+  "window": (masks.causal() & masks.sliding_window(2, 0), CAUSAL & (t - s <= 2)),
+  "no_bounds": (masks.causal(2**31 - 1) & masks.sliding_window(2**31 - 1, 0), CAUSAL),
+  "window_of_heads": (
+    masks.causal() & masks.sliding_window(1 + OF_HEADS, 2**31 - 1),
+    CAUSAL & (t - s <= 1 + OF_HEADS[:, None, None]),
+  ),
+  "strictly_before": (masks.causal(-1), s < t),
+  "not_near": (masks.causal() & ~masks.sliding_window(1, 1), CAUSAL & (t - s > 1)),
+  "lengths": (
+    masks.causal() & masks.lengths(source=REAL[:, None], target=REAL[:, None]),
+    CAUSAL & (np.maximum(t, s) < REAL[:, None, None, None]),
+  ),
+  "padding_in_front": (
+    masks.causal() & ~masks.prefix(T - REAL[:, None]),
+    CAUSAL & (s >= T - REAL[:, None, None, None]),
+  ),
+  "own": (masks.causal() & EverySecond(0), CAUSAL & ((t - s) % 2 == 0)),
+  "own_of_heads": (
+    masks.causal() & EverySecond(OF_HEADS),
+    CAUSAL & ((t - s + OF_HEADS[:, None, None]) % 2 == 0),
+  ),
+}
+
+
+@engines
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_of_rules_is_the_same_at_every_call(name, implementation):
+  # Cut from the rows of the mask for the whole sequence, though each call's own queries begin at 0.
+  mask, whole = MASKS[name]
+  module = our_attention(implementation=implementation)
+  assert_close(decode((4, 1, 2), module, mask=mask)[0], expected(mask=whole, module=module)[0], 10 * MODEL)
+
+
+def test_a_prefix_may_be_seen_by_all_that_come_with_it():
+  mask = masks.causal() | masks.prefix(4)
+  found, _ = decode((4, 1, 2), mask=mask)
+  assert_close(found, expected(mask=CAUSAL | (s < 4))[0], 10 * MODEL)
+
+
+def test_a_mask_that_looks_ahead_does_not_see_slots_that_are_not_written():
+  mask = masks.sliding_window(3, 2)
+  found, _ = decode((4, 1, 2), mask=mask)
+  end = np.repeat([4, 5, 7], [4, 1, 2])[:, None]
+  assert_close(found, expected(mask=(t - s <= 3) & (s - t <= 2) & (s < end))[0], 10 * MODEL)
+
+
+def test_a_mask_of_an_array_is_for_the_queries_and_the_slots():
+  allowed = (np.random.default_rng(2).random((B, 1, T, S)) < 0.6) & (np.arange(S) <= t)
+  cache, results = empty(), []
+  for start, stop in ((0, 4), (4, 5), (5, 7)):
+    mask = jnp.asarray(allowed[..., start:stop, :])
+    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
+    results.append(result)
+  found = jnp.concatenate(results, axis=1)
+  assert_close(found, expected(mask=allowed[..., :T])[0], 10 * MODEL)
+
+
+def test_segments_are_of_the_queries_and_the_slots():
+  of_slots = np.arange(S) % 3
+  cache, results = empty(), []
+  for start, stop in ((0, 4), (4, 7)):
+    mask = masks.causal() & masks.segments(jnp.asarray(of_slots[start:stop]), jnp.asarray(of_slots))
+    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
+    results.append(result)
+  found = jnp.concatenate(results, axis=1)
+  assert_close(found, expected(mask=CAUSAL & ((t - s) % 3 == 0))[0], 10 * MODEL)
+
+
+TABLE = np.random.default_rng(4).normal(size=(N, 32)).astype(np.float32)
+SLOPES = np.array([1.0, 0.5, 0.25, 0.125], np.float32)
+BIASES = {
+  "alibi": (positions.ALiBi(SLOPES), -SLOPES[:, None, None] * np.abs(t - s)),
+  "relative": (
+    positions.RelativePositions(jnp.asarray(TABLE), bidirectional=False),
+    TABLE[:, np.maximum(t - s, 0)],  # up to 16 each distance has its own term
+  ),
+  "function": (lambda t, s: jnp.sin((2 * t + s).astype(jnp.float32)), np.sin(2.0 * t + s)),
+}
+
+
+@engines
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_of_positions_is_the_same_at_every_call(name, implementation):
+  bias, whole = BIASES[name]
+  module = our_attention(implementation=implementation)
+  cache, results = empty(module), []
+  for start, stop in ((0, 4), (4, 5), (5, 7)):
+    apply = jax.jit(functools.partial(module.apply, bias=bias))
+    part = tokens[:, start:stop]
+    result, cache = apply(variables_of(module), part, mask=masks.causal(), cache=cache)
+    results.append(result)
+  found = jnp.concatenate(results, axis=1)
+  assert_close(found, expected(bias=whole, module=module)[0], 10 * MODEL)
+
+
+def test_a_bias_of_an_array_is_for_the_queries_and_the_slots():
+  terms = array(N, T, S, seed=5)
+  cache, results = empty(), []
+  for start, stop in ((0, 4), (4, 7)):
+    options = {"mask": masks.causal(), "bias": terms[:, start:stop], "cache": cache}
+    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], **options)
+    results.append(result)
+  found = jnp.concatenate(results, axis=1)
+  assert_close(found, expected(bias=np.float64(terms[..., :T]))[0], 10 * MODEL)
+
+
+def test_a_causal_token_attends_to_all_tokens_before_it_and_not_to_the_first_alone():
+  # flax#5591: there the causal mask of one query and all slots left only the first of them. Queries of zeros
+  # attend to all keys alike, so token t gives 1 / (t + 1) to each of the t + 1 slots that are written.
+  module = attention.MultiHeadAttention(1, use_bias=False)
+  inputs = array(T, 2)
+  parameters = dict(module.init(jax.random.key(0), inputs)["params"], query={"kernel": jnp.zeros((2, 1, 2))})
+  cache = module.apply({"params": parameters}, inputs, S, method="init_cache")
+  for step in range(T):
+    _, weights, cache = module.apply(
+      {"params": parameters}, inputs[step : step + 1], mask=masks.causal(), cache=cache, return_weights=True
+    )
+    assert_close(weights, [[np.where(np.arange(S) <= step, 1 / (step + 1), 0.0)]], FLOAT32)
+
+
+def test_weights_are_of_all_slots():
+  found = []
+  cache = empty()
+  for start, stop in ((0, 4), (4, 7)):
+    apply = compiled(layer, return_weights=True)
+    _, weights, cache = apply(variables_of(layer), tokens[:, start:stop], mask=masks.causal(), cache=cache)
+    assert weights.shape == (B, N, stop - start, S)
+    found.append(weights)
+  weights = np.concatenate(found, axis=2)
+  assert_close(weights[..., :T], expected()[1], MODEL)
+  np.testing.assert_array_equal(weights[..., T:], 0.0)
+
+
+def test_without_a_mask_a_token_attends_to_those_before_it_and_those_that_come_with_it():
+  found, _ = decode((4, 3))
+  assert_close(found, expected(mask=(s < 4) | (t >= 4))[0], 10 * MODEL)
+
+
+def test_a_program_is_compiled_once_for_a_number_of_tokens():
+  traced = []
+
+  @jax.jit
+  def step(variables, tokens, cache):
+    traced.append(tokens.shape[1])
+    return layer.apply(variables, tokens, mask=masks.causal(), cache=cache)
+
+  cache = empty()
+  for start, stop in ((0, 3), (3, 4), (4, 5), (5, 6), (6, 7)):
+    _, cache = step(variables_of(layer), tokens[:, start:stop], cache)
+  assert traced == [3, 1]
+
+
+def test_jit_changes_nothing():
+  cache, results = empty(), []
+  for start, stop in ((0, 4), (4, 7)):
+    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=masks.causal(), cache=cache)
+    results.append(result)
+  found, of_jit = decode((4, 3), mask=masks.causal())
+  assert_close(jnp.concatenate(results, axis=1), found, MODEL)
+  assert_trees_close(cache, of_jit, MODEL)
+
+
+def test_tokens_can_be_scanned():
+  @jax.jit
+  def run(variables, cache):
+    def step(cache, token):
+      result, cache = layer.apply(variables, token[:, None], mask=masks.causal(), cache=cache)
+      return cache, result[:, 0]
+
+    return jax.lax.scan(step, cache, jnp.swapaxes(tokens, 0, 1))
+
+  cache, found = run(variables_of(layer), empty())
+  assert_close(jnp.swapaxes(found, 0, 1), expected()[0], 10 * MODEL)
+  np.testing.assert_array_equal(cache.length, np.full(B, T))
+
+
+@pytest.mark.parametrize("leading", [(), (2, 3)], ids=str)
+def test_sequences_have_any_leading_axes(leading):
+  inputs = tokens[0] if leading == () else array(*leading, T, DIMS.D)
+  found, cache = decode((4, 1, 2), inputs=inputs, mask=masks.causal())
+  assert cache.length.shape == leading
+  desired, _ = expected(inputs.reshape(-1, T, DIMS.D))
+  assert_close(found, desired.reshape(inputs.shape), 10 * MODEL)
+
+
+def test_each_sequence_has_its_own_length():
+  # Prompts of 2, 4 and 1 tokens, padded to 4; then 3 tokens more for each.
+  lengths = np.array([2, 4, 1])
+  padded = np.where(np.arange(4)[None, :, None] < lengths[:, None, None], tokens[:, :4], 77.0)
+  mask = masks.causal() & masks.sliding_window(2, 0)
+  prompt, cache = compiled(layer)(variables_of(layer), jnp.asarray(padded), mask=mask, cache=empty())
+  cache = cache._replace(length=lengths)
+  after = jnp.stack([tokens[b, length : length + 3] for b, length in enumerate(lengths)])
+  found, cache = decode((1, 2), inputs=after, cache=cache, mask=mask)
+  np.testing.assert_array_equal(cache.length, lengths + 3)
+  desired, _ = expected(mask=CAUSAL & (t - s <= 2))
+  for b, length in enumerate(lengths):
+    assert_close(prompt[b, :length], desired[b, :length], 10 * MODEL)
+    assert_close(found[b], desired[b, length : length + 3], 10 * MODEL)
+
+
+def test_slots_that_are_not_written_change_nothing():
+  _, cache = decode((4,), inputs=tokens[:, :4], mask=masks.causal())
+  unwritten = np.arange(S)[:, None] >= 4
+  spoilt = cache._replace(
+    keys=np.where(unwritten, np.nan, cache.keys), values=np.where(unwritten, np.inf, cache.values)
+  )
+  found = [
+    decode((1, 2), inputs=tokens[:, 4:], cache=given, mask=masks.causal())[0] for given in (cache, spoilt)
+  ]
+  np.testing.assert_array_equal(*found)
+
+
+def test_padding_of_nan_in_a_prompt_reaches_no_token():
+  is_padding = (np.arange(T) < 7 - REAL[:, None])[..., None]
+  mask = masks.causal() & ~masks.prefix(7 - REAL[:, None])
+  found, clean = (
+    decode((4, 1, 2), inputs=jnp.where(is_padding, filling, tokens), mask=mask)[0]
+    for filling in (np.nan, 0.0)
+  )
+  np.testing.assert_array_equal(np.where(is_padding, 0, found), np.where(is_padding, 0, clean))
+  assert np.all(np.isfinite(np.where(is_padding, 0, found)))
+
+
+def test_beams_are_reordered_like_any_pytree():
+  _, cache = decode((4,), inputs=tokens[:, :4], mask=masks.causal())
+  chosen = np.array([2, 2, 0])
+  cache = jax.tree.map(lambda leaf: leaf[chosen], cache)
+  found, _ = decode((1, 2), inputs=tokens[:, 4:], cache=cache, mask=masks.causal())
+  desired, _ = expected(jnp.concatenate([tokens[chosen, :4], tokens[:, 4:]], axis=1))
+  assert_close(found, desired[:, 4:], 10 * MODEL)
+
+
+class LanguageModel(nn.Module):
+  """One encoder layer, causal, between embeddings and logits."""
+
+  def setup(self):
+    self.embedding = nn.Embed(DIMS.V, DIMS.D)
+    self.layer = attention.EncoderLayer(N, 17, make_attention=our_attention_of)
+    self.logits = nn.Dense(DIMS.V)
+
+  def init_cache(self, words, slots):
+    return self.layer.init_cache(self.embedding(words), slots)
+
+  def __call__(self, words, cache=None):
+    """Returns logits [B T V] of words [B T], with a cache also the new one."""
+    options = {"mask": masks.causal(), "cache": cache}
+    found = self.layer(self.embedding(words), **options)
+    return self.logits(found) if cache is None else (self.logits(found[0]), found[1])
+
+
+def our_attention_of(*args, **options):
+  return attention.MultiHeadAttention(
+    *args, num_key_value_heads=DIMS.K, rotate=positions.rotary, normalize_qk=True, **options
+  )
+
+
+def test_a_beam_search_finds_with_a_cache_what_it_finds_without():
+  model = LanguageModel()
+  variables = random_parameters(model, jnp.zeros((B, 1), jnp.int32))
+  options = {"batch_size": B, "max_length": 5, "beam_size": 4, "start": 1, "end": 2, "num_best": 3}
+
+  def step(cache, words):
+    logits, cache = model.apply(variables, words[:, None], cache)
+    return cache, logits[:, 0], None
+
+  prompt = jnp.asarray([[3, 4], [5, 6], [7, 8]])  # so that the sequences differ
+  cache = model.apply(variables, prompt, 5 + 2, method="init_cache")
+  _, cache = model.apply(variables, prompt, cache)
+  found = jax.jit(lambda cache: search.beam(step, cache, **options))(cache)
+
+  def slow_step(state, words):  # remembers the words and reads them all again
+    history, count = state
+    history = history.at[jnp.arange(B), count].set(words)
+    last = model.apply(variables, history)[jnp.arange(B), count]
+    return (history, count + 1), last, None
+
+  history = jnp.pad(prompt, ((0, 0), (0, 5)))
+  slow = jax.jit(lambda state: search.beam(slow_step, state, **options))
+  desired = slow((history, jnp.full(B, 2)))
+  np.testing.assert_array_equal(found.tokens, desired.tokens)
+  assert_close(found.scores, desired.scores, 10 * MODEL)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_an_encoder_layer_decodes_with_a_cache(norm):
+  module = attention.EncoderLayer(N, 17, norm=norm, make_attention=our_attention_of)
+  found, _ = decode((4, 1, 2), module, mask=masks.causal())
+  parameters = float64(variables_of(module)["params"])
+
+  def attend(parameters, inputs):
+    return models.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
+
+  desired = [models.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
+  assert_close(found, desired, 10 * MODEL)
+
+
+def test_gradients_through_the_cache_are_those_of_the_whole_sequence():
+  random = array(*DIMS["BTD"], seed=9)
+
+  def loss(variables, inputs, counts):
+    cache = layer.apply(variables, inputs, S, method="init_cache")
+    results = []
+    for part in jnp.split(inputs, np.cumsum(counts)[:-1], axis=1):
+      result, cache = layer.apply(variables, part, mask=masks.causal(), cache=cache)
+      results.append(result)
+    return jnp.sum(random * jnp.concatenate(results, axis=1))
+
+  def whole(variables, inputs):
+    return jnp.sum(random * layer.apply(variables, inputs, mask=masks.causal()))
+
+  found = jax.jit(jax.grad(functools.partial(loss, counts=(4, 1, 2)), argnums=(0, 1)))(
+    variables_of(layer), tokens
+  )
+  desired = jax.jit(jax.grad(whole, argnums=(0, 1)))(variables_of(layer), tokens)
+  assert_trees_close(found, desired, 10 * MODEL)
+
+
+def test_a_cache_has_the_dtype_of_keys_and_values():
+  halves = tokens.astype(jnp.bfloat16)
+  module = our_attention(dtype=jnp.bfloat16)
+  found, cache = decode((4, 1, 2), module, halves, mask=masks.causal())
+  assert found.dtype == cache.keys.dtype == cache.values.dtype == jnp.bfloat16
+  assert_close(np.float32(found), expected(halves, module=module)[0], 0.2)
+  assert empty(our_attention(), halves).keys.dtype == jnp.float32  # as the parameters
+
+
+def test_more_tokens_than_slots_are_an_error_where_that_is_known():
+  with pytest.raises(ValueError, match="got 7 more for 5 slots, 0 of them taken"):
+    jax.eval_shape(lambda cache: layer.apply(variables_of(layer), tokens, cache=cache), empty(slots=5))
+  _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5))
+  with pytest.raises(ValueError, match="got 2 more for 5 slots, 4 of them taken"):
+    layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
+  cache = cache._replace(length=np.array([0, 4, 1]))
+  with pytest.raises(ValueError, match="got 2 more for 5 slots, 4 of them taken"):
+    layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
+
+
+def test_more_tokens_than_slots_are_nan_where_that_is_not_known():
+  _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5), mask=masks.causal())
+  cache = cache._replace(length=np.array([4, 3, 4]))
+  apply = compiled(layer, return_weights=True)
+  mask = masks.causal() & masks.sliding_window(0, 0)  # which leaves nothing of what is in the slots
+  found, weights, after = apply(variables_of(layer), tokens[:, 4:6], mask=mask, cache=cache)
+  for results in map(np.asarray, (found, weights)):
+    assert np.all(np.isnan(results[[0, 2]]))
+    assert np.all(np.isfinite(results[1]))
+  # The first sequence's token 4 is in the last slot; token 5, for which there is none, has not replaced it.
+  keys, values = compiled(layer, "prepare")(variables_of(layer), tokens[:, :5])
+  assert_close(after.keys[0], keys[0], MODEL)
+  assert_close(after.values[0], values[0], MODEL)
+  found, after = compiled(layer)(variables_of(layer), tokens[:, 6:], mask=mask, cache=after)
+  assert np.all(np.isnan(found))
+  np.testing.assert_array_equal(after.length, [7, 6, 7])
+
+
+def test_the_last_slot_is_used():
+  found, _ = decode((4, 3), cache=empty(slots=T), mask=masks.causal())
+  assert_close(found, expected()[0], 10 * MODEL)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"inputs": tokens[:2]}, r"cache.length must have the leading axes of the queries, \(2,\), got \(3,\)"),
+    ({"keys": jnp.zeros((B, N, S, 6))}, r"cache.keys must be float32 .* \(3, 4, 11, 6\)"),
+    ({"keys": jnp.zeros((B, 2, S, 6), jnp.bfloat16)}, "cache.keys must be float32 .*, got bfloat16"),
+    ({"values": jnp.zeros((B, 2, S, 5))}, r"cache.values must be float32 .* 6\) .*, got float32 .* 5\)"),
+    ({"length": jnp.zeros((), jnp.int32)}, r"cache.length must have .*, \(3,\), got \(\)"),
+    ({"sources": tokens}, r"sources must be None with a cache, .*\(3, 7, 24\)"),
+    ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* T=7, S=11, got shape \(7, 7\)"),
+    ({"mask": EverySecond(np.zeros((B, 1), int))}, r"mask .* must have axes .*, got shape \(3, 1, 7, 11\)"),
+    (
+      {"bias": lambda t, s: jnp.zeros((B, 1, *jnp.broadcast_shapes(t.shape, s.shape)))},
+      r"bias .* must have axes \[T S\] or \[N T S\], got shape \(3, 1, 7, 11\)",
+    ),
+  ],
+)
+def test_what_does_not_fit_is_an_error(change, message):
+  inputs = change.pop("inputs", tokens)
+  cache = empty()
+  cache = cache._replace(**{name: change.pop(name) for name in cache._fields if name in change})
+  with pytest.raises(ValueError, match=message):
+    layer.apply(variables_of(layer), inputs, cache=cache, **change)
+
+
+def test_a_cache_without_slots_is_an_error():
+  with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+    empty(slots=0)
