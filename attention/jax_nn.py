@@ -14,7 +14,7 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.shapes import broadcasts_to
-from attention.engines.dense import BiasLike
+from attention.engines.inputs import BiasLike
 from attention.functional import Result
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads

@@ -33,7 +33,7 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   Arrays are arguments of the program, as are numbers within scores, masks and biases; all else is known when
   it is compiled. Inside of `jax.jit` it becomes a part of the program there. Nothing is compiled as a whole
-  where an argument is a function: what it closed over may be another thing at the next call.
+  where an argument is or holds a function: what it closed over may be another thing at the next call.
   """
 
   @functools.partial(jax.jit, static_argnums=0)
@@ -47,9 +47,9 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
   def call(*args: P.args, **options: P.kwargs) -> T:
     known, arrays = [], []
     for argument in (*args, *(options[name] for name in sorted(options))):
+      if _holds_a_function(argument):
+        return function(*args, **options)
       for leaf in jax.tree.leaves(argument):
-        if callable(leaf):
-          return function(*args, **options)
         is_argument = isinstance(argument, HasAxes) or isinstance(leaf, (jax.Array, np.ndarray, np.generic))
         known.append(None if is_argument else (type(leaf), leaf))
         arrays += [leaf] if is_argument else []
@@ -57,3 +57,11 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   call.clear_cache = program.clear_cache  # type: ignore[attr-defined]
   return call
+
+
+def _holds_a_function(argument: Any) -> bool:
+  """Whether an argument is a function, or a score, mask or bias with one in a field."""
+  if isinstance(argument, HasAxes):
+    fields = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
+    return any(_holds_a_function(getattr(argument, field.name)) for field in fields)
+  return callable(argument)

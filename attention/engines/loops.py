@@ -65,14 +65,15 @@ def over_key_blocks(
     outline: says of a tile whether it is empty or full; None if no pair is masked.
   """
   axis = plan.num_tile_axes
-  if plan.keys.count == 1:
-    return step(carry, operands, outline is not None)
   keys, pairs = split(operands.keys, axis, plan.keys), split(operands.pairs, axis + 1, plan.keys)
   keys = jax.tree.map(jax.lax.optimization_barrier, _turned(keys, axis + 3))
 
   def tile(block) -> Operands:
     keys, pairs = block
     return Operands(operands.queries, _turned(keys, axis + 2), pairs, operands.shared)
+
+  if plan.keys.count == 1:
+    return step(carry, tile(jax.tree.map(lambda array: array[0], (keys, pairs))), outline is not None)
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step keeps its block
   # only, which the loop has anyway.

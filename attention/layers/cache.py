@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.shapes import same_rank, with_rank
-from attention.engines.dense import BiasLike
+from attention.engines.inputs import BiasLike
 from attention.masks import (
   Array,
   Both,
