@@ -5,7 +5,7 @@ The pure functions come first; the layers and models below hold parameters and c
 
 from attention import jax_nn, masks, positions, search
 from attention.distributed import ring_attention
-from attention.engines.dense import masked_softmax
+from attention.engines.dense import Attended, masked_softmax
 from attention.functional import (
   additive_attention,
   attend,
@@ -75,6 +75,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "SoftCapped",
   # Attention.
   "attend",
+  "Attended",
   "scaled_dot_product_attention",
   "additive_attention",
   "bilinear_attention",

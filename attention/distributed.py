@@ -9,8 +9,8 @@ from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.devices import varying
 from attention.arrays.precision import matmul_precision
 from attention.engines.blockwise import blockwise
+from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, prepare
-from attention.functional import Result
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.options import names_options
@@ -31,7 +31,7 @@ def ring_attention(
   dropout_rng: jax.Array | None = None,
   return_logsumexp: bool = False,
   block_sizes: tuple[int, int] | None = None,
-) -> Result:
+) -> jax.Array | Attended:
   """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
 
   It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
@@ -94,7 +94,7 @@ def ring_attention(
     )
     attended = blockwise(inputs, shape, block_sizes=block_sizes, ring=axis_name)
   context = attended.context.astype(dtype)
-  return (context, attended.logsumexp) if return_logsumexp else context  # TODO
+  return Attended(context, logsumexp=attended.logsumexp) if return_logsumexp else context
 
 
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:

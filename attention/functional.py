@@ -1,7 +1,7 @@
 """Attention as pure functions: `attend` and its named forms."""
 
 import math
-from typing import TypeAlias, Unpack
+from typing import Any, Unpack, overload
 
 import jax
 
@@ -15,15 +15,24 @@ from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
 from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
-from attention.options import Options, forwards_to, names_options
+from attention.options import FullOptions, Options, forwards_to, names_options
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
 
-# The context alone, or all three results where more is asked for.
-Result: TypeAlias = jax.Array | Attended
+
+@overload
+def attend(
+  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, **options: Unpack[Options]
+) -> jax.Array: ...
+
+
+@overload
+def attend(
+  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, **options: Unpack[FullOptions]
+) -> Attended: ...
 
 
 @names_options
@@ -41,7 +50,7 @@ def attend(
   return_logsumexp: bool = False,
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
-) -> Result:
+) -> jax.Array | Attended:
   """Returns, for each query, the mean of the values weighted by how well their keys fit the query.
 
       weights = softmax(score(queries, keys) + bias, over the keys that the mask allows)
@@ -104,11 +113,9 @@ def attend(
     return_weights=return_weights,
     return_logsumexp=return_logsumexp,
     implementation=implementation,
-    block_sizes=None if block_sizes is None else tuple(map(int, block_sizes)),
+    block_sizes=None if block_sizes is None else (int(block_sizes[0]), int(block_sizes[1])),
   )
-  if not (return_weights or return_logsumexp):
-    return attended.context
-  return tuple(x for x in attended if x is not None)  # TODO
+  return attended if return_weights or return_logsumexp else attended.context
 
 
 @one_program
@@ -146,9 +153,31 @@ def _attend(
       attended = blockwise(inputs, shape, block_sizes=block_sizes)._replace(weights=attended.weights)
   return Attended(
     attended.context.astype(dtype),
-    attended.weights.astype(dtype) if return_weights and attended.weights is not None else None,
+    attended.weights.astype(dtype) if return_weights else None,
     attended.logsumexp if return_logsumexp else None,
   )
+
+
+@overload
+def scaled_dot_product_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  scale: jax.Array | float | None = None,
+  **options: Unpack[Options],
+) -> jax.Array: ...
+
+
+@overload
+def scaled_dot_product_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  scale: jax.Array | float | None = None,
+  **options: Unpack[FullOptions],
+) -> Attended: ...
 
 
 @forwards_to(attend)
@@ -158,8 +187,8 @@ def scaled_dot_product_attention(
   values: jax.Array,
   *,
   scale: jax.Array | float | None = None,
-  **options: Unpack[Options],
-) -> Result:
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns `attend` with scores scale * queries . keys.
 
       context = softmax(queries keys^T / sqrt(H)) values
@@ -186,14 +215,30 @@ def scaled_dot_product_attention(
   )
 
 
+@overload
+def additive_attention(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, score_vector: jax.Array, **options: Unpack[Options]
+) -> jax.Array: ...
+
+
+@overload
+def additive_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  score_vector: jax.Array,
+  **options: Unpack[FullOptions],
+) -> Attended: ...
+
+
 @forwards_to(attend)
 def additive_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   score_vector: jax.Array,
-  **options: Unpack[Options],
-) -> Result:
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns `attend` with scores score_vector . tanh(queries + keys).
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
@@ -218,14 +263,26 @@ def additive_attention(
   )
 
 
+@overload
+def bilinear_attention(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, matrix: jax.Array, **options: Unpack[Options]
+) -> jax.Array: ...
+
+
+@overload
+def bilinear_attention(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, matrix: jax.Array, **options: Unpack[FullOptions]
+) -> Attended: ...
+
+
 @forwards_to(attend)
 def bilinear_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   matrix: jax.Array,
-  **options: Unpack[Options],
-) -> Result:
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns `attend` with scores queries . matrix . keys.
 
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
@@ -250,7 +307,7 @@ def bilinear_attention(
   )
 
 
-@forwards_to(attend)
+@overload
 def cosine_attention(
   queries: jax.Array,
   keys: jax.Array,
@@ -258,7 +315,29 @@ def cosine_attention(
   *,
   scale: jax.Array | float = 1.0,
   **options: Unpack[Options],
-) -> Result:
+) -> jax.Array: ...
+
+
+@overload
+def cosine_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  scale: jax.Array | float = 1.0,
+  **options: Unpack[FullOptions],
+) -> Attended: ...
+
+
+@forwards_to(attend)
+def cosine_attention(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  scale: jax.Array | float = 1.0,
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns `attend` with scores scale * cosine of the angle between query and key.
 
   Source: Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.

@@ -25,7 +25,6 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
   """
   if not isinstance(score, Score):
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
-  score.check()
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")

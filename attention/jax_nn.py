@@ -14,8 +14,8 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.shapes import broadcasts_to
+from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
-from attention.functional import Result
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
 from attention.scores.dot_product import ScaledDotProduct
@@ -35,7 +35,7 @@ def dot_product_attention(
   local_window_size: int | tuple[int, int] | None = None,
   implementation: str | None = None,
   return_residual: bool = False,
-) -> Result:
+) -> jax.Array | tuple[jax.Array, jax.Array]:
   """Returns `attend_heads` for the arguments, and in the layout [B T N H], of `jax.nn.dot_product_attention`.
 
       result = softmax(scale query key^T + bias, over the keys that all masks allow) value
@@ -92,11 +92,11 @@ def dot_product_attention(
     return_logsumexp=return_residual,
     implementation=_implementation(implementation),
   )
-  context, *logsumexp = result if return_residual else (result,)
+  context = result.context if isinstance(result, Attended) else result
   context = jnp.swapaxes(context, -3, -2).reshape(query.shape)
-  if not return_residual:
+  if not isinstance(result, Attended) or result.logsumexp is None:
     return context
-  return context, jnp.swapaxes(logsumexp[0], -2, -1).reshape(query.shape[:-1])
+  return context, jnp.swapaxes(result.logsumexp, -2, -1).reshape(query.shape[:-1])
 
 
 def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.precision import compute_dtype
+from attention.arrays.programs import one_program
 from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 
+@one_program
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
   """Returns what attention to all keys finds, from what it finds in each of several disjoint sets of them.
 
@@ -22,8 +24,8 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   Source: Milakov and Gimelshein 2018, arXiv:1805.02867, section 3.1.
 
   Args:
-    partials: at least one pair of a context [... T D] and its logsumexp [... T], as `attend` returns them
-      with return_logsumexp; leading axes broadcast.
+    partials: at least one pair of a context [... T D] and its logsumexp [... T], which `attend` returns with
+      return_logsumexp; leading axes broadcast.
 
   Returns:
     The context [... T D] in the contexts' dtype, and the logsumexp [... T], with the leading axes of all; 0
@@ -77,6 +79,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 
 
+@one_program
 def with_sink(
   context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:

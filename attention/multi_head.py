@@ -1,20 +1,22 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.programs import one_program
 from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, put_in_ones, with_rank
+from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, Inputs
 from attention.engines.plan import tiles_have_leading_axes
-from attention.functional import Result, attend
+from attention.functional import attend
 from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
-from attention.options import Options, forwards_to
+from attention.options import FullOptions, Options, forwards_to
 from attention.projections import linear, project
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
@@ -47,7 +49,7 @@ class MultiHeadWeights:
   output_bias: jax.Array | None = None
 
 
-@forwards_to(attend)
+@overload
 def multi_head_attention(
   queries: jax.Array,
   sources: jax.Array,
@@ -55,7 +57,30 @@ def multi_head_attention(
   *,
   score: Score | None = None,
   **options: Unpack[Options],
-) -> Result:
+) -> jax.Array: ...
+
+
+@overload
+def multi_head_attention(
+  queries: jax.Array,
+  sources: jax.Array,
+  weights: MultiHeadWeights,
+  *,
+  score: Score | None = None,
+  **options: Unpack[FullOptions],
+) -> Attended: ...
+
+
+@forwards_to(attend)
+@one_program
+def multi_head_attention(
+  queries: jax.Array,
+  sources: jax.Array,
+  weights: MultiHeadWeights,
+  *,
+  score: Score | None = None,
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns what N heads find in the sources, each with its own projections, joined by a projection.
 
       head_n = attention(queries W_Q[n], sources W_K[n], sources W_V[n])
@@ -101,8 +126,8 @@ def multi_head_attention(
     score=score,
     **options,
   )
-  if isinstance(result, tuple):
-    return (merge_heads(result[0], weights.output, weights.output_bias), *result[1:])  # TODO
+  if isinstance(result, Attended):
+    return result._replace(context=merge_heads(result.context, weights.output, weights.output_bias))
   return merge_heads(result, weights.output, weights.output_bias)
 
 
@@ -183,7 +208,30 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   return project(function, side_by_side)
 
 
+@overload
+def attend_heads(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  score: Score | None = None,
+  **options: Unpack[Options],
+) -> jax.Array: ...
+
+
+@overload
+def attend_heads(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  score: Score | None = None,
+  **options: Unpack[FullOptions],
+) -> Attended: ...
+
+
 @forwards_to(attend)
+@one_program
 def attend_heads(
   queries: jax.Array,
   keys: jax.Array,
@@ -192,8 +240,8 @@ def attend_heads(
   score: Score | None = None,
   mask: Mask | Array | None = None,
   bias: BiasLike | None = None,
-  **options: Unpack[Options],
-) -> Result:
+  **options: Any,
+) -> jax.Array | Attended:
   """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
 
   Query head n attends to head n // (N / K) of keys and values (Ainslie et al. 2023, arXiv:2305.13245). The
@@ -251,9 +299,14 @@ def attend_heads(
   )
   if not grouped:
     return result
-  if not isinstance(result, tuple):
+  if not isinstance(result, Attended):
     return _join_groups(result, -4)
-  return tuple(_join_groups(array, -4 if array.ndim == result[0].ndim else -3) for array in result)  # TODO
+  joined = Attended(_join_groups(result.context, -4))
+  if result.weights is not None:
+    joined = joined._replace(weights=_join_groups(result.weights, -4))
+  if result.logsumexp is not None:
+    joined = joined._replace(logsumexp=_join_groups(result.logsumexp, -3))
+  return joined
 
 
 def _can_be_grouped(
@@ -328,10 +381,8 @@ def _grouped_bias(bias: Any, heads: _Heads) -> Any:
   return heads.split("bias", jnp.asarray(bias), 2)
 
 
-def _join_groups(array: jax.Array | None, axis: int) -> Any:
+def _join_groups(array: jax.Array, axis: int) -> jax.Array:
   """Joins the two axes that start at `axis`."""
-  if array is None:
-    return None
   axis += array.ndim
   joined = array.shape[axis] * array.shape[axis + 1]
   return array.reshape(*array.shape[:axis], joined, *array.shape[axis + 2 :])

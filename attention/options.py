@@ -15,16 +15,21 @@ P = ParamSpec("P")
 
 
 class Options(TypedDict, total=False):
-  """The types of the options of `attend`, for functions that hand them on."""
+  """The types of the options of `attend` that do not change what is returned."""
 
   mask: Mask | Array | None
   bias: BiasLike | None
   dropout_rate: float
   dropout_rng: jax.Array | None
-  return_weights: bool
-  return_logsumexp: bool
   implementation: str
   block_sizes: tuple[int, int] | None
+
+
+class FullOptions(Options, total=False):
+  """The types of all options of `attend`, of which one asks for more than the context."""
+
+  return_weights: bool
+  return_logsumexp: bool
 
 
 # Options of `jax.nn.dot_product_attention` and of PyTorch's, and what is meant by them here.

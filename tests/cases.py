@@ -145,7 +145,7 @@ def attend(kind, inputs, **options):
 
 def attend_fully(kind, inputs, **options):
   """The same, returning context, weights and logsumexp."""
-  return attend(kind, inputs, return_weights=True, return_logsumexp=True, **options)
+  return tuple(attend(kind, inputs, return_weights=True, return_logsumexp=True, **options))
 
 
 def results(kind, inputs, mask=None, **options):
@@ -168,17 +168,19 @@ def _results_and_gradients(kind, few_terms, inputs, of_loss, mask, implementatio
   score = SCORES[kind].score(**inputs.parameters)
 
   def run(score, queries, keys, values, bias):
-    return attention.attend(
-      score,
-      queries,
-      keys,
-      values,
-      bias=bias,
-      mask=mask,
-      return_weights=True,
-      return_logsumexp=True,
-      implementation=implementation,
-      block_sizes=BLOCK_SIZES,
+    return tuple(
+      attention.attend(
+        score,
+        queries,
+        keys,
+        values,
+        bias=bias,
+        mask=mask,
+        return_weights=True,
+        return_logsumexp=True,
+        implementation=implementation,
+        block_sizes=BLOCK_SIZES,
+      )
     )
 
   outputs, pull = jax.vjp(run, score, *inputs[:3], inputs.bias)

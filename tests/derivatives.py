@@ -86,7 +86,7 @@ REACH = {"dense": None, "blockwise": None, "in blocks": None, "in windows": 40}
 def run(kind: str, engine: str, size: Size, inputs: Inputs) -> Outputs:
   """Returns the library's outputs; the first query may attend to nothing."""
   mask = masks.causal(offset=-1)
-  context, logsumexp = attention.attend(
+  context, _, logsumexp = attention.attend(
     SCORES[kind].score(**inputs.parameters),
     *inputs[:3],
     mask=mask if REACH[engine] is None else mask & masks.sliding_window(REACH[engine], 0),

@@ -18,6 +18,9 @@ class HasAxes:
 
   axes: ClassVar[Mapping[str, str]] = {}
 
+  def check_values(self) -> None:
+    """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
+
 
 def axes_of(tree: Any) -> list[str | None]:
   """Returns the own axes of each leaf of a pytree of HasAxes, None where they are not named.

@@ -47,6 +47,8 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
   def call(*args: P.args, **options: P.kwargs) -> T:
     known, arrays = [], []
     for argument in (*args, *(options[name] for name in sorted(options))):
+      if isinstance(argument, HasAxes):
+        argument.check_values()
       if _holds_a_function(argument):
         return function(*args, **options)
       for leaf in jax.tree.leaves(argument):
@@ -62,6 +64,6 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 def _holds_a_function(argument: Any) -> bool:
   """Whether an argument is a function, or a score, mask or bias with one in a field."""
   if isinstance(argument, HasAxes):
-    fields = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
+    fields: tuple[Any, ...] = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
     return any(_holds_a_function(getattr(argument, field.name)) for field in fields)
   return callable(argument)

@@ -191,7 +191,7 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
   start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
   with jax.default_matmul_precision(plan.precision):
     found = over_devices(plan.ring, of_keys_here, OnlineSoftmax.joined, start, operands)
-  return finish(operands, found) if plan.ring else found
+  return finish(operands, found) if isinstance(found, OnlineSoftmax) else found
 
 
 class Residuals(NamedTuple):

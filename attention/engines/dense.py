@@ -3,7 +3,7 @@
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,9 @@ class Attended(NamedTuple):
   """
 
   context: jax.Array
-  weights: jax.Array | None = None
-  logsumexp: jax.Array | None = None
+  # To type checkers `| Any` stands for None, of which who asked for them need not think.
+  weights: jax.Array | Any = None
+  logsumexp: jax.Array | Any = None
 
 
 def dense(inputs: Inputs, shape: tuple[int, ...]) -> Attended:

@@ -194,7 +194,7 @@ def _as_function(bias: BiasLike | None) -> Any:
   return ArrayBias(with_rank(array, max(array.ndim, 2)))
 
 
-def _checked_scores(inputs: Inputs, bias: BiasLike | None) -> jax.Array:
+def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
   _check_one_pair(inputs)
   score = type(inputs.score).__name__
@@ -225,8 +225,7 @@ def _checked_scores(inputs: Inputs, bias: BiasLike | None) -> jax.Array:
       raise ValueError(
         f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"
       )
-    is_array = isinstance(inputs.bias, ArrayBias)
-    check_pairs("bias", np.shape(bias) if is_array else terms.shape, shape)
+    check_pairs("bias", terms.shape if callable(bias) else np.shape(bias), shape)
   return jnp.broadcast_to(with_rank(tile, len(shape)), shape)
 
 

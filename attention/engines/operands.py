@@ -112,6 +112,7 @@ class Form:
   def outline(self, operands: Operands) -> Outline:
     """Returns what the mask says of a tile as a whole."""
     inputs = self.restore(operands)
+    assert inputs.mask is not None
     return inputs.mask.outline(*inputs.positions())
 
   def finite(self, operands: Operands, arrays: Operands) -> Operands:

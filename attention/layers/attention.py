@@ -269,7 +269,7 @@ class MultiHeadAttention(nn.Module):
     if callable(score) and not isinstance(score, Score):
       score = score(queries, keys)
     rate = 0.0 if deterministic else self.dropout_rate
-    found = attend_heads(
+    found: Any = attend_heads(
       queries,
       keys,
       values,
@@ -283,7 +283,7 @@ class MultiHeadAttention(nn.Module):
     )
     if not return_weights:
       return self.out(found)
-    context, weights = found
+    context, weights, _ = found
     return self.out(context), weights
 
 
@@ -351,7 +351,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
     """Does what `__call__` does, for keys and values that `prepare` has seen."""
     queries = self.project_queries(queries)
     keys, values = prepared
-    return attend(
+    found: Any = attend(
       self.score(queries, keys),
       queries,
       keys,
@@ -361,6 +361,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
       return_weights=return_weights,
       implementation=self.implementation,
     )
+    return (found.context, found.weights) if return_weights else found
 
 
 class ProjectedAttention(SingleHeadAttention):

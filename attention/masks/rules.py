@@ -130,13 +130,26 @@ class Causal(Mask):
     return Band(after=_known(self.offset))
 
 
-@_pytree
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True)
 class SlidingWindow(Mask):
-  """See `sliding_window`."""
+  """See `sliding_window`. Bounds that are plain numbers are no leaves: they are known inside `jax.jit`."""
 
   axes = {"before": "", "after": ""}
   before: int | Array
   after: int | Array
+
+  def tree_flatten_with_keys(self):
+    bounds = {"before": self.before, "after": self.after}
+    known = {name: bound for name, bound in bounds.items() if isinstance(bound, int)}
+    names = tuple(name for name in bounds if name not in known)
+    leaves = [(jax.tree_util.GetAttrKey(name), bounds[name]) for name in names]
+    return leaves, (names, tuple(known.items()))
+
+  @classmethod
+  def tree_unflatten(cls, known, leaves):
+    names, numbers = known
+    return cls(**dict(zip(names, leaves, strict=True)), **dict(numbers))
 
   def tile(self, t, s):
     before, after = _per_pair(self.before), _per_pair(self.after)

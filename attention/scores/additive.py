@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from attention.arrays import devices
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
+from attention.arrays.programs import one_program
 from attention.arrays.shapes import broadcast_leading, check_rank, with_rank
 from attention.scores.arguments import check_width, floating
 from attention.scores.score import Score
@@ -18,6 +19,7 @@ from attention.scores.sums_of_tanh import sums_of_tanh
 CACHED_PAIRS = 2**19
 
 
+@one_program
 def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns how well every key fits every query, by a network of one hidden layer.
 
@@ -40,6 +42,11 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   >>> additive_scores(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
   """
+  return _scores(queries, keys, score_vector)
+
+
+def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Returns what `additive_scores` does; within a tile of "blockwise" it is no program of its own."""
   queries, keys = floating(queries=queries, keys=keys)
   score_vector = jnp.asarray(score_vector)
   check_rank("score_vector", score_vector, "[... A]")
@@ -68,4 +75,4 @@ class Additive(Score):
   score_vector: jax.Array
 
   def tile(self, query_features, key_features):
-    return additive_scores(query_features, key_features, self.score_vector)
+    return _scores(query_features, key_features, self.score_vector)

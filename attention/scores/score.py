@@ -45,9 +45,6 @@ class Score(HasAxes):
   have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
   """
 
-  def check(self) -> None:
-    """Raises ValueError if a parameter has a value that is not allowed, and it is known: not traced."""
-
   def query_features(self, queries: jax.Array) -> Any:
     """Returns what is computed once for each query.
 

@@ -37,13 +37,13 @@ class SoftCapped(Score):
       raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
     # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
     if type(self.cap) is float:
-      self.check()
+      self.check_values()
 
-  def check(self):
+  def check_values(self):
     if not isinstance(self.cap, jax.core.Tracer) and not np.all(np.asarray(self.cap) > 0):
       raise ValueError(f"cap must be positive, got {self.cap}")
     if isinstance(self.score, Score):
-      self.score.check()
+      self.score.check_values()
 
   def query_features(self, queries):
     return self.score.query_features(queries)

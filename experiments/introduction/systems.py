@@ -75,7 +75,7 @@ def one_head(rng: jax.Array) -> OneHead:
   keys = jnp.einsum("SD,DH->SH", inputs, key_kernel)
   values = jnp.einsum("SD,DH->SH", inputs, value_kernel)
   attended = attention.scaled_dot_product_attention(queries, keys, values, return_weights=True)
-  context, weights = attended
+  context, weights = attended.context, attended.weights
   z_1 = jnp.einsum("S,SH->H", weights[0], values)
   kernels = query_kernel, key_kernel, value_kernel
   return OneHead(embedding, inputs, *kernels, queries, keys, values, weights, context, z_1)
@@ -125,7 +125,7 @@ def four_heads(rng: jax.Array, inputs: jax.Array) -> FourHeads:
   key_kernel = stacked_kernel_init(key_rng, (N, D, H))
   value_kernel = stacked_kernel_init(value_rng, (N, D, H))
   output_kernel = kernel_init(output_rng, (D, D))
-  contexts_NTH, weights = attention.scaled_dot_product_attention(
+  contexts_NTH, weights, _ = attention.scaled_dot_product_attention(
     jnp.einsum("TD,NDH->NTH", inputs, query_kernel),
     jnp.einsum("SD,NDH->NSH", inputs, key_kernel),
     jnp.einsum("SD,NDH->NSH", inputs, value_kernel),
@@ -276,9 +276,10 @@ def soft_look_up(query: list[float]) -> tuple[jax.Array, jax.Array]:
   [[0.0, 1.0, 0.0]]
   """
   concepts = jnp.eye(len(CONCEPTS))
-  return attention.scaled_dot_product_attention(
+  found, weights, _ = attention.scaled_dot_product_attention(
     jnp.array([query]), concepts, concepts, scale=1.0, return_weights=True
   )
+  return found, weights
 
 
 class LayerRun(NamedTuple):
@@ -355,8 +356,8 @@ def masked_attention(rng: jax.Array) -> MaskedAttention:
   values = jax.random.normal(values_rng, (B, S, D))
   mask = jnp.array([[[True, True, True, False]]])
   attend = functools.partial(attention.scaled_dot_product_attention, return_weights=True)
-  context, weights = attend(queries, keys, values)
-  masked_context, masked_weights = attend(queries, keys, values, mask=mask)
+  context, weights, _ = attend(queries, keys, values)
+  masked_context, masked_weights, _ = attend(queries, keys, values, mask=mask)
   inputs = queries, keys, values, mask
   return MaskedAttention(*inputs, context, weights, masked_context, masked_weights)
 

@@ -46,7 +46,8 @@ def whole(kind, inputs, **options):
   """Returns context and logsumexp as one device calculates them."""
   parameters, *vectors = inputs
   score = SCORES[kind].score(**parameters)
-  return attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
+  found = attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
+  return found.context, found.logsumexp
 
 
 def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
@@ -54,7 +55,7 @@ def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
 
   def run(parameters, queries, keys, values, *parts):
     score = SCORES[kind].score(**parameters)
-    return attention.ring_attention(
+    found = attention.ring_attention(
       score,
       queries,
       keys,
@@ -65,6 +66,7 @@ def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
       **rules(*parts),
       **options,
     )
+    return found.context, found.logsumexp
 
   devices = inputs[1].shape[-2] // T
   sharded = jax.shard_map(

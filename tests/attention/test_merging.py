@@ -29,7 +29,8 @@ def in_parts(kind, inputs, sizes, **options):
   for start, end in zip(ends - sizes, ends, strict=True):
     part = inputs._replace(keys=inputs.keys[..., start:end, :], values=inputs.values[..., start:end, :])
     mask = masks.causal(1 - int(start))
-    partials.append(attend(kind, part, mask=mask, return_logsumexp=True, **options))
+    found = attend(kind, part, mask=mask, return_logsumexp=True, **options)
+    partials.append((found.context, found.logsumexp))
   return merge(partials)
 
 

@@ -111,7 +111,7 @@ def test_two_heads_give_the_value_worked_out_by_hand():
     value=jnp.asarray([[[1.0], [10.0]]]),
     output=jnp.asarray([[[1.0]], [[0.2]]]),
   )
-  result, pairs = attention.multi_head_attention(
+  result, pairs, _ = attention.multi_head_attention(
     jnp.asarray([[1.0]]), jnp.asarray([[0.0], [2.0]]), weights, return_weights=True
   )
   assert_close(result, [[3.5]], MODEL)
@@ -225,7 +225,7 @@ def test_rules_of_ones_own_may_name_the_axes_of_some_of_their_arrays(K, implemen
 
 @fewer_key_heads
 @pytest.mark.parametrize("asked", ["nothing", "weights", "logsumexp"])
-def test_what_is_asked_for_comes_after_the_result(K, asked):
+def test_what_is_asked_for_is_in_the_result(K, asked):
   queries, sources, weights = draw(K)
   options = {"return_weights": asked == "weights", "return_logsumexp": asked == "logsumexp"}
   result = attention.multi_head_attention(queries, sources, weights, **options)
@@ -233,9 +233,9 @@ def test_what_is_asked_for_comes_after_the_result(K, asked):
   if asked == "nothing":
     assert_close(result, desired.context, MODEL)
   else:
-    assert_close(result[0], desired.context, MODEL)
-    assert_close(result[1], getattr(desired, asked), MODEL)
-    assert len(result) == 2
+    assert_close(result.context, desired.context, MODEL)
+    assert_close(getattr(result, asked), getattr(desired, asked), MODEL)
+    assert [result.weights, result.logsumexp].count(None) == 1
 
 
 @fewer_key_heads
@@ -259,7 +259,7 @@ def test_dropout_drops_what_it_would_drop_with_the_heads_repeated(K):
 def test_another_score_may_compare_the_heads(K):
   queries, sources, weights = draw(K, has_biases=False)
   vector = array(DIMS.H, seed=12)
-  _, pairs = attention.multi_head_attention(
+  _, pairs, _ = attention.multi_head_attention(
     queries, sources, weights, score=attention.Additive(vector), return_weights=True
   )
   queries, sources = np.float64(queries), np.float64(sources)
@@ -279,7 +279,7 @@ def test_another_score_may_compare_the_heads(K):
 def test_a_score_may_have_parameters_for_each_query_head(K):
   queries, sources, weights = draw(K, has_biases=False)
   scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
-  _, pairs = attention.multi_head_attention(
+  _, pairs, _ = attention.multi_head_attention(
     queries, sources, weights, score=attention.ScaledDotProduct(scales), return_weights=True
   )
   queries, sources = np.float64(queries), np.float64(sources)
@@ -306,7 +306,7 @@ def test_a_sentence_may_attend_to_sources_that_all_sentences_share(K):
 def test_a_query_without_keys_gets_the_output_bias_and_zero_weights(K):
   queries, sources, weights = draw(K)
   mask = jnp.asarray(np.arange(DIMS.T) != 1)[:, None]
-  result, pairs = attention.multi_head_attention(queries, sources, weights, mask=mask, return_weights=True)
+  result, pairs, _ = attention.multi_head_attention(queries, sources, weights, mask=mask, return_weights=True)
   assert_close(result[:, 1], np.tile(weights.output_bias, (DIMS.B, 1)), 0.0)
   np.testing.assert_array_equal(pairs[:, :, 1], 0.0)
   assert_close(pairs.sum(-1)[:, :, 0], np.ones(DIMS["BN"]), MODEL)

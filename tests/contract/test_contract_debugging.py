@@ -62,7 +62,7 @@ def test_eager_calls_make_no_nan_and_no_infinity(kind, mask, engine):
 
 def test_the_other_functions_make_none_either():
   vectors = np.ones((3, 5), np.float32)
-  context, logsumexp = attention.scaled_dot_product_attention(
+  context, _, logsumexp = attention.scaled_dot_product_attention(
     vectors, vectors, vectors, return_logsumexp=True
   )
 

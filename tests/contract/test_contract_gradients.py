@@ -265,7 +265,7 @@ def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order
   direction = jax.tree.map(lambda array: rng.normal(size=array.shape), inputs)
 
   def loss(inputs):
-    context, logsumexp = attend(
+    context, _, logsumexp = attend(
       kind,
       inputs,
       mask=ALLOWED,

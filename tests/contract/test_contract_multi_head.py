@@ -77,8 +77,10 @@ def fields(weights):
 
 @jax.jit
 def attend_fully(queries, sources, weights, mask=None, bias=None):
-  return attention.multi_head_attention(
-    queries, sources, weights, mask=mask, bias=bias, return_weights=True, return_logsumexp=True
+  return tuple(
+    attention.multi_head_attention(
+      queries, sources, weights, mask=mask, bias=bias, return_weights=True, return_logsumexp=True
+    )
   )
 
 

@@ -169,8 +169,10 @@ def test_a_users_score_may_prepare_features_of_any_width(queries, keys, implemen
 
   @jax.jit
   def run(score, *arguments):
-    return attention.attend(
-      score, *arguments, return_weights=True, return_logsumexp=True, implementation=implementation
+    return tuple(
+      attention.attend(
+        score, *arguments, return_weights=True, return_logsumexp=True, implementation=implementation
+      )
     )
 
   actual = run(Cubic(np.float32(0.7)), queries, keys, inputs.values)

@@ -58,7 +58,7 @@ def gradients(kind, implementation, block_sizes=None):
   """Returns a function to the gradients of all inputs, compiled as users do."""
 
   def loss(inputs):
-    context, logsumexp = attention.attend(
+    context, _, logsumexp = attention.attend(
       SCORES[kind].score(**inputs.parameters),
       *inputs[:3],
       mask=masks.causal(offset=2) & masks.lengths(source=jnp.arange(B)[:, None] * 4),

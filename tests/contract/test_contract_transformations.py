@@ -154,16 +154,18 @@ def test_a_scan_may_ask_for_one_query_after_the_other(implementation):
 
 def with_every_option(function):
   def run(queries, keys, values):
-    return function(
-      queries,
-      keys,
-      values,
-      mask=masks.causal() & masks.lengths(source=jnp.asarray([4])),
-      bias=lambda t, s: (t - s).astype(jnp.float32),
-      dropout_rate=0.5,
-      dropout_rng=jax.random.key(0),
-      return_weights=True,
-      return_logsumexp=True,
+    return tuple(
+      function(
+        queries,
+        keys,
+        values,
+        mask=masks.causal() & masks.lengths(source=jnp.asarray([4])),
+        bias=lambda t, s: (t - s).astype(jnp.float32),
+        dropout_rate=0.5,
+        dropout_rng=jax.random.key(0),
+        return_weights=True,
+        return_logsumexp=True,
+      )
     )
 
   return run

@@ -24,6 +24,7 @@ from cases import (
 )
 
 import attention
+from attention import Attended
 
 # Worked out by hand: one query, two keys, scores (0, 1).
 # scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1.
@@ -73,14 +74,16 @@ def test_named_functions_are_their_papers_formulas(kind, implementation):
 
   @jax.jit
   def run(inputs, mask):
-    return NAMED_FUNCTIONS[kind](
-      *inputs[:3],
-      **inputs.parameters,
-      mask=mask,
-      bias=inputs.bias,
-      return_weights=True,
-      return_logsumexp=True,
-      implementation=implementation,
+    return tuple(
+      NAMED_FUNCTIONS[kind](
+        *inputs[:3],
+        **inputs.parameters,
+        mask=mask,
+        bias=inputs.bias,
+        return_weights=True,
+        return_logsumexp=True,
+        implementation=implementation,
+      )
     )
 
   actual = run(inputs, mask)
@@ -138,9 +141,10 @@ def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementati
     return attend(kind, inputs, implementation=implementation, **options)
 
   assert_close(ask(), context, FLOAT32)
-  assert_trees_close(ask(return_weights=True), (context, weights), FLOAT32)
-  assert_trees_close(ask(return_logsumexp=True), (context, logsumexp), FLOAT32)
-  assert_trees_close(ask(return_weights=True, return_logsumexp=True), (context, weights, logsumexp), FLOAT32)
+  assert_trees_close(ask(return_weights=True), Attended(context, weights, None), FLOAT32)
+  assert_trees_close(ask(return_logsumexp=True), Attended(context, None, logsumexp), FLOAT32)
+  desired = Attended(context, weights, logsumexp)
+  assert_trees_close(ask(return_weights=True, return_logsumexp=True), desired, FLOAT32)
 
 
 @kinds

@@ -55,7 +55,7 @@ def compiled(kind, length, mask, derivative):
     outputs = attention.attend(
       score, *vectors, mask=mask, return_logsumexp=True, implementation="blockwise", block_sizes=(64, 64)
     )
-    return sum(jnp.sum(output**2) for output in outputs)
+    return sum(jnp.sum(output**2) for output in jax.tree.leaves(outputs))
 
   inputs = parameters, vectors, vectors, vectors
   functions = {
@@ -266,14 +266,16 @@ def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
   of_loss = draw_loss(desired)
 
   def run(inputs):
-    return attention.attend(
-      SCORES[kind].score(**inputs.parameters),
-      *inputs[:3],
-      mask=masks.causal() & masks.prefix(4),
-      return_weights=True,
-      return_logsumexp=True,
-      implementation="blockwise",
-      block_sizes=BLOCK_SIZES,
+    return tuple(
+      attention.attend(
+        SCORES[kind].score(**inputs.parameters),
+        *inputs[:3],
+        mask=masks.causal() & masks.prefix(4),
+        return_weights=True,
+        return_logsumexp=True,
+        implementation="blockwise",
+        block_sizes=BLOCK_SIZES,
+      )
     )
 
   outputs, pull = jax.vjp(jax.jit(run), inputs)

@@ -98,7 +98,7 @@ def weights_after_dropout(rate, seed=3):
   T, S = 5, 13
   queries = jnp.asarray(rng.normal(size=(*DIMS["BN"], T, DIMS.H)), jnp.float32)
   keys = jnp.asarray(rng.normal(size=(S, DIMS.H)), jnp.float32)
-  left, weights = attention.scaled_dot_product_attention(
+  left, weights, _ = attention.scaled_dot_product_attention(
     queries,
     keys,
     jnp.eye(S),

@@ -98,8 +98,20 @@ def test_nothing_is_allowed_outside_of_the_band(name):
 )
 def test_a_band_is_known_from_plain_numbers(mask, band):
   assert tuple(mask.band()) == band
-  # Under jit the numbers of a mask that is an argument are not known.
-  jax.eval_shape(lambda mask: chex.assert_equal(tuple(mask.band()), (None, None)), mask)
+
+
+@pytest.mark.parametrize(
+  ("mask", "band"),
+  [
+    (masks.sliding_window(5, 1), (5, 1)),
+    (masks.causal(2) & masks.sliding_window(5, 1), (5, 1)),
+    (masks.sliding_window(5, np.array(1)), (5, None)),
+    (masks.causal(2), (None, None)),
+  ],
+)
+def test_under_jit_the_numbers_of_windows_are_known_and_of_no_other_mask(mask, band):
+  jax.eval_shape(lambda mask: chex.assert_equal(tuple(mask.band()), band), mask)
+  chex.assert_trees_all_equal(jax.tree.unflatten(*reversed(jax.tree.flatten(mask))), mask)
 
 
 WINDOWS = {
@@ -126,7 +138,7 @@ def test_a_window_is_cut_out_of_the_keys(kind, name):
     mask = WINDOWS[name]()
 
     def loss(parameters, queries, keys, values, bias, engine, mask=mask, of_loss=of_loss):
-      context, logsumexp = attention.attend(
+      context, _, logsumexp = attention.attend(
         SCORES[kind].score(**parameters),
         queries,
         keys[:, :1],
