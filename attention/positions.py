@@ -130,7 +130,7 @@ class Bias(HasAxes):
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S].
 
-    The last of them may lie beyond the end. Terms are not used there, but must be finite.
+    The last tile may reach beyond the end: it repeats the last position there.
     """
     raise NotImplementedError(f"{type(self).__name__} must define __call__(t, s)")
 

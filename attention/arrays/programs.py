@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,14 +21,6 @@ def as_array(array: Any) -> jax.Array:
   return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Known:
-  """What a program is compiled for: its arguments, each with its type (1 is not True), None for arrays."""
-
-  structure: Any
-  leaves: tuple[tuple[type, Any] | None, ...]
-
-
 def one_program(function: Callable[P, T]) -> Callable[P, T]:
   """Makes a function of pytrees one program, found again by later calls of the same shapes and options.
 
@@ -36,29 +29,38 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
   where an argument is or holds a function: what it closed over may be another thing at the next call.
   """
 
+  signature = inspect.signature(function)
+
+  # Trees go in as they are: compared as static data, trees of two dataclasses are equal to JAX 0.10.
   @functools.partial(jax.jit, static_argnums=0)
-  def program(known: _Known, arrays: list[Any]) -> T:
-    each = iter(arrays)
-    leaves = [next(each) if leaf is None else leaf[1] for leaf in known.leaves]
-    args, options = jax.tree.unflatten(known.structure, leaves)
-    return function(*args, **options)
+  def program(known: tuple[tuple[str, type, Any], ...], trees: dict[str, Any]) -> T:
+    arguments: dict[str, Any] = trees | {name: value for name, _, value in known}
+    return function(**arguments)  # type: ignore[call-arg]
 
   @functools.wraps(function)
   def call(*args: P.args, **options: P.kwargs) -> T:
-    known, arrays = [], []
-    for argument in (*args, *(options[name] for name in sorted(options))):
+    bound = signature.bind(*args, **options).arguments
+    known, trees = [], {}
+    for name, argument in sorted((bound | bound.pop("options", {})).items()):
       if isinstance(argument, HasAxes):
         argument.check_values()
-      if _holds_a_function(argument):
+      if _holds_a_function(argument) or _is_list_of_numbers(argument):
         return function(*args, **options)
-      for leaf in jax.tree.leaves(argument):
-        is_argument = isinstance(argument, HasAxes) or isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-        known.append(None if is_argument else (type(leaf), leaf))
-        arrays += [leaf] if is_argument else []
-    return program(_Known(jax.tree.structure((args, options)), tuple(known)), arrays)
+      if _is_tree(argument):
+        trees[name] = argument
+      else:
+        known.append((name, type(argument), argument))  # with its type: 1 is not True
+    return program(tuple(known), trees)
 
   call.clear_cache = program.clear_cache  # type: ignore[attr-defined]
   return call
+
+
+def _is_tree(argument: Any) -> bool:
+  """Whether an argument is an array, or holds numbers that are to be arguments of a program."""
+  arrays = jax.Array, np.ndarray, np.generic
+  is_of_arrays = any(isinstance(leaf, arrays) for leaf in jax.tree.leaves(argument))
+  return is_of_arrays or isinstance(argument, HasAxes)
 
 
 def _holds_a_function(argument: Any) -> bool:
@@ -67,3 +69,7 @@ def _holds_a_function(argument: Any) -> bool:
     fields: tuple[Any, ...] = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
     return any(_holds_a_function(getattr(argument, field.name)) for field in fields)
   return callable(argument)
+
+
+def _is_list_of_numbers(argument: Any) -> bool:
+  return isinstance(argument, list) and not _is_tree(argument)

@@ -10,7 +10,7 @@ gradients and differentiates it for second derivatives. With P = exp(S - logsume
     d logsumexp[t] = sum over s of P[t, s] dS[t, s]
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
-The engine knows a score by its features and its `tile`, a mask by its `tile` and `outline`, a bias by the
+The engine knows a score by its features and its `tile`, a mask by its `tile` and `block_mask`, a bias by the
 tile that it gives. Leading axes, windows and devices are loops around it (loops.py).
 """
 
@@ -175,7 +175,7 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
       return carry.updated(masked_scores(*tile.scores_and_allowed()), tile)
 
     start = OnlineSoftmax.start((*plan.tile_leading, plan.queries.size), form.restore(x).values)
-    return over_key_blocks(plan, step, varying_like(start, x), x, form.outline if form.has_mask else None)
+    return over_key_blocks(plan, step, varying_like(start, x), x, form.block_mask if form.has_mask else None)
 
   def finish(x: Operands, carry: OnlineSoftmax) -> Results:
     return carry.results(form.restore(x).bad_queries)
@@ -245,7 +245,7 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
     _, d_sums = jax.jvp(functools.partial(Sums.of, tile), (weights, values), (d_weights, d_values))
     return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
 
-  outline = (lambda x: form.outline(_unzipped(x)[0])) if form.has_mask else None
+  block_mask = (lambda x: form.block_mask(_unzipped(x)[0])) if form.has_mask else None
 
   @recomputed
   def of_block(x: Operands) -> tuple[jax.Array, Sums]:
@@ -255,7 +255,7 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
 
     *_, residuals = _unzipped(x)
     start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
-    d_logsumexp, d_sums = over_key_blocks(plan, step, varying_like(start, x), x, outline)
+    d_logsumexp, d_sums = over_key_blocks(plan, step, varying_like(start, x), x, block_mask)
     d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, residuals.means)
     # This is for gradients: NaN from above must not reach a row without weights.
     return jax.tree.map(lambda array: jnp.where(residuals.has_weights, array, 0), (d_logsumexp, d_means))

@@ -17,7 +17,7 @@ from attention.arrays.recomputing import recomputed
 from attention.engines.blocks import join, split, windows_of
 from attention.engines.operands import Operands
 from attention.engines.plan import Plan
-from attention.masks import Outline
+from attention.masks import BlockMask
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def over_key_blocks(
   step: Callable[[T, Operands, bool], T],
   carry: T,
   operands: Operands,
-  outline: Callable[[Operands], Outline] | None,
+  block_mask: Callable[[Operands], BlockMask] | None,
 ) -> T:
   """Returns the carry after one step for each block of keys whose tile is not empty.
 
@@ -62,7 +62,7 @@ def over_key_blocks(
     step: takes the carry, the operands of a tile, and whether some of its pairs may be masked.
     carry: the first.
     operands: those of a block of queries.
-    outline: says of a tile whether it is empty or full; None if no pair is masked.
+    block_mask: says of a tile whether it is empty or full; None if no pair is masked.
   """
   axis = plan.num_tile_axes
   keys, pairs = split(operands.keys, axis, plan.keys), split(operands.pairs, axis + 1, plan.keys)
@@ -73,16 +73,16 @@ def over_key_blocks(
     return Operands(operands.queries, _turned(keys, axis + 2), pairs, operands.shared)
 
   if plan.keys.count == 1:
-    return step(carry, tile(jax.tree.map(lambda array: array[0], (keys, pairs))), outline is not None)
+    return step(carry, tile(jax.tree.map(lambda array: array[0], (keys, pairs))), block_mask is not None)
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step keeps its block
   # only, which the loop has anyway.
   @recomputed
   def at_block(carry: T, block) -> tuple[T, None]:
     # Devices that share the leading axes would have to agree on every tile.
-    if outline is None or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
-      return step(carry, tile(block), outline is not None), None
-    some, every = outline(tile(block))
+    if block_mask is None or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
+      return step(carry, tile(block), block_mask is not None), None
+    some, every = block_mask(tile(block))
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Blocks go in as they are held: turned within a case, they are turned together with its products.
     cases = [

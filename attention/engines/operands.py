@@ -13,7 +13,7 @@ import numpy as np
 from attention.arrays.axes import axes_of
 from attention.arrays.shapes import with_rank
 from attention.engines.inputs import Inputs
-from attention.masks import Outline
+from attention.masks import BlockMask
 
 
 class Operands(NamedTuple):
@@ -72,7 +72,7 @@ class Place:
     return [self.axes.index(letter) - len(self.axes) for letter in getattr(POSITIONS, self.field)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # to JAX 0.10 the trees of two dataclasses are equal
 class Form:
   """How Inputs become Operands, each field a list with None for the arrays that are in another, and back."""
 
@@ -109,11 +109,11 @@ class Form:
     leaves = [place.restored(array) for place, array in zip(self.places, arrays, strict=True)]
     return jax.tree.unflatten(self.structure, leaves)
 
-  def outline(self, operands: Operands) -> Outline:
+  def block_mask(self, operands: Operands) -> BlockMask:
     """Returns what the mask says of a tile as a whole."""
     inputs = self.restore(operands)
     assert inputs.mask is not None
-    return inputs.mask.outline(*inputs.positions())
+    return inputs.mask.block_mask(*inputs.positions())
 
   def finite(self, operands: Operands, arrays: Operands) -> Operands:
     """Returns the operands, or their tangents, with zeros where features or values are not finite."""

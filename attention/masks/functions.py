@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.devices import varying, varying_like
-from attention.masks.rules import Mask, Outline
+from attention.masks.rules import BlockMask, Mask
 
 
 @jax.tree_util.register_dataclass
@@ -96,7 +96,7 @@ class FromFunction(Mask):
   """See `from_function`."""
 
   allows: Closure
-  outlines: Closure | None
+  block_masks: Closure | None
 
   def tile(self, t, s):
     def one(t, s):
@@ -105,15 +105,15 @@ class FromFunction(Mask):
     row = jax.vmap(one, in_axes=(None, 0), out_axes=-1)
     return jax.vmap(row, in_axes=(0, None), out_axes=-2)(t[:, 0], s[0])
 
-  def outline(self, t, s):
-    if self.outlines is None:
-      return super().outline(t, s)
-    return Outline(*self.outlines(t[0, 0], t[-1, 0], s[0, 0], s[0, -1]))
+  def block_mask(self, t, s):
+    if self.block_masks is None:
+      return super().block_mask(t, s)
+    return BlockMask(*self.block_masks(t[0, 0], t[-1, 0], s[0, 0], s[0, -1]))
 
 
 def from_function(
   function: Callable[[jax.Array, jax.Array], jax.Array],
-  outline: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+  block_mask: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> Mask:
   """A mask given by a function of positions.
 
@@ -128,8 +128,8 @@ def from_function(
     function: takes query positions [T 1] and key positions [1 S], integers, and returns whether the query may
       attend to the key, booleans that broadcast to [... T S]. It is called with T = S = 1 under `jax.vmap`,
       so its result must depend on t and s, not on their shapes. It may look them up in JAX arrays, traced
-      ones too. Positions may lie beyond the end; what is returned there has no effect.
-    outline: what is known of a whole tile, so that "blockwise" on a CPU skips tiles that are empty. It takes
+      ones too. A last tile repeats the last position.
+    block_mask: what is known of a whole tile; "blockwise" on a CPU skips those that are empty. It takes
       two pairs, the first and the last query position and the first and the last key position. It returns
       two booleans [...]: whether any pair of the tile may be allowed, and whether all pairs are. None if
       nothing is known. For s <= t it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
@@ -144,11 +144,11 @@ def from_function(
   Raises:
     ValueError: if an argument is not a function, or does not return what it should.
   """
-  for name, given in (("function", function), ("outline", outline)):
-    if not callable(given) and not (name == "outline" and given is None):
+  for name, given in (("function", function), ("block_mask", block_mask)):
+    if not callable(given) and not (name == "block_mask" and given is None):
       raise ValueError(f"{name} must be a function of query and key positions, got {given!r}")
   return FromFunction(
-    closure(_OfPair(function), 2), None if outline is None else closure(_OfTile(outline), 4)
+    closure(_OfPair(function), 2), None if block_mask is None else closure(_OfTile(block_mask), 4)
   )
 
 
@@ -179,13 +179,13 @@ class _OfPair(_Given):
 
 
 class _OfTile(_Given):
-  """An outline as a function of four positions: the first and last of the queries, and of the keys."""
+  """A block mask as a function of four positions: the first and last of the queries, and of the keys."""
 
   def __call__(self, *positions: jax.Array) -> tuple[jax.Array, ...]:
     known = self.function(positions[:2], positions[2:])
     if not isinstance(known, tuple) or len(known) != 2:
-      raise ValueError(f"outline must return a pair, (some, every), got {known!r}")
-    return tuple(_booleans("outline", each) for each in known)
+      raise ValueError(f"block_mask must return a pair, (some, every), got {known!r}")
+    return tuple(_booleans("block_mask", each) for each in known)
 
 
 def _booleans(name: str, result: Any) -> jax.Array:

@@ -17,8 +17,8 @@ from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
 Array: TypeAlias = jax.Array | np.ndarray
 
 
-class Outline(NamedTuple):
-  """What a mask says of a whole tile without looking at its pairs, booleans [...].
+class BlockMask(NamedTuple):
+  """Whether a tile is empty, partial or full, known without looking at its pairs, booleans [...].
 
   Attributes:
     some: whether a pair may be allowed. False only if none is.
@@ -45,7 +45,7 @@ class Mask(HasAxes):
   """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
 
   Those that hold something of a given number of positions define `check` too, and name the axes of their
-  arrays in `axes`: what has an axis "T" or "S" is cut to the tile before `tile` and `outline` are called.
+  arrays in `axes`: what has an axis "T" or "S" is cut to the tile before `tile` and `block_mask` are called.
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
@@ -54,7 +54,7 @@ class Mask(HasAxes):
     """Returns whether each query of a tile may attend to each key.
 
     Args:
-      t: query positions, consecutive integers [T 1]; the last tile's may lie beyond the end.
+      t: query positions, consecutive integers [T 1]; the last tile repeats the last position.
       s: key positions, likewise, [1 S].
 
     Returns:
@@ -62,9 +62,9 @@ class Mask(HasAxes):
     """
     raise NotImplementedError(f"{type(self).__name__} must define tile(t, s)")
 
-  def outline(self, t: jax.Array, s: jax.Array) -> Outline:
+  def block_mask(self, t: jax.Array, s: jax.Array) -> BlockMask:
     """Returns what is known of a tile at once; like here, nothing is always right."""
-    return Outline(jnp.ones((), bool), jnp.zeros((), bool))
+    return BlockMask(jnp.ones((), bool), jnp.zeros((), bool))
 
   def band(self) -> Band:
     """Returns what is known, before any array is, of how far from its position a query may attend."""
@@ -122,9 +122,9 @@ class Causal(Mask):
     distance, offset = _same_rank(s - t, _per_pair(self.offset))
     return distance <= offset  # not s <= t + offset, which may overflow
 
-  def outline(self, t, s):
+  def block_mask(self, t, s):
     nearest, farthest = _distances(t, s)
-    return Outline(nearest <= self.offset, farthest <= self.offset)
+    return BlockMask(nearest <= self.offset, farthest <= self.offset)
 
   def band(self):
     return Band(after=_known(self.offset))
@@ -156,10 +156,10 @@ class SlidingWindow(Mask):
     distance, before, after = _same_rank(s - t, before, after)
     return (-distance <= before) & (distance <= after)  # the bounds are not negated: that may overflow
 
-  def outline(self, t, s):
+  def block_mask(self, t, s):
     nearest, farthest = _distances(t, s)
     before, after = jnp.asarray(self.before), jnp.asarray(self.after)
-    return Outline((-farthest <= before) & (nearest <= after), (-nearest <= before) & (farthest <= after))
+    return BlockMask((-farthest <= before) & (nearest <= after), (-nearest <= before) & (farthest <= after))
 
   def band(self):
     return Band(_known(self.before), _known(self.after))
@@ -183,14 +183,14 @@ class Lengths(Mask):
       allowed &= t < target
     return allowed
 
-  def outline(self, t, s):
+  def block_mask(self, t, s):
     some = every = jnp.ones((), bool)
     for positions, length in ((s[0], self.source), (t[:, 0], self.target)):
       if length is not None:
         some, here = _same_rank(some, positions[0] < jnp.asarray(length))
         every, throughout = _same_rank(every, positions[-1] < jnp.asarray(length))
         some, every = some & here, every & throughout
-    return Outline(some, every)
+    return BlockMask(some, every)
 
 
 @_pytree
@@ -207,12 +207,12 @@ class Segments(Mask):
     )
     return target == source
 
-  def outline(self, t, s):
+  def block_mask(self, t, s):
     ends = [
       end(jnp.asarray(ids), axis=-1) for ids in (self.target, self.source) for end in (jnp.min, jnp.max)
     ]
     first_target, last_target, first_source, last_source = _same_rank(*ends)
-    return Outline(
+    return BlockMask(
       (first_target <= last_source) & (first_source <= last_target),
       (first_target == last_source) & (first_source == last_target),
     )
@@ -233,9 +233,9 @@ class FromArray(Mask):
   def tile(self, t, s):
     return jnp.asarray(self.values)
 
-  def outline(self, t, s):
+  def block_mask(self, t, s):
     values = jnp.asarray(self.values)
-    return Outline(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
+    return BlockMask(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
 
   def check(self, T, S):
     shape = jnp.shape(self.values)
@@ -254,9 +254,9 @@ class Both(Mask):
     first, second = _same_rank(_tile(self.first, t, s), _tile(self.second, t, s))
     return first & second
 
-  def outline(self, t, s):
-    first, second = self.first.outline(t, s), self.second.outline(t, s)
-    return Outline(*(jnp.logical_and(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
+  def block_mask(self, t, s):
+    first, second = self.first.block_mask(t, s), self.second.block_mask(t, s)
+    return BlockMask(*(jnp.logical_and(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
 
   def band(self):
     bounds = zip(self.first.band(), self.second.band(), strict=True)
@@ -278,9 +278,9 @@ class Either(Mask):
     first, second = _same_rank(_tile(self.first, t, s), _tile(self.second, t, s))
     return first | second
 
-  def outline(self, t, s):
-    first, second = self.first.outline(t, s), self.second.outline(t, s)
-    return Outline(*(jnp.logical_or(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
+  def block_mask(self, t, s):
+    first, second = self.first.block_mask(t, s), self.second.block_mask(t, s)
+    return BlockMask(*(jnp.logical_or(*_same_rank(*pair)) for pair in zip(first, second, strict=True)))
 
   def band(self):
     bounds = zip(self.first.band(), self.second.band(), strict=True)
@@ -300,9 +300,9 @@ class Not(Mask):
   def tile(self, t, s):
     return ~_tile(self.mask, t, s)
 
-  def outline(self, t, s):
-    some, every = self.mask.outline(t, s)
-    return Outline(~every, ~some)
+  def block_mask(self, t, s):
+    some, every = self.mask.block_mask(t, s)
+    return BlockMask(~every, ~some)
 
   def check(self, T, S):
     self.mask.check(T, S)

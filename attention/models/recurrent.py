@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.programs import one_program
 from attention.projections import linear
 
 # look_up(memory, queries [B T H]) -> contexts [B T D]
@@ -71,6 +72,7 @@ def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
 
+@one_program
 def gru(
   weights: GRUWeights,
   state: jax.Array,

@@ -124,7 +124,10 @@ class Coarse(attention.Score):
 
 @engines
 def test_the_softmax_of_a_score_in_half_precision_is_in_float32(implementation):
+  # Products of small integers, which no rounding changes: the compiler may leave that of the scores out.
   inputs = draw("scaled_dot_product")
+  queries, keys = (np.round(2 * array) for array in inputs[:2])
+  inputs = inputs._replace(queries=queries, keys=keys)
   context, weights, logsumexp = attention.attend(
     Coarse(), *inputs[:3], return_weights=True, return_logsumexp=True, implementation=implementation
   )

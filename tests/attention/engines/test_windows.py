@@ -48,7 +48,7 @@ def cut_to(mask, rows, columns):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_an_outline_says_nothing_that_is_not_so(name):
+def test_a_block_mask_says_nothing_that_is_not_so(name):
   rng = np.random.default_rng(0)
   said = set()
   for _ in range(40):
@@ -59,7 +59,7 @@ def test_an_outline_says_nothing_that_is_not_so(name):
     tile = np.arange(t, t + 5)[:, None], np.arange(s, s + 7)[None, :]
     here = cut_to(mask, rows, columns)
     np.testing.assert_array_equal(np.broadcast_to(here.tile(*tile), allowed.shape), allowed)
-    some, every = (np.asarray(one) for one in here.outline(*tile))
+    some, every = (np.asarray(one) for one in here.block_mask(*tile))
     assert np.all(some | ~np.any(allowed, axis=(-2, -1)))
     assert np.all(~every | np.all(allowed, axis=(-2, -1)))
     said |= {(bool(np.any(some)), bool(np.all(every)))}

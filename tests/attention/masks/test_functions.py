@@ -42,7 +42,7 @@ def of_lengths(lengths):
   return masks.from_function(lambda t, s: s[None, None] < lengths[:, None, None, None])
 
 
-def of_lengths_with_outline(lengths):
+def of_lengths_with_block_mask(lengths):
   return masks.from_function(
     lambda t, s: s[None, None] < lengths[:, None, None, None],
     lambda t, s: (s[0] < lengths[:, None], s[1] < lengths[:, None]),
@@ -60,7 +60,7 @@ CLOSING_OVER = {
     lambda b, n, t, s: DOCUMENTS_OF_BATCH[b, t] == DOCUMENTS_OF_BATCH[b, s],
   ),
   "lengths": (of_lengths, LENGTHS, lambda b, n, t, s: s < LENGTHS[b]),
-  "lengths_with_outline": (of_lengths_with_outline, LENGTHS, lambda b, n, t, s: s < LENGTHS[b]),
+  "lengths_with_block_mask": (of_lengths_with_block_mask, LENGTHS, lambda b, n, t, s: s < LENGTHS[b]),
   "joined": (
     lambda documents: (of_documents(documents) & masks.causal(1)) | ~masks.from_function(lambda t, s: s < 4),
     DOCUMENTS,
@@ -277,12 +277,12 @@ def test_heads_that_share_keys_may_have_masks_of_their_own(num_key_heads, implem
   assert_close(run(reach), expected(queries, repeated, repeated, mask=allowed), FLOAT32)
 
 
-# Outlines.
+# Block masks.
 
 
-def test_tiles_that_an_outline_calls_empty_or_full_are_not_looked_at():
+def test_tiles_that_a_block_mask_calls_empty_or_full_are_not_looked_at():
   inputs = draw("scaled_dot_product")[:3]
-  # Tiles of two keys. What the outline says differs from the function, which shows who is asked.
+  # Tiles of two keys. What the block mask says differs from the function, which shows who is asked.
   empty = masks.from_function(lambda t, s: s >= 0, lambda t, s: (s[0] < 2, False))
   full = masks.from_function(lambda t, s: s < 1, lambda t, s: (True, s[1] < 4))
   for mask, keys in ((empty, [0, 1]), (full, [0, 1, 2, 3])):
@@ -290,11 +290,11 @@ def test_tiles_that_an_outline_calls_empty_or_full_are_not_looked_at():
     assert_close(context(inputs, mask, "blockwise"), desired, FLOAT32)
 
 
-def test_an_outline_is_given_the_first_and_the_last_positions():
-  def outline(t, s):
+def test_a_block_mask_is_given_the_first_and_the_last_positions():
+  def block_mask(t, s):
     return (s[0] <= t[1]) & (t[0] >= 0), (s[1] <= t[0]) & (s[0] >= 0)
 
-  mask = masks.from_function(lambda t, s: s <= t, outline)
+  mask = masks.from_function(lambda t, s: s <= t, block_mask)
   for first_t, last_t, first_s, last_s in (
     (0, 2, 3, 4),
     (0, 2, 2, 3),
@@ -304,9 +304,9 @@ def test_an_outline_is_given_the_first_and_the_last_positions():
   ):
     tile = jnp.arange(first_t, last_t + 1)[:, None], jnp.arange(first_s, last_s + 1)[None]
     allowed = mask.tile(*tile)
-    some, every = mask.outline(*tile)
+    some, every = mask.block_mask(*tile)
     assert (bool(some), bool(every)) == (bool(np.any(allowed)), bool(np.all(allowed)))
-    not_some, not_every = (~mask).outline(*tile)
+    not_some, not_every = (~mask).block_mask(*tile)
     assert (bool(not_some), bool(not_every)) == (not bool(every), not bool(some))
 
 
@@ -399,10 +399,16 @@ def test_arrays_that_differ_between_devices_in_different_ways_are_told():
     ((lambda t, s: (s <= t)[None] & np.ones((1, 2, 1), bool),), r"got shape \(1, 2, 1\) for T=1"),
     ((None,), r"function must be a function of query and key positions, got None"),
     ((np.ones((3, 5), bool),), r"function must be a function of query and key positions, got array"),
-    ((lambda t, s: s <= t, True), r"outline must be a function of query and key positions, got True"),
-    ((lambda t, s: s <= t, lambda t, s: s[0] <= t[1]), r"outline must return a pair, \(some, every\), got"),
-    ((lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])), r"outline must return booleans.*got int32"),
-    ((lambda t, s: s <= t, lambda t, s: (True, True, True)), r"outline must return a pair.*True, True, True"),
+    ((lambda t, s: s <= t, True), r"block_mask must be a function of query and key positions, got True"),
+    (
+      (lambda t, s: s <= t, lambda t, s: s[0] <= t[1]),
+      r"block_mask must return a pair, \(some, ",
+    ),
+    ((lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])), r"block_mask must return booleans.*got int32"),
+    (
+      (lambda t, s: s <= t, lambda t, s: (True, True, True)),
+      r"must return a pair.*True, True, True",
+    ),
   ],
 )
 def test_what_is_no_function_of_positions_is_told(arguments, words):

@@ -1,0 +1,114 @@
+"""Functions that are one compiled program: what is compiled again, and what must never be mixed up."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, SCORES, assert_close, draw, expected
+
+import attention
+from attention import masks, positions
+from attention.arrays.programs import one_program
+
+
+def counted():
+  """Returns a function that counts how often it is traced, and the count."""
+  traced = []
+
+  @one_program
+  def function(array, *, mask=None, factor=1.0, name="one", sizes=None):
+    traced.append(name)
+    return array * (2 if name == "two" else 1) * factor
+
+  return function, traced
+
+
+def test_calls_of_the_same_shapes_and_options_share_a_program():
+  function, traced = counted()
+  for array in (np.ones(3, np.float32), 2 * jnp.ones(3)):
+    for length in (1, 2):
+      np.testing.assert_array_equal(function(array, mask=masks.prefix(length)), array)
+  assert len(traced) == 1
+  np.testing.assert_array_equal(function(jnp.ones(3), name="two"), 2 * np.ones(3))
+  np.testing.assert_array_equal(function(jnp.ones(5), mask=masks.prefix(1)), np.ones(5))
+  function(jnp.ones(3), mask=masks.sliding_window(1, 0))
+  assert len(traced) == 4
+
+
+@pytest.mark.parametrize(
+  "options", [({"factor": 1}, {"factor": 1.0}), ({"sizes": (1, 2)}, {"sizes": (2, 1)})]
+)
+def test_other_options_are_another_program(options):
+  function, traced = counted()
+  for each in options:
+    function(jnp.ones(3), **each)
+  assert len(traced) == 2
+
+
+def test_two_scores_of_the_same_fields_are_two_programs():
+  # To JAX 0.10 the trees of all dataclasses with as many fields are equal.
+  for kind in ("scaled_dot_product", "cosine", "user_defined", "scaled_dot_product"):
+    inputs = draw(kind)
+    score = SCORES[kind].score(**inputs.parameters)
+    assert_close(attention.attend(score, *inputs[:3]), expected(kind, inputs).context, FLOAT32)
+
+
+def test_two_masks_and_two_biases_are_two_programs():
+  vectors = draw("scaled_dot_product")[:3]
+
+  def context(**options):
+    return attention.scaled_dot_product_attention(*vectors, **options)
+
+  for mask in (masks.causal(1), masks.prefix(1), ~masks.causal(1), ~masks.prefix(1)):
+    array = mask.array(3, 5)
+    assert_close(context(mask=mask), context(mask=array), FLOAT32)
+
+  @jax.tree_util.register_dataclass
+  @dataclasses.dataclass(frozen=True)
+  class Square(positions.Bias):
+    axes = {"slopes": ""}
+    slopes: jax.Array
+
+    def __call__(self, t, s):
+      return self.slopes * ((t - s) ** 2).astype(jnp.float32)
+
+  t, s = np.arange(3)[:, None], np.arange(5)
+  assert_close(context(bias=positions.ALiBi(0.5)), context(bias=-0.5 * np.float32(abs(t - s))), FLOAT32)
+  assert_close(context(bias=Square(0.5)), context(bias=0.5 * np.float32((t - s) ** 2)), FLOAT32)
+
+
+@pytest.mark.parametrize("name", ["bias", "mask"])
+def test_what_a_function_closed_over_may_change(name):
+  vectors = draw("scaled_dot_product")[:3]
+  table = jnp.asarray([True, False, True, True, False])
+
+  def function(t, s):
+    return table[s] if name == "mask" else jnp.where(table[s], 0.0, -jnp.inf)
+
+  option = {name: masks.from_function(function) if name == "mask" else function}
+  before = attention.scaled_dot_product_attention(*vectors, **option)
+  assert_close(before, attention.scaled_dot_product_attention(*vectors, mask=table[None]), FLOAT32)
+  table = ~table
+  after = attention.scaled_dot_product_attention(*vectors, **option)
+  assert_close(after, attention.scaled_dot_product_attention(*vectors, mask=table[None]), FLOAT32)
+
+
+def test_arguments_are_bound_as_python_does():
+  function, _ = counted()
+  array = jnp.ones(3)
+  np.testing.assert_array_equal(function(array=array), array)
+  for args, options in (((array, array), {}), ((array,), {"array": array}), ((), {})):
+    with pytest.raises(TypeError):
+      function(*args, **options)
+
+
+def test_lists_of_numbers_are_taken():
+  queries, keys, values, *_ = draw("scaled_dot_product")
+  row = [True, False, True, True, False]
+  desired = attention.scaled_dot_product_attention(queries, keys, values, mask=np.array(row)[None])
+  options = {"mask": [row], "block_sizes": [2, 2]}
+  assert_close(attention.scaled_dot_product_attention(queries, keys, values, **options), desired, FLOAT32)
+  (heads,) = attention.attend_heads(queries[None], keys[None], values[None], **options)
+  assert_close(heads, desired, FLOAT32)
