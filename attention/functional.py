@@ -6,10 +6,10 @@ from typing import Any, Unpack, overload
 import jax
 
 from attention.arrays import devices
+from attention.arrays.broadcasting import broadcast_leading
 from attention.arrays.devices import are_spread_by_type
 from attention.arrays.precision import matmul_precision
 from attention.arrays.programs import as_array, one_program
-from attention.arrays.shapes import broadcast_leading
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.hints import LAYOUT
 from attention.arrays.precision import compute_dtype
-from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, with_rank
 from attention.scores.score import Score
 
 T = TypeVar("T")

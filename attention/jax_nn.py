@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import masks
-from attention.arrays.shapes import broadcasts_to
+from attention.arrays.broadcasting import broadcasts_to
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
 from attention.masks import Array, Mask

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
-from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 

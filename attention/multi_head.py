@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.hints import LAYOUT, ones_hint
 from attention.arrays.programs import one_program
-from attention.arrays.shapes import LAYOUT, broadcast_leading, check_rank, put_in_ones, with_rank
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, Inputs
 from attention.engines.plan import tiles_have_leading_axes
@@ -355,7 +356,7 @@ class _Heads(NamedTuple):
     if array.shape[axis] != self.num_heads:
       raise ValueError(
         f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
-        + put_in_ones(1)
+        + ones_hint(1)
       )
     groups = self.num_groups, self.num_heads // self.num_groups
     return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
+from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
-from attention.arrays.shapes import broadcasts_to, check_rank, with_rank
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:

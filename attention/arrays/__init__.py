@@ -1,1 +1,1 @@
-"""Arrays: their axes, shapes, precision, devices, and loops over them."""
+"""Arrays: their axes, broadcasting, precision, devices, loops over them, programs of them."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.broadcasting import check_rank
 from attention.arrays.precision import compute_dtype
-from attention.arrays.shapes import check_rank
 from attention.engines.guards import (
   finite,
   has_weights,

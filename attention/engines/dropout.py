@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
-from attention.arrays.shapes import with_rank
+from attention.arrays.broadcasting import with_rank
 
 
 def seeds(rng: jax.Array) -> jax.Array:

@@ -10,15 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.shapes import (
-  LAYOUT,
-  axes_lacking,
-  broadcast_leading,
-  broadcasts_to,
-  put_in_ones,
-  same_rank,
-  with_rank,
-)
+from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
+from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.engines.dropout import Dropout
 from attention.engines.guards import finite, is_bad, is_minus_infinity, nan_where
 from attention.masks import FromArray, Mask
@@ -259,4 +252,4 @@ def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None
   if not broadcasts_to(got, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
     is_turned = len(shape) > 3 and got[-2:] == (shape[-3], shape[-3])
-    raise ValueError(message + put_in_ones(axes_lacking(got, shape)) + f"; {LAYOUT}" * is_turned)
+    raise ValueError(message + ones_hint(axes_lacking(got, shape)) + f"; {LAYOUT}" * is_turned)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import axes_of
-from attention.arrays.shapes import with_rank
+from attention.arrays.broadcasting import with_rank
 from attention.engines.inputs import Inputs
 from attention.masks import BlockMask
 

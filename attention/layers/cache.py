@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.shapes import same_rank, with_rank
+from attention.arrays.broadcasting import same_rank, with_rank
 from attention.engines.inputs import BiasLike
 from attention.masks import (
   Array,

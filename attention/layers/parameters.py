@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
+from attention.arrays.broadcasting import with_rank
 from attention.arrays.precision import compute_dtype
-from attention.arrays.shapes import with_rank
 from attention.multi_head import merge_heads, project_heads
 from attention.projections import linear, project
 

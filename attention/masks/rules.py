@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
-from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
+from attention.arrays.broadcasting import broadcasts_to, same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 

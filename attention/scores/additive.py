@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import devices
+from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
 from attention.arrays.programs import one_program
-from attention.arrays.shapes import broadcast_leading, check_rank, with_rank
 from attention.scores.arguments import check_width, floating
 from attention.scores.score import Score
 from attention.scores.sums_of_tanh import sums_of_tanh

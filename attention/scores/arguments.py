@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
-from attention.arrays.shapes import broadcast_leading, check_rank, with_rank
 
 
 def scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:

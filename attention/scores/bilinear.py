@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.broadcasting import broadcast_leading, check_rank
 from attention.arrays.precision import matmul_precision
-from attention.arrays.shapes import broadcast_leading, check_rank
 from attention.scores.arguments import floating
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score

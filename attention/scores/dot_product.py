@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.broadcasting import broadcast_leading
 from attention.arrays.precision import matmul_precision
-from attention.arrays.shapes import broadcast_leading
 from attention.scores.arguments import check_width, floating, scaled
 from attention.scores.score import Score
 

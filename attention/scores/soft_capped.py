@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.shapes import with_rank
+from attention.arrays.broadcasting import with_rank
 from attention.scores.arguments import per_score
 from attention.scores.score import Score
 

@@ -1,4 +1,4 @@
-"""Ranks, broadcasting, and what errors say of them."""
+"""Ranks and broadcasting."""
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +21,6 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
   return len(shape) <= len(target) and all(
     size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True)
   )
-
-
-# What an error says where shapes look like those of other libraries.
-LAYOUT = "if heads come after positions, [B T N H], put them before, [B N T H]: jnp.swapaxes(array, -3, -2)"
-
-
-def put_in_ones(count: int) -> str:
-  """Returns what an error says of lengths [B] for heads [B N], or of a mask [B S] for [B N T S]."""
-  return (
-    f"; leading axes count from the right: put in a 1 for one that is not there, array[:{', None' * count}]"
-    if count
-    else ""
-  )
-
-
-def axes_lacking(shape: tuple[int, ...], target: tuple[int, ...]) -> int:
-  """Returns how many axes of 1 behind its first make a shape broadcast to the target; 0 if none do."""
-  count = len(target) - len(shape)
-  with_ones = (*shape[:1], *[1] * count, *shape[1:])
-  return count if shape and broadcasts_to(with_ones, target) else 0
 
 
 def broadcast_leading(*arrays: jax.Array, names: str) -> tuple[int, ...]:
