@@ -16,7 +16,7 @@ tile that it gives. Leading axes, windows and devices are loops around it (loops
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ from attention.engines.inputs import Inputs
 from attention.engines.loops import over_devices, over_key_blocks, over_leading_axes, over_query_blocks
 from attention.engines.operands import Form, Operands
 from attention.engines.plan import Plan, plan_for, rules_for
+
+T = TypeVar("T")
 
 
 class Sums(NamedTuple):
@@ -185,11 +187,9 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
     block = attend if plan.ring else lambda x: finish(x, attend(x))
     return over_query_blocks(plan, block, form.finite(x, x))
 
-  def of_keys_here(x: Operands) -> Any:
-    return over_leading_axes(plan, at_index, x)
-
   start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
   with jax.default_matmul_precision(plan.precision):
+    of_keys_here = functools.partial(over_leading_axes, plan, at_index)
     found = over_devices(plan.ring, of_keys_here, OnlineSoftmax.joined, start, operands)
   return finish(operands, found) if isinstance(found, OnlineSoftmax) else found
 
@@ -226,32 +226,13 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
   perturbed = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents[0])
   results = attention(plan, form, operands)
   residuals = Residuals.of(results)
-
-  def differentiate(x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
-    """Returns what the pairs of a tile add to d logsumexp [... T 1] and d sums."""
-    x, dx, residuals = _unzipped(x)
-
-    def scores_and_values(x: Operands):
-      tile = form.restore(x).with_mask_if(some_are_masked)
-      scores, allowed = tile.scores_and_allowed()
-      return (scores, tile.values), (tile, allowed)
-
-    (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
-    exponents = masked_scores(scores, allowed) - residuals.shift - residuals.log_total
-    weights = jnp.exp(jnp.where(residuals.has_weights, exponents, lowest(scores.dtype)))
-    # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
-    d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
-    d_weights = weights * d_scores
-    _, d_sums = jax.jvp(functools.partial(Sums.of, tile), (weights, values), (d_weights, d_values))
-    return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
-
   block_mask = (lambda x: form.block_mask(_unzipped(x)[0])) if form.has_mask else None
 
   @recomputed
   def of_block(x: Operands) -> tuple[jax.Array, Sums]:
     def step(carry, x: Operands, some_are_masked: bool):
-      found = recomputed(functools.partial(differentiate, some_are_masked=some_are_masked))(x)
-      return jax.tree.map(jnp.add, carry, found)
+      found = recomputed(lambda x: _differentiate_tile(form, x, some_are_masked))(x)
+      return _add(carry, found)
 
     *_, residuals = _unzipped(x)
     start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
@@ -266,20 +247,38 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
     x = _zipped(form.finite(x, x), form.finite(x, dx), residuals)
     return over_query_blocks(plan, of_block, x)
 
-  def of_keys_here(x: Operands) -> tuple[jax.Array, Sums]:
-    return over_leading_axes(plan, at_index, x)
-
-  def add(one, other):
-    return jax.tree.map(jnp.add, one, other)
-
   x = _zipped(operands, perturbed, residuals)
   start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
   with jax.default_matmul_precision(plan.precision):
-    d_logsumexp, d_means = over_devices(plan.ring, of_keys_here, add, start, x)
+    of_keys_here = functools.partial(over_leading_axes, plan, at_index)
+    d_logsumexp, d_means = over_devices(plan.ring, of_keys_here, _add, start, x)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp[..., 0])
 
 
 attention.defjvp(_rule, symbolic_zeros=True)
+
+
+def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
+  """Returns what the pairs of a tile add to d logsumexp [... T 1] and d sums."""
+  x, dx, residuals = _unzipped(x)
+
+  def scores_and_values(x: Operands):
+    tile = form.restore(x).with_mask_if(some_are_masked)
+    scores, allowed = tile.scores_and_allowed()
+    return (scores, tile.values), (tile, allowed)
+
+  (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
+  exponents = masked_scores(scores, allowed) - residuals.shift - residuals.log_total
+  weights = jnp.exp(jnp.where(residuals.has_weights, exponents, lowest(scores.dtype)))
+  # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
+  d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
+  d_weights = weights * d_scores
+  _, d_sums = jax.jvp(functools.partial(Sums.of, tile), (weights, values), (d_weights, d_values))
+  return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
+
+
+def _add(one: T, other: T) -> T:
+  return jax.tree.map(jnp.add, one, other)
 
 
 def _is_zero(tangent: Any) -> bool:

@@ -78,6 +78,7 @@ class Inputs(HasAxes):
       allowed = ~is_minus_infinity(terms)
       scores, terms = same_rank(scores, jnp.where(allowed, terms, 0))
       scores += terms
+    scores = self.score.modify(scores, t, s)
     if self.mask is not None:
       tile = self.mask.tile(t, s)
       allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
@@ -202,9 +203,14 @@ def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
     raise ValueError(f"{score}.tile must return scores [... T S] = {pairs}, got shape {tile.shape}")
   if not jnp.issubdtype(tile.dtype, jnp.floating):
     raise ValueError(f"{score}.tile must return floating scores, got {tile.dtype}")
-  leading = broadcast_leading(tile, inputs.values, names="scores and values")
-  shape = (*leading, T, S)
   t, s = inputs.positions()
+  modified = inputs.score.modify(tile, t, s)
+  if modified.shape[-2:] != pairs[-2:] or not broadcasts_to(tile.shape, modified.shape):
+    raise ValueError(
+      f"{score}.modify must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
+    )
+  leading = broadcast_leading(modified, inputs.values, names="scores and values")
+  shape = (*leading, T, S)
   if inputs.mask is not None:
     if isinstance(inputs.mask, FromArray):
       check_pairs("mask", jnp.shape(inputs.mask.values), shape)
@@ -219,7 +225,7 @@ def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
         f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"
       )
     check_pairs("bias", terms.shape if callable(bias) else np.shape(bias), shape)
-  return jnp.broadcast_to(with_rank(tile, len(shape)), shape)
+  return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
 
 
 def _check_one_pair(inputs: Inputs) -> None:

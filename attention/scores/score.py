@@ -60,6 +60,19 @@ class Score(HasAxes):
     """Returns what is computed once for each key, like `query_features` for keys [... S H]."""
     return keys
 
+  def modify(self, scores: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns the scores of a tile as the softmax takes them, after the bias; here they stay as they are.
+
+    They may depend on positions, on their distance, say. In `ring_attention`, where sequences are spread over
+    devices, positions count from the start of the whole sequence.
+
+    Args:
+      scores: the tile's, with the bias, [... T S].
+      t: positions of the queries, consecutive integers [T 1]; a last tile repeats the last.
+      s: positions of the keys, likewise, [1 S].
+    """
+    return scores
+
   def tile(self, query_features: Any, key_features: Any) -> jax.Array:
     """Returns the scores [... T S] of a tile of query features against a tile of key features."""
     raise NotImplementedError(f"{type(self).__name__} must define tile(query_features, key_features)")

@@ -51,6 +51,9 @@ class SoftCapped(Score):
   def key_features(self, keys):
     return self.score.key_features(keys)
 
+  def modify(self, scores, t, s):
+    return self.score.modify(scores, t, s)
+
   def tile(self, query_features, key_features):
     scores = self.score.tile(query_features, key_features)
     cap = per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)

@@ -1,5 +1,6 @@
 """Attention over sequences that are spread over devices is attention on one device."""
 
+import dataclasses
 import functools
 
 import jax
@@ -19,6 +20,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import attention
 from attention import masks, positions
+from attention.arrays.broadcasting import same_rank
 
 # Each device has its own part of a program to compile, so that most tests do with few of them.
 DEVICES = 3
@@ -159,6 +161,25 @@ def compare(kind, parts, specs, rules, devices=DEVICES):
   desired_slopes, desired = loss(lambda inputs, parts: whole(kind, inputs, **rules(*parts)))
   assert_trees_close(outputs, desired, FLOAT32)
   assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
+
+
+def test_a_score_may_depend_on_positions_in_the_whole_sequence():
+  @jax.tree_util.register_dataclass
+  @dataclasses.dataclass(frozen=True)
+  class Decaying(attention.ScaledDotProduct):
+    def modify(self, scores, t, s):
+      return jnp.multiply(*same_rank(scores, 2.0 ** -abs(t - s).astype(scores.dtype)))
+
+  _, *vectors = inputs_for("scaled_dot_product")
+
+  def run(queries, keys, values):
+    return attention.ring_attention(
+      Decaying(), queries, keys, values, axis_name="ring", mask=masks.causal(4), block_sizes=(2, 3)
+    )
+
+  sharded = jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=SPREAD, out_specs=SPREAD)
+  desired = attention.attend(Decaying(), *vectors, mask=masks.causal(4), implementation="dense")
+  assert_close(jax.jit(sharded)(*vectors), desired, FLOAT32)
 
 
 def test_second_derivatives_go_round_the_ring_too():

@@ -102,6 +102,59 @@ def test_they_may_where_heads_share_keys(rules, num_key_heads, implementation):
   assert_close(actual, attention.attend_heads(queries, repeated, repeated, **rules, **options), FLOAT32)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Decaying(attention.ScaledDotProduct):
+  """Scores with their bias, halved by each `half_life` positions between query and key, then capped."""
+
+  axes = {"scale": "", "half_life": ""}
+  half_life: jax.Array | float = 2.0
+
+  def modify(self, scores, t, s):
+    distance = abs(t - s).astype(scores.dtype)
+    half_life = jnp.asarray(self.half_life, scores.dtype)[..., None, None]
+    distance, half_life, scores = same_rank(distance, half_life, scores)
+    return 3 * jnp.tanh(scores * 2 ** (-distance / half_life) / 3)
+
+
+def decayed(scores, half_life):
+  distance = np.abs(np.arange(T)[:, None] - np.arange(S))
+  return 3 * np.tanh(scores * 2 ** (-distance / half_life) / 3)
+
+
+@engines
+def test_a_score_may_depend_on_positions_after_the_bias(implementation):
+  queries, keys, values, _, bias = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD", bias="TS")
+  half_lives = np.linspace(1, 5, DIMS.N, dtype=np.float32)
+  allowed = np.tri(T, S, 1, dtype=bool)
+
+  def context(half_lives):
+    return attention.attend(
+      Decaying(1.0, half_lives),
+      queries,
+      keys,
+      values,
+      bias=bias,
+      mask=masks.causal(1),
+      implementation=implementation,
+      block_sizes=BLOCK_SIZES,
+    )
+
+  def expected(half_lives):
+    scores = np.einsum("bnth,bnsh->bnts", np.float64(queries), np.float64(keys)) + bias
+    scores = np.where(allowed, decayed(scores, half_lives[:, None, None]), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bnts,bnsd->bntd", weights / weights.sum(-1, keepdims=True), values)
+
+  assert_close(context(half_lives), expected(np.float64(half_lives)), FLOAT32)
+  of_loss = np.random.default_rng(1).normal(size=expected(half_lives).shape)
+  slopes = jax.grad(lambda half_lives: jnp.sum(of_loss.astype(np.float32) * context(half_lives)))(half_lives)
+  for n in range(DIMS.N):
+    step = 1e-5 * np.eye(DIMS.N)[n]
+    ahead, behind = (np.sum(of_loss * expected(half_lives + sign * step)) for sign in (1, -1))
+    assert_close(slopes[n], (ahead - behind) / 2e-5, 32 * FLOAT32)
+
+
 @engines
 def test_lists_of_numbers_are_traced_and_trained(implementation):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
