@@ -61,6 +61,9 @@ def attend(
   gets NaN in all its results, and zero gradients. Scores, softmax and sums are in float32, or float64 for
   float64.
 
+  Outside of `jax.jit` a call is one compiled program, found again by calls of the same shapes and options. A
+  bias or mask that is a function is none: what it closed over may have changed, so it compiles anew.
+
   Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
   arXiv:1706.03762, section 3.2.
 
@@ -81,7 +84,7 @@ def attend(
     return_logsumexp: whether to return the logarithm of the softmax's denominator too.
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
       for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
-      best choice for the inputs. Outside of `jax.jit` "blockwise" compiles its loops at every call.
+      best choice for the inputs.
     block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast. Where
       JAX has several devices, over which they may be spread, a tile has all leading axes.
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
