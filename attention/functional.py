@@ -97,6 +97,7 @@ def attend(
   Raises:
     ValueError: if shapes or dtypes do not fit, or an option is not one that is allowed.
 
+  >>> import jax.numpy as jnp
   >>> queries, keys = jnp.array([[0.0, 9.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
@@ -206,6 +207,7 @@ def scaled_dot_product_attention(
 
   The other options, the result and the errors are those of `attend`.
 
+  >>> import jax.numpy as jnp
   >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
   (3, 7)
   """
@@ -254,6 +256,7 @@ def additive_attention(
 
   The other options, the result and the errors are those of `attend`.
 
+  >>> import jax.numpy as jnp
   >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
   (3, 7)
   """
@@ -298,6 +301,7 @@ def bilinear_attention(
 
   The other options, the result and the errors are those of `attend`.
 
+  >>> import jax.numpy as jnp
   >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
   (3, 7)
   """
@@ -353,6 +357,7 @@ def cosine_attention(
 
   The other options, the result and the errors are those of `attend`.
 
+  >>> import jax.numpy as jnp
   >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape
   (3, 7)
   """
