@@ -3,6 +3,9 @@
 The pure functions come first; the layers and models below hold parameters and call them.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from attention import jax_nn, masks, positions, search
 from attention.distributed import ring_attention
 from attention.engines.dense import Attended, masked_softmax
@@ -13,31 +16,8 @@ from attention.functional import (
   cosine_attention,
   scaled_dot_product_attention,
 )
-from attention.layers import (
-  AdditiveAttention,
-  BilinearAttention,
-  DotProductAttention,
-  EncoderLayer,
-  FeedForward,
-  KeyValueCache,
-  MultiHeadAttention,
-)
 from attention.masks import Mask
 from attention.merging import merge, with_sink
-from attention.models import (
-  Decoder,
-  DecoderMemory,
-  Encoded,
-  Features,
-  GRUParameters,
-  GRUWeights,
-  RecurrentEncoder,
-  Seq2Seq,
-  TransformerEncoder,
-  attentive_gru,
-  gru,
-  gru_step,
-)
 from attention.multi_head import (
   MultiHeadWeights,
   attend_heads,
@@ -57,6 +37,31 @@ from attention.scores import (
   cosine_scores,
   dot_product_scores,
 )
+
+if TYPE_CHECKING:
+  from attention.layers import (
+    AdditiveAttention,
+    BilinearAttention,
+    DotProductAttention,
+    EncoderLayer,
+    FeedForward,
+    KeyValueCache,
+    MultiHeadAttention,
+  )
+  from attention.models import (
+    Decoder,
+    DecoderMemory,
+    Encoded,
+    Features,
+    GRUParameters,
+    GRUWeights,
+    RecurrentEncoder,
+    Seq2Seq,
+    TransformerEncoder,
+    attentive_gru,
+    gru,
+    gru_step,
+  )
 
 __all__ = [  # noqa: RUF022 (in reading order)
   # Who may attend to whom, how well a key fits a query.
@@ -113,3 +118,50 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Features",
   "Seq2Seq",
 ]
+
+# What is imported when it is first asked for: layers and models, and Flax with them, take twice as long to
+# import as all else.
+_LATER = {
+  **dict.fromkeys(
+    (
+      "layers",
+      "AdditiveAttention",
+      "BilinearAttention",
+      "DotProductAttention",
+      "EncoderLayer",
+      "FeedForward",
+      "KeyValueCache",
+      "MultiHeadAttention",
+    ),
+    "attention.layers",
+  ),
+  **dict.fromkeys(
+    (
+      "models",
+      "Decoder",
+      "DecoderMemory",
+      "Encoded",
+      "Features",
+      "GRUParameters",
+      "GRUWeights",
+      "RecurrentEncoder",
+      "Seq2Seq",
+      "TransformerEncoder",
+      "attentive_gru",
+      "gru",
+      "gru_step",
+    ),
+    "attention.models",
+  ),
+}
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _LATER:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  module = importlib.import_module(_LATER[name])
+  return getattr(module, name, module)
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_LATER})
