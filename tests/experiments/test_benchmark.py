@@ -1,8 +1,12 @@
 """The benchmark: only what is right is timed, what is absent is named."""
 
+import functools
 import json
 import pathlib
 import platform
+import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -11,6 +15,8 @@ import scripts
 
 from experiments.benchmarks import cases, measuring, peers, report, resident
 from experiments.benchmarks.cases import Case
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 SMALL = [
   Case("dot_product", 2, 7, 3, 5),
@@ -231,3 +237,12 @@ def test_a_set_that_there_is_not_is_told_in_one_line(tmp_path):
   assert "--sets must be of dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()
+
+
+def test_calls_outside_of_jit_are_timed_in_a_process_of_their_own():
+  command = [sys.executable, "-m", "experiments.benchmark_eager", "--repeats=1"]
+  run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
+  row = run([*command, "--case=merge"], check=True).stdout.strip()
+  assert re.fullmatch(r"\| merge \| \d+\.\d\d \| \d+\.\d\d \|", row)
+  wrong = run([*command, "--case=merging"], check=False)
+  assert wrong.returncode == 2 and "--case must be of" in wrong.stderr and "got 'merging'" in wrong.stderr
