@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attention import jax_nn, masks, positions, search
-from attention.distributed import ring_attention
+from attention.distributed import ring_attention, zigzag_order
 from attention.engines.dense import Attended, masked_softmax
 from attention.functional import (
   additive_attention,
@@ -88,6 +88,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "merge",
   "with_sink",
   "ring_attention",
+  "zigzag_order",
   "MultiHeadWeights",
   "multi_head_attention",
   "project_heads",

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.devices import varying
@@ -31,12 +32,14 @@ def ring_attention(
   dropout_rng: jax.Array | None = None,
   return_logsumexp: bool = False,
   block_sizes: tuple[int, int] | None = None,
+  zigzag: bool = False,
 ) -> jax.Array | Attended:
   """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
 
   It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
   device after the other. These are not kept for the gradients: derivatives fetch them again. On a CPU, tiles
-  that are masked are skipped, so with a causal mask the first devices have less to do than the last.
+  that are masked are skipped. With a causal mask the first devices then have less to do than the last, unless
+  each holds two parts, one from the front and one from the back: `zigzag`.
 
   Source: Liu et al. 2023, arXiv:2310.01889.
 
@@ -54,6 +57,8 @@ def ring_attention(
     dropout_rng: the same on all devices.
     return_logsumexp: as in `attend`.
     block_sizes: as in `attend`.
+    zigzag: whether the sequences are in the order of `zigzag_order`: device i of n has the parts i and
+      2 n - 1 - i of 2 n.
 
   Returns:
     This device's part of the context, [... T D]; or an `Attended` with it and the logsumexp, [... T].
@@ -80,9 +85,12 @@ def ring_attention(
     ) from None
   mask = None if mask is None else with_arrays(as_mask(mask))
   bias = with_arrays(bias)
-  num_pairs = queries.shape[-2] * keys.shape[-2]
-  _check_no_pairs("mask", mask, axis_name, num_pairs)
-  _check_no_pairs("bias", bias, axis_name, num_pairs)
+  T, S = queries.shape[-2], keys.shape[-2]
+  if zigzag and (T % 2 or S % 2):
+    raise ValueError(f"with zigzag a device must have an even number of queries and keys, got {T} and {S}")
+  score.check_values()
+  _check_no_pairs("mask", mask, axis_name, T * S)
+  _check_no_pairs("bias", bias, axis_name, T * S)
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
       *to_compute_with(with_arrays(score), queries, keys, values),
@@ -90,11 +98,46 @@ def ring_attention(
       bias=bias,
       dropout_rate=float(dropout_rate),
       dropout_rng=dropout_rng,
-      part=(jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)),
+      positions=(_positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)),
+      length=jax.lax.axis_size(axis_name) * T,
     )
-    attended = blockwise(inputs, shape, block_sizes=block_sizes, ring=axis_name)
+    attended = blockwise(inputs, shape, block_sizes=block_sizes, ring=axis_name, parts=1 + zigzag)
   context = attended.context.astype(dtype)
   return Attended(context, logsumexp=attended.logsumexp) if return_logsumexp else context
+
+
+def zigzag_order(length: int, num_devices: int) -> np.ndarray:
+  """Returns the order of positions in which causal attention gives all devices as much to do, [length].
+
+  Of 2 n parts of a sequence, device i of n gets the parts i and 2 n - 1 - i. `vectors[..., order, :]` puts
+  vectors [... T H] in that order before they are spread, and `numpy.argsort(order)` puts results back.
+
+  Args:
+    length: of the whole sequence, a multiple of 2 n.
+    num_devices: n.
+
+  Raises:
+    ValueError: if the length is no such multiple.
+
+  >>> zigzag_order(8, 2).tolist()
+  [0, 1, 6, 7, 2, 3, 4, 5]
+  """
+  if num_devices < 1 or length % (2 * num_devices):
+    raise ValueError(
+      "length must be a multiple of twice the number of devices, "
+      f"got length={length}, num_devices={num_devices}"
+    )
+  parts = np.arange(length).reshape(2 * num_devices, -1)
+  return np.concatenate([parts[:num_devices], parts[num_devices:][::-1]], axis=1).reshape(length)
+
+
+def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
+  """Returns the positions in the whole sequence of this device's, which are so many."""
+  index, count = jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)
+  if not zigzag:
+    return index * length + jnp.arange(length)
+  half = length // 2
+  return jnp.concatenate([part * half + jnp.arange(half) for part in (index, 2 * count - 1 - index)])
 
 
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:

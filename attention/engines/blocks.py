@@ -10,16 +10,20 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end."""
+  """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end.
+
+  Positions of several equal `parts` that do not follow each other are in no block together.
+  """
 
   length: int
   count: int
   size: int
+  parts: int = 1
 
   @property
   def beyond_end(self) -> int:
-    """By how many positions the last block reaches beyond the end."""
-    return self.count * self.size - self.length
+    """By how many positions the last block of each part reaches beyond its end."""
+    return (self.count * self.size - self.length) // self.parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +35,14 @@ class Windows:
   starts: tuple[int, ...]
 
 
-def even_blocks(length: int, largest: int) -> Blocks:
+def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
   """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
 
   >>> even_blocks(10, 4)
-  Blocks(length=10, count=3, size=4)
+  Blocks(length=10, count=3, size=4, parts=1)
   """
-  count = math.ceil(length / largest)
-  return Blocks(length, count, math.ceil(length / count))
+  count = math.ceil(length // parts / largest)
+  return Blocks(length, parts * count, math.ceil(length // parts / count), parts)
 
 
 def split(arrays: Any, axis: int, blocks: Blocks) -> Any:
@@ -49,13 +53,14 @@ def split(arrays: Any, axis: int, blocks: Blocks) -> Any:
   """
 
   def split_one(array: jax.Array) -> jax.Array:
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
     if blocks.beyond_end:  # not by jnp.pad: where leading axes are spread, its derivative sends zeros around
-      last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
+      array = array.reshape(*before, blocks.parts, blocks.length // blocks.parts, *after)
+      last = jax.lax.slice_in_dim(array, -1, None, axis=axis + 1)
       last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
-      shape = (*array.shape[:axis], blocks.beyond_end, *array.shape[axis + 1 :])
-      array = jnp.concatenate([array, jnp.broadcast_to(last, shape)], axis=axis)
-    shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
-    return jnp.moveaxis(array.reshape(shape), axis, 0)
+      shape = (*before, blocks.parts, blocks.beyond_end, *after)
+      array = jnp.concatenate([array, jnp.broadcast_to(last, shape)], axis=axis + 1)
+    return jnp.moveaxis(array.reshape(*before, blocks.count, blocks.size, *after), axis, 0)
 
   return jax.tree.map(split_one, arrays)
 
@@ -65,8 +70,10 @@ def join(stacked: Any, axis: int, blocks: Blocks) -> Any:
 
   def join_one(stacked: jax.Array) -> jax.Array:
     joined = jnp.moveaxis(stacked, 0, axis)
-    shape = (*joined.shape[:axis], blocks.count * blocks.size, *joined.shape[axis + 2 :])
-    return jax.lax.slice_in_dim(joined.reshape(shape), 0, blocks.length, axis=axis)
+    before, after = joined.shape[:axis], joined.shape[axis + 2 :]
+    joined = joined.reshape(*before, blocks.parts, -1, *after)
+    joined = jax.lax.slice_in_dim(joined, 0, blocks.length // blocks.parts, axis=axis + 1)
+    return joined.reshape(*before, blocks.length, *after)
 
   return jax.tree.map(join_one, stacked)
 

@@ -134,6 +134,7 @@ def blockwise(
   *,
   block_sizes: tuple[int, int] | None = None,
   ring: str | None = None,
+  parts: int = 1,
 ) -> Attended:
   """Returns what `dense` returns, without the weights.
 
@@ -144,6 +145,7 @@ def blockwise(
     shape: of the scores, [... T S].
     block_sizes: how many queries and keys a tile has at the most; None for what is fast.
     ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
+    parts: how many parts of the whole sequences, equal in length and each in order, these are.
 
   Raises:
     ValueError: if the arrays cannot be cut.
@@ -155,7 +157,7 @@ def blockwise(
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
     return dense(inputs, shape)._replace(weights=None)
-  plan = plan_for(inputs, shape, block_sizes, ring)
+  plan = plan_for(inputs, shape, block_sizes, ring, parts)
   inputs = rules_for(plan, inputs)
   form = Form.of(inputs, *shape[-2:])
   operands = form.sort(inputs, len(plan.leading))

@@ -107,7 +107,8 @@ def prepare(
   bias: BiasLike | None,
   dropout_rate: float,
   dropout_rng: jax.Array | None,
-  part: tuple[int | jax.Array, int] = (0, 1),
+  positions: tuple[jax.Array, jax.Array] | None = None,
+  length: int | None = None,
 ) -> tuple[Inputs, tuple[int, ...]]:
   """Returns the inputs of an engine, and the shape [... T S] of their scores.
 
@@ -120,12 +121,12 @@ def prepare(
     bias: added to the scores; None for none.
     dropout_rate: probability of dropping a weight.
     dropout_rng: needed where the rate is not 0.
-    part: which of how many equal parts of the sequences these queries and keys are.
+    positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
+    length: of the whole sequence of queries then.
 
   Raises:
     ValueError: if the score's features or tile, the mask or the bias do not fit.
   """
-  index, count = part
   T, S = queries.shape[-2], keys.shape[-2]
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
@@ -136,14 +137,14 @@ def prepare(
     values=values,
     bad_queries=bad_queries,
     bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, is_bad(values))),
-    t=index * T + jnp.arange(T),
-    s=index * S + jnp.arange(S),
+    t=jnp.arange(T) if positions is None else positions[0],
+    s=jnp.arange(S) if positions is None else positions[1],
     mask=mask,
     bias=_as_function(bias),
   )
   shape = jax.eval_shape(lambda: _checked_scores(inputs, bias)).shape
   if dropout_rng is not None and dropout_rate > 0.0:
-    drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], count * T)
+    drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], T if length is None else length)
     inputs = dataclasses.replace(inputs, dropout=drops)
   return inputs, shape
 

@@ -72,9 +72,13 @@ class Plan:
 
 
 def plan_for(
-  inputs: Inputs, shape: tuple[int, ...], block_sizes: tuple[int, int] | None, ring: str | None
+  inputs: Inputs,
+  shape: tuple[int, ...],
+  block_sizes: tuple[int, int] | None,
+  ring: str | None,
+  parts: int = 1,
 ) -> Plan:
-  """Returns the plan for scores of this shape, [... T S]."""
+  """Returns the plan for scores of this shape, [... T S], of so many parts of a sequence (see `Blocks`)."""
   *leading, T, S = shape
   has_leading_axes = devices.leading_axes_may_be_spread() or tiles_have_leading_axes(inputs)
   num_tile_axes = len(leading) if has_leading_axes else 0
@@ -85,9 +89,9 @@ def plan_for(
     if windows is None:
       default = default_block_sizes(T, S, inputs.mask is not None, limit, tile_leading)
       largest = default if block_sizes is None else block_sizes
-      queries = even_blocks(T, largest[0])
+      queries = even_blocks(T, largest[0], parts)
       windows = _windows(queries, S, limit)
-  keys = even_blocks(S if windows is None else windows.size, largest[1])
+  keys = even_blocks(S if windows is None else windows.size, largest[1], parts)
   return Plan(tuple(leading), queries, windows, keys, ring, matmul_precision(), num_tile_axes)
 
 

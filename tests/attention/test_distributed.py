@@ -272,6 +272,108 @@ def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
     jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
 
 
+@kinds
+def test_a_zigzag_ring_is_one_device_forward_and_backward(kind):
+  # Six positions on each device, of which each half is cut into blocks that reach beyond its end.
+  parameters, *vectors = inputs_for(kind)
+  length = 6 * DEVICES
+  vectors = [array[..., :length, :] for array in (*vectors[:1], *vectors[1:])]
+  vectors[0] = np.concatenate([vectors[0], vectors[0]], axis=-2)[..., :length, :]
+  documents = np.arange(length) // 8
+  order = attention.zigzag_order(length, DEVICES)
+  back = np.argsort(order)
+  of_loss = np.random.default_rng(5).normal(size=(B, N, length, vectors[2].shape[-1])).astype(np.float32)
+
+  def rules(documents):
+    mask = masks.causal(1) & ~masks.segments(documents, 1 - documents)
+    return {"mask": mask, "bias": positions.ALiBi(np.float32([0.1, 0.2, 0.3])), "dropout_rate": 0.25}
+
+  def in_zigzag(parameters, queries, keys, values):
+    def run(queries, keys, values, documents):
+      return attention.ring_attention(
+        SCORES[kind].score(**parameters),
+        queries,
+        keys,
+        values,
+        axis_name="ring",
+        zigzag=True,
+        block_sizes=(2, 2),
+        dropout_rng=jax.random.key(0),
+        **rules(documents),
+      )
+
+    specs = (SPREAD, SPREAD, SPREAD, PartitionSpec("ring"))
+    sharded = jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=specs, out_specs=SPREAD)
+    spread = (array[..., order, :] for array in (queries, keys, values))
+    return sharded(*spread, jnp.asarray(documents[order]))[..., back, :]
+
+  def on_one(parameters, *vectors):
+    score = SCORES[kind].score(**parameters)
+    options = {"dropout_rng": jax.random.key(0), "implementation": "dense", **rules(documents)}
+    return attention.attend(score, *vectors, **options)
+
+  def results(function):
+    def loss(*inputs):
+      context = function(*inputs)
+      return jnp.sum(of_loss * context), context
+
+    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(parameters, *vectors)
+
+  slopes, context = results(in_zigzag)
+  desired_slopes, desired = results(on_one)
+  assert_close(context, desired, FLOAT32)
+  assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counting(attention.Score):
+  """A dot product that tells `tiles` on which device each tile is calculated."""
+
+  tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
+
+  def tile(self, query_features, key_features):
+    jax.debug.callback(lambda device: self.tiles.append(int(device)), jax.lax.axis_index("ring"))
+    return query_features @ key_features.swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize(("zigzag", "tiles"), [(False, [3, 7, 11, 15]), (True, [9, 9, 9, 9])])
+def test_in_zigzag_a_causal_mask_gives_all_devices_as_many_tiles(zigzag, tiles):
+  # Eight blocks of two: 36 tiles are not empty.
+  calculated = []
+
+  def run(vectors):
+    return attention.ring_attention(
+      Counting(calculated),
+      *[vectors] * 3,
+      axis_name="ring",
+      mask=masks.causal(),
+      block_sizes=(2, 2),
+      zigzag=zigzag,
+    )
+
+  spread = PartitionSpec("ring")
+  vectors = jnp.ones((16, 3))
+  jax.jit(jax.shard_map(run, mesh=mesh_of(4), in_specs=spread, out_specs=spread))(vectors).block_until_ready()
+  jax.effects_barrier()
+  assert [calculated.count(device) for device in range(4)] == tiles
+
+
+def test_what_zigzag_needs_is_said():
+  vectors = jnp.ones((3 * DEVICES, 2))
+  sharded = jax.shard_map(
+    lambda x: attention.ring_attention(attention.ScaledDotProduct(), x, x, x, axis_name="ring", zigzag=True),
+    mesh=mesh_of(DEVICES),
+    in_specs=PartitionSpec("ring"),
+    out_specs=PartitionSpec("ring"),
+  )
+  with pytest.raises(ValueError, match="even number of queries and keys, got 3 and 3"):
+    sharded(vectors)
+  with pytest.raises(ValueError, match=r"length must be a multiple .* got length=9, num_devices=3"):
+    attention.zigzag_order(9, 3)
+  np.testing.assert_array_equal(attention.zigzag_order(6, 1), np.arange(6))
+
+
 @pytest.mark.parametrize("axis_name", [None, "rings"])
 def test_an_axis_that_the_mesh_has_not_is_told(axis_name):
   vectors = jnp.ones((T, 2))

@@ -27,6 +27,14 @@ def test_blocks_that_are_joined_are_the_array():
   np.testing.assert_array_equal(stacked[-1, :, 1:], np.repeat(array[:, -1:], 2, axis=1))
 
 
+def test_no_block_holds_positions_of_two_parts():
+  blocks = blocks_module.even_blocks(10, 2, parts=2)
+  assert (blocks.count, blocks.size, blocks.beyond_end) == (6, 2, 1)
+  (stacked,) = blocks_module.split([jnp.arange(10)], 0, blocks)
+  np.testing.assert_array_equal(stacked, [[0, 1], [2, 3], [4, 4], [5, 6], [7, 8], [9, 9]])
+  np.testing.assert_array_equal(blocks_module.join(stacked, 0, blocks), np.arange(10))
+
+
 def test_beyond_the_end_nothing_is_allowed():
   (stacked,) = blocks_module.split([jnp.ones(7, bool)], 0, blocks_module.even_blocks(7, 4))
   np.testing.assert_array_equal(stacked, [[True] * 4, [True] * 3 + [False]])
