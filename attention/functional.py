@@ -4,6 +4,7 @@ import math
 from typing import Any, Unpack, overload
 
 import jax
+import jax.numpy as jnp
 
 from attention.arrays import devices
 from attention.arrays.broadcasting import broadcast_leading
@@ -61,8 +62,9 @@ def attend(
   gets NaN in all its results, and zero gradients. Scores, softmax and sums are in float32, or float64 for
   float64.
 
-  Outside of `jax.jit` a call is one compiled program, found again by calls of the same shapes and options. A
-  bias or mask that is a function is none: what it closed over may have changed, so it compiles anew.
+  Outside of `jax.jit` a call is one compiled program, found again by calls of the same shapes and options.
+  With a bias or mask that is a function, or a score, mask or bias of your own class, it is not: what these
+  refer to may have changed. Put such calls inside `jax.jit` yourself.
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
   arXiv:1706.03762, section 3.2.
@@ -111,12 +113,12 @@ def attend(
     keys,
     values,
     mask=None if mask is None else with_arrays(as_mask(mask)),
-    bias=with_arrays(bias),
+    bias=with_arrays(jnp.asarray(bias) if isinstance(bias, (list, tuple)) else bias),
     dropout_rate=float(dropout_rate),
     dropout_rng=dropout_rng,
-    return_weights=return_weights,
-    return_logsumexp=return_logsumexp,
-    implementation=implementation,
+    return_weights=bool(return_weights),
+    return_logsumexp=bool(return_logsumexp),
+    implementation=str(implementation),
     block_sizes=None if block_sizes is None else (int(block_sizes[0]), int(block_sizes[1])),
   )
   return attended if return_weights or return_logsumexp else attended.context

@@ -11,6 +11,7 @@ from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT, ones_hint
 from attention.arrays.programs import one_program
+from attention.arrays.pytrees import register_pytree
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, Inputs
 from attention.engines.plan import tiles_have_leading_axes
@@ -25,7 +26,7 @@ from attention.scores.score import Score
 T = TypeVar("T")
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class MultiHeadWeights:
   """The weights of multi-head attention: W_Q, W_K, W_V and W_O of the paper, stacked over the heads.

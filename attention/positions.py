@@ -10,6 +10,7 @@ import numpy as np
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
+from attention.arrays.pytrees import register_pytree
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
@@ -135,7 +136,7 @@ class Bias(HasAxes):
     raise NotImplementedError(f"{type(self).__name__} must define __call__(t, s)")
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class ALiBi(Bias):
   """Takes from a score in proportion to the distance: -slope |t - s|.
@@ -179,7 +180,7 @@ def alibi_slopes(num_heads: int) -> jax.Array:
   return jnp.asarray(np.concatenate([series, longer[::2]])[:num_heads], jnp.float32)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class RelativePositions(Bias):
   """A trained term for each distance; distances that are large share one with their like.

@@ -26,12 +26,12 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   Arrays are arguments of the program, as are numbers within scores, masks and biases; all else is known when
   it is compiled. Inside of `jax.jit` it becomes a part of the program there. Nothing is compiled as a whole
-  where an argument is or holds a function: what it closed over may be another thing at the next call.
+  where an argument is a function, or of a class that is not this library's: what a function closed over, or
+  a class finds in its module, may be another thing at the next call.
   """
 
   signature = inspect.signature(function)
 
-  # Trees go in as they are: compared as static data, trees of two dataclasses are equal to JAX 0.10.
   @functools.partial(jax.jit, static_argnums=0)
   def program(known: tuple[tuple[str, type, Any], ...], trees: dict[str, Any]) -> T:
     arguments: dict[str, Any] = trees | {name: value for name, _, value in known}
@@ -44,7 +44,7 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
     for name, argument in sorted((bound | bound.pop("options", {})).items()):
       if isinstance(argument, HasAxes):
         argument.check_values()
-      if _holds_a_function(argument) or _is_list_of_numbers(argument):
+      if not _may_be_known(argument):
         return function(*args, **options)
       if _is_tree(argument):
         trees[name] = argument
@@ -63,13 +63,12 @@ def _is_tree(argument: Any) -> bool:
   return is_of_arrays or isinstance(argument, HasAxes)
 
 
-def _holds_a_function(argument: Any) -> bool:
-  """Whether an argument is a function, or a score, mask or bias with one in a field."""
+def _may_be_known(argument: Any) -> bool:
+  """Whether a program may be found again by an argument: it holds no function, no class of others, no list."""
   if isinstance(argument, HasAxes):
     fields: tuple[Any, ...] = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
-    return any(_holds_a_function(getattr(argument, field.name)) for field in fields)
-  return callable(argument)
-
-
-def _is_list_of_numbers(argument: Any) -> bool:
-  return isinstance(argument, list) and not _is_tree(argument)
+    is_ours = type(argument).__module__.startswith("attention.")
+    return is_ours and all(_may_be_known(getattr(argument, field.name)) for field in fields)
+  is_of_integers = isinstance(argument, tuple) and all(type(size) is int for size in argument)
+  is_option = argument is None or type(argument) in (bool, int, float, str) or is_of_integers
+  return is_option or (_is_tree(argument) and not callable(argument))

@@ -161,12 +161,34 @@ def blockwise(
   inputs = rules_for(plan, inputs)
   form = Form.of(inputs, *shape[-2:])
   operands = form.sort(inputs, len(plan.leading))
+  _check_closed_over(form, operands, len(plan.leading))
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
   results = attention(plan, form, varying_like(operands, operands))
   logsumexp = shift_of(results.largest) + results.log_total
   logsumexp = minus_infinity_where(is_empty(results.largest), logsumexp)
   return Attended(results.means.context, logsumexp=logsumexp)
+
+
+def _check_closed_over(form: Form, operands: Operands, num_leading: int) -> None:
+  """Raises ValueError if a score, mask or bias closes over a traced array, which would get no derivative."""
+
+  def one_pair(x: Operands) -> Any:
+    def first(arrays: Any, *axes: int) -> Any:
+      for axis in axes:
+        arrays = jax.tree.map(lambda array, axis=axis: jax.lax.slice_in_dim(array, 0, 1, axis=axis), arrays)
+      return arrays
+
+    queries, keys = first(x.queries, num_leading), first(x.keys, num_leading)
+    pairs = first(x.pairs, num_leading, num_leading + 1)
+    return form.restore(Operands(queries, keys, pairs, x.shared)).scores_and_allowed()
+
+  consts = jax.make_jaxpr(one_pair)(operands).consts
+  if any(isinstance(each, jax.core.Tracer) and jnp.issubdtype(each.dtype, jnp.floating) for each in consts):
+    raise ValueError(
+      "a score, mask or bias must hold the traced arrays that it calculates with as fields, got one that "
+      "closes over them, to which blockwise would give no gradient; a bias that is a plain function may"
+    )
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

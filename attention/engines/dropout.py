@@ -14,6 +14,7 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import with_rank
+from attention.arrays.pytrees import register_pytree
 
 
 def seeds(rng: jax.Array) -> jax.Array:
@@ -21,7 +22,7 @@ def seeds(rng: jax.Array) -> jax.Array:
   return jax.random.bits(rng, (2,), jnp.uint32)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Dropout(HasAxes):
   """Which weights of an attention are dropped, the same for every engine.

@@ -12,6 +12,7 @@ import numpy as np
 from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
+from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
 from attention.engines.guards import finite, is_bad, is_minus_infinity, nan_where
 from attention.masks import FromArray, Mask
@@ -20,7 +21,7 @@ from attention.scores.score import Score
 BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Inputs(HasAxes):
   """What some queries and some keys need to attend: all of them, or those of a tile.
@@ -166,7 +167,7 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
   return jax.tree.unflatten(structure, leaves), functools.reduce(jnp.logical_or, are_bad)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(HasAxes):
   """An array [... T S] as a function of two index tiles."""

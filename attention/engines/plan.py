@@ -14,6 +14,7 @@ from attention.arrays import devices
 from attention.arrays.axes import HasAxes, names_its_axes
 from attention.arrays.devices import varying, varying_like
 from attention.arrays.precision import matmul_precision
+from attention.arrays.pytrees import register_pytree
 from attention.engines.blocks import Blocks, Windows, even_blocks
 from attention.engines.inputs import Inputs
 from attention.engines.operands import Form
@@ -207,7 +208,7 @@ def _closed(bias: Callable[..., jax.Array], t: jax.Array, s: jax.Array) -> "Clos
   return ClosedFunction(arrays, closed.jaxpr)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class ClosedFunction(HasAxes):
   """A function of two index tiles, and the arrays that it closed over."""

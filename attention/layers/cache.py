@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.broadcasting import same_rank, with_rank
+from attention.arrays.pytrees import register_pytree
 from attention.engines.inputs import BiasLike
 from attention.masks import (
   Array,
@@ -154,7 +155,7 @@ def _mask_from(mask: Mask, start: jax.Array) -> Mask:
   return _From(mask, start)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class _From(Mask):
   """A mask of somebody's own for queries that begin at `start` [...]."""

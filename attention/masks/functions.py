@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.devices import varying, varying_like
+from attention.arrays.pytrees import register_pytree
 from attention.masks.rules import BlockMask, Mask
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Closure(HasAxes):
   """A function of positions, single integers, and the traced arrays that it closes over.
@@ -90,7 +91,7 @@ class _Program:
       )
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class FromFunction(Mask):
   """See `from_function`."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import broadcasts_to, same_rank, with_rank
+from attention.arrays.pytrees import register_pytree
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -108,7 +109,7 @@ class Mask(HasAxes):
 @dataclass_transform(frozen_default=True)
 def _pytree(cls):
   """Makes a mask a frozen dataclass whose fields are pytree leaves."""
-  return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+  return register_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
 @_pytree

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.programs import one_program
+from attention.arrays.pytrees import register_pytree
 from attention.projections import linear
 
 # look_up(memory, queries [B T H]) -> contexts [B T D]
 LookUp: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class GRUWeights:
   """The weights of a GRU with states of width H; the gates stand in the order reset, update, candidate.

@@ -11,6 +11,7 @@ from attention.arrays.broadcasting import broadcast_leading, check_rank, with_ra
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
 from attention.arrays.programs import one_program
+from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import check_width, floating
 from attention.scores.score import Score
 from attention.scores.sums_of_tanh import sums_of_tanh
@@ -66,7 +67,7 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, leading, kept)
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Additive(Score):
   """`additive_scores` with its score vector, [A] or [... A]."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from attention.arrays.broadcasting import broadcast_leading, check_rank
 from attention.arrays.precision import matmul_precision
+from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import floating
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score
@@ -38,7 +39,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   return score.tile(score.query_features(queries), score.key_features(keys))
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Bilinear(Score):
   """`bilinear_scores` with its matrix, [H K] or [... H K]."""

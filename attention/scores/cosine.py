@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import floating, scaled
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score
@@ -36,7 +37,7 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   return dot_product_scores(_unit(queries), _unit(keys))
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class Cosine(Score):
   """`cosine_scores` times a scale: a number, or numbers [...] that broadcast (one for each head)."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from attention.arrays.broadcasting import broadcast_leading
 from attention.arrays.precision import matmul_precision
+from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import check_width, floating, scaled
 from attention.scores.score import Score
 
@@ -38,7 +39,7 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   return jnp.einsum("...TH,...SH->...TS", queries, keys, precision=matmul_precision())
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class ScaledDotProduct(Score):
   """`dot_product_scores` times a scale: a number, or numbers [...] that broadcast (one for each head).

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.broadcasting import with_rank
+from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import per_score
 from attention.scores.score import Score
 
 
-@jax.tree_util.register_dataclass
+@register_pytree
 @dataclasses.dataclass(frozen=True)
 class SoftCapped(Score):
   """Another score kept within -cap and cap: cap * tanh(score / cap).

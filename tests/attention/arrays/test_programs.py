@@ -1,6 +1,8 @@
 """Functions that are one compiled program: what is compiled again, and what must never be mixed up."""
 
 import dataclasses
+import itertools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +79,96 @@ def test_two_masks_and_two_biases_are_two_programs():
   t, s = np.arange(3)[:, None], np.arange(5)
   assert_close(context(bias=positions.ALiBi(0.5)), context(bias=-0.5 * np.float32(abs(t - s))), FLOAT32)
   assert_close(context(bias=Square(0.5)), context(bias=0.5 * np.float32((t - s) ** 2)), FLOAT32)
+
+
+def test_masks_of_one_structure_are_not_taken_for_each_other():
+  # The trees of A & B and A | B differ by their classes alone.
+  rng = np.random.default_rng(0)
+  vectors = draw("scaled_dot_product")[:3]
+  arrays = [rng.random((3, 5)) < 0.6 for _ in range(6)]
+  of_mask = jax.jit(lambda mask: mask.array(3, 5))
+  for operators in itertools.product((operator.and_, operator.or_), repeat=5):
+    mask, array = masks.from_array(arrays[0]), arrays[0]
+    for join, other in zip(operators, arrays[1:], strict=True):
+      mask, array = join(mask, masks.from_array(other)), join(array, other)
+    np.testing.assert_array_equal(of_mask(mask), array)
+    desired = attention.scaled_dot_product_attention(*vectors, mask=array)
+    assert_close(attention.scaled_dot_product_attention(*vectors, mask=mask), desired, FLOAT32)
+
+
+def test_no_two_classes_of_the_library_have_equal_trees():
+  trees = [
+    *(
+      attention.ScaledDotProduct(1.0),
+      attention.Cosine(1.0),
+      attention.Additive(1.0),
+      attention.Bilinear(1.0),
+    ),
+    *(masks.causal(1), masks.prefix(1), ~masks.causal(1), masks.causal(1) & masks.causal(1)),
+    *(masks.causal(1) | masks.causal(1), masks.sliding_window(1, 0), masks.sliding_window(1, 2)),
+    *(positions.ALiBi(1.0), positions.RelativePositions(1.0), positions.RelativePositions(1.0, 64)),
+  ]
+  for one, other in itertools.combinations(trees, 2):
+    assert jax.tree.structure(one) != jax.tree.structure(other)
+  for tree in trees:
+    assert jax.tree.structure(tree) == jax.tree.structure(jax.tree.map(lambda leaf: leaf, tree))
+
+
+SLOPE = 1.0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OfItsModule(attention.Score):
+  """A score that looks up in its module what may change."""
+
+  def tile(self, query_features, key_features):
+    return SLOPE * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+
+def test_what_a_users_class_finds_in_its_module_may_change(monkeypatch):
+  vectors = draw("scaled_dot_product")[:3]
+  for slope in (1.0, 3.0):
+    monkeypatch.setitem(globals(), "SLOPE", slope)
+    desired = attention.scaled_dot_product_attention(*vectors, scale=slope)
+    assert_close(attention.attend(OfItsModule(), *vectors), desired, FLOAT32)
+
+
+@pytest.mark.parametrize("what", ["score", "bias"])
+def test_what_a_class_closes_over_gets_its_gradient_or_an_error(what):
+  vectors = draw("scaled_dot_product")[:3]
+
+  def loss(slope, implementation):
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Sloped(attention.Score):
+      def tile(self, query_features, key_features):
+        return slope * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class SlopedBias(positions.Bias):
+      def __call__(self, t, s):
+        return slope * (t - s).astype(jnp.float32)
+
+    score, bias = (Sloped(), None) if what == "score" else (attention.ScaledDotProduct(), SlopedBias())
+    context = attention.attend(score, *vectors, bias=bias, implementation=implementation, block_sizes=(2, 2))
+    return jnp.sum(context**2)
+
+  for differentiate in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+    slope = differentiate(lambda slope: loss(slope, "dense"))(0.7)
+    ahead, behind = (loss(jnp.float32(number), "dense") for number in (0.7 + 1e-2, 0.7 - 1e-2))
+    assert_close(slope, (ahead - behind) / 2e-2, 1e-2)
+    with pytest.raises(ValueError, match="must hold the traced arrays that it calculates with as fields"):
+      differentiate(lambda slope: loss(slope, "blockwise"))(0.7)
+
+
+@pytest.mark.parametrize("bias", [((True, False, True, True, True),), ((1, 0, 1, 1, 1),)])
+def test_a_cached_program_hides_no_mistake(bias):
+  vectors = draw("scaled_dot_product")[:3]
+  attention.scaled_dot_product_attention(*vectors, bias=((1.0, 0.0, 1.0, 1.0, 1.0),))
+  with pytest.raises(ValueError, match="bias must be of a floating type"):
+    attention.scaled_dot_product_attention(*vectors, bias=bias)
 
 
 @pytest.mark.parametrize("name", ["bias", "mask"])
