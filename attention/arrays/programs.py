@@ -64,7 +64,7 @@ def _is_tree(argument: Any) -> bool:
 
 
 def _may_be_known(argument: Any) -> bool:
-  """Whether a program may be found again by an argument: it holds no function, no class of others, no list."""
+  """Whether a program may be found again by an argument: one without functions, classes of others, lists."""
   if isinstance(argument, HasAxes):
     fields: tuple[Any, ...] = dataclasses.fields(argument) if dataclasses.is_dataclass(argument) else ()
     is_ours = type(argument).__module__.startswith("attention.")
