@@ -101,7 +101,14 @@ def ring_attention(
       positions=(_positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)),
       length=jax.lax.axis_size(axis_name) * T,
     )
-    attended = blockwise(inputs, shape, block_sizes=block_sizes, ring=axis_name, parts=1 + zigzag)
+    attended = blockwise(
+      inputs,
+      shape,
+      block_sizes=block_sizes,
+      ring=axis_name,
+      parts=1 + zigzag,
+      return_logsumexp=return_logsumexp,
+    )
   context = attended.context.astype(dtype)
   return Attended(context, logsumexp=attended.logsumexp) if return_logsumexp else context
 

@@ -154,9 +154,10 @@ def _attend(
     )
     attended = Attended(queries)
     if implementation == "dense" or return_weights:
-      attended = dense(inputs, shape)
+      attended = dense(inputs, shape, return_logsumexp=return_logsumexp)
     if implementation == "blockwise":
-      attended = blockwise(inputs, shape, block_sizes=block_sizes)._replace(weights=attended.weights)
+      found = blockwise(inputs, shape, block_sizes=block_sizes, return_logsumexp=return_logsumexp)
+      attended = found._replace(weights=attended.weights)
   return Attended(
     attended.context.astype(dtype),
     attended.weights.astype(dtype) if return_weights else None,

@@ -135,6 +135,7 @@ def blockwise(
   block_sizes: tuple[int, int] | None = None,
   ring: str | None = None,
   parts: int = 1,
+  return_logsumexp: bool,
 ) -> Attended:
   """Returns what `dense` returns, without the weights.
 
@@ -145,6 +146,7 @@ def blockwise(
     shape: of the scores, [... T S].
     block_sizes: how many queries and keys a tile has at the most; None for what is fast.
     ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
+    return_logsumexp: as in `dense`.
     parts: how many parts of the whole sequences, equal in length and each in order, these are.
 
   Raises:
@@ -156,7 +158,7 @@ def blockwise(
       "call it inside jax.shard_map, or make the mesh with AxisType.Auto"
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
-    return dense(inputs, shape)._replace(weights=None)
+    return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
   plan = plan_for(inputs, shape, block_sizes, ring, parts)
   inputs = rules_for(plan, inputs)
   form = Form.of(inputs, *shape[-2:])
@@ -165,6 +167,8 @@ def blockwise(
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
   results = attention(plan, form, varying_like(operands, operands))
+  if not return_logsumexp:
+    return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
   logsumexp = minus_infinity_where(is_empty(results.largest), logsumexp)
   return Attended(results.means.context, logsumexp=logsumexp)

@@ -40,12 +40,13 @@ class Attended(NamedTuple):
   logsumexp: jax.Array | Any = None
 
 
-def dense(inputs: Inputs, shape: tuple[int, ...]) -> Attended:
-  """Returns the attention of the queries to the keys and values.
+def dense(inputs: Inputs, shape: tuple[int, ...], *, return_logsumexp: bool) -> Attended:
+  """Returns the attention of the queries to the keys and values, with the weights.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
+    return_logsumexp: whether it is asked for; -inf is made for nothing else.
   """
   inputs = inputs.with_vectors(*finite((inputs.queries, inputs.keys, inputs.values)))
   scores, allowed = inputs.scores_and_allowed()
@@ -53,13 +54,15 @@ def dense(inputs: Inputs, shape: tuple[int, ...]) -> Attended:
   allowed = jnp.broadcast_to(True if allowed is None else allowed, shape)
   empty, broken = _empty_and_broken(scores, allowed, inputs.bad_queries)
 
-  weights, logsumexp = masked_softmax(jnp.where(broken, 0, scores), allowed, return_logsumexp=True)
+  softmax = masked_softmax(jnp.where(broken, 0, scores), allowed, return_logsumexp=return_logsumexp)
+  weights, logsumexp = softmax if isinstance(softmax, tuple) else (softmax, None)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
 
   nan = nan_where(broken, context.dtype)
   # An empty row is zero already. This is for gradients: NaN from above must not reach it.
   context = jnp.where(empty | broken, nan, context)
-  return Attended(context, jnp.where(broken & allowed, nan, weights), logsumexp + nan[..., 0])
+  weights = jnp.where(broken & allowed, nan, weights)
+  return Attended(context, weights, None if logsumexp is None else logsumexp + nan[..., 0])
 
 
 def _empty_and_broken(
