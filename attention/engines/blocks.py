@@ -28,9 +28,8 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """A choice of `size` of `length` positions for each of some blocks, from its place in `starts` on."""
+  """A choice of `size` positions for each of some blocks, from its place in `starts` on."""
 
-  length: int
   size: int
   starts: tuple[int, ...]
 

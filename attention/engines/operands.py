@@ -72,7 +72,7 @@ class Place:
     return [self.axes.index(letter) - len(self.axes) for letter in getattr(POSITIONS, self.field)]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # to JAX 0.10 the trees of two dataclasses are equal
+@dataclasses.dataclass(frozen=True, eq=False)  # to JAX the trees of two dataclasses may be equal
 class Form:
   """How Inputs become Operands, each field a list with None for the arrays that are in another, and back."""
 

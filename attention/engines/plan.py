@@ -164,7 +164,7 @@ def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
   if not 0 < size <= min(S // 2, 8 * queries.size):
     return None
   starts = (min(max(i * queries.size - band.before, 0), S - size) for i in range(queries.count))
-  return Windows(S, size, tuple(starts))
+  return Windows(size, tuple(starts))
 
 
 def rules_for(plan: Plan, inputs: Inputs) -> Inputs:

@@ -1,13 +1,9 @@
 """Flax layers: they hold parameters and call the pure functions of this package."""
 
-from attention.layers.attention import (
-  AdditiveAttention,
-  BilinearAttention,
-  DotProductAttention,
-  MultiHeadAttention,
-)
 from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import EncoderLayer, FeedForward
+from attention.layers.multi_head import MultiHeadAttention
+from attention.layers.single_head import AdditiveAttention, BilinearAttention, DotProductAttention
 
 __all__ = [  # noqa: RUF022 (in reading order)
   "MultiHeadAttention",

@@ -9,8 +9,8 @@ from flax import linen as nn
 from flax.typing import Dtype
 
 from attention.engines.inputs import BiasLike
-from attention.layers.attention import MultiHeadAttention
 from attention.layers.cache import KeyValueCache
+from attention.layers.multi_head import MultiHeadAttention
 from attention.layers.parameters import LayerNorm, Linear, promoted
 from attention.masks import Array, Mask
 

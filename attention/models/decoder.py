@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from attention import masks
 from attention.arrays.precision import compute_dtype
-from attention.layers.attention import (
+from attention.layers import (
   AdditiveAttention,
   BilinearAttention,
   DotProductAttention,

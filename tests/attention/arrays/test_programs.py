@@ -50,7 +50,7 @@ def test_other_options_are_another_program(options):
 
 
 def test_two_scores_of_the_same_fields_are_two_programs():
-  # To JAX 0.10 the trees of all dataclasses with as many fields are equal.
+  # To JAX the trees of dataclasses with as many fields may be equal.
   for kind in ("scaled_dot_product", "cosine", "user_defined", "scaled_dot_product"):
     inputs = draw(kind)
     score = SCORES[kind].score(**inputs.parameters)

@@ -39,7 +39,7 @@ def inputs_of(mask):
   )
 
 
-def fields_of(form, operands):
+def fields_of(form):
   """Returns the field of each array of the mask, in order."""
   return [place.field for place in form.places if place.axes not in ("TX", "SX", "SD", "T", "S")]
 
@@ -55,7 +55,7 @@ def test_sorted_arrays_are_put_together_again(both):
     for array in jax.tree.leaves(getattr(operands, field)):
       assert array.shape[1 : 1 + len(sizes)] == sizes
   followed = {(T, S): "pairs", (1, S): "keys", (T, 1): "queries", (1, 1): "shared"}[both]
-  assert fields_of(form, operands) == ["queries", "pairs", followed, "shared"]
+  assert fields_of(form) == ["queries", "pairs", followed, "shared"]
   for array, desired in zip(jax.tree.leaves(form.restore(operands)), jax.tree.leaves(inputs), strict=True):
     np.testing.assert_array_equal(array, np.reshape(desired, array.shape))
   np.testing.assert_array_equal(form.restore(operands).mask.tile(None, None)[0], mask.tile(None, None))

@@ -1,4 +1,4 @@
-"""Flax: attention with parameters; the layers call the pure functions of this package."""
+"""Flax: multi-head attention with parameters; the layer calls the pure functions of this package."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.engines.inputs import BiasLike
-from attention.functional import attend
 from attention.layers.cache import (
   KeyValueCache,
   bias_after,
@@ -24,7 +23,6 @@ from attention.layers.parameters import (
   HeadMerge,
   HeadProjection,
   LayerNorm,
-  Projection,
   bias_init,
   kernel_init,
   promoted,
@@ -32,9 +30,6 @@ from attention.layers.parameters import (
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
 from attention.projections import project
-from attention.scores.additive import Additive
-from attention.scores.bilinear import Bilinear
-from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
 
 
@@ -285,147 +280,3 @@ class MultiHeadAttention(nn.Module):
       return self.out(found)
     context, weights, _ = found
     return self.out(context), weights
-
-
-class SingleHeadAttention(nn.Module, kw_only=True):
-  """What the layers of one head share: a subclass says how to project, and which score to use.
-
-  Attributes:
-    implementation: as in `attend`.
-  """
-
-  implementation: str = "auto"
-
-  def project_queries(self, queries: jax.Array) -> jax.Array:
-    """Returns what the score compares, for queries [... T H]."""
-    return queries
-
-  def project_keys(self, keys: jax.Array) -> jax.Array:
-    """Returns what the score compares, for keys [... S K]."""
-    return keys
-
-  def score(self, queries: jax.Array, keys: jax.Array) -> Score:
-    """Returns the score for projected queries and keys."""
-    raise NotImplementedError
-
-  def __call__(
-    self,
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array | None = None,
-    *,
-    mask: Mask | Array | None = None,
-    bias: BiasLike | None = None,
-    return_weights: bool = False,
-  ) -> Any:
-    """Returns the context of the queries.
-
-    Args:
-      queries: [... T H].
-      keys: [... S K].
-      values: [... S D]; None for the keys.
-      mask: broadcastable to [... T S].
-      bias: broadcastable to [... T S].
-      return_weights: whether to return a tuple of the context and the weights [... T S].
-
-    Returns:
-      The context, [... T D].
-    """
-    return self.attend_prepared(
-      queries, self.prepare(keys, values), mask=mask, bias=bias, return_weights=return_weights
-    )
-
-  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """Returns projected keys, and values: what does not depend on the queries."""
-    return self.project_keys(keys), keys if values is None else values
-
-  def attend_prepared(
-    self,
-    queries: jax.Array,
-    prepared: tuple[jax.Array, jax.Array],
-    *,
-    mask: Mask | Array | None = None,
-    bias: BiasLike | None = None,
-    return_weights: bool = False,
-  ) -> Any:
-    """Does what `__call__` does, for keys and values that `prepare` has seen."""
-    queries = self.project_queries(queries)
-    keys, values = prepared
-    found: Any = attend(
-      self.score(queries, keys),
-      queries,
-      keys,
-      values,
-      mask=mask,
-      bias=bias,
-      return_weights=return_weights,
-      implementation=self.implementation,
-    )
-    return (found.context, found.weights) if return_weights else found
-
-
-class ProjectedAttention(SingleHeadAttention):
-  """What the layers share that project queries and keys to one width.
-
-  Attributes:
-    width: of projected queries and keys.
-  """
-
-  width: int
-
-  def setup(self):
-    if self.width < 1:
-      raise ValueError(f"width must be at least 1, got {self.width}")
-    self.query = Projection(self.width)
-    self.key = Projection(self.width)
-
-  def project_queries(self, queries):
-    return self.query(queries)
-
-  def project_keys(self, keys):
-    return self.key(keys)
-
-
-class AdditiveAttention(ProjectedAttention):
-  """Additive attention: `additive_attention` with W_a (query), U_a (key) and v_a (score_vector).
-
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
-
-  Attributes:
-    width: A, of the alignment model's hidden layer.
-    implementation: as in `attend`.
-  """
-
-  def setup(self):
-    super().setup()
-    init = nn.initializers.normal(self.width**-0.5)
-    self.score_vector = self.param("score_vector", init, (self.width,), jnp.float32)
-
-  def score(self, queries, keys):
-    return Additive(self.score_vector)
-
-
-class DotProductAttention(ProjectedAttention):
-  """Scaled dot-product attention of projected queries and keys, over the values as they are.
-
-  Attributes:
-    width: H, to which queries and keys are projected.
-    implementation: as in `attend`.
-  """
-
-  def score(self, queries, keys):
-    return ScaledDotProduct()
-
-
-class BilinearAttention(SingleHeadAttention):
-  """Bilinear attention: `bilinear_attention` with its matrix [H K], for any widths of queries and keys.
-
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
-
-  Attributes:
-    implementation: as in `attend`.
-  """
-
-  @nn.compact
-  def score(self, queries, keys):
-    return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32))
