@@ -32,7 +32,7 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   signature = inspect.signature(function)
 
-  @functools.partial(jax.jit, static_argnums=0)
+  @functools.partial(jax.jit, static_argnums=0, inline=True)
   def program(known: tuple[tuple[str, type, Any], ...], trees: dict[str, Any]) -> T:
     arguments: dict[str, Any] = trees | {name: value for name, _, value in known}
     return function(**arguments)  # type: ignore[call-arg]

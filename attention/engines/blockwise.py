@@ -25,7 +25,7 @@ from attention.arrays.devices import are_spread_by_type, varying_like
 from attention.arrays.recomputing import recomputed
 from attention.engines.dense import Attended, dense
 from attention.engines.guards import (
-  has_weights,
+  is_broken,
   is_empty,
   lowest,
   masked_scores,
@@ -101,11 +101,9 @@ class OnlineSoftmax(NamedTuple):
     largest = jnp.maximum(self.largest, other.largest)
     return self.rescaled(largest).plus(other.rescaled(largest))
 
-  def results(self, bad_queries: jax.Array) -> "Results":
-    """Returns the results, NaN for broken rows; `bad_queries` are booleans [... T]."""
-    empty = is_empty(self.largest)
-    broken = ~empty & (bad_queries[..., None] | ~has_weights(self.largest))
-    nan = nan_where(broken, self.total.dtype)
+  def results(self) -> "Results":
+    """Returns the results, NaN for broken rows."""
+    nan = nan_where(is_broken(self.largest), self.total.dtype)
     total = jnp.where(self.total == 0, 1, self.total)
     means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
     return Results(means, self.largest[..., 0], (jnp.log(total) + nan)[..., 0])
@@ -202,24 +200,21 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
   def attend(x: Operands) -> OnlineSoftmax:
     def step(carry: OnlineSoftmax, x: Operands, some_are_masked: bool) -> OnlineSoftmax:
       tile = form.restore(x).with_mask_if(some_are_masked)
-      return carry.updated(masked_scores(*tile.scores_and_allowed()), tile)
+      return carry.updated(masked_scores(*tile.scores_and_allowed(), tile.broken_pairs()), tile)
 
     start = OnlineSoftmax.start((*plan.tile_leading, plan.queries.size), form.restore(x).values)
     return over_key_blocks(plan, step, varying_like(start, x), x, form.block_mask if form.has_mask else None)
 
-  def finish(x: Operands, carry: OnlineSoftmax) -> Results:
-    return carry.results(form.restore(x).bad_queries)
-
   def at_index(x: Operands) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
-    block = attend if plan.ring else lambda x: finish(x, attend(x))
+    block = attend if plan.ring else lambda x: attend(x).results()
     return over_query_blocks(plan, block, form.finite(x, x))
 
   start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
   with jax.default_matmul_precision(plan.precision):
     of_keys_here = functools.partial(over_leading_axes, plan, at_index)
     found = over_devices(plan.ring, of_keys_here, OnlineSoftmax.joined, start, operands)
-  return finish(operands, found) if isinstance(found, OnlineSoftmax) else found
+  return found.results() if isinstance(found, OnlineSoftmax) else found
 
 
 class Residuals(NamedTuple):

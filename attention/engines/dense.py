@@ -13,12 +13,14 @@ from attention.arrays.precision import compute_dtype
 from attention.engines.guards import (
   finite,
   has_weights,
+  is_broken,
   is_empty,
   is_minus_infinity,
   lowest,
   masked_scores,
   minus_infinity_where,
   nan_where,
+  overflowed,
   shift_of,
 )
 from attention.engines.inputs import Inputs, check_pairs
@@ -50,34 +52,11 @@ def dense(inputs: Inputs, shape: tuple[int, ...], *, return_logsumexp: bool) -> 
   """
   inputs = inputs.with_vectors(*finite((inputs.queries, inputs.keys, inputs.values)))
   scores, allowed = inputs.scores_and_allowed()
-  scores = jnp.broadcast_to(scores, shape)
-  allowed = jnp.broadcast_to(True if allowed is None else allowed, shape)
-  empty, broken = _empty_and_broken(scores, allowed, inputs.bad_queries)
-
-  softmax = masked_softmax(jnp.where(broken, 0, scores), allowed, return_logsumexp=return_logsumexp)
-  weights, logsumexp = softmax if isinstance(softmax, tuple) else (softmax, None)
-  context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
-
-  nan = nan_where(broken, context.dtype)
-  # An empty row is zero already. This is for gradients: NaN from above must not reach it.
-  context = jnp.where(empty | broken, nan, context)
-  weights = jnp.where(broken & allowed, nan, weights)
-  return Attended(context, weights, None if logsumexp is None else logsumexp + nan[..., 0])
-
-
-def _empty_and_broken(
-  scores: jax.Array, allowed: jax.Array, bad_queries: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Returns which rows [... T 1] attend to nothing, and which are to be NaN."""
-  largest = _largest(masked_scores(scores, allowed))
-  bad_queries = jnp.broadcast_to(bad_queries, scores.shape[:-1])[..., None]
-  return is_empty(largest), ~is_empty(largest) & (bad_queries | ~has_weights(largest))
-
-
-def _largest(scores: jax.Array) -> jax.Array:
-  """Returns the largest masked score of each row, [... T 1], as a constant."""
-  largest = jnp.max(scores, axis=-1, keepdims=True, initial=lowest(scores.dtype))
-  return jax.lax.stop_gradient(largest)
+  softmax = Softmax.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())
+  context = jnp.einsum("...TS,...SD->...TD", inputs.drop(softmax.weights), inputs.values)
+  # Without weights it is zero already. This is for gradients: NaN from above must not reach such a row.
+  context = jnp.where(softmax.has_weights, context, softmax.nan)
+  return Attended(context, softmax.public_weights(), softmax.logsumexp() if return_logsumexp else None)
 
 
 def masked_softmax(
@@ -87,7 +66,8 @@ def masked_softmax(
 
       weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
 
-  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients.
+  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients. A row
+  that allows a NaN gets NaN weights and zero gradients.
 
   Args:
     scores: [... T S], floating.
@@ -111,15 +91,61 @@ def masked_softmax(
   array = as_mask(mask).array(*scores.shape[-2:])
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
+  softmax = Softmax.of(scores.astype(compute_dtype(scores.dtype)), allowed)
+  weights = softmax.public_weights().astype(scores.dtype)
+  return (weights, softmax.logsumexp()) if return_logsumexp else weights
 
-  compute = masked_scores(scores.astype(compute_dtype(scores.dtype)), allowed)
-  shift = shift_of(_largest(compute))  # any other would give the same result: it is not differentiated
-  exponentials = jnp.exp(compute - shift)
-  total = jnp.sum(exponentials, axis=-1, keepdims=True)
-  total = jnp.where(total == 0, 1, total)
-  # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
-  weights = jnp.where(allowed, exponentials / total, 0).astype(scores.dtype)
-  if not return_logsumexp:
-    return weights
-  is_empty = ~jnp.any(allowed, axis=-1)
-  return weights, minus_infinity_where(is_empty, (jnp.log(total) + shift)[..., 0])
+
+class Softmax(NamedTuple):
+  """The softmax of scores over the keys that may be attended to.
+
+  Attributes:
+    weights: [... T S], zeros for rows that are empty or broken.
+    total: sum of exp(score - shift), [... T 1]; 1 for rows without weights.
+    largest: the largest masked score, [... T 1].
+    allowed: which pairs may attend, booleans [... T S]; None for all.
+  """
+
+  weights: jax.Array
+  total: jax.Array
+  largest: jax.Array
+  allowed: jax.Array | None
+
+  @classmethod
+  def of(cls, scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> "Softmax":
+    """Returns the softmax of scores [... T S]; the arguments are those of `masked_scores`."""
+    # Any shift would give the same result, so it is not differentiated.
+    masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
+    largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
+    used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
+    held = jnp.where(used, masked, lowest(scores.dtype))
+    exponentials = jnp.exp(
+      jnp.where(used & (scores > overflowed(scores.dtype)), scores, held) - shift_of(largest)
+    )
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    total = jnp.where(total == 0, 1, total)
+    weights = exponentials / total
+    if allowed is not None:
+      # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
+      weights = jnp.where(allowed, weights, 0)
+    return cls(weights, total, largest, allowed)
+
+  @property
+  def has_weights(self) -> jax.Array:
+    """Which rows are neither empty nor broken, [... T 1]."""
+    return has_weights(self.largest)
+
+  @property
+  def nan(self) -> jax.Array:
+    """NaN for broken rows, else 0, [... T 1]."""
+    return nan_where(is_broken(self.largest), self.weights.dtype)
+
+  def public_weights(self) -> jax.Array:
+    """Returns the weights, NaN for broken rows."""
+    weights = self.weights + self.nan
+    return weights if self.allowed is None else jnp.where(self.allowed, weights, 0)
+
+  def logsumexp(self) -> jax.Array:
+    """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken ones."""
+    logsumexp = jnp.log(self.total) + shift_of(self.largest) + self.nan
+    return minus_infinity_where(is_empty(self.largest), logsumexp)[..., 0]

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.broadcasting import same_rank
+
 
 def finite(tree: Any) -> Any:
   """Returns a pytree of arrays with zeros in the place of NaN and infinity."""
@@ -45,18 +47,22 @@ def is_minus_infinity(numbers: jax.Array) -> jax.Array:
   return numbers < lowest(numbers.dtype)
 
 
-def masked_scores(scores: jax.Array, allowed: jax.Array | None) -> jax.Array:
-  """Returns the scores of allowed pairs, and the lowest number for the others.
+def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> jax.Array:
+  """Returns the scores of allowed pairs, NaN for broken ones, and the lowest number for the others.
 
   Allowed scores stay above that, so that the largest of a row tells whether the row is empty.
 
   Args:
     scores: [... T S].
     allowed: which pairs may attend, booleans [... T S]; None for all.
+    broken: NaN for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
   """
   overflow = overflowed(scores.dtype)
   least = np.nextafter(overflow, np.zeros((), scores.dtype))
-  scores = jnp.where(is_minus_infinity(scores), overflow, jnp.maximum(scores, least))
+  scores = jnp.where(scores < least, jnp.where(is_minus_infinity(scores), overflow, least), scores)
+  if broken is not None:
+    scores, broken = same_rank(scores, broken)
+    scores += broken
   return scores if allowed is None else jnp.where(allowed, scores, lowest(scores.dtype))
 
 
@@ -68,6 +74,11 @@ def is_empty(largest: jax.Array) -> jax.Array:
 def has_weights(largest: jax.Array) -> jax.Array:
   """Returns, from the largest masked score of each row, which rows are neither empty nor broken."""
   return (largest > overflowed(largest.dtype)) & jnp.isfinite(largest)
+
+
+def is_broken(largest: jax.Array) -> jax.Array:
+  """Returns, from the largest masked score of each row, which rows attend to what is not finite."""
+  return ~(is_empty(largest) | has_weights(largest))
 
 
 def shift_of(largest: jax.Array) -> jax.Array:

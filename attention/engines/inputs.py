@@ -69,10 +69,7 @@ class Inputs(HasAxes):
     """Returns the scores of all pairs, and which may attend; None for all. Both broadcast to [... T S]."""
     dtype = self.values.dtype
     t, s = self.positions()
-    scores, broken = same_rank(
-      self.score.tile(self.queries, self.keys).astype(dtype), nan_where(self.bad_keys, dtype)[..., None, :]
-    )
-    scores += broken
+    scores = self.score.tile(self.queries, self.keys).astype(dtype)
     allowed = None
     if self.bias is not None:
       terms = jnp.asarray(self.bias(t, s)).astype(dtype)
@@ -84,6 +81,13 @@ class Inputs(HasAxes):
       tile = self.mask.tile(t, s)
       allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
     return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
+
+  def broken_pairs(self) -> jax.Array:
+    """Returns NaN for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
+    queries, keys = same_rank(
+      *(nan_where(bad, self.values.dtype) for bad in (self.bad_queries, self.bad_keys))
+    )
+    return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:
     """Returns the weights [... T S], after dropout."""
