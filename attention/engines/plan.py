@@ -136,7 +136,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading
   if band.width is not None:
     # A block of queries meets its own keys and those of the band around them: in small blocks few of these
     # are beyond the band of a query, in large ones few are met by many blocks.
-    queries = min(max(band.width // 2, 128), 2048)
+    queries = max(128, min(band.width, 512), min(band.width // 4, 2048))
     keys = 2**21 // queries
     return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(tile_leading, 1)))
   if has_mask:  # smaller tiles are more often empty or full
@@ -160,6 +160,8 @@ def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
   if band.width is None or band.before is None:
     return None
   size = band.width + queries.size - 1
+  if size > 256:
+    size = math.ceil(size / 64) * 64  # products of round sizes are faster
   # A key is copied for each window that it is in, so these must not be much longer than the blocks.
   if not 0 < size <= min(S // 2, 8 * queries.size):
     return None
