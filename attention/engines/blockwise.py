@@ -25,6 +25,7 @@ from attention.arrays.devices import are_spread_by_type, varying_like
 from attention.arrays.recomputing import recomputed
 from attention.engines.dense import Attended, dense
 from attention.engines.guards import (
+  has_weights,
   is_broken,
   is_empty,
   lowest,
@@ -106,7 +107,7 @@ class OnlineSoftmax(NamedTuple):
     nan = nan_where(is_broken(self.largest), self.total.dtype)
     total = jnp.where(self.total == 0, 1, self.total)
     means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
-    return Results(means, self.largest[..., 0], (jnp.log(total) + nan)[..., 0])
+    return Results(means, self.largest, jnp.log(total) + nan)
 
 
 class Results(NamedTuple):
@@ -117,13 +118,25 @@ class Results(NamedTuple):
 
   Attributes:
     means: the sums divided by the total of the weights.
-    largest: the largest masked score, [... T].
-    log_total: logarithm of the sum of exp(score - shift), [... T]; 0 for empty rows, NaN for broken ones.
+    largest: the largest masked score, [... T 1].
+    log_total: logarithm of the sum of exp(score - shift), [... T 1]; 0 for empty rows, NaN for broken ones.
   """
 
   means: Sums
   largest: jax.Array
   log_total: jax.Array
+
+  def zero_if_broken(self) -> "Results":
+    """Returns the same with means and log_total of 0 for broken rows."""
+    means, log_total = jax.tree.map(
+      lambda array: jnp.where(is_broken(self.largest), 0, array), (self.means, self.log_total)
+    )
+    return Results(means, self.largest, log_total)
+
+  def weights(self, scores: jax.Array) -> jax.Array:
+    """Returns the weights P that gave these results, from masked scores [... T S]."""
+    exponents = scores - shift_of(self.largest) - self.log_total
+    return jnp.exp(jnp.where(has_weights(self.largest), exponents, lowest(scores.dtype)))
 
 
 def blockwise(
@@ -169,7 +182,7 @@ def blockwise(
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
   logsumexp = minus_infinity_where(is_empty(results.largest), logsumexp)
-  return Attended(results.means.context, logsumexp=logsumexp)
+  return Attended(results.means.context, logsumexp=logsumexp[..., 0])
 
 
 def _check_closed_over(form: Form, operands: Operands, num_leading: int) -> None:
@@ -217,38 +230,11 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
   return found.results() if isinstance(found, OnlineSoftmax) else found
 
 
-class Residuals(NamedTuple):
-  """What the rule of differentiation needs to know of each query; zeros for rows without weights.
-
-  Attributes:
-    means: of the results.
-    shift: [... T 1].
-    log_total: [... T 1].
-    has_weights: whether the row is neither empty nor broken, [... T 1].
-  """
-
-  means: Sums
-  shift: jax.Array
-  log_total: jax.Array
-  has_weights: jax.Array
-
-  @classmethod
-  def of(cls, results: Results) -> "Residuals":
-    """Returns the residuals of results."""
-    largest, log_total = results.largest[..., None], results.log_total[..., None]
-    has_weights = jnp.isfinite(log_total) & ~is_empty(largest)
-    means, log_total = jax.tree.map(
-      lambda array: jnp.where(has_weights, array, 0), (results.means, log_total)
-    )
-    return cls(means, shift_of(largest), log_total, has_weights)
-
-
 def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (operands,) = primals
   perturbed = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents[0])
   results = attention(plan, form, operands)
-  residuals = Residuals.of(results)
   block_mask = (lambda x: form.block_mask(_unzipped(x)[0])) if form.has_mask else None
 
   @recomputed
@@ -257,25 +243,25 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
       found = recomputed(lambda x: _differentiate_tile(form, x, some_are_masked))(x)
       return _add(carry, found)
 
-    *_, residuals = _unzipped(x)
-    start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
+    *_, results = _unzipped(x)
+    start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
     d_logsumexp, d_sums = over_key_blocks(plan, step, varying_like(start, x), x, block_mask)
-    d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, residuals.means)
+    d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
     # This is for gradients: NaN from above must not reach a row without weights.
-    return jax.tree.map(lambda array: jnp.where(residuals.has_weights, array, 0), (d_logsumexp, d_means))
+    return jax.tree.map(lambda d: jnp.where(has_weights(results.largest), d, 0), (d_logsumexp, d_means))
 
   @recomputed
   def at_index(x: Operands) -> tuple[jax.Array, Sums]:
-    x, dx, residuals = _unzipped(x)
-    x = _zipped(form.finite(x, x), form.finite(x, dx), residuals)
+    x, dx, results = _unzipped(x)
+    x = _zipped(form.finite(x, x), form.finite(x, dx), results)
     return over_query_blocks(plan, of_block, x)
 
-  x = _zipped(operands, perturbed, residuals)
-  start = jax.tree.map(jnp.zeros_like, (residuals.shift, residuals.means))
+  x = _zipped(operands, perturbed, results.zero_if_broken())
+  start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
   with jax.default_matmul_precision(plan.precision):
     of_keys_here = functools.partial(over_leading_axes, plan, at_index)
     d_logsumexp, d_means = over_devices(plan.ring, of_keys_here, _add, start, x)
-  return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp[..., 0])
+  return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
 
 
 attention.defjvp(_rule, symbolic_zeros=True)
@@ -283,7 +269,7 @@ attention.defjvp(_rule, symbolic_zeros=True)
 
 def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
   """Returns what the pairs of a tile add to d logsumexp [... T 1] and d sums."""
-  x, dx, residuals = _unzipped(x)
+  x, dx, results = _unzipped(x)
 
   def scores_and_values(x: Operands):
     tile = form.restore(x).with_mask_if(some_are_masked)
@@ -291,8 +277,7 @@ def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple
     return (scores, tile.values), (tile, allowed)
 
   (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
-  exponents = masked_scores(scores, allowed) - residuals.shift - residuals.log_total
-  weights = jnp.exp(jnp.where(residuals.has_weights, exponents, lowest(scores.dtype)))
+  weights = results.weights(masked_scores(scores, allowed))
   # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   d_weights = weights * d_scores
@@ -308,13 +293,13 @@ def _is_zero(tangent: Any) -> bool:
   return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
 
 
-def _zipped(operands: Operands, perturbed: Operands, residuals: Residuals) -> Operands:
-  """Returns operands, their tangents, and residuals of the queries, as operands of loops."""
+def _zipped(operands: Operands, perturbed: Operands, results: Results) -> Operands:
+  """Returns operands, their tangents, and results of the queries, as operands of loops."""
   x = Operands(*zip(operands, perturbed, strict=True))
-  return x._replace(queries=(*x.queries, residuals))
+  return x._replace(queries=(*x.queries, results))
 
 
-def _unzipped(x: Operands) -> tuple[Operands, Operands, Residuals]:
+def _unzipped(x: Operands) -> tuple[Operands, Operands, Results]:
   """Returns what was zipped."""
   operands, perturbed = (Operands(*(field[i] for field in x)) for i in range(2))
   return operands, perturbed, x.queries[2]
