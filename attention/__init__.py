@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attention import jax_nn, masks, positions, search
+from attention.arrays.pytrees import register_pytree
 from attention.distributed import ring_attention, zigzag_order
 from attention.engines.dense import Attended, masked_softmax
 from attention.functional import (
@@ -78,6 +79,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Bilinear",
   "Cosine",
   "SoftCapped",
+  "register_pytree",
   # Attention.
   "attend",
   "Attended",

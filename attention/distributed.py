@@ -150,7 +150,7 @@ def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:
   """Raises ValueError if a mask or bias holds an array [... T S], T and S more than 1.
 
-  Or one of which nobody can tell whether it goes with this device's queries or keys.
+  Or an array that could belong to either this device's queries or its keys.
   """
   if rule is None or (callable(rule) and not isinstance(rule, HasAxes)):
     return

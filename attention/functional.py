@@ -373,14 +373,14 @@ def cosine_attention(
   )
 
 
-# As many scores are stored without a thought: 64 MiB in float32.
+# Up to so many scores are stored: 64 MiB in float32.
 FEW_SCORES = 2**24
 # Below this many scores for one index of the leading axes, tiles are too small for a CPU to be worth a loop.
 SCORES_OF_A_TILE = 2**16
 
 
 def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
-  """Returns the implementation that is fastest, as measured, or whose memory is bearable.
+  """Returns the implementation that was measured to be the fastest, or "blockwise" for very many scores.
 
   `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
   neither `jvp` nor Hessian-vector products, which are promised.

@@ -1,4 +1,4 @@
-"""What attention functions are given: checked, and made ready to compute with."""
+"""Arguments of attention functions: checks and conversions."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
-  """Returns what the shapes tell of heads whose leading axes do not broadcast."""
+  """Returns a hint about heads whose leading axes do not broadcast."""
   if min(queries.ndim, keys.ndim, values.ndim) < 4:
     return ""
   (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
@@ -116,8 +116,8 @@ def with_arrays(tree: T) -> T:
       raise ValueError(f"{type(tree).__name__}.axes must name its fields, got {name!r}")
   if any(leaf is tree for leaf in jax.tree.leaves(tree)):
     raise ValueError(
-      f"{type(tree).__name__} must be registered as a pytree: put @jax.tree_util.register_dataclass "
-      "above its @dataclasses.dataclass(frozen=True)"
+      f"{type(tree).__name__} must be registered as a pytree: put @attention.register_pytree (or "
+      "@jax.tree_util.register_dataclass) above its @dataclasses.dataclass(frozen=True)"
     )
   changed: dict[str, Any] = {}
   if not dataclasses.is_dataclass(tree):

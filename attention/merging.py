@@ -1,4 +1,4 @@
-"""Joining what was found in different parts of the keys."""
+"""Joining attention to different parts of the keys."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 @one_program
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
-  """Returns what attention to all keys finds, from what it finds in each of several disjoint sets of them.
+  """Returns the attention to all keys, from the attention to each of several disjoint sets of them.
 
       logsumexp = log(sum over i of exp(logsumexps[i]))
       context   = sum over i of exp(logsumexps[i] - logsumexp) contexts[i]
 
   It is exact, and differentiable by contexts and logsumexps. A set in which a query may attend to nothing
-  (logsumexp -inf) counts nothing, whatever its context.
+  (logsumexp -inf) has no part in it, whatever its context.
 
   Source: Milakov and Gimelshein 2018, arXiv:1805.02867, section 3.1.
 

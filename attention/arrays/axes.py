@@ -12,7 +12,7 @@ class HasAxes:
 
   Attributes:
     axes: for a field, its own axes, one letter each: {"score_vector": "A"}, {"segments": "S"}, {"scale": ""}.
-      What precedes them are leading axes that broadcast, like those of the queries. An axis "T" or "S" holds
+      Axes before these are leading axes that broadcast, like those of the queries. An axis "T" or "S" holds
       something for each query or key. A field that is not named is never cut.
   """
 

@@ -1,4 +1,4 @@
-"""What errors say of shapes that look like those of other libraries, or lack an axis."""
+"""Hints in errors about shapes that follow another library's layout, or lack an axis."""
 
 from attention.arrays.broadcasting import broadcasts_to
 
@@ -7,7 +7,7 @@ LAYOUT = "if heads come after positions, [B T N H], put them before, [B N T H]: 
 
 
 def ones_hint(count: int) -> str:
-  """Returns what an error says of lengths [B] for heads [B N], or of a mask [B S] for [B N T S]."""
+  """Returns a hint for lengths [B] where heads need [B N], or a mask [B S] where [B N T S] is needed."""
   return (
     f"; leading axes count from the right: put in a 1 for one that is not there, array[:{', None' * count}]"
     if count

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def as_array(array: Any) -> jax.Array:
-  """Returns an array as it is, and what is none as one; `jnp.asarray` of a traced array is an operation."""
+  """Returns anything as a JAX array; one that is one stays untouched, for `jnp.asarray` is an operation."""
   return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 

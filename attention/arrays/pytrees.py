@@ -9,10 +9,20 @@ T = TypeVar("T")
 
 
 def register_pytree(cls: type[T]) -> type[T]:
-  """Registers a dataclass as a pytree; static fields are marked as for `jax.tree_util.register_dataclass`.
+  """Registers a dataclass as a pytree, like `jax.tree_util.register_dataclass`; returns the class.
 
-  To JAX 0.10 to 0.12 the trees of two classes that `register_dataclass` has registered are equal, and now and
-  then `jax.jit` takes the program of one for the other. To trees registered in this way it does not happen.
+  A field is static, known when a program is compiled, if it is
+  `dataclasses.field(metadata={"static": True})`. The others hold arrays, or pytrees of them.
+
+  In JAX 0.10 to 0.12, trees of two classes that were registered by `register_dataclass` compare equal, and
+  `jax.jit` may run the program of one class for the other. Trees registered here compare unequal.
+
+  >>> @register_pytree
+  ... @dataclasses.dataclass(frozen=True)
+  ... class Scale:
+  ...   factor: jax.Array
+  >>> jax.tree.leaves(Scale(2.0))
+  [2.0]
   """
   fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
   static = [field.name for field in fields if field.metadata.get("static")]

@@ -1,4 +1,4 @@
-"""Derivatives that calculate again instead of keeping."""
+"""Derivatives that recompute instead of storing."""
 
 import functools
 

@@ -10,8 +10,8 @@ gradients and differentiates it for second derivatives. With P = exp(S - logsume
     d logsumexp[t] = sum over s of P[t, s] dS[t, s]
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
-The engine knows a score by its features and its `tile`, a mask by its `tile` and `block_mask`, a bias by the
-tile that it gives. Leading axes, windows and devices are loops around it (loops.py).
+The engine uses a score's features and `tile`, a mask's `tile` and `block_mask`, and the tiles of a bias.
+Leading axes, windows and devices are loops around it (loops.py).
 """
 
 import functools
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Sums(NamedTuple):
-  """What is summed over the keys, linear in the weights. Another statistic is another field, and its formula.
+  """Sums over the keys, linear in the weights. To carry another statistic, add a field and its formula.
 
   Attributes:
     context: sum of weights (after dropout) times values, [... T D].
@@ -77,28 +77,28 @@ class OnlineSoftmax(NamedTuple):
 
   @classmethod
   def start(cls, rows: tuple[int, ...], values: jax.Array) -> "OnlineSoftmax":
-    """Returns what rows [... T] of queries carry before they meet the first key."""
+    """Returns the carry of rows [... T] of queries before the first key."""
     zeros = jnp.zeros((*rows, 1), values.dtype)
     return cls(jnp.full_like(zeros, lowest(values.dtype)), zeros, Sums.zeros(rows, values))
 
   def rescaled(self, largest: jax.Array) -> "OnlineSoftmax":
-    """Returns the same, shifted by another largest score."""
+    """Returns the same carry, shifted by another largest score."""
     factor = jnp.exp(self.largest - shift_of(largest))
     return OnlineSoftmax(largest, self.total * factor, jax.tree.map(lambda sum: sum * factor, self.sums))
 
   def updated(self, scores: jax.Array, inputs: Inputs) -> "OnlineSoftmax":
-    """Returns what is carried on from a tile with these masked scores [... T S]."""
+    """Returns the carry after a tile with these masked scores [... T S]."""
     largest = jnp.maximum(self.largest, jnp.max(scores, axis=-1, keepdims=True))
     weights = jnp.exp(scores - shift_of(largest))
     total = jnp.sum(weights, axis=-1, keepdims=True)
     return self.rescaled(largest).plus(OnlineSoftmax(largest, total, Sums.of(inputs, weights, inputs.values)))
 
   def plus(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
-    """Returns both together, of one largest score."""
+    """Returns the sum of two carries with the same largest score."""
     return OnlineSoftmax(self.largest, *jax.tree.map(jnp.add, self[1:], other[1:]))
 
   def joined(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
-    """Returns what the same queries carry of other keys too."""
+    """Returns the carry over both sets of keys, for the same queries."""
     largest = jnp.maximum(self.largest, other.largest)
     return self.rescaled(largest).plus(other.rescaled(largest))
 
@@ -111,7 +111,7 @@ class OnlineSoftmax(NamedTuple):
 
 
 class Results(NamedTuple):
-  """What attention finds for queries.
+  """The results of attention, one row for each query.
 
   The logsumexp is `shift_of(largest) + log_total`. Derivatives need the two apart: a logsumexp of 1e4 is off
   by 1e-3 in float32, and the weights with it.
@@ -208,7 +208,7 @@ def _check_closed_over(form: Form, operands: Operands, num_leading: int) -> None
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def attention(plan: Plan, form: Form, operands: Operands) -> Results:
-  """Returns what all queries find in all keys."""
+  """Returns the results of all queries over all keys."""
 
   def attend(x: Operands) -> OnlineSoftmax:
     def step(carry: OnlineSoftmax, x: Operands, some_are_masked: bool) -> OnlineSoftmax:
@@ -268,7 +268,7 @@ attention.defjvp(_rule, symbolic_zeros=True)
 
 
 def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
-  """Returns what the pairs of a tile add to d logsumexp [... T 1] and d sums."""
+  """Returns the contributions of a tile to d logsumexp [... T 1] and d sums."""
   x, dx, results = _unzipped(x)
 
   def scores_and_values(x: Operands):

@@ -1,4 +1,4 @@
-"""Flax: what models of sentences drop in training, be it words, units, or units of recurrent states.
+"""Flax: dropout of words, of units, and of units of recurrent states.
 
 All draw from the rng "dropout", and nothing if they are deterministic or the rate is 0.
 """

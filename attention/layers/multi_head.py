@@ -55,7 +55,7 @@ class MultiHeadAttention(nn.Module):
     score: how well a key fits a query; None for `ScaledDotProduct()`. A score with parameters to train comes
       from a Flax module, or any function, of the projected queries [... N T H] and keys [... N S H].
     rotate: a function of vectors [... N T H], and of their positions, integers that broadcast to [... N T].
-      It is applied to the projected queries and to the projected keys. Such as `positions.rotary`.
+      It is applied to the projected queries and to the projected keys, as `positions.rotary` is.
     normalize_qk: whether projected queries and keys are normalised, each head by itself, before `rotate`.
     dtype: what is computed in. None for the dtype that inputs and parameters promote to: bfloat16 inputs and
       float32 parameters give float32.

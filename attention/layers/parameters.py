@@ -1,4 +1,4 @@
-"""Flax: what holds the parameters of one part of a layer, or of a model."""
+"""Flax: modules that hold the parameters of one part of a layer or model."""
 
 import math
 from typing import Any
@@ -46,7 +46,7 @@ class Projection(nn.Module):
 
 
 class Linear(nn.Module):
-  """Holds the kernel [D X] and the bias [X] that make vectors [... X] of [... D]; dtypes as in Flax."""
+  """Holds the kernel [D X] and bias [X] of a map from vectors [... D] to [... X]; dtypes as in Flax."""
 
   width: int
   dtype: Dtype | None = None

@@ -75,8 +75,8 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   Args:
     before: how far back, an integer or integers [...]. Plain numbers are static for `jax.jit`: others are
       another program. Where both are, "blockwise" does not even visit the keys beyond: attention costs T
-      times the window, not T times S, if the window is less than a third of S and of 14,000 keys, and small
-      blocks are not asked for. Else only a CPU leaves out what is empty, as with any mask.
+      times the window, not T times S, if the window is less than a quarter of S and of 14,000 keys, and small
+      blocks are not asked for. Otherwise only a CPU skips what is empty, as with any mask.
     after: how far ahead, likewise.
 
   Raises:

@@ -38,7 +38,7 @@ class Band(NamedTuple):
 
   @property
   def width(self) -> int | None:
-    """How many keys are in the band of a query; None if there is no telling."""
+    """How many keys are in the band of a query; None if that is unknown."""
     return None if self.before is None or self.after is None else self.before + self.after + 1
 
 
@@ -64,7 +64,7 @@ class Mask(HasAxes):
     raise NotImplementedError(f"{type(self).__name__} must define tile(t, s)")
 
   def block_mask(self, t: jax.Array, s: jax.Array) -> BlockMask:
-    """Returns what is known of a tile at once; like here, nothing is always right."""
+    """Returns what is known of a whole tile; to know nothing, as here, is always right."""
     return BlockMask(jnp.ones((), bool), jnp.zeros((), bool))
 
   def band(self) -> Band:

@@ -2,12 +2,13 @@
 
 A score knows two things: what to compute once for each query and once for each key (its *features*), and
 the scores of one tile of query features against one tile of key features. Everything else (masks, bias,
-softmax, dropout, the weighted sum, memory) belongs to the engines, which treat every score alike. So a
-score of one's own is a few lines:
+softmax, dropout, the weighted sum, memory) belongs to the engines, which treat every score alike. So your
+own score is a few lines:
 
 >>> import dataclasses
+>>> from attention import register_pytree
 >>> import jax.numpy as jnp
->>> @jax.tree_util.register_dataclass
+>>> @register_pytree
 ... @dataclasses.dataclass(frozen=True)
 ... class NegativeDistance(Score):
 ...   sharpness: jax.Array
@@ -27,22 +28,22 @@ from attention.arrays.axes import HasAxes
 
 
 class Score(HasAxes):
-  """A score function. Subclasses are frozen dataclasses, registered as pytrees, that define `tile`.
+  """A score function. Subclasses are frozen dataclasses that define `tile`, registered by `register_pytree`.
 
   The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
-  A score of arrays should say which of their axes are its own, one letter each, as in
-  `axes = {"matrix": "HK", "scale": ""}`. What precedes them are leading axes that broadcast, such as heads;
-  before they meet scores [... T S], `tile` puts them there: `self.scale[..., None, None]`. "blockwise" then
+  A score that holds arrays should name the axes that are its own, one letter each, as in
+  `axes = {"matrix": "HK", "scale": ""}`. Axes before these are leading axes that broadcast, such as heads;
+  `tile` aligns them with the scores [... T S]: `self.scale[..., None, None]`. "blockwise" then
   cuts the arrays with the queries and keys, one index at a time; and heads of keys that several heads of
-  queries share are not copied. A field that is no array or number must be static:
+  queries share are not copied. A field that is neither an array nor a number must be static:
   `dataclasses.field(metadata={"static": True})`.
 
-  Nothing that is masked reaches a result or a gradient, with one exception that a tile must see to itself: a
-  pair for which it is not finite, or has no finite derivative (the square of 1e25, which overflows; the root
-  of 0), makes the gradients of what it was calculated from NaN, masked or not. As with `jnp.where`, numbers
-  have to be replaced before that: `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
+  Nothing that is masked reaches a result or a gradient, with one exception, which is up to `tile`: a pair
+  whose score is not finite, or has no finite derivative (the square of 1e25, which overflows; the root of 0),
+  makes gradients NaN, masked or not. As with `jnp.where`, replace such numbers first:
+  `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
   """
 
   def query_features(self, queries: jax.Array) -> Any:

@@ -80,7 +80,7 @@ def sample(
     start: the token that is read first.
     end: the token that ends a sequence.
     pad: what stands after the end.
-    temperature: by what the logits are divided; near 0 it is greedy.
+    temperature: divides the logits; near 0 the search is greedy.
     top_k: only so many of the likeliest tokens are drawn; None for all.
     top_p: only the likeliest tokens, as few as have this probability together, are drawn; 1 for all. Both
       limits are for the probabilities at the temperature; top_k comes first.

@@ -114,6 +114,24 @@ def test_no_two_classes_of_the_library_have_equal_trees():
     assert jax.tree.structure(tree) == jax.tree.structure(jax.tree.map(lambda leaf: leaf, tree))
 
 
+def test_classes_that_a_user_registers_have_trees_of_their_own():
+  @attention.register_pytree
+  @dataclasses.dataclass(frozen=True)
+  class Plus:
+    number: jax.Array
+    name: str = dataclasses.field(default="plus", metadata={"static": True})
+
+  @attention.register_pytree
+  @dataclasses.dataclass(frozen=True)
+  class Times(Plus):
+    pass
+
+  calculate = jax.jit(lambda tree: 7 + tree.number if type(tree) is Plus else 7 * tree.number)
+  assert jax.tree.structure(Plus(3)) != jax.tree.structure(Times(3))
+  assert jax.tree.structure(Plus(3)) != jax.tree.structure(Plus(3, "sum"))
+  assert (calculate(Plus(3)), calculate(Times(3)), calculate(Plus(2))) == (10, 21, 9)
+
+
 SLOPE = 1.0
 
 
