@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.broadcasting import as_array
 from attention.arrays.devices import varying
 from attention.arrays.precision import matmul_precision
 from attention.engines.blockwise import blockwise
@@ -74,7 +75,7 @@ def ring_attention(
   >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
   (8, 2)
   """
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
+  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   dtype = check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, "blockwise", block_sizes)
   try:

@@ -4,13 +4,12 @@ import math
 from typing import Any, Unpack, overload
 
 import jax
-import jax.numpy as jnp
 
 from attention.arrays import devices
-from attention.arrays.broadcasting import broadcast_leading
+from attention.arrays.broadcasting import as_array, broadcast_leading
 from attention.arrays.devices import are_spread_by_type
 from attention.arrays.precision import matmul_precision
-from attention.arrays.programs import as_array, one_program
+from attention.arrays.programs import one_program
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
@@ -104,7 +103,7 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
-  queries, keys, values = map(as_array, (queries, keys, values))
+  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, implementation, block_sizes)
   attended = _attend(
@@ -113,7 +112,7 @@ def attend(
     keys,
     values,
     mask=None if mask is None else with_arrays(as_mask(mask)),
-    bias=with_arrays(jnp.asarray(bias) if isinstance(bias, (list, tuple)) else bias),
+    bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple)) else bias),
     dropout_rate=float(dropout_rate),
     dropout_rng=dropout_rng,
     return_weights=bool(return_weights),

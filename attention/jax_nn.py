@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import masks
-from attention.arrays.broadcasting import broadcasts_to
+from attention.arrays.broadcasting import as_array, broadcasts_to
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
 from attention.masks import Array, Mask
@@ -77,7 +77,7 @@ def dot_product_attention(
   >>> dot_product_attention(query, key, key, is_causal=True).shape
   (2, 3, 4, 8)
   """
-  query, key, value = (jnp.asarray(array) for array in (query, key, value))
+  query, key, value = map(as_array, ("query", "key", "value"), (query, key, value))
   _check_shapes(query, key, value)
   B, T, N, S = query.shape[0] if query.ndim == 4 else 1, *query.shape[-3:-1], key.shape[-3]
   _check_broadcasts("bias", bias, (B, N, T, S))

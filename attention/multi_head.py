@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT, ones_hint
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
@@ -114,7 +114,7 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
-  queries, sources = jnp.asarray(queries), jnp.asarray(sources)
+  queries, sources = as_array("queries", queries), as_array("sources", sources)
   check_rank("queries", queries, "[... T D]")
   check_rank("sources", sources, "[... S D]")
   if queries.dtype != sources.dtype:
@@ -265,7 +265,7 @@ def attend_heads(
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
   """
-  queries, keys, values = (jnp.asarray(array) for array in (queries, keys, values))
+  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
   num_heads, num_key_heads = queries.shape[-3], keys.shape[-3]

@@ -1,7 +1,22 @@
-"""Ranks and broadcasting."""
+"""Arrays from what users give, their ranks, and broadcasting."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+
+def as_array(name: str, given: Any, allowed: str = "an array") -> jax.Array:
+  """Returns what is given as an array, or raises ValueError that says what is allowed.
+
+  An array stays untouched, for outside of `jax.jit` even `jnp.asarray` takes its time.
+  """
+  if isinstance(given, jax.Array):
+    return given
+  try:
+    return jnp.asarray(given)
+  except (TypeError, ValueError):
+    raise ValueError(f"{name} must be {allowed}, got {given!r}") from None
 
 
 def with_rank(array: jax.Array, rank: int) -> jax.Array:

@@ -7,18 +7,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def as_array(array: Any) -> jax.Array:
-  """Returns anything as a JAX array; one that is one stays untouched, for `jnp.asarray` is an operation."""
-  return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 
 def one_program(function: Callable[P, T]) -> Callable[P, T]:

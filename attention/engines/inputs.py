@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcast_leading, broadcasts_to, same_rank, with_rank
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
@@ -187,10 +187,12 @@ def _as_function(bias: BiasLike | None) -> Any:
   """Returns a bias as a function of two index tiles, None for none."""
   if bias is None or (callable(bias) and not isinstance(bias, Mask)):
     return bias
-  if isinstance(bias, (str, Mask)):
-    hint = "; who may attend is the `mask` argument" if isinstance(bias, Mask) else ""
-    raise ValueError(f"bias must be an array, or a function that returns one, got {bias!r}{hint}")
-  array = jnp.asarray(bias)
+  allowed = "an array, or a function that returns one"
+  if isinstance(bias, Mask):
+    raise ValueError(
+      f"bias must be {allowed}, got the mask {type(bias).__name__}; who may attend is the `mask` argument"
+    )
+  array = as_array("bias", bias, allowed)
   return ArrayBias(with_rank(array, max(array.ndim, 2)))
 
 

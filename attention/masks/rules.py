@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import broadcasts_to, same_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcasts_to, same_rank, with_rank
 from attention.arrays.pytrees import register_pytree
 
 Array: TypeAlias = jax.Array | np.ndarray
@@ -318,7 +318,7 @@ def from_array(array: Array) -> Mask:
   Raises:
     ValueError: if the array is not boolean.
   """
-  array = jnp.asarray(array)
+  array = as_array("mask", array, "a mask such as causal(), or a boolean array")
   if array.dtype != jnp.bool_:
     raise ValueError(
       f"mask must be boolean, True = may attend, got {array.dtype}; additive terms are the `bias` argument"
@@ -330,9 +330,11 @@ def as_mask(mask: Mask | Array) -> Mask:
   """Returns a mask as it is and an array as `from_array` of it."""
   if isinstance(mask, Mask):
     return mask
-  if isinstance(mask, str) or callable(mask):
-    hint = "" if isinstance(mask, str) else "; a function of positions is from_function(function)"
-    raise ValueError(f"mask must be a mask such as causal(), or a boolean array, got {mask!r}{hint}")
+  if callable(mask):
+    raise ValueError(
+      "mask must be a mask such as causal(), or a boolean array, "
+      f"got {mask!r}; a function of positions is from_function(function)"
+    )
   return from_array(mask)
 
 

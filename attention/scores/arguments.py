@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 
 
@@ -31,7 +31,7 @@ def per_score(name: str, numbers: jax.Array, rank: int) -> jax.Array:
 
 def floating(**arrays: jax.Array) -> list[jax.Array]:
   """Checks two arrays of vectors by name, and returns them at least in float32."""
-  arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
+  arrays = {name: as_array(name, array) for name, array in arrays.items()}
   for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
     check_rank(name, array, axes)
     if not jnp.issubdtype(array.dtype, jnp.floating):
