@@ -86,13 +86,13 @@ def attend(
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
       for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
       best choice for the inputs.
-    block_sizes: how many queries and keys a tile of "blockwise" has at the most; None for what is fast. Where
+    block_sizes: how many queries and keys a tile of "blockwise" has at most; None for what is fast. Where
       JAX has several devices, over which they may be spread, a tile has all leading axes.
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
   Returns:
     The context [... T D]; or, if more is asked for, an `Attended`: a named tuple of the context, the weights
-    [... T S] (before dropout) and the logsumexp [... T], None for one that is not asked for. All have the
+    [... T S] (before dropout) and the logsumexp [... T]; those not asked for are None. All have the
     dtype of the inputs, only the logsumexp is never below float32.
 
   Raises:
@@ -151,12 +151,12 @@ def _attend(
       dropout_rate=dropout_rate,
       dropout_rng=dropout_rng,
     )
-    attended = Attended(queries)
-    if implementation == "dense" or return_weights:
+    if implementation == "dense":
       attended = dense(inputs, shape, return_logsumexp=return_logsumexp)
-    if implementation == "blockwise":
-      found = blockwise(inputs, shape, block_sizes=block_sizes, return_logsumexp=return_logsumexp)
-      attended = found._replace(weights=attended.weights)
+    else:
+      attended = blockwise(inputs, shape, block_sizes=block_sizes, return_logsumexp=return_logsumexp)
+      if return_weights:
+        attended = attended._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
   return Attended(
     attended.context.astype(dtype),
     attended.weights.astype(dtype) if return_weights else None,
@@ -213,13 +213,7 @@ def scaled_dot_product_attention(
   >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
   (3, 7)
   """
-  return attend(
-    ScaledDotProduct(scale),
-    queries,
-    keys,
-    values,
-    **options,
-  )
+  return attend(ScaledDotProduct(scale), queries, keys, values, **options)
 
 
 @overload
@@ -262,13 +256,7 @@ def additive_attention(
   >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
   (3, 7)
   """
-  return attend(
-    Additive(score_vector),
-    queries,
-    keys,
-    values,
-    **options,
-  )
+  return attend(Additive(score_vector), queries, keys, values, **options)
 
 
 @overload
@@ -307,13 +295,7 @@ def bilinear_attention(
   >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
   (3, 7)
   """
-  return attend(
-    Bilinear(matrix),
-    queries,
-    keys,
-    values,
-    **options,
-  )
+  return attend(Bilinear(matrix), queries, keys, values, **options)
 
 
 @overload
@@ -363,13 +345,7 @@ def cosine_attention(
   >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape
   (3, 7)
   """
-  return attend(
-    Cosine(scale),
-    queries,
-    keys,
-    values,
-    **options,
-  )
+  return attend(Cosine(scale), queries, keys, values, **options)
 
 
 # Up to so many scores are stored: 64 MiB in float32.

@@ -39,11 +39,14 @@ from attention.engines.loops import over_devices, over_key_blocks, over_leading_
 from attention.engines.operands import Form, Operands
 from attention.engines.plan import Plan, plan_for, rules_for
 
-T = TypeVar("T")
+Tree = TypeVar("Tree")
 
 
 class Sums(NamedTuple):
-  """Sums over the keys, linear in the weights. To carry another statistic, add a field and its formula.
+  """Sums over the keys, linear in the weights.
+
+  To carry another statistic, add a field, what it starts from, and its formula: the mean score of a row, for
+  example, is the sum of weights times scores, and the entropy is the logsumexp minus that.
 
   Attributes:
     context: sum of weights (after dropout) times values, [... T D].
@@ -57,8 +60,8 @@ class Sums(NamedTuple):
     return cls(context=jnp.zeros((*rows, values.shape[-1]), values.dtype))
 
   @classmethod
-  def of(cls, inputs: Inputs, weights: jax.Array, values: jax.Array) -> "Sums":
-    """Returns the sums over the keys of a tile, from weights [... T S] and values [... S D]."""
+  def of(cls, inputs: Inputs, weights: jax.Array, scores: jax.Array, values: jax.Array) -> "Sums":
+    """Returns the sums over the keys of a tile, from weights and scores [... T S] and values [... S D]."""
     return cls(context=jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), values))
 
 
@@ -91,7 +94,9 @@ class OnlineSoftmax(NamedTuple):
     largest = jnp.maximum(self.largest, jnp.max(scores, axis=-1, keepdims=True))
     weights = jnp.exp(scores - shift_of(largest))
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    return self.rescaled(largest).plus(OnlineSoftmax(largest, total, Sums.of(inputs, weights, inputs.values)))
+    return self.rescaled(largest).plus(
+      OnlineSoftmax(largest, total, Sums.of(inputs, weights, scores, inputs.values))
+    )
 
   def plus(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
     """Returns the sum of two carries with the same largest score."""
@@ -155,10 +160,10 @@ def blockwise(
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
-    block_sizes: how many queries and keys a tile has at the most; None for what is fast.
+    block_sizes: how many queries and keys a tile has at most; None for what is fast.
     ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
-    return_logsumexp: as in `dense`.
     parts: how many parts of the whole sequences, equal in length and each in order, these are.
+    return_logsumexp: as in `dense`.
 
   Raises:
     ValueError: if the arrays cannot be cut.
@@ -177,7 +182,7 @@ def blockwise(
   _check_closed_over(form, operands, len(plan.leading))
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
-  results = attention(plan, form, varying_like(operands, operands))
+  results = online_attention(plan, form, varying_like(operands, operands))
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
@@ -207,10 +212,10 @@ def _check_closed_over(form: Form, operands: Operands, num_leading: int) -> None
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def attention(plan: Plan, form: Form, operands: Operands) -> Results:
+def online_attention(plan: Plan, form: Form, operands: Operands) -> Results:
   """Returns the results of all queries over all keys."""
 
-  def attend(x: Operands) -> OnlineSoftmax:
+  def over_keys(x: Operands) -> OnlineSoftmax:
     def step(carry: OnlineSoftmax, x: Operands, some_are_masked: bool) -> OnlineSoftmax:
       tile = form.restore(x).with_mask_if(some_are_masked)
       return carry.updated(masked_scores(*tile.scores_and_allowed(), tile.broken_pairs()), tile)
@@ -220,7 +225,7 @@ def attention(plan: Plan, form: Form, operands: Operands) -> Results:
 
   def at_index(x: Operands) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
-    block = attend if plan.ring else lambda x: attend(x).results()
+    block = over_keys if plan.ring else lambda x: over_keys(x).results()
     return over_query_blocks(plan, block, form.finite(x, x))
 
   start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
@@ -234,7 +239,7 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (operands,) = primals
   perturbed = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents[0])
-  results = attention(plan, form, operands)
+  results = online_attention(plan, form, operands)
   block_mask = (lambda x: form.block_mask(_unzipped(x)[0])) if form.has_mask else None
 
   @recomputed
@@ -264,7 +269,7 @@ def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
 
 
-attention.defjvp(_rule, symbolic_zeros=True)
+online_attention.defjvp(_rule, symbolic_zeros=True)
 
 
 def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
@@ -277,15 +282,18 @@ def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple
     return (scores, tile.values), (tile, allowed)
 
   (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
-  weights = results.weights(masked_scores(scores, allowed))
+  scores = masked_scores(scores, allowed)
+  weights = results.weights(scores)
   # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   d_weights = weights * d_scores
-  _, d_sums = jax.jvp(functools.partial(Sums.of, tile), (weights, values), (d_weights, d_values))
+  _, d_sums = jax.jvp(
+    functools.partial(Sums.of, tile), (weights, scores, values), (d_weights, d_scores, d_values)
+  )
   return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
 
 
-def _add(one: T, other: T) -> T:
+def _add(one: Tree, other: Tree) -> Tree:
   return jax.tree.map(jnp.add, one, other)
 
 
@@ -294,7 +302,7 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _zipped(operands: Operands, perturbed: Operands, results: Results) -> Operands:
-  """Returns operands, their tangents, and results of the queries, as operands of loops."""
+  """Returns Operands whose fields are tuples: arrays, tangents and, for the queries, results."""
   x = Operands(*zip(operands, perturbed, strict=True))
   return x._replace(queries=(*x.queries, results))
 

@@ -37,7 +37,7 @@ class Attended(NamedTuple):
   """
 
   context: jax.Array
-  # To type checkers `| Any` stands for None, of which who asked for them need not think.
+  # `| Any` instead of `| None`: who asked for them need not rule out None.
   weights: jax.Array | Any = None
   logsumexp: jax.Array | Any = None
 

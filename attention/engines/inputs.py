@@ -239,7 +239,7 @@ def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
 def _check_one_pair(inputs: Inputs) -> None:
   """Raises ValueError if arrays of a score for each head, say, are not put before T and S by its tile.
 
-  Where there are as many heads as keys, nobody else would notice.
+  With as many heads as keys the shapes fit by chance, and no other check would notice.
   """
   score = inputs.score
   arrays = zip(axes_of(score), jax.tree.leaves(score), strict=True)

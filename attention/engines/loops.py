@@ -19,15 +19,15 @@ from attention.engines.operands import Operands
 from attention.engines.plan import Plan
 from attention.masks import BlockMask
 
-T = TypeVar("T")
+Tree = TypeVar("Tree")
 
 
-def over_leading_axes(plan: Plan, function: Callable[[Operands], T], operands: Operands) -> T:
+def over_leading_axes(plan: Plan, function: Callable[[Operands], Tree], operands: Operands) -> Tree:
   """Returns the function's results at each index of those leading axes that a tile does not have."""
   return over_leading(function, operands, plan.leading, plan.num_tile_axes, plan.at_once)
 
 
-def over_query_blocks(plan: Plan, function: Callable[[Operands], T], operands: Operands) -> T:
+def over_query_blocks(plan: Plan, function: Callable[[Operands], Tree], operands: Operands) -> Tree:
   """Returns the function's results, arrays [... T *], from each block of queries and the keys it meets."""
   axis = plan.num_tile_axes
   blocks = Operands(
@@ -39,7 +39,7 @@ def over_query_blocks(plan: Plan, function: Callable[[Operands], T], operands: O
       pairs=windows_of(blocks.pairs, axis + 1, plan.windows, of_blocks=True),
     )
 
-  def at_block(block: Operands) -> T:
+  def at_block(block: Operands) -> Tree:
     keys = operands.keys if plan.windows is None else block.keys
     return function(Operands(block.queries, keys, block.pairs, operands.shared))
 
@@ -50,11 +50,11 @@ def over_query_blocks(plan: Plan, function: Callable[[Operands], T], operands: O
 
 def over_key_blocks(
   plan: Plan,
-  step: Callable[[T, Operands, bool], T],
-  carry: T,
+  step: Callable[[Tree, Operands, bool], Tree],
+  carry: Tree,
   operands: Operands,
   block_mask: Callable[[Operands], BlockMask] | None,
-) -> T:
+) -> Tree:
   """Returns the carry after one step for each block of keys whose tile is not empty.
 
   Args:
@@ -78,7 +78,7 @@ def over_key_blocks(
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step keeps its block
   # only, which the loop has anyway.
   @recomputed
-  def at_block(carry: T, block) -> tuple[T, None]:
+  def at_block(carry: Tree, block) -> tuple[Tree, None]:
     # Devices that share the leading axes would have to agree on every tile.
     if block_mask is None or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
       return step(carry, tile(block), block_mask is not None), None
@@ -98,18 +98,19 @@ def over_key_blocks(
 def _turned(arrays: Any, rank: int) -> Any:
   """Returns arrays of that rank with their last two axes exchanged.
 
-  Behind a barrier keys [S X] are so held as [X S], the order in which a CPU multiplies queries with them.
+  With a barrier around it, keys [S X] are stored as [X S], the order in which a CPU multiplies queries with
+  them.
   """
   return jax.tree.map(lambda array: jnp.swapaxes(array, -1, -2) if array.ndim == rank else array, arrays)
 
 
 def over_devices(
   axis_name: str | None,
-  function: Callable[[Operands], T],
-  join: Callable[[T, T], T],
-  nothing: T,
+  function: Callable[[Operands], Tree],
+  join: Callable[[Tree, Tree], Tree],
+  nothing: Tree,
   operands: Operands,
-) -> T:
+) -> Tree:
   """Returns the function's results for the keys of each device along an axis of the mesh, joined.
 
   Each device's keys come straight from it, when their turn has come, and again for derivatives. Were they
@@ -133,11 +134,11 @@ def over_devices(
     return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
 
   @recomputed
-  def at_distance(distance: jax.Array, operands: Operands) -> T:
+  def at_distance(distance: jax.Array, operands: Operands) -> Tree:
     fetches = [functools.partial(from_behind, distance) for distance in range(count)]
     return function(operands._replace(keys=jax.lax.switch(distance, fetches, operands.keys)))
 
-  def step(results: T, distance: jax.Array) -> tuple[T, None]:
+  def step(results: Tree, distance: jax.Array) -> tuple[Tree, None]:
     return join(results, at_distance(distance, operands)), None
 
   return jax.lax.scan(step, varying_like(nothing, operands), jnp.arange(count))[0]

@@ -1,6 +1,6 @@
 """The arrays of an attention, sorted once by what they follow: queries, keys, pairs of them, or neither.
 
-What loops over leading axes, blocks or devices then needs to know of an array is in which field it is.
+To cut an array, a loop over leading axes, blocks or devices need only know which field it is in.
 """
 
 import dataclasses
@@ -119,15 +119,15 @@ class Form:
     """Returns the operands, or their tangents, with zeros where features or values are not finite."""
 
     def clean(place: Place, operand: Any, array: Any) -> jax.Array | None:
-      is_clean = array is None or not place.is_vector or not jnp.issubdtype(operand.dtype, jnp.floating)
-      return array if is_clean else jnp.where(jnp.isfinite(operand), array, 0)
+      may_be_bad = array is not None and place.is_vector and jnp.issubdtype(operand.dtype, jnp.floating)
+      return jnp.where(jnp.isfinite(operand), array, 0) if may_be_bad else array
 
     fields = zip(operands, arrays, strict=True)
     return Operands(*([clean(*each) for each in zip(self.places, *field, strict=True)] for field in fields))
 
 
 def _place(axes: str | None, shape: tuple[int, ...], T: int, S: int, *, is_vector: bool) -> Place:
-  """Returns the place of an array among the operands; where it broadcasts, it does not follow."""
+  """Returns the place of an array among the operands; an axis T or S of size 1 counts as none."""
   sizes = {} if axes is None else dict(zip(axes, shape[len(shape) - len(axes) :], strict=True))
   has_T = sizes.get("T") == T and not (T == 1 and "S" in sizes)
   has_S = sizes.get("S") == S and not (S == 1 and "T" in sizes)

@@ -28,7 +28,7 @@ PAIRS_IN_PARALLEL = 2**26
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """All that is known of an attention before its numbers are.
+  """All that is known of an attention before its numbers are: sizes, cuts, precision.
 
   Attributes:
     leading: the leading axes of the result.
@@ -36,7 +36,7 @@ class Plan:
     windows: which keys each block of queries meets; None for all.
     keys: the blocks of these.
     ring: the axis of a device mesh along which the keys go from device to device; None for none.
-    precision: of the products.
+    precision: of the products; derivatives are traced after `attend` has left its own precision.
     num_tile_axes: how many of the last leading axes a tile has too: all, where these may be spread over
       devices or an array cannot be cut along them, and elsewhere none.
   """
@@ -123,7 +123,7 @@ def tiles_have_leading_axes(inputs: Inputs) -> bool:
 
 
 def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
-  """Returns how many queries and keys a tile should have at the most.
+  """Returns how many queries and keys a tile should have at most.
 
   Args:
     T: the number of queries.
@@ -151,7 +151,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading
 
 
 def largest_tile(alone: int) -> int:
-  """Returns how many pairs a tile with leading axes may have, where one without them has so many."""
+  """Returns the largest number of pairs of a tile with leading axes; `alone` is that of one without."""
   return alone if devices.runs_sequentially() else max(alone, PAIRS_IN_PARALLEL)
 
 

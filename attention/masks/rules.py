@@ -68,7 +68,9 @@ class Mask(HasAxes):
     return BlockMask(jnp.ones((), bool), jnp.zeros((), bool))
 
   def band(self) -> Band:
-    """Returns what is known, before any array is, of how far from its position a query may attend."""
+    """Returns how far from its position a query may attend at most, as far as static fields say.
+
+    Inside `jax.jit`, where other fields are traced, nothing follows from them."""
     return Band()
 
   def check(self, T: int, S: int) -> None:
@@ -108,16 +110,41 @@ class Mask(HasAxes):
 
 @dataclass_transform(frozen_default=True)
 def _pytree(cls):
-  """Makes a mask a frozen dataclass whose fields are pytree leaves."""
+  """Makes a mask a frozen dataclass whose fields are pytree leaves, unless they are marked as static."""
   return register_pytree(dataclasses.dataclass(frozen=True)(cls))
 
 
-@_pytree
-class Causal(Mask):
+class _OfBounds(Mask):
+  """A mask whose known bounds are no leaves: what is a leaf has no number inside `jax.jit`, and no `band`."""
+
+  @staticmethod
+  def is_known(bound: int | Array) -> bool:
+    """Whether a bound is known inside `jax.jit`; another number is another program then."""
+    return isinstance(bound, int)
+
+  def tree_flatten_with_keys(self):
+    bounds = vars(self)
+    known = tuple((name, bound) for name, bound in bounds.items() if self.is_known(bound))
+    names = tuple(name for name in bounds if name not in dict(known))
+    return [(jax.tree_util.GetAttrKey(name), bounds[name]) for name in names], (names, known)
+
+  @classmethod
+  def tree_unflatten(cls, known, leaves):
+    names, numbers = known
+    return cls(**dict(zip(names, leaves, strict=True)), **dict(numbers))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True)
+class Causal(_OfBounds):
   """See `causal`."""
 
   axes = {"offset": ""}
   offset: int | Array
+
+  @staticmethod
+  def is_known(bound):
+    return isinstance(bound, int) and bound == 0  # others grow with a cache: no program for each
 
   def tile(self, t, s):
     distance, offset = _same_rank(s - t, _per_pair(self.offset))
@@ -133,24 +160,12 @@ class Causal(Mask):
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
-class SlidingWindow(Mask):
-  """See `sliding_window`. Bounds that are plain numbers are no leaves: they are known inside `jax.jit`."""
+class SlidingWindow(_OfBounds):
+  """See `sliding_window`."""
 
   axes = {"before": "", "after": ""}
   before: int | Array
   after: int | Array
-
-  def tree_flatten_with_keys(self):
-    bounds = {"before": self.before, "after": self.after}
-    known = {name: bound for name, bound in bounds.items() if isinstance(bound, int)}
-    names = tuple(name for name in bounds if name not in known)
-    leaves = [(jax.tree_util.GetAttrKey(name), bounds[name]) for name in names]
-    return leaves, (names, tuple(known.items()))
-
-  @classmethod
-  def tree_unflatten(cls, known, leaves):
-    names, numbers = known
-    return cls(**dict(zip(names, leaves, strict=True)), **dict(numbers))
 
   def tile(self, t, s):
     before, after = _per_pair(self.before), _per_pair(self.after)

@@ -1,4 +1,4 @@
-"""What score functions are given: checked, and made ready to compute with."""
+"""Arguments of score functions: checks and conversions."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,10 @@ from attention.arrays.broadcasting import as_array, broadcast_leading, check_ran
 from attention.arrays.precision import compute_dtype
 
 
-def scaled(vectors: jax.Array, scale: jax.Array | float) -> jax.Array:
+def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
-  factors = per_score("scale", jnp.asarray(scale, vectors.dtype), vectors.ndim)
-  broadcast_leading(vectors, factors, names="queries and scale [... 1 1]")
+  factors = per_score(name, jnp.asarray(scale, vectors.dtype), vectors.ndim)
+  broadcast_leading(vectors, factors, names=f"queries and {name} [... 1 1]")
   rank = max(vectors.ndim, factors.ndim)
   return with_rank(vectors, rank) * with_rank(factors, rank)
 

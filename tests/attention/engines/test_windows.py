@@ -85,7 +85,7 @@ def test_nothing_is_allowed_outside_of_the_band(name):
   ("mask", "band"),
   [
     (masks.causal(-2), (None, -2)),
-    (masks.causal(np.int32(3)), (None, 3)),
+    (masks.causal(jnp.int32(3)), (None, 3)),
     (masks.sliding_window(5, 1), (5, 1)),
     (masks.sliding_window(5, np.array([1, 2])), (5, None)),
     (masks.causal() & masks.sliding_window(5, 1), (5, 0)),
@@ -208,3 +208,27 @@ def test_keys_beyond_a_window_are_not_visited():
     assert keys <= 2 * width  # at least half of them are in the window
     # Nor are they visited if a tile has all heads.
     assert visited(65536, window, num_heads=16)[1] < 1.1 * pairs
+
+
+@pytest.mark.parametrize(
+  ("mask", "band"),
+  [
+    (masks.sliding_window(5, 2), (5, 2)),
+    (masks.causal() & masks.sliding_window(5, 5), (5, 0)),
+    (masks.sliding_window(5, 5) & masks.causal(jnp.int32(3)), (5, 5)),
+    (masks.causal(3), (None, None)),  # a number that may grow with a cache is traced
+    (masks.sliding_window(5, jnp.int32(2)), (5, None)),
+  ],
+)
+def test_a_band_of_plain_numbers_is_known_inside_jit(mask, band):
+  found = []
+  jax.jit(lambda mask: found.append(mask.band()))(mask)
+  assert (found[0].before, found[0].after) == band
+
+
+def test_an_offset_that_grows_is_not_another_program():
+  traces = []
+  of_mask = jax.jit(lambda mask: traces.append(mask) or mask.array(2, 5))
+  for offset in (1, 2, 3):
+    np.testing.assert_array_equal(of_mask(masks.causal(offset)), np.tri(2, 5, offset, dtype=bool))
+  assert len(traces) == 1
