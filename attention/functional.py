@@ -112,7 +112,7 @@ def attend(
     keys,
     values,
     mask=None if mask is None else with_arrays(as_mask(mask)),
-    bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple)) else bias),
+    bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
     dropout_rate=float(dropout_rate),
     dropout_rng=dropout_rng,
     return_weights=bool(return_weights),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
@@ -40,8 +40,14 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   """
   if not partials:
     raise ValueError("partials must hold at least one pair of a context and a logsumexp, got none")
-  contexts = [jnp.asarray(context) for context, _ in partials]
-  logsumexps = [jnp.asarray(logsumexp) for _, logsumexp in partials]
+  for partial in partials:
+    if not isinstance(partial, (tuple, list)) or len(partial) != 2:
+      got = (
+        f"{type(partial).__name__} of {len(partial)}" if isinstance(partial, (tuple, list)) else repr(partial)
+      )
+      raise ValueError(f"each partial must be a pair, (context, logsumexp), got {got}")
+  contexts = [as_array("context", context) for context, _ in partials]
+  logsumexps = [as_array("logsumexp", logsumexp) for _, logsumexp in partials]
   for context, logsumexp in zip(contexts, logsumexps, strict=True):
     check_rank("context", context, "[... T D]")
     if logsumexp.shape[-1:] != context.shape[-2:-1]:

@@ -380,7 +380,7 @@ def _grouped_bias(bias: Any, heads: _Heads) -> Any:
     return lambda t, s: _grouped_bias(bias(t, s), heads)
   if bias is None or isinstance(bias, str):
     return bias  # `attend` says what is allowed
-  return heads.split("bias", jnp.asarray(bias), 2)
+  return heads.split("bias", as_array("bias", bias), 2)
 
 
 def _join_groups(array: jax.Array, axis: int) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import check_rank
+from attention.arrays.broadcasting import as_array, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.engines.guards import (
   finite,
@@ -20,7 +20,6 @@ from attention.engines.guards import (
   masked_scores,
   minus_infinity_where,
   nan_where,
-  overflowed,
   shift_of,
 )
 from attention.engines.inputs import Inputs, check_pairs
@@ -52,6 +51,7 @@ def dense(inputs: Inputs, shape: tuple[int, ...], *, return_logsumexp: bool) -> 
   """
   inputs = inputs.with_vectors(*finite((inputs.queries, inputs.keys, inputs.values)))
   scores, allowed = inputs.scores_and_allowed()
+  allowed = None if allowed is None else with_rank(allowed, len(shape))
   softmax = Softmax.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(softmax.weights), inputs.values)
   # Without weights it is zero already. This is for gradients: NaN from above must not reach such a row.
@@ -84,7 +84,7 @@ def masked_softmax(
   >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
   [[1.0, 0.0], [0.0, 0.0]]
   """
-  scores = jnp.asarray(scores)
+  scores = as_array("scores", scores)
   check_rank("scores", scores, "[... T S]")
   if not jnp.issubdtype(scores.dtype, jnp.floating):
     raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
@@ -118,10 +118,10 @@ class Softmax(NamedTuple):
     masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
     largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
     used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
+    # The values are those of the masked scores, the derivatives those of the scores that are used: one pass.
     held = jnp.where(used, masked, lowest(scores.dtype))
-    exponentials = jnp.exp(
-      jnp.where(used & (scores > overflowed(scores.dtype)), scores, held) - shift_of(largest)
-    )
+    scores = jnp.where(used & ~is_minus_infinity(scores), scores, 0)
+    exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest)))
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     total = jnp.where(total == 0, 1, total)
     weights = exponentials / total

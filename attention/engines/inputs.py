@@ -227,7 +227,7 @@ def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
     terms = inputs.bias(t, s)
     if terms is None or isinstance(terms, (str, Mask)) or callable(terms):
       raise ValueError(f"bias must be an array, or a function that returns one, got {terms!r}")
-    terms = jnp.asarray(terms)
+    terms = as_array("bias", terms)
     if not jnp.issubdtype(terms.dtype, jnp.floating):
       raise ValueError(
         f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"

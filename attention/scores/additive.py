@@ -70,7 +70,11 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Additive(Score):
-  """`additive_scores` with its score vector, [A] or [... A]."""
+  """`additive_scores` with its score vector, [A] or [... A].
+
+  One formula is chosen for all pairs, by the largest number of a unit. So on a CPU a key of more than about
+  20 may change the last bits of the others' scores, even if it is masked; to rounding they stay the same.
+  """
 
   axes = {"score_vector": "A"}
   score_vector: jax.Array

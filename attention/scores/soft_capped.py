@@ -60,4 +60,7 @@ class SoftCapped(Score):
     cap = per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)
-    return cap * jnp.tanh(scores / cap)
+    # Far from 0 tanh is 1, and its derivative 0, also where the score of a masked pair has overflowed.
+    is_nan, limit = jnp.isnan(scores), 32 * cap
+    limited = jnp.clip(jnp.where(is_nan, 0, scores), -limit, limit)
+    return jnp.where(is_nan, scores, cap * jnp.tanh(limited / cap))

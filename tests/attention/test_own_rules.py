@@ -269,6 +269,67 @@ def test_the_least_number_is_a_bias_like_any_other(implementation):
 
 
 @engines
+@pytest.mark.parametrize("ulps", [0, 1, 2])
+def test_scores_near_the_least_number_have_derivatives_like_any_other(implementation, ulps):
+  queries, keys, values = draw("scaled_dot_product")[:3]
+  number = np.finfo(np.float32).min
+  for _ in range(ulps):
+    number = np.nextafter(number, np.float32(0))
+
+  def loss(arrays, bias, engine):
+    options = {"implementation": engine, "block_sizes": BLOCK_SIZES}
+    return jnp.sum(attention.scaled_dot_product_attention(*arrays, bias=bias, **options) ** 2)
+
+  # Such a bias takes all digits of the scores: derivatives are those of scores that are all 0.
+  def of_equal_weights(arrays):
+    queries, keys, values = arrays
+    scores = jnp.einsum("...TH,...SH->...TS", queries, keys) / np.sqrt(queries.shape[-1])
+    scores -= jax.lax.stop_gradient(scores)
+    return jnp.sum(jnp.einsum("...TS,...SD->...TD", jax.nn.softmax(scores), values) ** 2)
+
+  arrays = queries, keys, values
+  bias = np.full((T, S), number, np.float32)
+  actual = jax.grad(loss)(arrays, bias, implementation)
+  assert_trees_close(actual, jax.grad(of_equal_weights)(arrays), 8 * FLOAT32)
+
+
+@engines
+def test_values_may_have_leading_axes_that_mask_and_scores_have_not(implementation):
+  rng = np.random.default_rng(0)
+  queries, keys, values = (np.float32(rng.normal(size=shape)) for shape in ((3, 4), (5, 4), (7, 5, 2)))
+  allowed = rng.random((3, 5)) < 0.6
+  actual = attention.scaled_dot_product_attention(
+    queries, keys, values, mask=allowed, bias=np.ones((3, 5), np.float32), implementation=implementation
+  )
+  each = [attention.scaled_dot_product_attention(queries, keys, one, mask=allowed) for one in values]
+  assert_close(actual, np.stack(each), FLOAT32)
+
+
+@engines
+def test_a_masked_key_that_is_huge_spoils_no_derivative_of_a_cap(implementation):
+  rng = np.random.default_rng(0)
+  queries, keys, values = (np.float32(rng.normal(size=(5, width))) for width in (16, 16, 3))
+  mask = np.arange(5)[None] < 4
+
+  def derivatives(last):
+    def loss(arrays):
+      *arrays, cap = arrays
+      score = attention.SoftCapped(attention.ScaledDotProduct(), cap)
+      context = attention.attend(score, *arrays, mask=mask, implementation=implementation)
+      return jnp.sum(context**2)
+
+    arrays = 10 * queries, np.concatenate([keys[:4], np.full_like(keys[4:], last)]), values, np.float32(5.0)
+    gradient, second = jax.jvp(jax.grad(loss), (arrays,), (arrays,))
+    return gradient, second
+
+  huge, small = derivatives(3e38), derivatives(1.0)
+  for actual, desired in zip(jax.tree.leaves(huge), jax.tree.leaves(small), strict=True):
+    assert np.all(np.isfinite(actual))
+    if np.ndim(actual) != 2 or actual.shape[-1] != 16:
+      assert_close(actual, desired, 8 * FLOAT32)
+
+
+@engines
 def test_masked_values_that_are_huge_spoil_no_second_derivative(implementation):
   queries, keys, values = draw("scaled_dot_product")[:3]
 
