@@ -41,10 +41,9 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   if not partials:
     raise ValueError("partials must hold at least one pair of a context and a logsumexp, got none")
   for partial in partials:
-    if not isinstance(partial, (tuple, list)) or len(partial) != 2:
-      got = (
-        f"{type(partial).__name__} of {len(partial)}" if isinstance(partial, (tuple, list)) else repr(partial)
-      )
+    is_tuple = isinstance(partial, (tuple, list))
+    if not is_tuple or len(partial) != 2:
+      got = f"a {type(partial).__name__} of {len(partial)}" if is_tuple else "an array or another object"
       raise ValueError(f"each partial must be a pair, (context, logsumexp), got {got}")
   contexts = [as_array("context", context) for context, _ in partials]
   logsumexps = [as_array("logsumexp", logsumexp) for _, logsumexp in partials]

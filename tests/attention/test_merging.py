@@ -123,8 +123,8 @@ def test_a_sink_that_does_not_fit_is_told():
   ("partials", "message"),
   [
     ([], "partials must hold at least one"),
-    ([(jnp.ones((2, 3)), None, jnp.ones(2))], r"must be a pair, \(context, logsumexp\), got tuple of 3"),
-    ([jnp.ones((2, 3))], r"must be a pair, \(context, logsumexp\), got Array"),
+    ([(jnp.ones((2, 3)), None, jnp.ones(2))], r"must be a pair, \(context, logsumexp\), got a tuple of 3"),
+    ([jnp.ones((2, 3))], r"must be a pair, \(context, logsumexp\), got an array"),
     ([(jnp.ones((2, 3)), None)], "logsumexp must be an array, got None"),
     ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got shapes \(2, 3\) and \(1,\)"),
     ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got shapes \(2, 3\) and \(3,\)"),
