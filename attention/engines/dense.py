@@ -56,7 +56,7 @@ def dense(inputs: Inputs, shape: tuple[int, ...], *, return_logsumexp: bool) -> 
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(softmax.weights), inputs.values)
   # Without weights it is zero already. This is for gradients: NaN from above must not reach such a row.
   context = jnp.where(softmax.has_weights, context, softmax.nan)
-  return Attended(context, softmax.public_weights(), softmax.logsumexp() if return_logsumexp else None)
+  return Attended(context, softmax.weights_or_nan(), softmax.logsumexp() if return_logsumexp else None)
 
 
 def masked_softmax(
@@ -92,7 +92,7 @@ def masked_softmax(
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
   softmax = Softmax.of(scores.astype(compute_dtype(scores.dtype)), allowed)
-  weights = softmax.public_weights().astype(scores.dtype)
+  weights = softmax.weights_or_nan().astype(scores.dtype)
   return (weights, softmax.logsumexp()) if return_logsumexp else weights
 
 
@@ -118,7 +118,7 @@ class Softmax(NamedTuple):
     masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
     largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
     used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
-    # The values are those of the masked scores, the derivatives those of the scores that are used: one pass.
+    # The value is that of the masked scores, the derivative that of the scores which are used.
     held = jnp.where(used, masked, lowest(scores.dtype))
     scores = jnp.where(used & ~is_minus_infinity(scores), scores, 0)
     exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest)))
@@ -140,7 +140,7 @@ class Softmax(NamedTuple):
     """NaN for broken rows, else 0, [... T 1]."""
     return nan_where(is_broken(self.largest), self.weights.dtype)
 
-  def public_weights(self) -> jax.Array:
+  def weights_or_nan(self) -> jax.Array:
     """Returns the weights, NaN for broken rows."""
     weights = self.weights + self.nan
     return weights if self.allowed is None else jnp.where(self.allowed, weights, 0)
