@@ -85,7 +85,7 @@ def test_nothing_is_allowed_outside_of_the_band(name):
   ("mask", "band"),
   [
     (masks.causal(-2), (None, -2)),
-    (masks.causal(jnp.int32(3)), (None, 3)),
+    (masks.causal(np.int32(3)), (None, 3)),
     (masks.sliding_window(5, 1), (5, 1)),
     (masks.sliding_window(5, np.array([1, 2])), (5, None)),
     (masks.causal() & masks.sliding_window(5, 1), (5, 0)),
