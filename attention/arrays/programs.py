@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
@@ -26,7 +27,7 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   signature = inspect.signature(function)
 
-  @functools.partial(jax.jit, static_argnums=0, inline=True)
+  @functools.partial(jax.jit, static_argnums=0)
   def program(known: tuple[tuple[str, type, Any], ...], trees: dict[str, Any]) -> T:
     arguments: dict[str, Any] = trees | {name: value for name, _, value in known}
     return function(**arguments)  # type: ignore[call-arg]
@@ -44,7 +45,9 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
         trees[name] = argument
       else:
         known.append((name, type(argument), argument))  # with its type: 1 is not True
-    return program(tuple(known), trees)
+    # A program within another is differentiated on its own, and its gradient is slower for that.
+    is_within_another = isinstance(jnp.zeros(()), jax.core.Tracer)
+    return function(*args, **options) if is_within_another else program(tuple(known), trees)
 
   call.clear_cache = program.clear_cache  # type: ignore[attr-defined]
   return call

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from attention.arrays.broadcasting import as_array, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
+from attention.arrays.programs import one_program
 from attention.engines.guards import (
   finite,
   has_weights,
@@ -59,6 +60,7 @@ def dense(inputs: Inputs, shape: tuple[int, ...], *, return_logsumexp: bool) -> 
   return Attended(context, softmax.weights_or_nan(), softmax.logsumexp() if return_logsumexp else None)
 
 
+@one_program
 def masked_softmax(
   scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
