@@ -11,8 +11,9 @@ import pytest
 from cases import FLOAT32, SCORES, assert_close, draw, expected
 
 import attention
-from attention import masks, positions
+from attention import functional, masks, positions
 from attention.arrays.programs import one_program
+from attention.engines.blockwise import blockwise
 
 
 def counted():
@@ -112,6 +113,27 @@ def test_no_two_classes_of_the_library_have_equal_trees():
     assert jax.tree.structure(one) != jax.tree.structure(other)
   for tree in trees:
     assert jax.tree.structure(tree) == jax.tree.structure(jax.tree.map(lambda leaf: leaf, tree))
+
+
+def test_a_second_eager_gradient_traces_nothing_anew(monkeypatch):
+  calls = []
+
+  def counted(*arguments, **options):
+    calls.append(1)
+    return blockwise(*arguments, **options)
+
+  monkeypatch.setattr(functional, "blockwise", counted)
+  vectors = draw("scaled_dot_product")[:3]
+
+  @jax.grad
+  def gradient(vectors):
+    context = attention.scaled_dot_product_attention(*vectors, implementation="blockwise", block_sizes=(2, 2))
+    return jnp.sum(context**2)
+
+  gradient(vectors)
+  count = len(calls)
+  gradient(vectors)
+  assert len(calls) == count > 0
 
 
 def test_classes_that_a_user_registers_have_trees_of_their_own():
