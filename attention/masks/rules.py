@@ -70,7 +70,8 @@ class Mask(HasAxes):
   def band(self) -> Band:
     """Returns how far from its position a query may attend at most, as far as static fields say.
 
-    Inside `jax.jit`, where other fields are traced, nothing follows from them."""
+    Inside `jax.jit`, where other fields are traced, nothing follows from them.
+    """
     return Band()
 
   def check(self, T: int, S: int) -> None:
