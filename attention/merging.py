@@ -112,11 +112,12 @@ def with_sink(
   >>> context[:, 0, 0].tolist()
   [0.5, 1.0]
   """
-  scores = jnp.asarray(sink, jnp.asarray(logsumexp).dtype)[..., None]
-  if not broadcasts_to(scores.shape, jnp.shape(logsumexp)):
+  logsumexp = as_array("logsumexp", logsumexp)
+  scores = as_array("sink", sink, "a number or an array").astype(logsumexp.dtype)[..., None]
+  if not broadcasts_to(scores.shape, logsumexp.shape):
     raise ValueError(
-      f"sink must be broadcastable to the leading axes of the logsumexp {jnp.shape(logsumexp)}, "
+      f"sink must be broadcastable to the leading axes of the logsumexp {logsumexp.shape}, "
       f"got shape {jnp.shape(sink)}"
     )
-  scores = jnp.broadcast_to(with_rank(scores, jnp.ndim(logsumexp)), jnp.shape(logsumexp))
+  scores = jnp.broadcast_to(with_rank(scores, logsumexp.ndim), logsumexp.shape)
   return merge([(context, logsumexp), (jnp.zeros_like(context), scores)])

@@ -117,6 +117,8 @@ def multi_head_attention(
   queries, sources = as_array("queries", queries), as_array("sources", sources)
   check_rank("queries", queries, "[... T D]")
   check_rank("sources", sources, "[... S D]")
+  if not isinstance(weights, MultiHeadWeights):
+    raise ValueError(f"weights must be MultiHeadWeights, got {weights!r}")
   if queries.dtype != sources.dtype:
     got = f"queries {queries.dtype}, sources {sources.dtype}"
     raise ValueError(f"queries and sources must have one dtype, got {got}")

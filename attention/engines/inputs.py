@@ -185,7 +185,7 @@ class ArrayBias(HasAxes):
 
 def _as_function(bias: BiasLike | None) -> Any:
   """Returns a bias as a function of two index tiles, None for none."""
-  if bias is None or (callable(bias) and not isinstance(bias, Mask)):
+  if bias is None or (callable(bias) and not isinstance(bias, (Mask, type))):
     return bias
   allowed = "an array, or a function that returns one"
   if isinstance(bias, Mask):

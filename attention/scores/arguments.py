@@ -9,19 +9,20 @@ from attention.arrays.precision import compute_dtype
 
 def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:
   """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
-  factors = per_score(name, jnp.asarray(scale, vectors.dtype), vectors.ndim)
+  factors = per_score(name, scale, vectors)
   broadcast_leading(vectors, factors, names=f"queries and {name} [... 1 1]")
   rank = max(vectors.ndim, factors.ndim)
   return with_rank(vectors, rank) * with_rank(factors, rank)
 
 
-def per_score(name: str, numbers: jax.Array, rank: int) -> jax.Array:
-  """Returns numbers [...], one for each head, say, as [... 1 1], for arrays of a rank.
+def per_score(name: str, numbers: jax.Array | float, arrays: jax.Array) -> jax.Array:
+  """Returns numbers [...], one for each head, say, as [... 1 1], in the dtype of the arrays [... X Y].
 
   Raises:
-    ValueError: if they have these two axes already, and would bring others.
+    ValueError: if they are no numbers, or have these two axes already, and would bring others.
   """
-  if numbers.ndim > rank - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
+  numbers = as_array(name, numbers, "a number or an array").astype(arrays.dtype)
+  if numbers.ndim > arrays.ndim - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
     raise ValueError(
       f"{name} must be a number, or numbers for the leading axes, [N] for heads, without axes for T and S, "
       f"got shape {numbers.shape}"

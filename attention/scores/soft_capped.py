@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import with_rank
+from attention.arrays.broadcasting import as_array, with_rank
 from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import per_score
 from attention.scores.score import Score
@@ -37,14 +37,16 @@ class SoftCapped(Score):
     if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
       raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
     # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
-    if type(self.cap) is float:
-      self.check_values()
+    if type(self.cap) is float and not self.cap > 0:
+      raise ValueError(f"cap must be positive, got {self.cap}")
 
   def check_values(self):
-    if not isinstance(self.cap, jax.core.Tracer) and not np.all(np.asarray(self.cap) > 0):
+    if not isinstance(self.score, Score):
+      raise ValueError(f"SoftCapped needs a score such as ScaledDotProduct(), got {self.score!r}")
+    cap = as_array("cap", self.cap, "a number or an array")
+    if not isinstance(cap, jax.core.Tracer) and not np.all(np.asarray(cap) > 0):
       raise ValueError(f"cap must be positive, got {self.cap}")
-    if isinstance(self.score, Score):
-      self.score.check_values()
+    self.score.check_values()
 
   def query_features(self, queries):
     return self.score.query_features(queries)
@@ -57,7 +59,7 @@ class SoftCapped(Score):
 
   def tile(self, query_features, key_features):
     scores = self.score.tile(query_features, key_features)
-    cap = per_score("cap", jnp.asarray(self.cap, scores.dtype), scores.ndim)
+    cap = per_score("cap", self.cap, scores)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)
     # Far from 0 tanh is 1, and its derivative 0, also where the score of a masked pair has overflowed.

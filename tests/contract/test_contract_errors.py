@@ -118,6 +118,7 @@ OPTIONS = {
     {"bias": np.ones((1, 2, 3, 5), np.float32)},
     "bias T S 1 2 3 5",
   ),
+  "bias_that_is_a_class": ({"bias": float}, "bias array function float"),
   "bias_of_booleans": ({"bias": np.ones((3, 5), bool)}, "bias floating bool mask"),
   "bias_function_of_another_shape": (
     {"bias": lambda t, s: np.ones((3, 29))},
@@ -226,6 +227,41 @@ PARAMETERS = {
     lambda q, k, v, scale: attention.cosine_attention(q, k, v, scale=scale),
     (QUERIES, KEYS, VALUES, zeros(29)),
     "scale 29 2",
+  ),
+  "scale_that_is_none": (
+    lambda q, k, v: attention.cosine_attention(q, k, v, scale=None),
+    (QUERIES, KEYS, VALUES),
+    "scale number array None",
+  ),
+  "score_vector_that_is_none": (
+    lambda q, k, v: attention.additive_attention(q, k, v, None),
+    (QUERIES, KEYS, VALUES),
+    "score_vector array None",
+  ),
+  "matrix_that_is_none": (
+    lambda q, k, v: attention.bilinear_attention(q, k, v, None),
+    (QUERIES, KEYS, VALUES),
+    "matrix array None",
+  ),
+  "capped_score_that_is_none": (
+    lambda q, k, v: attention.attend(attention.SoftCapped(None, 5.0), q, k, v),
+    (QUERIES, KEYS, VALUES),
+    "SoftCapped score None",
+  ),
+  "cap_that_is_none": (
+    lambda q, k, v: attention.attend(attention.SoftCapped(attention.Cosine(), None), q, k, v),
+    (QUERIES, KEYS, VALUES),
+    "cap number array None",
+  ),
+  "weights_that_are_none": (
+    lambda q, k: attention.multi_head_attention(q, k, None),
+    (QUERIES, KEYS),
+    "weights MultiHeadWeights None",
+  ),
+  "sink_that_is_a_name": (
+    lambda context, logsumexp: attention.with_sink(context, logsumexp, "first"),
+    (zeros(3, 13), zeros(3)),
+    "sink number array first",
   ),
   "masked_softmax_of_another_shape": (
     lambda scores: attention.masked_softmax(scores, np.ones((23, 5), bool)),

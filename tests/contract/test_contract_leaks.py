@@ -84,6 +84,24 @@ def test_a_corrupted_key_changes_no_row_that_may_not_attend_to_it(kind, bad, arg
 
 
 @kinds
+@engines
+def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation):
+  # What made a key or value NaN will have made its tangent NaN too.
+  inputs = draw(kind)
+  mask = np.broadcast_to(np.arange(S) < 3, (T, S))
+
+  def tangents_of(beyond):
+    keys, values = (replaced(array, np.s_[3:], beyond) for array in (inputs.keys, inputs.values))
+
+    def context(keys, values):
+      return results(kind, inputs._replace(keys=keys, values=values), mask, implementation=implementation)[0]
+
+    return jax.jvp(context, (keys, values), (keys, values))
+
+  assert_trees_equal(tangents_of(np.nan), tangents_of(0.0))
+
+
+@kinds
 @every_corruption
 @engines
 def test_the_query_of_an_empty_row_changes_nothing(kind, bad, implementation):
@@ -208,13 +226,14 @@ def test_a_bias_that_is_not_finite_spoils_its_row_and_no_gradient_of_others(kind
 @engines
 def test_a_nan_in_a_pair_that_may_attend_makes_the_row_nan(kind, argument, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
-  array = replaced(getattr(inputs, argument), (1, -1, 3), np.nan)
+  # The first query asks with it, or only the last may attend to it. No masked weight is NaN.
+  position, query = {"queries": (0, 0), "keys": (-1, -1)}[argument]
+  array = replaced(getattr(inputs, argument), (1, position, 3), np.nan)
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
   of_loss = draw_loss(expected(kind, inputs))
   outputs, _ = run(kind, inputs._replace(**{argument: array}), mask, of_loss, implementation)
-  # One query asks with it, or only the last query may attend to it.
   is_bad = np.zeros((B, T), bool)
-  is_bad[1, -1] = True
+  is_bad[1, query] = True
   context, weights, logsumexp = map(np.isnan, outputs)
   np.testing.assert_array_equal(logsumexp, is_bad)
   np.testing.assert_array_equal(context, np.broadcast_to(is_bad[..., None], context.shape))

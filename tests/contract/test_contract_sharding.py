@@ -92,6 +92,27 @@ def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
   assert_trees_close(found, gradients_on_one_device(kind), 1e-4)
 
 
+# Additive scores are not here: they choose their formula by the largest number of all devices.
+@pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear", "cosine", "user_defined"])
+@engines
+def test_without_gradients_no_device_waits_for_another(kind, implementation):
+  # They would have to, to agree on the tiles to skip.
+  @jax.jit
+  def contexts(inputs, lengths):
+    return attention.attend(
+      SCORES[kind].score(**inputs.parameters),
+      *inputs[:3],
+      mask=masks.lengths(source=lengths[:, None]),
+      implementation=implementation,
+      block_sizes=(7, 9),
+    )
+
+  inputs = draw(kind)
+  given = Inputs(*(spread_over_devices(array, 0) for array in inputs[:3]), inputs.parameters)
+  compiled = contexts.lower(given, spread_over_devices(np.arange(B) * 4, 0)).compile()
+  assert moved_shapes(compiled) == [] and "all-reduce" not in compiled.as_text()
+
+
 def test_what_is_moved_would_be_seen():
   array = spread_over_devices(np.ones((B, N, T, H), np.float32), 0)
   compiled = jax.jit(lambda array: jnp.flip(array, 0)).lower(array).compile()
