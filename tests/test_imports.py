@@ -1,4 +1,4 @@
-"""Data goes one way: nothing imports upwards (shared/DESIGN.md, "The house")."""
+"""Data goes one way: nothing imports upwards."""
 
 import ast
 import json

@@ -1,1 +1,1 @@
-"""Arrays: their axes, broadcasting, precision, devices, loops over them, programs of them."""
+"""Arrays: their axes, broadcasting, precision, devices, loops over them, programs of them, closures."""

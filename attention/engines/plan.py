@@ -2,19 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays import devices
 from attention.arrays.axes import HasAxes, names_its_axes
-from attention.arrays.devices import varying, varying_like
+from attention.arrays.closures import closure
+from attention.arrays.devices import varying_like
 from attention.arrays.precision import matmul_precision
-from attention.arrays.pytrees import register_pytree
 from attention.engines.blocks import Blocks, Windows, even_blocks
 from attention.engines.inputs import Inputs
 from attention.engines.operands import Form
@@ -173,7 +171,7 @@ def rules_for(plan: Plan, inputs: Inputs) -> Inputs:
   """Returns the inputs with a mask and a bias that can be cut as planned.
 
   Raises:
-    ValueError: if the positions differ from device to device but an array that a bias closed over does not.
+    ValueError: as `closure`, for a bias that is a function.
   """
   mask, bias = inputs.mask, inputs.bias
   if plan.keys.beyond_end:
@@ -182,42 +180,10 @@ def rules_for(plan: Plan, inputs: Inputs) -> Inputs:
     mask = end if mask is None else mask & end
   if _is_function(bias):
     t, s = inputs.t[: plan.queries.size, None], inputs.s[None, : plan.keys.size]
-    bias = _closed(bias, *varying_like((t, s), dataclasses.replace(inputs, bias=None)))
+    bias = closure(bias, *varying_like((t, s), dataclasses.replace(inputs, bias=None)))
   return dataclasses.replace(inputs, mask=mask, bias=bias)
 
 
 def _is_function(bias: Any) -> bool:
   """Whether a bias is a function that may have closed over arrays."""
   return callable(bias) and not isinstance(bias, HasAxes)
-
-
-def _closed(bias: Callable[..., jax.Array], t: jax.Array, s: jax.Array) -> "ClosedFunction":
-  """Returns a function of positions as a pytree that holds the arrays that it closed over.
-
-  Args:
-    bias: the function.
-    t: positions of one block of queries, [T 1].
-    s: positions of one block of keys, [1 S].
-  """
-  # `jax.closure_convert` would leave out integers, which would then leak out of the rule of differentiation.
-  closed = jax.make_jaxpr(lambda t, s: jnp.asarray(bias(t, s)))(t, s)
-  arrays = [jnp.asarray(array) for array in closed.consts]
-  if any(varying(t) - varying(array) for array in arrays):
-    raise ValueError(
-      "inside shard_map a bias function must close over arrays that differ from device to device, "
-      'jax.lax.pcast(array, axis_name, to="varying"); or be a `positions.Bias` that holds them'
-    )
-  return ClosedFunction(arrays, closed.jaxpr)
-
-
-@register_pytree
-@dataclasses.dataclass(frozen=True)
-class ClosedFunction(HasAxes):
-  """A function of two index tiles, and the arrays that it closed over."""
-
-  arrays: list[jax.Array]
-  program: jax.extend.core.Jaxpr = dataclasses.field(metadata={"static": True})
-
-  def __call__(self, t, s):
-    closed = jax.extend.core.ClosedJaxpr(self.program, self.arrays)
-    return jax.extend.core.jaxpr_as_fun(closed)(t, s)[0]

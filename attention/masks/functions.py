@@ -5,90 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.devices import varying, varying_like
+from attention.arrays.closures import Closure, closure
 from attention.arrays.pytrees import register_pytree
 from attention.masks.rules import BlockMask, Mask
-
-
-@register_pytree
-@dataclasses.dataclass(frozen=True)
-class Closure(HasAxes):
-  """A function of positions, single integers, and the traced arrays that it closes over.
-
-  A pytree keeps a function as it is. A traced array inside it would leak out of a loop or a rule of
-  differentiation that calls the function, so the pytree holds the array, and a program that takes it.
-  """
-
-  axes = {"arrays": "X"}  # flat, along an axis that is never cut
-  arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
-  function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
-
-  def __call__(self, *positions: jax.Array) -> Any:
-    return self.function(*self.arrays.values(), *positions)
-
-
-def closure(function: Callable[..., Any], num_positions: int) -> Closure:
-  """Returns a function of so many positions as a Closure.
-
-  Raises:
-    ValueError: inside `jax.shard_map`, if the traced arrays differ along different axes of the mesh.
-  """
-
-  def trace(like: list[Any]) -> jax.extend.core.ClosedJaxpr:
-    return jax.make_jaxpr(function)(*varying_like([jnp.zeros((), int)] * num_positions, like))
-
-  traced = [array for array in trace([]).consts if isinstance(array, jax.core.Tracer)]
-  if not traced:
-    return Closure({}, function)
-  # The order of what is closed over is this program's.
-  closed = trace(traced)
-  arrays = {i: array for i, array in enumerate(closed.consts) if isinstance(array, jax.core.Tracer)}
-  constants = (jax.typeof(array) if i in arrays else array for i, array in enumerate(closed.consts))
-  axes = frozenset().union(*map(varying, arrays.values()))
-  program = _Program(closed.jaxpr, tuple(constants), axes)
-  program.check_varying(*arrays.values())
-  # Who may attend has no derivative.
-  return Closure({i: jax.lax.stop_gradient(jnp.ravel(array)) for i, array in arrays.items()}, program)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Program:
-  """A traced function that takes the traced arrays that it closed over, made flat, and then positions.
-
-  Attributes:
-    jaxpr: the function.
-    constants: what it closed over, with its type in the place of each traced array.
-    axes: the axes of a device mesh along which its arguments must differ.
-  """
-
-  jaxpr: jax.extend.core.Jaxpr
-  constants: tuple[Any, ...]
-  axes: frozenset[str]
-
-  def __call__(self, *arguments: jax.Array) -> list[jax.Array]:
-    is_traced = [isinstance(constant, jax.core.ShapedArray) for constant in self.constants]
-    arrays, positions = arguments[: sum(is_traced)], arguments[sum(is_traced) :]
-    positions = varying_like(positions, arrays)
-    self.check_varying(*arrays, *positions)
-    flat = iter(arrays)
-    constants = [
-      next(flat).reshape(constant.shape) if here else constant
-      for here, constant in zip(is_traced, self.constants, strict=True)
-    ]
-    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(self.jaxpr, constants))(*positions)
-
-  def check_varying(self, *arrays: jax.Array) -> None:
-    """Raises ValueError unless arrays differ between devices as they did when the function was traced."""
-    if any(varying(array) != self.axes for array in arrays):
-      raise ValueError(
-        "inside jax.shard_map, the traced arrays that a mask function closes over must differ between "
-        'devices as queries and keys do: jax.lax.pcast(array, axis_name, to="varying"), '
-        "before masks.from_function"
-      )
 
 
 @register_pytree
@@ -148,9 +69,13 @@ def from_function(
   for name, given in (("function", function), ("block_mask", block_mask)):
     if not callable(given) and not (name == "block_mask" and given is None):
       raise ValueError(f"{name} must be a function of query and key positions, got {given!r}")
-  return FromFunction(
-    closure(_OfPair(function), 2), None if block_mask is None else closure(_OfTile(block_mask), 4)
-  )
+  of_tile = None if block_mask is None else _closure(_OfTile(block_mask), 4)
+  return FromFunction(_closure(_OfPair(function), 2), of_tile)
+
+
+def _closure(function: Callable[..., Any], num_positions: int) -> Closure:
+  """Returns a function of so many positions as a Closure; who may attend has no derivative."""
+  return jax.tree.map(jax.lax.stop_gradient, closure(function, *[jnp.zeros((), int)] * num_positions))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
