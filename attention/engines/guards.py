@@ -3,8 +3,10 @@
 0 * NaN is NaN. So both engines calculate with finite vectors, and a query that attends to something that is
 not finite gets NaN at the end: its row is broken.
 
-A masked score is the lowest number of the floating type, and not -inf. Constants stay inside `jax.jit`. So
-`jax_debug_nans` and `jax_debug_infs` stop at broken rows alone.
+The largest masked score tells what a row is. A masked pair has the lowest number of the floating type as its
+score, and not -inf. A broken pair has infinity, and not NaN: from some thousand numbers on, XLA for CPUs
+leaves NaN out of their maximum (JAX 0.10 to 0.12). Constants stay inside `jax.jit`. So `jax_debug_nans` and
+`jax_debug_infs` stop at broken rows alone.
 """
 
 import functools
@@ -48,21 +50,22 @@ def is_minus_infinity(numbers: jax.Array) -> jax.Array:
 
 
 def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> jax.Array:
-  """Returns the scores of allowed pairs, NaN for broken ones, and the lowest number for the others.
+  """Returns the scores of allowed pairs, infinity for broken ones, and the lowest number for the others.
 
   Allowed scores stay above that, so that the largest of a row tells whether the row is empty.
 
   Args:
     scores: [... T S].
     allowed: which pairs may attend, booleans [... T S]; None for all.
-    broken: NaN for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
+    broken: infinity for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
   """
   overflow = overflowed(scores.dtype)
   least = np.nextafter(overflow, np.zeros((), scores.dtype))
-  scores = jnp.where(scores < least, jnp.where(is_minus_infinity(scores), overflow, least), scores)
   if broken is not None:
     scores, broken = same_rank(scores, broken)
     scores += broken
+  low = jnp.where(is_minus_infinity(scores), overflow, least)
+  scores = jnp.where(scores < least, low, infinity_where(jnp.isnan(scores), scores))
   return scores if allowed is None else jnp.where(allowed, scores, lowest(scores.dtype))
 
 
@@ -84,6 +87,12 @@ def is_broken(largest: jax.Array) -> jax.Array:
 def shift_of(largest: jax.Array) -> jax.Array:
   """Returns by what the exponentials of a row are shifted: its largest score, 0 for a row without weights."""
   return jnp.where(has_weights(largest), largest, 0)
+
+
+@functools.partial(jax.jit, inline=True)
+def infinity_where(condition: jax.Array, numbers: jax.Array) -> jax.Array:
+  """Returns the numbers, but infinity where the condition holds."""
+  return jnp.where(condition, jnp.inf, numbers)
 
 
 @functools.partial(jax.jit, inline=True)

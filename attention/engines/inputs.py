@@ -14,7 +14,7 @@ from attention.arrays.broadcasting import as_array, broadcast_leading, broadcast
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
-from attention.engines.guards import finite, is_bad, is_minus_infinity, nan_where
+from attention.engines.guards import finite, infinity_where, is_bad, is_minus_infinity
 from attention.masks import FromArray, Mask
 from attention.scores.score import Score
 
@@ -83,10 +83,9 @@ class Inputs(HasAxes):
     return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
 
   def broken_pairs(self) -> jax.Array:
-    """Returns NaN for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
-    queries, keys = same_rank(
-      *(nan_where(bad, self.values.dtype) for bad in (self.bad_queries, self.bad_keys))
-    )
+    """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
+    zero = jnp.zeros((), self.values.dtype)
+    queries, keys = same_rank(*(infinity_where(bad, zero) for bad in (self.bad_queries, self.bad_keys)))
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:

@@ -1,0 +1,60 @@
+"""Points 3 and 4 of the contract for so many scores that XLA hands their sums and maxima to a library.
+
+There the maximum of NaN and other numbers is one of the others. Compiled as users do.
+"""
+
+import functools
+
+import jax
+import numpy as np
+from cases import FLOAT32, SCORES, Inputs, assert_trees_close, attend_fully, engines, kinds
+
+from attention import masks
+
+T, S, H, D = 257, 263, 5, 7
+BAD_QUERY, BAD_KEY = 11, 211  # a key that most queries of a causal mask may not attend to
+ALLOWED = np.tri(T, S, S - T, dtype=bool) & (np.arange(T) != 13)[:, None]
+
+
+@functools.cache
+def drawn(kind):
+  rng = np.random.default_rng(0)
+  sizes = {"H": H, "K": H}
+  parameters = {
+    name: np.asarray(rng.uniform(0.2, 0.6, [sizes[axis] for axis in axes]), np.float32)
+    for name, axes in SCORES[kind].parameters.items()
+  }
+  vectors = (rng.normal(size=shape).astype(np.float32) for shape in ((T, H), (S, H), (S, D)))
+  of_loss = tuple(rng.normal(size=shape).astype(np.float32) for shape in ((T, D), (T, S), (T,)))
+  return Inputs(*vectors, parameters), of_loss
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def results_and_gradients(kind, inputs, of_loss, implementation):
+  mask = masks.causal(offset=S - T) & masks.from_array((np.arange(T) != 13)[:, None])
+  run = functools.partial(attend_fully, kind, mask=mask, implementation=implementation)
+  results, pull = jax.vjp(run, inputs)
+  return results, pull(of_loss)[0]
+
+
+@kinds
+@engines
+def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
+  inputs, of_loss = drawn(kind)
+  for argument, position in (("queries", BAD_QUERY), ("keys", BAD_KEY), ("values", BAD_KEY)):
+    is_broken = np.arange(T) == position if argument == "queries" else ALLOWED[:, position]
+    of_others = tuple(np.where(is_broken.reshape(-1, *[1] * (array.ndim - 1)), 0, array) for array in of_loss)
+    desired, gradients = results_and_gradients(kind, inputs, of_others, implementation)
+    np.testing.assert_array_equal(desired[0][13], np.zeros(D))
+    assert desired[2][13] == -np.inf
+    for bad in (np.nan, np.inf):
+      array = np.array(getattr(inputs, argument))
+      array[position, 3] = bad
+      corrupted = inputs._replace(**{argument: array})
+      results, slopes = results_and_gradients(kind, corrupted, of_loss, implementation)
+      for result, wanted in zip(results, desired, strict=True):
+        assert_trees_close(result[~is_broken], wanted[~is_broken], FLOAT32)
+      context, weights, logsumexp = results
+      assert np.all(np.isnan(context[is_broken])) and np.all(np.isnan(logsumexp[is_broken]))
+      np.testing.assert_array_equal(np.isnan(weights), is_broken[:, None] & ALLOWED)
+      assert_trees_close(slopes, gradients, 10 * FLOAT32)
