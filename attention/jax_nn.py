@@ -161,7 +161,7 @@ def _implementation(name: str | None) -> str:
   """Returns what an implementation is called in `attend`, or raises ValueError for "cudnn"."""
   if name == "cudnn":
     raise ValueError(
-      "implementation must be None, xla, auto, dense or blockwise, got 'cudnn', which is only in jax.nn: "
+      "implementation must be one of xla, auto, dense, blockwise, got 'cudnn', which is only in jax.nn: "
       "it has no forward mode, and gives the mean of the values where nothing may be attended to"
     )
   return "auto" if name is None or name == "xla" else name

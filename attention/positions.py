@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 
@@ -145,10 +145,18 @@ class ALiBi(Bias):
 
   Attributes:
     slopes: [...], one for each head.
+
+  Raises:
+    ValueError: if the slopes are integers, such as a number of heads.
   """
 
   axes = {"slopes": ""}
   slopes: jax.Array
+
+  def check_values(self):
+    slopes = as_array("slopes", self.slopes)
+    if not jnp.issubdtype(slopes.dtype, jnp.floating):
+      raise ValueError(f"slopes must be floating, such as alibi_slopes(8) for 8 heads, got {self.slopes!r}")
 
   def __call__(self, t, s):
     slopes = jnp.asarray(self.slopes)[..., None, None]

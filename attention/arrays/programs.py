@@ -34,7 +34,10 @@ def one_program(function: Callable[P, T]) -> Callable[P, T]:
 
   @functools.wraps(function)
   def call(*args: P.args, **options: P.kwargs) -> T:
-    bound = signature.bind(*args, **options).arguments
+    try:
+      bound = signature.bind(*args, **options).arguments
+    except TypeError:
+      return function(*args, **options)  # which tells it with the function's name
     known, trees = [], {}
     for name, argument in sorted((bound | bound.pop("options", {})).items()):
       if isinstance(argument, HasAxes):

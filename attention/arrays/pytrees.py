@@ -24,6 +24,10 @@ def register_pytree(cls: type[T]) -> type[T]:
   >>> jax.tree.leaves(Scale(2.0))
   [2.0]
   """
+  if not hasattr(cls, "__dataclass_fields__"):
+    raise TypeError(
+      f"{cls.__name__} must be a dataclass: put @dataclasses.dataclass(frozen=True) below @register_pytree"
+    )
   fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
   static = [field.name for field in fields if field.metadata.get("static")]
   dynamic = [field.name for field in fields if field.name not in static]

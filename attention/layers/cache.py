@@ -69,7 +69,8 @@ def next_positions(cache: KeyValueCache, inputs: jax.Array) -> jax.Array:
   """
   if cache.length.shape != inputs.shape[:-2]:
     raise ValueError(
-      f"cache.length must have the leading axes of the queries, {inputs.shape[:-2]}, got {cache.length.shape}"
+      f"a cache must be of as many sequences as the queries, {inputs.shape[:-2]}, "
+      f"got cache.length {cache.length.shape}"
     )
   ahead = jnp.arange(inputs.shape[-2], dtype=cache.length.dtype)
   return cache.length[..., None] + with_rank(ahead, cache.length.ndim + 1)

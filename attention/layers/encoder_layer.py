@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype
 
+from attention.arrays.broadcasting import as_array
 from attention.engines.inputs import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.multi_head import MultiHeadAttention
@@ -114,6 +115,7 @@ class EncoderLayer(nn.Module):
     With a cache, from `init_cache` or an earlier call, it returns a tuple of the output and the new cache.
     See `MultiHeadAttention`.
     """
+    inputs = as_array("inputs", inputs)
     options: dict[str, Any] = {"mask": mask, "bias": bias, "deterministic": deterministic}
     attended = self.attention(self._before(self.attention_norm, inputs), cache=cache, **options)
     if cache is not None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
+from attention.arrays.broadcasting import as_array
 from attention.engines.inputs import BiasLike
 from attention.layers.cache import (
   KeyValueCache,
@@ -107,10 +108,10 @@ class MultiHeadAttention(nn.Module):
 
   def setup(self):
     num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
-    if min(self.num_heads, num_key_heads) < 1:
+    if not all(isinstance(number, int) and number >= 1 for number in (self.num_heads, num_key_heads)):
       raise ValueError(
-        "num_heads and num_key_value_heads must be at least 1, "
-        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
+        "num_heads and num_key_value_heads must be integers of at least 1, "
+        f"got num_heads={self.num_heads!r}, num_key_value_heads={num_key_heads!r}"
       )
     if self.num_heads % num_key_heads:
       raise ValueError(
@@ -170,8 +171,9 @@ class MultiHeadAttention(nn.Module):
       The result; or a tuple of it, then, if asked for, the weights, then, if there is one, the new cache.
     """
     options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
+    queries = as_array("queries", queries)
     if cache is None:
-      sources = queries if sources is None else sources
+      sources = queries if sources is None else as_array("sources", sources)
       prepared = self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(queries))
       return self.attend_prepared(queries, prepared, mask=mask, bias=bias, **options)
     if sources is not None:
@@ -260,8 +262,8 @@ class MultiHeadAttention(nn.Module):
     keys, values = prepared
     queries = self._placed(self.query(queries, keys.shape[-1]), positions, self.query_ln)
     queries, keys, values = promoted(queries, keys, values, dtype=self.dtype)
-    score = self.score
-    if callable(score) and not isinstance(score, Score):
+    score: Any = self.score
+    if callable(score) and not isinstance(score, (Score, type)):
       score = score(queries, keys)
     rate = 0.0 if deterministic else self.dropout_rate
     found: Any = attend_heads(

@@ -68,7 +68,8 @@ def from_function(
   """
   for name, given in (("function", function), ("block_mask", block_mask)):
     if not callable(given) and not (name == "block_mask" and given is None):
-      raise ValueError(f"{name} must be a function of query and key positions, got {given!r}")
+      got = "an array, which is from_array(array)" if hasattr(given, "dtype") else repr(given)
+      raise ValueError(f"{name} must be a function of query and key positions, got {got}")
   of_tile = None if block_mask is None else _closure(_OfTile(block_mask), 4)
   return FromFunction(_closure(_OfPair(function), 2), of_tile)
 

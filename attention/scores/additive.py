@@ -39,7 +39,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
   Raises:
     ValueError: if widths, leading axes or dtypes do not fit.
 
-  >>> additive_scores(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.ones(2)).tolist()
+  >>> additive_scores(jax.numpy.zeros((1, 2)), jax.numpy.zeros((3, 2)), jax.numpy.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
   """
   return _scores(queries, keys, score_vector)

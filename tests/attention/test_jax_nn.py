@@ -306,7 +306,7 @@ VECTORS = draw()[:3]
     (
       VECTORS,
       {"implementation": "cudnn"},
-      r"implementation must be None, xla.*got 'cudnn', .* only in jax.nn",
+      r"implementation must be one of xla, .*got 'cudnn', .* only in jax.nn",
     ),
     (VECTORS, {"implementation": "pallas"}, r"implementation must be one of.*got 'pallas'"),
     (VECTORS, {"query_seq_lengths": np.int32([1, 2, 3])}, r"query_seq_lengths .*B=2, got int32 \(3,\)"),

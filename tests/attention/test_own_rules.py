@@ -453,3 +453,11 @@ def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
   assert_close(attend(True), np.stack(desired), FLOAT32)
   with pytest.raises(ValueError, match=r"ScaledByHead.tile must put the leading axes of"):
     attend(False)
+
+
+def test_a_class_that_is_no_dataclass_is_told_by_name():
+  class Mine(attention.Score):
+    pass
+
+  with pytest.raises(TypeError, match=r"^Mine must be a dataclass: put @dataclasses\.dataclass"):
+    attention.register_pytree(Mine)

@@ -118,6 +118,7 @@ OPTIONS = {
     {"bias": np.ones((1, 2, 3, 5), np.float32)},
     "bias T S 1 2 3 5",
   ),
+  "bias_of_a_number_of_heads": ({"bias": attention.positions.ALiBi(8)}, "slopes floating alibi_slopes(8) 8"),
   "bias_that_is_a_class": ({"bias": float}, "bias array function float"),
   "bias_of_booleans": ({"bias": np.ones((3, 5), bool)}, "bias floating bool mask"),
   "bias_function_of_another_shape": (

@@ -232,7 +232,7 @@ def test_arguments_are_bound_as_python_does():
   array = jnp.ones(3)
   np.testing.assert_array_equal(function(array=array), array)
   for args, options in (((array, array), {}), ((array,), {"array": array}), ((), {})):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^counted\.<locals>\.function\(\) "):
       function(*args, **options)
 
 

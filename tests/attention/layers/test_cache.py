@@ -460,11 +460,17 @@ def test_the_last_slot_is_used():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"inputs": tokens[:2]}, r"cache.length must have the leading axes of the queries, \(2,\), got \(3,\)"),
+    (
+      {"inputs": tokens[:2]},
+      r"a cache must be of as many sequences as the queries, \(2,\), got cache.length \(3,\)",
+    ),
     ({"keys": jnp.zeros((B, N, S, 6))}, r"cache.keys must be float32 .* \(3, 4, 11, 6\)"),
     ({"keys": jnp.zeros((B, 2, S, 6), jnp.bfloat16)}, "cache.keys must be float32 .*, got bfloat16"),
     ({"values": jnp.zeros((B, 2, S, 5))}, r"cache.values must be float32 .* 6\) .*, got float32 .* 5\)"),
-    ({"length": jnp.zeros((), jnp.int32)}, r"cache.length must have .*, \(3,\), got \(\)"),
+    (
+      {"length": jnp.zeros((), jnp.int32)},
+      r"as many sequences as the queries, \(3,\), got cache.length \(\)",
+    ),
     ({"sources": tokens}, r"sources must be None with a cache, .*\(3, 7, 24\)"),
     ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* T=7, S=11, got shape \(7, 7\)"),
     ({"mask": EverySecond(np.zeros((B, 1), int))}, r"mask .* must have axes .*, got shape \(3, 1, 7, 11\)"),

@@ -398,6 +398,9 @@ def test_gru_begins_with_orthogonal_gates():
     (attention.MultiHeadAttention(6, 12, 4), "num_heads=6, num_key_value_heads=4"),
     (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads=0"),
     (attention.MultiHeadAttention(0, 12), "num_heads=0"),
+    (attention.MultiHeadAttention(None), "integers of at least 1, got num_heads=None"),
+    (attention.MultiHeadAttention("8"), "integers of at least 1, got num_heads='8'"),
+    (attention.MultiHeadAttention(2, 6, score=attention.Cosine), "score must be a Score .*, got .*Cosine"),
     (attention.MultiHeadAttention(2, 0), "width=0"),
     (attention.MultiHeadAttention(2), "width=13, num_heads=2"),
     (attention.MultiHeadAttention(2, 6, out_features=0), "out_features must be at least 1, got 0"),
@@ -410,6 +413,18 @@ def test_gru_begins_with_orthogonal_gates():
 def test_impossible_fields_are_errors_that_say_what_is_allowed(layer, message):
   with pytest.raises(ValueError, match=message):
     layer.init(jax.random.key(0), queries)
+
+
+@pytest.mark.parametrize(
+  ("layer", "name"), [(attention.MultiHeadAttention(1), "queries"), (attention.EncoderLayer(1, 7), "inputs")]
+)
+def test_layers_take_lists_and_tell_none(layer, name):
+  parameters = layer.init(jax.random.key(0), queries)
+  np.testing.assert_array_equal(
+    layer.apply(parameters, np.asarray(queries).tolist()), layer.apply(parameters, queries)
+  )
+  with pytest.raises(ValueError, match=f"^{name} must be an array, got None"):
+    layer.init(jax.random.key(0), None)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

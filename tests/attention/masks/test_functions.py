@@ -398,7 +398,10 @@ def test_arrays_that_differ_between_devices_in_different_ways_are_told():
     ((lambda t, s: np.ones(5, bool),), r"broadcast to \[\.\.\. T S\], got shape \(5,\) for T=1"),
     ((lambda t, s: (s <= t)[None] & np.ones((1, 2, 1), bool),), r"got shape \(1, 2, 1\) for T=1"),
     ((None,), r"function must be a function of query and key positions, got None"),
-    ((np.ones((3, 5), bool),), r"function must be a function of query and key positions, got array"),
+    (
+      (np.ones((3, 5), bool),),
+      r"function must be a function of query and key positions, got an array, which is from_array",
+    ),
     ((lambda t, s: s <= t, True), r"block_mask must be a function of query and key positions, got True"),
     (
       (lambda t, s: s <= t, lambda t, s: s[0] <= t[1]),
