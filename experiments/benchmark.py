@@ -19,7 +19,7 @@ from experiments.benchmarks import report
 from experiments.benchmarks.measuring import measure
 from experiments.benchmarks.peers import PEERS
 from experiments.benchmarks.sets import SETS
-from experiments.translation import commands
+from experiments.commands import flags as commands
 
 _SETS = flags.DEFINE_list(
   "sets", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"

@@ -21,7 +21,7 @@ from absl import flags
 
 import attention
 from attention import masks, positions
-from experiments.translation import commands
+from experiments.commands import flags as commands
 
 _CASE = flags.DEFINE_string("case", None, "only this case, in this process")
 _REPEATS = flags.DEFINE_integer("repeats", 50, "how often later calls are timed", lower_bound=1)

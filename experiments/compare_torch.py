@@ -19,11 +19,12 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.translation import commands
-from experiments.translation.batches import Batch, make_batch
-from experiments.translation.devices import make_mesh, place_batch
-from experiments.translation.models import make_model
-from experiments.translation.training import (
+from experiments.commands import flags as commands
+from experiments.runs.devices import make_mesh, place_batch
+from experiments.text.batches import Batch, make_batch
+from experiments.text.vocabularies import NUM_SPECIALS
+from experiments.translation.model import make_model
+from experiments.translation.step import (
   init_state,
   make_recipe,
   make_rngs,
@@ -31,7 +32,6 @@ from experiments.translation.training import (
   no_sums,
   train_step,
 )
-from experiments.translation.vocabularies import NUM_SPECIALS
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
 _LENGTH = flags.DEFINE_integer("length", 16, "words of each sentence, the end included", lower_bound=2)

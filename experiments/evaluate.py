@@ -5,8 +5,10 @@ python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
 
 from absl import flags
 
-from experiments.translation import commands, provenance, report, workdir
-from experiments.translation.loop import load
+from experiments.commands import flags as commands
+from experiments.runs import provenance, workdir
+from experiments.translation import report
+from experiments.translation.train import load
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = commands.define_checkpoint()

@@ -9,10 +9,10 @@ Each line is source TAB target and, where known, TAB alignment of words in Phara
 
 from absl import flags
 
-from experiments.translation import commands
-from experiments.translation.pairs import SentencePair, write_pairs
+from experiments.commands import flags as commands
+from experiments.tasks import make_task
+from experiments.text.pairs import SentencePair, write_pairs
 from experiments.translation.settings import check_config
-from experiments.translation.tasks import make_task
 
 _CONFIG = commands.define_config()
 _SPLIT = flags.DEFINE_string("split", "train", "which sentences")

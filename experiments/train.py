@@ -13,12 +13,13 @@ import pathlib
 import jax
 from absl import flags
 
-from experiments.translation import commands, report
-from experiments.translation.cluster import define_cluster, join_cluster
-from experiments.translation.devices import divide_cpu
-from experiments.translation.evaluation import Translator
-from experiments.translation.loop import Launch, train
-from experiments.translation.processes import is_main, wait_for_all
+from experiments.commands import flags as commands
+from experiments.commands.cluster import define_cluster, join_cluster
+from experiments.runs.devices import divide_cpu
+from experiments.runs.processes import is_main, wait_for_all
+from experiments.translation import report
+from experiments.translation.evaluate import Translator
+from experiments.translation.train import Launch, train
 
 _CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")

@@ -15,11 +15,12 @@ from typing import Any
 
 from absl import flags
 
-from experiments.translation import commands, figures, report
-from experiments.translation.evaluation import Translation, Translator
-from experiments.translation.loop import load
+from experiments.commands import flags as commands
+from experiments.runs.workdir import write_text
+from experiments.translation import figures, report
+from experiments.translation.evaluate import Translation, Translator
 from experiments.translation.settings import is_utf8
-from experiments.translation.workdir import write_text
+from experiments.translation.train import load
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = commands.define_checkpoint()

@@ -10,8 +10,8 @@ import pathlib
 import jax
 from absl import flags
 
+from experiments.commands import flags as commands
 from experiments.introduction.lessons import lessons
-from experiments.translation import commands
 
 _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the heat-maps")
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import scripts  # noqa: F401 (it tells the server of forks to import JAX once)
 
-from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.mistakes import Mistake
+from experiments.commands.mistakes import Mistake
+from experiments.runs.checkpoints import Checkpoints
 
 SERVER = multiprocessing.get_context("forkserver")
 

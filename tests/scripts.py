@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.translation import workdir
-from experiments.translation.checkpoints import Checkpoints
-from experiments.translation.devices import make_mesh
-from experiments.translation.loop import make_task_model
-from experiments.translation.tasks import make_task
-from experiments.translation.training import abstract_state, make_recipe
+from experiments.runs import workdir
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.devices import make_mesh
+from experiments.tasks import make_task
+from experiments.translation.step import abstract_state, make_recipe
+from experiments.translation.train import make_task_model
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -31,8 +31,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
   [
-    "experiments.translation.commands",
-    "experiments.translation.loop",
+    "experiments.commands.flags",
+    "experiments.translation.train",
     "experiments.translation.report",
   ]
 )

@@ -37,6 +37,8 @@ PARTS = {
   "configs": {"attention", "configs"},
   "experiments": {"attention", "configs", "experiments"},
 }
+# What the rooms of the laboratory share.
+ROOMS = ("commands", "runs", "text", "tasks", "translation")
 LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
 FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
 
@@ -101,11 +103,13 @@ def test_no_part_of_the_house_imports_a_part_above_it(path):
   assert packages & {*PARTS, "tests"} <= PARTS[path.relative_to(ROOT).parts[0]]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "experiments" / "translation").rglob("*.py")), ids=name_of)
-def test_what_the_scripts_share_imports_no_script(path):
-  # With `from experiments import translation` the second word is a package, otherwise a script.
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*/*.py")), ids=name_of)
+def test_a_room_of_the_laboratory_imports_no_script(path):
+  # They stand beside the rooms.
   own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
-  assert all(len(words) > 1 and words[1] == "translation" for words in own)
+  room = path.parent.name
+  allowed = {room, *ROOMS}
+  assert all(len(words) > 1 and words[1] in allowed for words in own)
 
 
 def test_importing_the_library_loads_no_package_that_jax_and_flax_do_not_load():

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.translation import figures, workdir
-from experiments.translation.evaluation import Translation, Translator
-from experiments.translation.tasks import Example
+from experiments.runs import workdir
+from experiments.tasks import Example
+from experiments.translation import figures
+from experiments.translation.evaluate import Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
 

@@ -6,14 +6,13 @@ from typing import Any, TypeAlias
 
 from attention.models.decoder import ATTENTIONS
 from configs import base
-from experiments.translation import scan_grammar
-from experiments.translation.languages import UNITS
+from experiments.commands.mistakes import Mistake
+from experiments.tasks import TASKS, scan_grammar
+from experiments.text.languages import UNITS
+from experiments.text.tokenizers import KINDS
 from experiments.translation.metrics import HIGHER_IS_BETTER
-from experiments.translation.mistakes import Mistake
-from experiments.translation.models import ENCODERS
-from experiments.translation.tasks import TASKS
-from experiments.translation.tokenizers import KINDS
-from experiments.translation.training import SCHEDULES
+from experiments.translation.model import ENCODERS
+from experiments.translation.step import SCHEDULES
 
 CHECKPOINTS = ("best", "last")
 DTYPES = ("float32", "bfloat16")

@@ -9,11 +9,11 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from experiments.translation.batches import make_batch
-from experiments.translation.devices import AXES, place_batch
-from experiments.translation.models import make_model
-from experiments.translation.tasks import make_task
-from experiments.translation.training import init_state, make_recipe, make_rngs, train_step
+from experiments.runs.devices import AXES, place_batch
+from experiments.tasks import make_task
+from experiments.text.batches import make_batch
+from experiments.translation.model import make_model
+from experiments.translation.step import init_state, make_recipe, make_rngs, train_step
 
 CONFIGS = {
   path.stem: path

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from configs import base
-from experiments.translation.models import make_model
+from experiments.translation.model import make_model
 from experiments.translation.settings import check_config
 
 FOLDER = pathlib.Path(base.__file__).parent

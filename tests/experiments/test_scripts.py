@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import scripts
 
-from experiments.translation import grammar, workdir
-from experiments.translation.pairs import read_pairs
+from experiments.runs import workdir
+from experiments.tasks import grammar
+from experiments.text.pairs import read_pairs
 
 STEPS = 60
 SIZES = (

@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/models.py."""
+"""Tests of experiments/translation/model.py."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import pytest
 
 from attention.models.decoder import ATTENTIONS
 from configs import base
-from experiments.translation.batches import make_batch
-from experiments.translation.models import ENCODERS, make_model
+from experiments.text.batches import make_batch
+from experiments.translation.model import ENCODERS, make_model
 
 SOURCE_WORDS, TARGET_WORDS = 11, 13
 CONFIG = base.Model(embedding_width=5, width=12, num_heads=3, num_layers=2, feed_forward_width=7)

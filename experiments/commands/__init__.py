@@ -1,0 +1,1 @@
+"""How a script starts: flags, streams, one line for a mistake."""

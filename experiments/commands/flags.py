@@ -1,0 +1,303 @@
+"""How a script starts: its flags, and one line for a person's mistake.
+
+A mistake (a wrong field, an impossible value, a file that is not there) ends the program with one line and
+exit code 2. Everything else that fails is a defect, and keeps its traceback.
+"""
+
+import dataclasses
+import errno
+import os
+import pathlib
+import re
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from configs import base
+from experiments.commands.mistakes import Mistake
+from experiments.commands.streams import open_streams, outliving
+from experiments.runs.stopping import EXIT_CODES, Interrupted
+from experiments.runs.workdir import closest
+from experiments.translation import settings
+
+MISTAKE = 2  # exit code of a person's mistake
+
+
+class UsageError(Mistake):
+  """Flags that do not go together, told in one line."""
+
+
+_DEFAULT_CONFIG = "configs/toy_translation.py"
+
+# The flags below belong to the script that asks for them, so that its --help tells of them.
+flags.disclaim_key_flags()
+
+
+def define_config() -> flags.FlagHolder:
+  """Defines --config, a file, and --config.FIELD for each of its fields."""
+  # No default, for ml_collections would read its file when the script is imported; see `_parse`.
+  return config_flags.DEFINE_config_file(
+    "config",
+    help_string=f"file with the experiment (default: {_DEFAULT_CONFIG}); "
+    "any field can be changed: --config.train.steps=100",
+  )
+
+
+def define_workdir(default: str | None) -> flags.FlagHolder:
+  """Defines --workdir."""
+  return flags.DEFINE_string("workdir", default, "folder of the run")
+
+
+def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
+  """Returns the folder that --workdir names.
+
+  Raises:
+    UsageError: if it names none.
+  """
+  if not flag.value:
+    raise UsageError("--workdir must name the folder of a run, got none")
+  if not settings.is_utf8(flag.value):  # which those who write checkpoints cannot do without
+    raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
+  return pathlib.Path(flag.value)
+
+
+def define_checkpoint() -> flags.FlagHolder:
+  """Defines --checkpoint."""
+  return flags.DEFINE_enum(
+    "checkpoint", None, settings.CHECKPOINTS, "which one translates (default: the config's)"
+  )
+
+
+def define_search() -> list[flags.FlagHolder]:
+  """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
+  return [
+    flags.DEFINE_integer(
+      "max_length",
+      None,
+      "tokens, the end of the sentence included, after which a translation is cut (default: the config's)",
+      lower_bound=1,
+      upper_bound=settings.LARGEST,
+    ),
+    flags.DEFINE_integer(
+      "beam_size",
+      None,
+      "of beam search, 1 for the greedy search (default: the config's)",
+      lower_bound=1,
+      upper_bound=settings.LARGEST,
+    ),
+    flags.DEFINE_float(
+      "length_penalty", None, "exponent of the length in beam search (default: the config's)", lower_bound=0.0
+    ),
+    flags.DEFINE_float(
+      "temperature", None, "draws words at this temperature instead of a search, 0 for none", lower_bound=0.0
+    ),
+    flags.DEFINE_integer(
+      "top_k", None, "draws one of so many of the likeliest words, 0 for all", lower_bound=0
+    ),
+    flags.DEFINE_float(
+      "top_p", None, "draws one of the likeliest words that have this probability together, 1 for all"
+    ),
+    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0, upper_bound=2**32 - 1),
+  ]
+
+
+def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
+  """Returns the flags that were given.
+
+  Raises:
+    UsageError: if they do not go together.
+  """
+  given = {flag.name: flag.value for flag in chosen if flag.value is not None}
+  is_drawn = given.get("temperature", 0.0) != 0
+  for name in given:
+    if name in ("top_k", "top_p", "seed") and not is_drawn:
+      raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
+    if name in ("beam_size", "length_penalty") and is_drawn:
+      raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
+  # At less or more, float32 has not the numbers that divide by it.
+  if not 0 <= given.get("length_penalty", 0.0) <= settings.LARGEST_PENALTY:
+    raise UsageError(
+      f"--length_penalty must be from 0 to {settings.LARGEST_PENALTY}, got {given['length_penalty']}"
+    )
+  if "temperature" in given and given["temperature"] != 0 and not 1e-4 <= given["temperature"] <= 1e4:
+    raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {given['temperature']}")
+  if not 1e-6 <= given.get("top_p", 1.0) <= 1:
+    raise UsageError(f"--top_p must be from 0.000001 to 1, got {given['top_p']}")
+  return given
+
+
+def check_search(chosen: list[flags.FlagHolder], beam_size: int) -> None:
+  """Raises UsageError for a flag that says nothing to a search of so many beams."""
+  if beam_size == 1 and any(flag.name == "length_penalty" and flag.value is not None for flag in chosen):
+    raise UsageError("--length_penalty is for beam search, got --beam_size=1")
+
+
+def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
+  """Returns the first and the last step that a flag names as FIRST:LAST, or None.
+
+  Raises:
+    UsageError: if it names none.
+  """
+  if flag.value is None:
+    return None
+  match = re.fullmatch(r"([0-9]+):([0-9]+)", flag.value)
+  first, last = (int(number) for number in match.groups()) if match else (0, 0)
+  if not 1 <= first <= last:
+    raise UsageError(f"--{flag.name} must be steps FIRST:LAST, counted from 1, got {flag.value!r}")
+  return first, last
+
+
+def run(main: Callable[[], None], *, outlives_readers: bool = False) -> None:
+  """Parses the flags and runs a script's main function.
+
+  Args:
+    main: it has no arguments.
+    outlives_readers: whether it goes on where nobody reads its output any more, as in `train | head`, for it
+      does more than to print.
+  """
+  open_streams()
+  if outlives_readers:
+    sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
+  logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
+  app.run(lambda _: _run(main), flags_parser=_parse)
+
+
+def _run(main: Callable[[], None]) -> None:
+  try:
+    main()
+  except Mistake as error:
+    _fail(str(error))
+  except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    if isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
+      raise
+    reason = str(error) or "Python has none left"
+    _fail(f"not enough memory; try a smaller batch, beam or model: {reason.splitlines()[0]}")
+  except OSError as error:  # a file or folder of the person's
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      _fail(f"could not write: {error.strerror}")
+    if error.filename is None:
+      raise
+    is_in_the_way = isinstance(error, FileExistsError)
+    _fail(f"{error.filename}: {'expected a folder, got a file' if is_in_the_way else error.strerror}")
+  except Interrupted as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.code)
+  except KeyboardInterrupt:
+    print("stopped", file=sys.stderr)
+    sys.exit(EXIT_CODES[signal.SIGINT])
+
+
+def _parse(arguments: Sequence[str]) -> list[str]:
+  """Returns what is left after the flags, the program's name."""
+  program, *given = arguments
+  if "config" in flags.FLAGS:
+    path = _config_path(given)
+    if path is None:
+      path = str(pathlib.Path(base.__file__).parents[1] / _DEFAULT_CONFIG)
+      given = [f"--config={path}", *given]
+    _check_file(path)
+    _check_fields(given)
+  try:
+    rest = flags.FLAGS([program, *given])
+  except flags.IllegalFlagValueError as error:
+    _fail(_type_error(str(error)))
+  except (flags.Error, OSError) as error:
+    _fail(str(error))
+  except SystemExit:  # by --help, which to absl is a failure
+    sys.exit(0)
+  if len(rest) > 1:
+    _fail(f"all options are flags (--name=value), got {rest[1]!r}")
+  return rest
+
+
+def _type_error(message: str) -> str:
+  """Returns absl's message about a flag, or what a config's field must be if the flag is one."""
+  match = re.match(r"flag --config\.([^=]*)=(.*?): ", message, re.DOTALL)
+  if not match:
+    return message
+  name, value = match.groups()
+  kind = type(settings.flat(base.Config())[name]).__name__
+  return f"config.{name} must be of type {kind}, got {value!r}"
+
+
+def _config_path(arguments: Sequence[str]) -> str | None:
+  """Returns the value of the last --config, or None if there is none."""
+  path = None
+  for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+    if argument in ("--config", "-config"):
+      path = following
+    elif argument.startswith(("--config=", "-config=")):
+      path = argument.partition("=")[2]
+  return path
+
+
+def _check_file(path: str) -> None:
+  """Says in one line what is wrong with a file of a config."""
+  if not pathlib.Path(path).is_file():
+    _fail(f"--config must name a file such as configs/toy_translation.py: No such file: {path!r}")
+  try:
+    get_config = runpy.run_path(path).get("get_config")
+    config = None if get_config is None else get_config()
+  except (Exception, SystemExit) as error:  # whatever a person's file may raise
+    _fail(f"{path}: {type(error).__name__}: {error}")
+  if get_config is None:
+    _fail(f"{path}: expected a function get_config, got none")
+  if not isinstance(config, base.Config):
+    _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
+  if unknown := _unknown_field(config):
+    _fail(f"{path}: {unknown}")
+  differing = settings.flat(config).keys() ^ settings.flat(base.Config()).keys()
+  if differing:
+    names = ", ".join(sorted(differing))
+    _fail(f"{path}: the config must have the fields of configs.base.Config, differs in {names}")
+
+
+def _check_fields(arguments: Sequence[str]) -> None:
+  """Names the nearest field for a --config.FIELD that does not exist."""
+  for argument in arguments:
+    match = re.match(r"--?(?:no)?config\.([^=]*)", argument)
+    if match:
+      error = _field_error(match.group(1))
+      if error:
+        _fail(error)
+
+
+def _unknown_field(config: Any, prefix: str = "") -> str:
+  """Returns what is wrong with a name that a file has given a value to, or nothing."""
+  fields = {field.name for field in dataclasses.fields(config)}
+  for name, value in vars(config).items():
+    if name not in fields:
+      return _field_error(prefix + name)
+    if dataclasses.is_dataclass(value) and (inner := _unknown_field(value, f"{prefix}{name}.")):
+      return inner
+  return ""
+
+
+def _field_error(name: str) -> str:
+  """Returns what is wrong with the name of a field, or nothing."""
+  holder = base.Config()
+  for part in name.split("."):
+    if not dataclasses.is_dataclass(holder):
+      return f"config has no field {name!r}: it ends before {part!r}"
+    names = [field.name for field in dataclasses.fields(holder)]
+    if part not in names:
+      return f"config has no field {name!r}; allowed are {', '.join(names)}{closest(part, names)}"
+    holder = getattr(holder, part)
+  if dataclasses.is_dataclass(holder):
+    names = [field.name for field in dataclasses.fields(holder)]
+    return f"config.{name} is a group of fields: {', '.join(names)}"
+  return ""
+
+
+def _fail(message: str) -> NoReturn:
+  """Ends the program with one line."""
+  print(f"error: {' '.join(message.split())}", file=sys.stderr)
+  sys.exit(MISTAKE)

@@ -1,0 +1,1 @@
+"""What any run needs, whatever it trains: its folder, checkpoints, devices, processes, progress."""

@@ -1,0 +1,106 @@
+"""Which device holds what: one mesh, for one device, for many, and for several processes.
+
+Each device works on some rows of a batch. Parameters, and what the optimiser keeps of them, are whole on
+every device, or cut along the mesh's second axis; then a step puts them together while it uses them. XLA
+sends what has to be sent.
+"""
+
+import collections
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from experiments.commands.mistakes import Mistake
+from experiments.text.batches import Batch, Rows
+
+# Both axes share the rows of a batch; the second shares the parameters too.
+AXES = ("data", "parameters")
+
+# Smaller arrays are whole on every device: sending their parts would cost more than it saves.
+_LEAST_TO_CUT = 2**12
+
+
+class DeviceError(Mistake):
+  """A number of devices that cannot be used as asked, told in one line."""
+
+
+def divide_cpu(count: int) -> None:
+  """Makes JAX take a CPU for several devices; to be called before it has done anything.
+
+  Raises:
+    DeviceError: if it is too late.
+  """
+  try:
+    jax.config.update("jax_num_cpu_devices", count)
+  except RuntimeError as error:  # a person's config file has used JAX
+    raise DeviceError(f"--cpu_devices={count} comes too late: the config has used JAX's devices") from error
+
+
+def check_shares() -> None:
+  """Raises DeviceError, in all processes alike, if some have more devices than others."""
+  shares = collections.Counter(device.process_index for device in jax.devices())
+  if len(set(shares.values())) > 1:
+    raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
+
+
+def make_mesh(parameter_shards: int = 1) -> Mesh:
+  """Returns the mesh of all devices of all processes.
+
+  Args:
+    parameter_shards: into how many parts parameters are cut, a divisor of the number of devices.
+
+  Raises:
+    DeviceError: if it is none.
+  """
+  count = jax.device_count()
+  if parameter_shards < 1 or count % parameter_shards:
+    raise DeviceError(
+      f"--parameter_shards must be a divisor of the number of devices, {count}, got {parameter_shards}"
+    )
+  # A process's devices stand side by side, so that it makes one run of rows of each batch.
+  devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+  grid = np.array(devices).reshape(-1, parameter_shards)
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def own_rows(mesh: Mesh, accumulation: int = 1) -> Rows:
+  """Returns which rows of each batch this process makes."""
+  return Rows(jax.process_index(), jax.process_count(), multiple=mesh.size * accumulation)
+
+
+def state_shardings(state: Any, mesh: Mesh) -> Any:
+  """Returns where each array of a training state is: cut along its longest axis that can be, or whole."""
+  shards = mesh.shape["parameters"]
+
+  def sharding(leaf: Any) -> NamedSharding:
+    spec: list[str | None] = [None] * len(leaf.shape)
+    fitting = [axis for axis, length in enumerate(leaf.shape) if length % shards == 0]
+    if shards > 1 and fitting and math.prod(leaf.shape) >= _LEAST_TO_CUT:
+      spec[max(fitting, key=lambda axis: leaf.shape[axis])] = "parameters"
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+  return jax.tree.map(sharding, state)
+
+
+def everywhere(mesh: Mesh) -> NamedSharding:
+  """Returns where an array is that every device has whole."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def place_batch(batch: Batch, mesh: Mesh) -> Batch:
+  """Returns this process's rows of a batch as part of the whole on all devices."""
+  sharding = NamedSharding(mesh, PartitionSpec(AXES))
+  return Batch(*(jax.make_array_from_process_local_data(sharding, array) for array in batch))
+
+
+def local_copy(tree: Any, mesh: Mesh) -> Any:
+  """Returns arrays, whole, on the first device of this process."""
+  whole = jax.jit(_same, out_shardings=everywhere(mesh))(tree)
+  return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
+
+
+def _same(tree: Any) -> Any:
+  return tree

@@ -1,0 +1,36 @@
+"""One trainer at a time in a workdir."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator
+
+from experiments.runs.workdir import WorkdirError
+
+
+@contextlib.contextmanager
+def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps other trainers out of a folder until the block ends or this process does, however it does.
+
+  Of several processes that train together, only one is to take it.
+
+  Args:
+    folder: the workdir; it is made.
+
+  Raises:
+    WorkdirError: if another process holds it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+  try:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      holder = os.pread(file, 20, 0).decode("ascii", "replace").strip()
+      raise WorkdirError(f"{folder}: another process trains here (pid {holder or 'unknown'})") from error
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
+    yield  # the file stays: one that was removed could be locked twice, by its old and its new name
+  finally:
+    os.close(file)

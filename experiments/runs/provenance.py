@@ -1,0 +1,130 @@
+"""What a run was made with: the command, the versions, the devices, the data."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from configs import base
+from experiments.runs.workdir import WorkdirError, holds_run, read_lines, write_text
+from experiments.tasks import Languages
+from experiments.text.pairs import DataError
+
+_LAUNCHES = "launches.jsonl"
+
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "numpy",
+  "orbax-checkpoint",
+  "grain",
+  "sentencepiece",
+  "sacrebleu",
+)
+
+
+def describe_launch(config: base.Config) -> dict[str, Any]:
+  """Returns what this process runs with, as JSON can hold it."""
+  device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")
+  return {
+    "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    "command": [sys.executable, *sys.orig_argv[1:]],
+    "commit": _git("rev-parse", "HEAD"),
+    "has_local_changes": None if changes is None else bool(changes),
+    "python": platform.python_version(),
+    "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+    "machine": f"{platform.system()} {platform.machine()}",
+    "device": f"{device.platform}: {device.device_kind}",
+    "devices": jax.device_count(),
+    "processes": jax.process_count(),
+    "data": digests(config.data),
+  }
+
+
+def digests(data: base.Data, splits: Iterable[str] = ("train", "validation", "test")) -> dict[str, str]:
+  """Returns the SHA-256 of the files of a config.
+
+  Raises:
+    DataError: if a file cannot be read.
+  """
+  return {path: _sha256(path) for split in splits if (path := getattr(data, split))}
+
+
+def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
+  """Adds a line to launches.jsonl. Where no run has begun yet, it is the first."""
+  earlier = _launches(folder) if holds_run(folder) else []
+  write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
+
+
+def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
+  """Checks that the data files are what they were when a run began; without a run there is nothing to check.
+
+  Args:
+    folder: the workdir.
+    found: from `digests`.
+
+  Raises:
+    DataError: if one is not.
+    WorkdirError: if nothing says what they were.
+  """
+  if not found or not holds_run(folder):
+    return
+  launches = _launches(folder)
+  if not launches:
+    raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
+  for name, digest in found.items():
+    if launches[0]["data"].get(name) != digest:
+      raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+
+
+def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:
+  return read_lines(folder / _LAUNCHES, {"data": dict})
+
+
+def digest_of(languages: Languages) -> str:
+  """Returns a digest of the words of both languages."""
+  words = [language.vocabulary.words for language in languages]
+  return hashlib.sha256(json.dumps(words).encode("utf-8")).hexdigest()
+
+
+def check_same_languages(folder: pathlib.Path, languages: Languages) -> None:
+  """Raises WorkdirError if a run's vocabularies are not those that it began with."""
+  if not holds_run(folder):  # a start that was killed before may have left a line
+    return
+  for launch in _launches(folder)[:1]:
+    if launch.get("vocabularies") not in (None, digest_of(languages)):
+      raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
+
+
+def _sha256(path: str) -> str:
+  if stat.S_ISFIFO(os.stat(path).st_mode if os.path.exists(path) else 0):
+    raise DataError(f"{path}: expected a file, for it is read more than once, got a pipe")
+  try:
+    with open(path, "rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError as error:
+    raise DataError(f"{path}: expected a readable file, got: {error.strerror}") from error
+
+
+def _git(*arguments: str) -> str | None:
+  """Returns what git says about the folder of this file, or None where it says nothing."""
+  folder = pathlib.Path(__file__).parent
+  try:
+    answer = subprocess.run(
+      ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  return answer.stdout.strip()

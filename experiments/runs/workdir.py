@@ -1,0 +1,266 @@
+"""The folder of one run: what was asked, what was measured, what came out.
+
+vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
+subwords.source.model   the subwords, if text is cut into them; subwords.target.model likewise
+config.json             the config; it is written after the languages, so where it is, they are
+launches.jsonl          one object a line for each start: command, versions, devices, digests of data, words
+.lock                   held by the process that trains
+checkpoints/            training states: the newest two and the best
+damaged/                those that could not be read
+metrics.jsonl           one object a line: `step` and what was measured then; nothing that depends on time
+tensorboard/            the same, and speeds, for TensorBoard
+profile/                what `--profile` has recorded, for TensorBoard or Perfetto
+results.json            split -> metric -> value, at the end of the run
+figures/                PNG
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+from configs import base
+from experiments.commands.mistakes import Mistake
+from experiments.tasks import Languages
+from experiments.text.languages import Language
+from experiments.translation import settings
+
+
+class WorkdirError(Mistake):
+  """A folder that cannot be used as asked, told in one line."""
+
+
+def holds_run(folder: pathlib.Path) -> bool:
+  """Returns whether a run has begun in a folder."""
+  return (folder / "config.json").exists()
+
+
+def read_config(folder: pathlib.Path) -> base.Config:
+  """Returns the config of a run.
+
+  Raises:
+    WorkdirError: if the folder holds no run, or its config is not one of this version.
+  """
+  path = folder / "config.json"
+  if not path.is_file():
+    raise WorkdirError(f"{folder} holds no run: there is no {path}; train one with --workdir={folder}")
+  try:
+    config = settings.from_dict(base.Config, json.loads(path.read_text("utf-8")))
+    settings.check_config(config)
+    return config
+  except (ValueError, OverflowError, RecursionError) as error:
+    raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+
+
+def check_there(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if the folder of a run that goes on has been deleted."""
+  if not holds_run(folder):
+    raise WorkdirError(_deleted(folder))
+
+
+@contextlib.contextmanager
+def told_if_deleted(folder: pathlib.Path) -> Iterator[None]:
+  """Raises WorkdirError for whatever fails because the folder of a run has been deleted meanwhile."""
+  try:
+    yield
+  except Exception as error:
+    if not isinstance(error, Mistake) and not holds_run(folder):
+      raise WorkdirError(_deleted(folder)) from error
+    raise
+
+
+def _deleted(folder: pathlib.Path) -> str:
+  return f"{folder} was deleted or moved away while training wrote to it"
+
+
+def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
+  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
+  if not holds_run(folder):
+    left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
+    if left:
+      raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
+    return
+  theirs, ours = settings.flat(read_config(folder)), settings.flat(config)
+  differing = [name for name in ours if ours[name] != theirs[name]]
+  if differing:
+    listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
+    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+
+
+def check_nothing_lost(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if what a run writes first is gone, and what it writes later is there."""
+  has_checkpoints = any((folder / "checkpoints").glob("[0-9]*"))
+  if (folder / "results.json").exists() and not has_checkpoints:
+    raise WorkdirError(
+      f"{folder} holds the results of a run without its checkpoints; take another --workdir, "
+      "or move results.json away to begin anew"
+    )
+  if has_checkpoints and not (folder / "metrics.jsonl").exists():
+    raise WorkdirError(f"{folder} holds the checkpoints of a run without its metrics.jsonl")
+
+
+def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
+  """Returns the languages of source and target of a run, or None if the folder holds none.
+
+  Args:
+    folder: the workdir.
+    data: the run's.
+
+  Raises:
+    WorkdirError: if a file is not there, or is not what it should be.
+  """
+  if not holds_run(folder):
+    return None
+  try:
+    source, target = (
+      Language.load(folder, side, unit=data.unit, lowercase=data.lowercase) for side in ("source", "target")
+    )
+  except FileNotFoundError as error:
+    raise WorkdirError(
+      f"{folder} holds a run without its vocabulary: there is no {error.filename}"
+    ) from error
+  except ValueError as error:
+    raise WorkdirError(str(error)) from error
+  return source, target
+
+
+def write_run(folder: pathlib.Path, config: base.Config, languages: Languages) -> None:
+  """Writes what a run begins with, unless it is there already."""
+  if holds_run(folder):
+    return
+  for language, side in zip(languages, ("source", "target"), strict=True):
+    language.save(folder, side)
+  write_json(folder / "config.json", dataclasses.asdict(config))
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes JSON so that a file of this name is never half written."""
+  write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+class MetricsWriter:
+  """Writes what is measured to metrics.jsonl and TensorBoard. A context manager.
+
+  Args:
+    folder: of the run.
+    step: where the run goes on; later records, of steps that will be made again, are dropped.
+
+  Raises:
+    WorkdirError: here and when it writes, if the disk does not take it.
+  """
+
+  def __init__(self, folder: pathlib.Path, step: int):
+    self._path = folder / "metrics.jsonl"
+    kept = [record for record in read_metrics(folder) if record["step"] <= step]
+    with self._told():
+      write_text(self._path, "".join(map(_line, kept)))
+      self._file = self._path.open("a", encoding="utf-8")
+      (folder / "tensorboard").mkdir(exist_ok=True)
+      # Not a SummaryWriter: its thread waits for ever on a full disk.
+      self._board = EventsWriter(str(folder / "tensorboard" / "events"))
+      # TensorBoard forgets what it has read from this step on.
+      self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+  def __enter__(self) -> "MetricsWriter":
+    return self
+
+  def __exit__(self, *_) -> None:
+    with contextlib.suppress(OSError):  # all has been flushed; what is wrong with the disk has been told
+      self._file.close()
+    with contextlib.suppress(OSError):
+      self._board.close()
+
+  def write(self, step: int, values: Mapping[str, float], speeds: Mapping[str, float] | None = None) -> None:
+    """Records values at a step; speeds, which are others each time, for TensorBoard alone."""
+    with self._told():
+      self._file.write(_line({"step": step, **values}))
+      self._file.flush()
+      for name, value in {**values, **(speeds or {})}.items():
+        self._board.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+      self._board.flush()
+
+  @contextlib.contextmanager
+  def _told(self) -> Iterator[None]:
+    """Makes a mistake, told in one line, of what the disk does not take."""
+    try:
+      yield
+    except OSError as error:
+      raise WorkdirError(f"could not write {self._path.parent}: {error.strerror or error}") from error
+
+
+def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
+  """Returns the records of metrics.jsonl, a last line that was cut short left out.
+
+  Raises:
+    WorkdirError: if another line is damaged.
+  """
+  records = read_lines(folder / "metrics.jsonl", {"step": int})
+  for record in records:
+    if any(not isinstance(value, (int, float)) for value in record.values()):
+      raise WorkdirError(f"{folder / 'metrics.jsonl'}: expected numbers, got {record}")
+  return records
+
+
+def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, Any]]:
+  """Returns the objects of a file of JSON lines, none if it is not there; as `read_metrics`.
+
+  Args:
+    path: the file.
+    types: some names that each object has, and of which type their values are.
+  """
+  if not path.exists():
+    return []
+  try:
+    *lines, last = path.read_text("utf-8").split("\n")
+    records = [json.loads(line) for line in lines]
+    with contextlib.suppress(ValueError):  # it was cut short; no part of an object is one
+      records += [json.loads(last)]
+    for number, record in enumerate(records, start=1):
+      if not isinstance(record, dict):
+        raise ValueError(f"line {number} is no object")
+      for name, kind in types.items():
+        if not isinstance(record.get(name), kind):
+          raise ValueError(f"line {number} has no {name!r}")
+  except (ValueError, RecursionError) as error:
+    raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
+  return records
+
+
+def closest(name: str, allowed: list[str]) -> str:
+  """Returns a hint such as "; did you mean 'steps'?", or nothing if no name is near.
+
+  >>> closest("step", ["steps", "seed"])
+  "; did you mean 'steps'?"
+  """
+  near = difflib.get_close_matches(name, allowed, n=1)
+  return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a file of which no half is ever there.
+
+  Raises:
+    OSError: with this path, if the disk does not take it.
+  """
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  try:
+    temporary.write_text(text, "utf-8")
+    os.replace(temporary, path)
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, str(path)) from error
+  finally:
+    with contextlib.suppress(OSError):
+      temporary.unlink(missing_ok=True)
+
+
+def _line(record: Mapping[str, float]) -> str:
+  return json.dumps(record) + "\n"

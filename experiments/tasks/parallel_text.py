@@ -1,0 +1,95 @@
+"""A person's own parallel text as a task."""
+
+import functools
+
+import numpy as np
+
+from configs import base
+from experiments.tasks.task import Example, Languages
+from experiments.text.batches import ALL, Batch, Rows
+from experiments.text.buckets import Buckets
+from experiments.text.languages import Language
+from experiments.text.pairs import DataError, SentencePair, read_pairs
+
+
+class ParallelText:
+  """Sentence pairs from files: `source TAB target`, one a line. See ../pairs.py.
+
+  Of the training text only the ids are kept. Alignments count words, so they are used where words are the
+  unit.
+  """
+
+  watched = "validation"
+
+  def __init__(self, config: base.Config, languages: Languages | None = None):
+    self._config = config
+    self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
+    sides = "source", "target"
+    self.source, self.target = languages or tuple(map(self._learn, self._training_texts, sides))
+
+  def __str__(self) -> str:
+    used, left_out = len(self._batches), self._num_pairs - len(self._batches)
+    text = f"{used:,} training pairs"
+    if left_out:
+      text += f" ({left_out:,} more are longer than config.data.max_length={self._config.data.max_length})"
+    return text
+
+  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
+    return self._batches.batch(step, rows)
+
+  def examples(self, split: str, count: int) -> list[Example]:
+    allowed = ("train", *self.splits)
+    if split not in allowed:
+      raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
+    pairs = read_pairs(getattr(self._config.data, split))
+    return [self._example(pair) for pair in pairs[: count or None]]
+
+  def _example(self, pair: SentencePair) -> Example:
+    return Example(
+      source=self.source.tokenize(pair.source),
+      target=self.target.tokenize(pair.target),
+      alignment=pair.alignment if self._config.data.unit == "word" else None,
+      source_text=self.source.normalize(pair.source),
+      target_text=self.target.normalize(pair.target),
+    )
+
+  @functools.cached_property
+  def _training_texts(self) -> tuple[list[str], list[str]]:
+    """Source and target of all training pairs."""
+    pairs = read_pairs(self._config.data.train)
+    return [pair.source for pair in pairs], [pair.target for pair in pairs]
+
+  @functools.cached_property
+  def _batches(self) -> Buckets:
+    """The training pairs as ids, those too long left out."""
+    data, longest = self._config.data, self._config.data.max_length
+    sources, targets = map(Language.encode_all, (self.source, self.target), self._training_texts)
+    del self._training_texts
+    self._num_pairs = len(sources)
+    used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= longest)
+    if not len(used):
+      raise DataError(
+        f"{data.train}: expected a pair of at most config.data.max_length={longest} {data.unit}s a side, "
+        "got none"
+      )
+    return Buckets(
+      sources.take(used),
+      targets.take(used),
+      num_buckets=data.num_buckets,
+      batch_size=self._config.train.batch_size,
+      seed=self._config.seed,
+    )
+
+  def _learn(self, texts: list[str], side: str) -> Language:
+    data = self._config.data
+    try:
+      return Language.learn(
+        texts,
+        unit=data.unit,
+        lowercase=data.lowercase,
+        min_count=data.min_count,
+        vocabulary_size=data.vocabulary_size,
+        subwords=data.subwords,
+      )
+    except ValueError as error:
+      raise DataError(f"{data.train}, {side}: config.data.{error}") from error

@@ -1,0 +1,61 @@
+"""SCAN as a task: commands are translated to actions."""
+
+import numpy as np
+
+from configs import base
+from experiments.tasks import scan_grammar
+from experiments.tasks.task import Example, Languages, check_own
+from experiments.text.batches import ALL, Batch, Rows
+from experiments.text.buckets import Buckets
+from experiments.text.languages import Language
+from experiments.text.pairs import DataError
+from experiments.text.sentences import Sentences
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+
+_SEEN = 1000
+
+
+class Scan:
+  """The commands of a split of ../scan_grammar.py, whose seed draws the split "simple".
+
+  There is no validation set: while training, commands that were seen are scored, 1000 at most.
+  """
+
+  splits: tuple[str, ...] = ("seen", "test")
+  watched = "seen"
+
+  def __init__(self, config: base.Config, languages: Languages | None = None):
+    training, test = scan_grammar.split(config.data.split, config.seed)
+    # Drawn, for where the grammar orders the training commands the first of them are all alike.
+    order = np.random.default_rng(0).permutation(len(training))
+    self._commands = {"train": training, "seen": [training[i] for i in order[:_SEEN]], "test": test}
+    self._name = config.data.split
+    words = Vocabulary.build(command.words for command in scan_grammar.commands())
+    actions = Vocabulary.build(command.actions for command in scan_grammar.commands())
+    self.source = Language(Words(), words, lowercase=True)
+    self.target = Language(Words(), actions, lowercase=False)
+    check_own(languages, (self.source, self.target))
+    sides = (
+      Sentences.join(self.source.vocabulary.encode(command.words) for command in training),
+      Sentences.join(self.target.vocabulary.encode(command.actions) for command in training),
+    )
+    self._batches = Buckets(
+      *sides,
+      num_buckets=config.data.num_buckets,
+      batch_size=config.train.batch_size,
+      seed=config.seed,
+    )
+
+  def __str__(self) -> str:
+    training, test = (len(self._commands[split]) for split in ("train", "test"))
+    return f"SCAN, split {self._name}: {training:,} training and {test:,} test commands"
+
+  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
+    return self._batches.batch(step, rows)
+
+  def examples(self, split: str, count: int) -> list[Example]:
+    if split not in self._commands:
+      raise DataError(f"split must be one of {', '.join(self._commands)}, got {split!r}")
+    commands = self._commands[split][: count or None]
+    return [Example(words, actions, None, " ".join(words), " ".join(actions)) for words, actions in commands]

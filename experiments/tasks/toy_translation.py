@@ -1,0 +1,98 @@
+"""The built-in toy language: English to Italian by a small grammar, with true alignments."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from configs import base
+from experiments.tasks import grammar
+from experiments.tasks.task import Example, Languages, check_own
+from experiments.text.batches import ALL, Batch, Rows, make_batch
+from experiments.text.buckets import least_padding
+from experiments.text.languages import Language
+from experiments.text.pairs import DataError
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+
+# For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
+ROUND = 16
+
+_LONGEST = max(grammar.TRAIN_MAX_SOURCE_LENGTH, grammar.TRAIN_MAX_TARGET_LENGTH) + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ItalianWords(Words):
+  """Words that are joined as the grammar's Italian is."""
+
+  def detokenize(self, tokens: Iterable[str]) -> str:
+    return grammar.join(tuple(tokens))
+
+
+class ToyTranslation:
+  """Endless sentences of ../grammar.py. Every seed is scored on the same ones.
+
+  Those of a training batch are alike in length: the sentences of a few batches are drawn, put in order of
+  length, and cut into batches, which come in any order. Each is padded to one of a few lengths.
+  """
+
+  splits = tuple(split for split in grammar.SPLITS if split != "train")
+  watched = "validation"
+
+  def __init__(self, config: base.Config, languages: Languages | None = None):
+    self._seed = config.seed
+    self._batch_size = config.train.batch_size
+    self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
+    self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
+    check_own(languages, (self.source, self.target))
+    self._num_buckets = config.data.num_buckets
+
+  def __str__(self) -> str:
+    return "toy sentences, as many as are wanted"
+
+  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
+    number, place = divmod(step, ROUND)
+    pairs = self._round(number)[place]
+    length = next(length for length in self._lengths if length >= max(map(_size, pairs)))
+    own = rows.of(self._batch_size)
+    chosen = pairs[own.start : own.stop]
+    return make_batch(
+      [self.source.vocabulary.encode(pair.source) for pair in chosen],
+      [self.target.vocabulary.encode(pair.target) for pair in chosen],
+      source_length=length,
+      target_length=length,
+      num_rows=len(own),
+    )
+
+  @functools.cached_property
+  def _lengths(self) -> list[int]:
+    """To which lengths sentences are padded."""
+    sizes = [_size(pair) for pairs in self._round(0) for pair in pairs]
+    return least_padding(np.array([*sizes, _LONGEST]), self._num_buckets)
+
+  @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
+  def _round(self, number: int) -> list[Sequence[grammar.Pair]]:
+    """Returns the sentences of some batches in a row."""
+    count = self._batch_size
+    first = number * ROUND * count
+    pairs = sorted((self._pair("train", first + i) for i in range(ROUND * count)), key=_size)
+    order = np.random.default_rng((self._seed, number)).permutation(ROUND)
+    return [pairs[i * count : (i + 1) * count] for i in order]
+
+  def examples(self, split: str, count: int) -> list[Example]:
+    if split not in grammar.SPLITS:
+      raise DataError(f"split must be one of {', '.join(grammar.SPLITS)}, got {split!r}")
+    if not count:
+      raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
+    pairs = (self._pair(split, i) for i in range(count))
+    return [Example(*pair, " ".join(pair.source), grammar.join(pair.target)) for pair in pairs]
+
+  def _pair(self, split: str, index: int) -> grammar.Pair:
+    seed = self._seed if split == "train" else 0
+    return grammar.pair(seed=seed, split=split, index=index)
+
+
+def _size(pair: grammar.Pair) -> int:
+  """Returns the length that a pair needs, with the end symbol."""
+  return max(len(pair.source), len(pair.target)) + 1

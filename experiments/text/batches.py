@@ -1,0 +1,118 @@
+"""Sentence pairs as arrays of fixed shape."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.text.vocabularies import END, PAD, START
+
+
+class Batch(NamedTuple):
+  """Sentence pairs as token ids; padding is PAD.
+
+  Attributes:
+    sources: the source words and END, int32 [B S].
+    source_lengths: how many of them are real, END included, int32 [B].
+    inputs: what the decoder reads, START and the target words, int32 [B T].
+    targets: what it should say, the target words and END, int32 [B T].
+  """
+
+  sources: np.ndarray
+  source_lengths: np.ndarray
+  inputs: np.ndarray
+  targets: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """Which rows of every batch a process makes: one of `count` runs of the same length.
+
+  Attributes:
+    index: of the run.
+    count: how many there are.
+    multiple: rows without a sentence are added to a batch until their number is a multiple of this, which is
+      itself one of `count`.
+
+  Raises:
+    ValueError: if it is not.
+  """
+
+  index: int = 0
+  count: int = 1
+  multiple: int = 1
+
+  def __post_init__(self) -> None:
+    if self.multiple % self.count:
+      raise ValueError(f"multiple must be a multiple of count={self.count}, got {self.multiple}")
+
+  def of(self, total: int) -> range:
+    """Returns the numbers of the rows, of a batch of `total`; those from there on are without a sentence.
+
+    >>> Rows(index=1, count=2, multiple=4).of(6)
+    range(4, 8)
+    """
+    size = round_up(total, self.multiple) // self.count
+    return range(self.index * size, (self.index + 1) * size)
+
+
+ALL = Rows()
+
+
+def make_batch(
+  sources: Sequence[Sequence[int] | np.ndarray],
+  targets: Sequence[Sequence[int] | np.ndarray],
+  *,
+  source_length: int,
+  target_length: int,
+  num_rows: int | None = None,
+) -> Batch:
+  """Returns sentences, given as ids without START and END, padded to fixed lengths.
+
+  Args:
+    sources: sentences of ids.
+    targets: as many.
+    source_length: S; a source has at most S - 1 words.
+    target_length: T; a target has at most T - 1 words.
+    num_rows: B; rows after the sentences are padding alone. None for the number of sentences.
+
+  Raises:
+    ValueError: if a sentence is too long, for none is ever cut, or if there are more than B.
+
+  >>> make_batch([[7, 8]], [[9]], source_length=4, target_length=3)[0].tolist()
+  [[7, 8, 2, 0]]
+  """
+  B = len(sources) if num_rows is None else num_rows
+  if not len(sources) == len(targets) <= B:
+    given = f"{len(sources)} and {len(targets)}"
+    raise ValueError(f"sources and targets must be as many, at most num_rows={num_rows}, got {given}")
+  lengths = np.zeros((B,), np.int32)
+  lengths[: len(sources)] = [len(words) + 1 for words in sources]
+  return Batch(
+    sources=_padded([[*words, END] for words in sources], (B, source_length), "source"),
+    source_lengths=lengths,
+    inputs=_padded([[START, *words] for words in targets], (B, target_length), "target"),
+    targets=_padded([[*words, END] for words in targets], (B, target_length), "target"),
+  )
+
+
+def round_up(length: int, multiple: int) -> int:
+  """Returns the next multiple: few distinct lengths mean few compilations.
+
+  >>> round_up(17, 16)
+  32
+  """
+  return -(-length // multiple) * multiple
+
+
+def _padded(rows: Sequence[Sequence[int]], shape: tuple[int, int], side: str) -> np.ndarray:
+  array = np.full(shape, PAD, np.int32)
+  length = shape[1]
+  for row, tokens in zip(array[: len(rows)], rows, strict=True):
+    if len(tokens) > length:
+      raise ValueError(
+        f"a {side} must have at most {length - 1} words to fit {side}_length={length}, got {len(tokens) - 1}"
+      )
+    row[: len(tokens)] = tokens
+  return array

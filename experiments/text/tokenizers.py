@@ -1,0 +1,185 @@
+"""How a text is cut into tokens: words, characters, or pieces of words.
+
+A tokenizer takes text as `pairs.normalize` gives it. No token is empty or holds whitespace, so
+every token is a word of a `Vocabulary`. Characters and subwords write whitespace as "▁", as
+sentencepiece does; so they take a "▁" of a text for whitespace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import sentencepiece
+
+from experiments.text import pairs
+from experiments.text.vocabularies import END, NUM_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_WORD
+
+KINDS = ("unigram", "bpe")
+SPACE = "▁"
+
+# Rarer characters are written as their bytes, so that those of other scripts do not fill the vocabulary.
+_CHARACTER_COVERAGE = 0.9999
+_LONGEST_LINE = 2**20  # bytes; sentencepiece leaves out longer ones
+_THREADS = 2
+_CHUNK = 10_000  # texts that sentencepiece gets at once
+
+
+class Tokenizer(Protocol):
+  """What a language needs to know about its tokens."""
+
+  def tokenize(self, text: str) -> tuple[str, ...]:
+    """Returns the tokens of a text."""
+    ...
+
+  def detokenize(self, tokens: Iterable[str]) -> str:
+    """Returns the text of tokens."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """Words and punctuation marks. See `pairs.tokenize`."""
+
+  def tokenize(self, text: str) -> tuple[str, ...]:
+    return pairs.tokenize(text, lowercase=False)
+
+  def detokenize(self, tokens: Iterable[str]) -> str:
+    """Returns the text with the usual spaces. See `pairs.detokenize`."""
+    return pairs.detokenize(tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class Characters:
+  """Characters, a run of whitespace for one.
+
+  >>> Characters().tokenize("è  lì")
+  ('è', '▁', 'l', 'ì')
+  """
+
+  def tokenize(self, text: str) -> tuple[str, ...]:
+    return tuple(_spaced(text).replace(" ", SPACE))
+
+  def detokenize(self, tokens: Iterable[str]) -> str:
+    """Returns the text, with one space for each run of whitespace and none around it."""
+    return "".join(tokens).replace(SPACE, " ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subwords:
+  """Pieces of words, found in a text by sentencepiece. A piece that begins a word begins with "▁".
+
+  A character that no piece holds is written as its bytes in UTF-8: `"<0xC3>", "<0xA8>"` for "è". So all
+  text can be written, and `tokens` are the words of a `Vocabulary` that gives them the ids of the model.
+
+  Source: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959; byte-pair
+  encoding (bpe): Sennrich et al. 2016, arXiv:1508.07909.
+
+  Args:
+    model: a sentencepiece model, such as `learn` makes.
+
+  Raises:
+    ValueError: if it is none, or one with other special symbols than a `Vocabulary` has.
+  """
+
+  model: bytes = dataclasses.field(repr=False)
+
+  def __post_init__(self) -> None:
+    processor = self._processor
+    specials = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
+    if specials != (PAD, START, END, UNKNOWN):
+      raise ValueError(f"model must have the special ids 0, 1, 2, 3, got {specials}")
+
+  @functools.cached_property
+  def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    # It takes nothing for a model, and only logs that it is none.
+    if not self.model:
+      raise ValueError("model must be a sentencepiece model, got nothing")
+    try:
+      return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+    except RuntimeError as error:
+      raise ValueError(f"model must be a sentencepiece model, got {len(self.model)} other bytes") from error
+
+  @functools.cached_property
+  def tokens(self) -> tuple[str, ...]:
+    """All tokens, in the order of their ids, from `NUM_SPECIALS` on."""
+    return tuple(self._processor.id_to_piece(list(range(NUM_SPECIALS, len(self._processor)))))
+
+  def tokenize(self, text: str) -> tuple[str, ...]:
+    return tuple(self._processor.encode(_spaced(text), out_type=str))
+
+  def encode_all(self, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Yields the ids of the tokens of each text, which are much faster to have than the tokens."""
+    spaced = map(_spaced, texts)
+    while chunk := list(itertools.islice(spaced, _CHUNK)):
+      yield from self._processor.encode(chunk, num_threads=_THREADS)
+
+  def detokenize(self, tokens: Iterable[str]) -> str:
+    """Returns the text, with one space for each run of whitespace and none around it."""
+    return _spaced(self._processor.decode(list(tokens)))  # a line end can be among the bytes
+
+  @classmethod
+  def learn(cls, texts: Sequence[str], *, vocabulary_size: int, kind: str) -> Subwords:
+    """Returns the pieces of a text; the same text gives the same model, byte by byte.
+
+    Args:
+      texts: sentences.
+      vocabulary_size: the number of ids, the special ones and the 256 bytes among them.
+      kind: "unigram" (the pieces that make the text most probable) or "bpe" (frequent pairs are merged).
+
+    Raises:
+      ValueError: if `kind` is another, if there is no text, or if `vocabulary_size` is more or less than
+        the text allows.
+    """
+    if kind not in KINDS:
+      raise ValueError(f"subwords must be unigram or bpe, got {kind!r}")
+    # sentencepiece uses this block for itself, and leaves out lines that hold it.
+    lines = [_spaced(text.replace("▅", " ")) for text in texts]
+    if not any(lines):
+      raise ValueError("texts must be at least one that is not blank, got none")
+    try:
+      return cls(_trained_model(lines, vocabulary_size, kind))
+    except RuntimeError as error:
+      raise ValueError(_allowed_size(str(error), vocabulary_size)) from error
+
+
+def _spaced(text: str) -> str:
+  """Returns a text with one space for each run of whitespace and none around it."""
+  return " ".join(text.replace(SPACE, " ").split())
+
+
+def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> bytes:
+  """Returns a sentencepiece model whose special ids are those of a `Vocabulary`."""
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(lines),
+    model_writer=model,
+    model_type=kind,
+    vocab_size=max(NUM_SPECIALS, vocabulary_size),  # of less it does not say what it allows
+    pad_id=PAD,
+    bos_id=START,
+    eos_id=END,
+    unk_id=UNKNOWN,
+    unk_surface=UNKNOWN_WORD,
+    byte_fallback=True,
+    character_coverage=_CHARACTER_COVERAGE,
+    normalization_rule_name="identity",
+    max_sentence_length=_LONGEST_LINE,
+    num_threads=_THREADS,
+    minloglevel=2,
+  )
+  return model.getvalue()
+
+
+def _allowed_size(message: str, vocabulary_size: int) -> str:
+  """Returns in one line which sizes sentencepiece allows, from what it says of another."""
+  if found := re.search(r"a value <= (\d+)", message):
+    return f"vocabulary_size must be at most {found[1]} for this text, got {vocabulary_size}"
+  if found := re.search(r"required_chars\. -?\d+ vs (\d+)", message):
+    return f"vocabulary_size must be at least {found[1]} for this text, got {vocabulary_size}"
+  return f"vocabulary_size must be one that sentencepiece allows, got {vocabulary_size}: {message}"

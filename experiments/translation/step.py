@@ -1,0 +1,268 @@
+"""One training step: the loss, its gradient, the update."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+import attention
+from configs import base
+from experiments.runs.devices import AXES, everywhere, state_shardings
+from experiments.text.batches import Batch
+from experiments.text.vocabularies import PAD
+from experiments.translation.loss import linear_cross_entropy
+
+SCHEDULES = ("cosine", "linear", "inverse_square_root", "constant")
+
+
+class Sums(NamedTuple):
+  """What training steps measure: sums to be divided by `tokens` where they are reported.
+
+  Attributes:
+    loss: what is trained, summed over the target tokens: cross-entropy, in nats, with label smoothing and
+      dropout if there are any, float32 [].
+    tokens: target tokens, the end symbols included and padding not, float32 [].
+  """
+
+  loss: jax.Array
+  tokens: jax.Array
+
+
+class TrainState(NamedTuple):
+  """All that changes in training.
+
+  Attributes:
+    step: how many updates were made, int32 [].
+    params: of the model, float32.
+    average: moving average of the parameters; None if there is none.
+    optimizer: the optimiser's state.
+    sums: what was measured since the last record.
+  """
+
+  step: jax.Array
+  params: Any
+  average: Any
+  optimizer: optax.OptState
+  sums: Sums
+
+
+class Recipe(NamedTuple):
+  """What a training step does, and where; a constant of a run.
+
+  Attributes:
+    model: the translator.
+    optimizer: from `make_optimizer`.
+    mesh: the devices.
+    accumulation: in how many parts a batch is computed.
+    label_smoothing: as in `linear_cross_entropy`.
+    averaging: decay of the parameters' average, 0 for none.
+    dtype: what is computed in.
+  """
+
+  model: attention.Seq2Seq
+  optimizer: optax.GradientTransformation
+  mesh: Mesh
+  accumulation: int = 1
+  label_smoothing: float = 0.0
+  averaging: float = 0.0
+  dtype: str = "float32"
+
+
+def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Recipe:
+  """Returns what a config asks for."""
+  return Recipe(
+    model=model,
+    optimizer=make_optimizer(config.train),
+    mesh=mesh,
+    accumulation=config.train.accumulation,
+    label_smoothing=config.train.label_smoothing,
+    averaging=config.train.averaging,
+    dtype=config.model.dtype,
+  )
+
+
+def make_optimizer(config: base.Train) -> optax.GradientTransformation:
+  """Returns Adam with clipped gradients; with weight decay, of all but biases and scales, it is AdamW.
+
+  Source: Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019, arXiv:1711.05101.
+  """
+  schedule = make_schedule(config)
+  adam = optax.adam(schedule)
+  if config.weight_decay:
+    adam = optax.adamw(schedule, weight_decay=config.weight_decay, mask=_is_decayed)
+  return optax.chain(optax.clip_by_global_norm(config.clip_norm), adam)
+
+
+def make_schedule(config: base.Train) -> optax.Schedule:
+  """Returns the learning rate as a function of the step."""
+  highest, warmup = config.learning_rate, int(config.warmup * config.steps)
+  if config.schedule == "cosine":
+    return optax.warmup_cosine_decay_schedule(0.0, highest, warmup, config.steps)
+  if config.schedule == "linear":
+    falling = optax.linear_schedule(highest, 0.0, config.steps - warmup)
+  elif config.schedule == "constant":
+    falling = optax.constant_schedule(highest)
+  elif config.schedule == "inverse_square_root":
+    first = max(warmup, 1)
+
+    def falling(step):
+      return highest * (first / jnp.maximum(first + step, first)) ** 0.5  # in the warm-up nothing reads it
+
+  else:
+    raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {config.schedule!r}")
+  return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), falling], [warmup])
+
+
+class Rngs(NamedTuple):
+  """What draws the parameters, and what draws the dropout."""
+
+  params: jax.Array
+  dropout: jax.Array
+
+
+def make_rngs(seed: int) -> Rngs:
+  """Returns the random keys of a run."""
+  return Rngs(*jax.random.split(jax.random.key(seed)))
+
+
+def init_state(recipe: Recipe, rng: jax.Array) -> TrainState:
+  """Returns the state before the first step, on the recipe's devices."""
+  init = functools.partial(_init, recipe)
+  shardings = state_shardings(jax.eval_shape(init, rng), recipe.mesh)
+  return jax.jit(init, out_shardings=shardings)(rng)
+
+
+def abstract_state(recipe: Recipe) -> TrainState:
+  """Returns shapes, dtypes and places of what `init_state` returns."""
+  shapes = jax.eval_shape(functools.partial(_init, recipe), jax.random.key(0))
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+    shapes,
+    state_shardings(shapes, recipe.mesh),
+  )
+
+
+def _init(recipe: Recipe, rng: jax.Array) -> TrainState:
+  words = jnp.ones((1, 2), jnp.int32)  # the parameters' shapes do not depend on the batch's
+  params = recipe.model.init(rng, words, jnp.ones((1,), jnp.int32), words)["params"]
+  average = params if recipe.averaging else None
+  return TrainState(jnp.int32(0), params, average, recipe.optimizer.init(params), no_sums())
+
+
+def no_sums() -> Sums:
+  """Returns the sums before the first step."""
+  return Sums(jnp.float32(0.0), jnp.float32(0.0))
+
+
+def translating_params(state: TrainState) -> Any:
+  """Returns the parameters to translate with: the average, if there is one."""
+  return state.params if state.average is None else state.average
+
+
+def cast(params: Any, dtype: str) -> Any:
+  """Returns parameters in another dtype, in which the model then computes."""
+  return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+
+@functools.partial(jax.jit, static_argnames="recipe", donate_argnames="state")
+def train_step(
+  state: TrainState, batch: Batch, rng: jax.Array, *, recipe: Recipe
+) -> tuple[TrainState, jax.Array]:
+  """Makes one update.
+
+  Args:
+    state: before; its memory is used again, so it is gone afterwards.
+    batch: what to learn from.
+    rng: of the dropout, for the whole run; each step derives its own.
+    recipe: what to do.
+
+  Returns:
+    The state after, whose sums have grown by those of the batch; and its step once more, as something to
+    wait for when the state itself has been given away.
+  """
+  gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), recipe)
+  updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
+  params = optax.apply_updates(state.params, updates)
+  average = None
+  if recipe.averaging:
+    average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
+  state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
+  state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
+  return state, state.step + 0
+
+
+def _decay(step: jax.Array, highest: float) -> jax.Array:
+  """Returns the average's decay at a step: smaller at first, to soon forget the initial values."""
+  step = step.astype(jnp.float32)
+  return jnp.minimum((1 + step) / (10 + step), highest)
+
+
+def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> tuple[Any, Sums]:
+  """Returns the gradients of the loss of a token, and the sums over the batch."""
+  gradients_of = jax.value_and_grad(functools.partial(_loss, recipe=recipe))
+  sums = Sums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
+  if recipe.accumulation == 1:
+    loss, gradients = gradients_of(params, batch, rng)
+  else:
+
+    def add(carry, inputs):
+      i, part = inputs
+      found = gradients_of(params, part, jax.random.fold_in(rng, i))
+      return jax.tree.map(jnp.add, carry, found), None
+
+    nothing = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, params)
+    parts = jnp.arange(recipe.accumulation), _parts(batch, recipe.accumulation)
+    (loss, gradients), _ = jax.lax.scan(add, nothing, parts)
+  return jax.tree.map(lambda leaf: leaf / sums.tokens, gradients), sums._replace(loss=loss)
+
+
+def _parts(batch: Batch, count: int) -> Batch:
+  """Returns a batch in parts, [A B/A ...]: every A-th row, so that each device has rows of each part."""
+  return jax.tree.map(lambda array: jnp.swapaxes(array.reshape(-1, count, *array.shape[1:]), 0, 1), batch)
+
+
+def _loss(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Array:
+  """Returns the loss summed over the target tokens, in nats."""
+  # Whole while they are used: with parts of them XLA would send activations at every position of a sentence.
+  params = jax.lax.with_sharding_constraint(cast(params, recipe.dtype), everywhere(recipe.mesh))
+  features: Any = recipe.model.apply(
+    {"params": params},
+    batch.sources,
+    batch.source_lengths,
+    batch.inputs,
+    deterministic=False,
+    rngs={"dropout": rng},
+    method="features",
+  )
+
+  def own_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
+    vectors, targets = vectors.reshape(targets.size, -1), targets.reshape(-1)
+    return linear_cross_entropy(vectors, kernel, bias, targets, recipe.label_smoothing)[None]
+
+  # By itself XLA would make the logits of all rows on every device: the loss has one axis for rows and time.
+  rows, whole = PartitionSpec(AXES), PartitionSpec()
+  share = jax.shard_map(
+    own_loss, mesh=recipe.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
+  )
+  return jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
+
+
+@jax.jit
+def is_finite(params: Any) -> jax.Array:
+  """Returns whether all parameters are finite numbers."""
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
+def _is_decayed(params: Any) -> Any:
+  """Returns whether each array is one of weights, and not of biases or of a norm's scales."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: not any(part in path[-1].key for part in ("bias", "scale")), params
+  )
+
+
+def count_parameters(params: Any) -> int:
+  """Returns how many numbers the parameters are."""
+  return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,474 @@
+"""Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import scripts
+
+from configs import base
+from experiments.commands import cluster
+from experiments.commands import flags as commands
+from experiments.runs import workdir
+from experiments.tasks import make_task
+
+TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
+TOY = make_task(base.Config())
+LANGUAGES = TOY.source, TOY.target
+
+
+def _tree(folder):
+  """Returns every file under a folder with its content."""
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _mistake(script, *flags):
+  """Returns the one line that a script ends with."""
+  finished = scripts.run(script, *flags)
+  assert finished.code == 2, finished
+  assert finished.output == ""
+  assert finished.errors.startswith("error: ")
+  assert finished.errors.count("\n") == 1
+  assert finished.errors.endswith("\n")
+  return finished.errors[len("error: ") : -1]
+
+
+def _train_mistake(tmp_path, *flags):
+  folder = tmp_path / "run"
+  line = _mistake("train", f"--workdir={folder}", *flags)
+  assert not folder.exists()
+  return line
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    (
+      "--config.train.step=3",
+      f"config has no field 'train.step'; allowed are {TRAIN_FIELDS}; did you mean 'steps'?",
+    ),
+    ("--config.train.stepss=3", "did you mean 'steps'?"),
+    ("--config.modle.width=3", "did you mean 'model'?"),
+    ("--config.sed=3", "did you mean 'seed'?"),
+    ("--noconfig.data.lowercas", "did you mean 'lowercase'?"),
+    ("--config.seed.x=3", "config has no field 'seed.x'"),
+    ("--config.train=3", f"config.train is a group of fields: {TRAIN_FIELDS}"),
+  ],
+)
+def test_a_wrong_field_names_the_nearest(tmp_path, flag, line):
+  assert line in _train_mistake(tmp_path, flag)
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "kind"),
+  [
+    ("train.steps", "abc", "int"),
+    ("train.steps", "1.5", "int"),
+    ("train.learning_rate", "fast: really", "float"),
+    ("data.lowercase", "maybe", "bool"),
+  ],
+)
+def test_a_wrong_type_names_the_field_and_what_came(tmp_path, field, value, kind):
+  line = _train_mistake(tmp_path, f"--config.{field}={value}")
+  assert line.startswith(f"config.{field} must be of type {kind}, got '{value[:4]}")
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--config.train.steps=-1", "config.train.steps must be at least 1, got -1"),
+    (
+      "--config.model.encoder=lstm",
+      "config.model.encoder must be one of recurrent, transformer, got 'lstm'",
+    ),
+    ("--config.model.width=0", "config.model.width must be at least 1, got 0"),
+    (
+      "--config.train.learning_rate=nan",
+      "config.train.learning_rate must be positive, and below 1e38, got nan",
+    ),
+  ],
+)
+def test_an_impossible_value_names_the_field_and_what_is_allowed(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, flag) == line
+
+
+def test_a_config_file_that_is_not_there_is_named(tmp_path):
+  line = _train_mistake(tmp_path, "--config=configs/nothing.py")
+  assert "configs/nothing.py" in line
+  assert "No such file" in line
+
+
+def test_an_error_in_a_config_is_told_as_it_is(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
+
+
+def test_an_error_of_several_lines_is_told_in_one(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
+
+
+def test_the_last_of_several_config_files_counts(tmp_path):
+  line = _train_mistake(tmp_path, "--config=configs/toy_translation.py", "--config=nothing.py")
+  assert line.startswith("--config must name a file such as configs/toy_translation.py")
+
+
+def _python_elsewhere(folder, *arguments):
+  """Returns what Python did in another folder than that of the scripts."""
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=folder,
+    env=os.environ | {"PYTHONPATH": str(scripts.ROOT)},
+    capture_output=True,
+    encoding="utf-8",
+    check=False,
+  )
+
+
+@pytest.mark.parametrize("script", ["train", "export_data"])
+def test_a_script_can_be_imported_anywhere(tmp_path, script):
+  code = f"import experiments.{script}; print('imported')"
+  finished = _python_elsewhere(tmp_path, "-c", code, "--config=nothing.py")
+  assert finished.stdout == "imported\n", finished.stderr
+
+
+def test_the_default_config_is_found_from_any_folder(tmp_path):
+  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.steps=0")
+  assert finished.returncode == 2
+  assert finished.stderr == "error: config.train.steps must be at least 1, got 0\n"
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "steps: 3\nencoder = {\n",
+    "x = 1\n",
+    "1 / 0\n",
+    "import sys\nsys.exit(3)\n",
+    "def get_config(): return 3\n",
+    "from configs import base\ndef get_config(): return base.Config(data=None)\n",
+  ],
+)
+def test_a_file_that_is_no_config_is_named(tmp_path, text):
+  path = tmp_path / "mine.py"
+  path.write_text(text, "utf-8")
+  assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
+
+
+@pytest.mark.parametrize(
+  ("change", "field", "near"),
+  [("config.model.widht = 8", "model.widht", "width"), ("config.sead = 1", "sead", "seed")],
+)
+def test_a_field_that_a_file_misspells_is_named(tmp_path, change, field, near):
+  path = tmp_path / "mine.py"
+  lines = ["from configs import base", "config = base.Config()", change, "get_config = lambda: config", ""]
+  path.write_text("\n".join(lines), "utf-8")
+  message = _train_mistake(tmp_path, f"--config={path}")
+  assert message.startswith(f"{path}: config has no field {field!r}; allowed are ")
+  assert message.endswith(f"; did you mean {near!r}?")
+
+
+def test_an_unknown_flag_is_named(tmp_path):
+  assert "'wokdir'" in _train_mistake(tmp_path, "--wokdir=x")
+
+
+def test_an_argument_that_is_no_flag_is_named(tmp_path):
+  line = _train_mistake(tmp_path, "configs/toy_translation.py")
+  assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
+
+
+def test_parallel_text_needs_its_files(tmp_path):
+  config = "--config=configs/parallel_text.py"
+  assert _train_mistake(tmp_path, config).startswith("config.data.train must be the path of a file")
+  line = _train_mistake(tmp_path, config, "--config.data.train=a.tsv")
+  assert line.startswith("config.data.validation must be the path of a file")
+
+
+def _data_flags(train, validation, test=""):
+  return (
+    "--config=configs/parallel_text.py",
+    f"--config.data.train={train}",
+    f"--config.data.validation={validation}",
+    f"--config.data.test={test}",
+    "--config.data.min_count=1",
+    # If a mistake goes unseen, at least the training is short.
+    "--config.model.width=2",
+    "--config.model.embedding_width=1",
+    "--config.train.steps=1",
+  )
+
+
+def test_each_data_file_that_is_not_there_is_named(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  missing = tmp_path / "nothing.tsv"
+  for paths in ((missing, good), (good, missing), (good, good, missing)):
+    assert str(missing) in _train_mistake(tmp_path, *_data_flags(*paths))
+
+
+def test_a_malformed_line_is_named_with_its_file(tmp_path):
+  bad = tmp_path / "bad.tsv"
+  bad.write_text("a b\tx y\nno tab here\n", "utf-8")
+  assert _train_mistake(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
+
+
+def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  flags = (*_data_flags(good, good), "--config.data.min_count=9")
+  assert "min_count" in _train_mistake(tmp_path, *flags)
+
+
+def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
+  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
+  before = _tree(tmp_path)
+  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
+  assert f"train.steps {base.Train().steps} (here 7)" in line
+  assert "seed 0 (here 3)" in line
+  assert "batch_size" not in line
+  assert _tree(tmp_path) == before
+
+
+def test_a_data_file_that_has_changed_is_named(tmp_path):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  folder = tmp_path / "run"
+  assert scripts.run("train", f"--workdir={folder}", *_data_flags(good, good)).code == 0
+  good.write_text("a b\tx z\n", "utf-8")
+  before = _tree(folder)
+  line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
+  assert line == f"{good}: expected the file that the run in {folder} began with, got a changed one"
+  assert _tree(folder) == before
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--parameter_shards=3", "--parameter_shards must be a divisor of the number of devices, "),
+    ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
+    ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
+    ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
+    ("--profile=901:999", "--profile must begin at one of the 900 steps, got '901:999'"),
+    (
+      "--num_processes=2",
+      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      "got None, 2, None",
+    ),
+    ("--process_id=-1", "--process_id=-1"),
+    ("--num_processes=0", "--num_processes=0"),
+  ],
+)
+def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
+  assert line in _train_mistake(tmp_path, flag)
+
+
+@pytest.mark.parametrize(
+  ("coordinator", "line"),
+  [
+    ("auto", "or --coordinator=auto alone, got 'auto', 2, 2"),
+    ("localhost", "--coordinator must be HOST:PORT, the port from 1 to 65535, got 'localhost'"),
+    ("localhost:99999", "--coordinator must be HOST:PORT, the port from 1 to 65535, got 'localhost:99999'"),
+    ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
+  ],
+)
+def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, line):
+  flags = (f"--coordinator={coordinator}", "--num_processes=2", "--process_id=2")
+  assert line in _train_mistake(tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
+    (["--top_p=0.5", "--temperature=0"], "--top_p is for words that are drawn, got no --temperature above 0"),
+    (["--seed=3"], "--seed is for words that are drawn, got no --temperature above 0"),
+    (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
+    (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
+    (["--temperature=1", "--top_p=0"], "--top_p must be from 0.000001 to 1, got 0.0"),
+    (["--temperature=1", "--top_p=1e-46"], "--top_p must be from 0.000001 to 1, got 1e-46"),
+    (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
+    (["--temperature=1e300"], "--temperature must be 0, or from 0.0001 to 10000, got 1e+300"),
+    (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
+    (["--temperature=nan"], "--temperature must be 0, or from 0.0001 to 10000, got nan"),
+    (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
+    (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
+    (["--beam_size=0"], "--beam_size=0"),
+    (["--beam_size=1048577"], "--beam_size=1048577"),
+    (["--checkpoint=newest"], "best|last"),
+  ],
+)
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_flags_of_the_search_must_go_together(tmp_path, script, flags, line):
+  text = ["--text=a"] if script == "translate" else []
+  assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
+
+
+def test_a_workdir_whose_name_is_not_utf_8_is_named(tmp_path):
+  line = _mistake("train", b"--workdir=\xff".decode("utf-8", "surrogateescape"))
+  assert line == r"--workdir must be a name in UTF-8, got '\udcff'"
+
+
+def _run_in_shell(main, redirections="", **environment):
+  """Returns what a script does whose main function is an expression."""
+  text = f"import jax; from experiments.translation import commands; commands.run(lambda: {main})"
+  return subprocess.run(
+    ["/bin/sh", "-c", f'exec "$0" -c "$1" {redirections}', sys.executable, text],
+    cwd=scripts.ROOT,
+    env={**os.environ, **environment},
+    capture_output=True,
+    check=False,
+  )
+
+
+@pytest.mark.parametrize("main", ["jax.numpy.zeros(2**50)", "bytes(10**17)"])
+def test_what_does_not_fit_into_memory_is_told(main):
+  finished = _run_in_shell(main)
+  assert finished.returncode == 2
+  assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
+  assert finished.stderr.count(b"\n") == 1
+
+
+def test_output_is_utf_8_and_closed_streams_are_no_obstacle():
+  finished = _run_in_shell(r"print('\u00e8')", "0<&- 2>&-", PYTHONIOENCODING="ascii")
+  assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
+
+
+def test_who_trains_goes_on_when_nobody_reads_any_more(tmp_path):
+  sizes = "--config.model.width=2", "--config.model.embedding_width=1", "--config.train.steps=2"
+  flags = *sizes, "--config.evaluation.sentences=2", "--config.evaluation.validation_sentences=2"
+  command = [sys.executable, "-m", "experiments.train", f"--workdir={tmp_path / 'run'}", *flags]
+  reader, writer = os.pipe()
+  os.close(reader)
+  try:
+    finished = subprocess.run(command, cwd=scripts.ROOT, stdout=writer, stderr=writer, check=False)
+  finally:
+    os.close(writer)
+  assert finished.returncode == 0
+  assert (tmp_path / "run" / "results.json").exists()
+  assert list((tmp_path / "run" / "figures").iterdir())
+
+
+def test_a_data_file_that_is_a_pipe_is_named(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  line = _train_mistake(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
+  assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
+
+
+def test_a_name_of_a_file_that_is_not_utf_8_is_told(tmp_path):
+  name = b"\xff.tsv".decode("utf-8", "surrogateescape")
+  line = _train_mistake(tmp_path, *_data_flags(name, name))
+  assert line == r"config.data.train must be text in UTF-8, got '\udcff.tsv'"
+
+
+def test_a_port_that_is_taken_is_told(tmp_path):
+  with socket.socket() as taken:
+    taken.bind(("", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    flags = f"--coordinator=localhost:{port}", "--num_processes=2", "--process_id=0"
+    line = _train_mistake(tmp_path, *flags)
+  assert line == f"--coordinator: port {port} cannot be used here: Address already in use"
+
+
+def test_a_coordinator_that_does_not_answer_is_told(monkeypatch, capsys):
+  monkeypatch.setattr(cluster, "_PATIENCE", 0)
+  with pytest.raises(commands.UsageError, match=r"localhost:1 did not answer for 0 s: .*refused"):
+    cluster._meet("localhost:1", 1)
+  assert capsys.readouterr() == ("", "")
+
+
+def test_a_workdir_that_is_a_file_is_named(tmp_path):
+  path = tmp_path / "file"
+  path.write_text("mine", "utf-8")
+  assert _mistake("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
+  assert str(path) in _mistake("evaluate", f"--workdir={path}")
+  assert path.read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
+  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path} holds no run")
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
+  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
+  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path} holds no checkpoint yet")
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate"])
+def test_a_workdir_must_be_named(script):
+  assert _mistake(script, "--workdir=") == "--workdir must name the folder of a run, got none"
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--figure=map.png"], "--figure draws the attention of one --text, got no --text"),
+    (["--figure=map.jpg", "--text=a"], "--figure must end in .png, got 'map.jpg'"),
+  ],
+)
+def test_a_figure_needs_a_text_and_the_name_of_a_png(tmp_path, flags, line):
+  assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
+
+
+def test_a_figure_cannot_be_a_folder(tmp_path):
+  folder = tmp_path / "map.png"
+  folder.mkdir()
+  line = _mistake("translate", f"--workdir={tmp_path}", "--text=a", f"--figure={folder}")
+  assert line == f"--figure must be a file, got the folder '{folder}'"
+
+
+def test_a_number_of_sentences_must_not_be_negative(tmp_path):
+  assert "--sentences=-1" in _mistake("evaluate", f"--workdir={tmp_path}", "--sentences=-1")
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    ([], "--output must name the file to write, got none"),
+    (["--count=0"], "endless sentences: their number must be at least 1, got 0"),
+    (["--count=-1"], "--count=-1"),
+    (
+      ["--split=training"],
+      "split must be one of train, validation, test, length, composition, got 'training'",
+    ),
+    (["--config.train.stepz=3"], "did you mean 'steps'?"),
+  ],
+)
+def test_mistakes_in_an_export(tmp_path, flags, line):
+  output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
+  assert line in _mistake("export_data", *flags, *output)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_cannot_be_written_names_the_file(tmp_path):
+  for path in (tmp_path, tmp_path / "nothing" / "pairs.tsv"):
+    assert str(path) in _mistake("export_data", "--count=3", f"--output={path}")
+
+
+@pytest.mark.parametrize("split", ["test", "length"])
+def test_a_split_that_the_task_does_not_have_is_named(tmp_path, split):
+  good = tmp_path / "good.tsv"
+  good.write_text("a b\tx y\n", "utf-8")
+  flags = (*_data_flags(good, good), f"--split={split}", f"--output={tmp_path / 'pairs.tsv'}")
+  assert split in _mistake("export_data", *flags)
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
+def test_help_explains_the_script_and_all_its_flags(script):
+  finished = scripts.run(script, "--help")
+  assert finished.code == 0
+  assert f"python -m experiments.{script}" in finished.output
+  expected = ["--output"] if script == "export_data" else ["--workdir"]
+  expected += ["--config"] if script in ("train", "export_data") else []
+  for flag in expected:
+    assert f"{flag}:" in finished.output

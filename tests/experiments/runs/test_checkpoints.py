@@ -1,0 +1,322 @@
+"""Tests of experiments/runs/checkpoints.py: what is written is read, which are kept, damage."""
+
+import math
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+from checkpoint_files import (
+  assert_is_of,
+  in_child,
+  like,
+  one_line,
+  open_checkpoints,
+  save,
+  shapes_of,
+  state_of,
+  stderr_in_a_pipe,
+  steps_in,
+  write,
+)
+
+from experiments.runs.checkpoints import CheckpointError, DamagedError
+
+# What is written is read
+
+
+def test_a_checkpoint_is_read_as_it_was_written(tmp_path, capfd):
+  write(tmp_path / "checkpoints", {100: None, 200: 0.5})
+  with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 200)
+    assert_is_of(checkpoints.restore(state_of(0), 100), 100)
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_without_checkpoints_has_none_and_is_not_made_by_looking(tmp_path):
+  with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
+    assert checkpoints.latest_step() is None
+    assert checkpoints.best_step() is None
+    assert checkpoints.restore(like()) is None
+  assert not list(tmp_path.iterdir())
+
+
+def test_looking_writes_nothing(tmp_path):
+  write(tmp_path / "checkpoints", {100: None, 200: 0.5})
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+  with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
+    checkpoints.restore(like(), checkpoints.best_step())
+  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_step_without_a_checkpoint_is_an_error_that_names_those_there_are(tmp_path):
+  write(tmp_path / "checkpoints", {100: None, 200: None})
+  with open_checkpoints(tmp_path / "checkpoints") as checkpoints, pytest.raises(CheckpointError) as caught:
+    checkpoints.restore(like(), 150)
+  assert "no checkpoint of step 150" in one_line(caught)
+  assert "[200, 100]" in one_line(caught)
+
+
+# Which are kept
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+@pytest.mark.parametrize(
+  ("scores", "best", "kept"),
+  [
+    ([1.0], 1, [1]),
+    ([1.0, 2.0, 3.0, 4.0], 4, [3, 4]),
+    ([1.0, 4.0, 3.0, 2.0], 2, [2, 3, 4]),
+    ([1.0, 4.0, 3.0, 4.0], 4, [3, 4]),
+    ([1.0, 4.0, 3.0, 4.0, 2.0, 1.0], 4, [4, 5, 6]),
+    ([4.0, 3.0, 2.0, 5.0, 1.0], 4, [4, 5]),
+    ([None, None, None], 3, [2, 3]),
+    ([1.0, None, None, None], 1, [1, 3, 4]),
+    ([None, -1.0, None, None, 0.0, None, None], 5, [5, 6, 7]),
+    ([math.nan, 1.0, math.nan, math.nan], 2, [2, 3, 4]),
+    ([None, math.nan, math.nan], 1, [1, 2, 3]),
+    ([math.nan, math.nan, math.nan], 3, [2, 3]),
+    ([-math.inf, math.nan, None, None], 1, [1, 3, 4]),
+  ],
+)
+def test_the_newest_two_and_the_best_are_kept(tmp_path, higher_is_better, scores, best, kept):
+  sign = 1 if higher_is_better else -1
+  with open_checkpoints(tmp_path, higher_is_better=higher_is_better) as checkpoints:
+    for step, score in enumerate(scores, start=1):
+      checkpoints.save(step, {"step": jnp.int32(step)}, {}, None if score is None else sign * score)
+    assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
+  assert steps_in(tmp_path) == kept
+  with open_checkpoints(tmp_path, higher_is_better=higher_is_better) as checkpoints:
+    assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
+
+
+def test_a_step_that_has_a_checkpoint_keeps_it(tmp_path):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  with open_checkpoints(folder) as checkpoints:
+    checkpoints.save(200, state_of(3), {"epoch": 9}, None)
+    assert checkpoints.best_step() == 100
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 200)
+
+
+def test_what_a_killed_process_did_not_delete_is_deleted_by_the_next(tmp_path):
+  folder = tmp_path / "checkpoints"
+  for step in (100, 200, 300):
+    write(folder.with_name(str(step)), {step: 0.5})
+    shutil.copytree(folder.with_name(str(step)) / str(step), folder / str(step))
+  with open_checkpoints(folder) as checkpoints:
+    checkpoints.delete_old()
+  assert steps_in(folder) == [200, 300]
+
+
+# Damage
+
+
+def damage(path, kind, rng):
+  data = bytearray(path.read_bytes())
+  if kind == "deleted":
+    path.unlink()
+  elif kind == "cut":
+    path.write_bytes(data[: len(data) // 2])
+  else:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+# What orbax gives up at an error may end, and complain, at any time later.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damage_to_any_file_is_told_or_changes_nothing(tmp_path, capfd):
+  whole = tmp_path / "whole"
+  write(whole / "checkpoints", {100: 0.5, 200: 0.25})
+  files = sorted(path for path in (whole / "checkpoints" / "200").rglob("*") if path.is_file())
+  rng, told = random.Random(0), set()
+  for file in files:
+    for kind in ["deleted", "cut", *["flipped"] * 3]:
+      run = tmp_path / "run"
+      shutil.copytree(whole, run)
+      damage(run / file.relative_to(whole), kind, rng)
+      with open_checkpoints(run / "checkpoints") as checkpoints:
+        checkpoint = checkpoints.restore(like(), repairs=True)
+      line = capfd.readouterr().err
+      if line:
+        told.add((str(file.relative_to(whole / "checkpoints" / "200")), kind))
+        assert line.count("\n") == 1
+        assert line.startswith("checkpoint of step 200 is damaged (")
+        assert line.endswith("); going on from step 100\n")
+        assert_is_of(checkpoint, 100)
+        assert steps_in(run / "checkpoints") == [100]
+        assert steps_in(run / "damaged") == [200]
+      else:
+        assert_is_of(checkpoint, 200)
+        assert not (run / "damaged").exists()
+      shutil.rmtree(run)
+  # Not all files are read. Those that hold the arrays and the record are.
+  data = max(files, key=lambda path: path.stat().st_size).relative_to(whole / "checkpoints" / "200")
+  for name in ("record/metadata", "state/manifest.ocdbt", str(data)):
+    assert {kind for path, kind in told if path == name} == {"deleted", "cut", "flipped"}
+
+
+def test_files_that_are_whole_but_of_another_state_are_damage(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  shutil.rmtree(folder / "200" / "state")
+  shutil.copytree(folder / "100" / "state", folder / "200" / "state")
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like(), repairs=True), 100)
+    assert checkpoints.latest_step() == 100
+    save(checkpoints, 200)
+  assert capfd.readouterr().err == (
+    "checkpoint of step 200 is damaged (its arrays are not what was written); going on from step 100\n"
+  )
+  assert steps_in(folder) == [100, 200]
+
+
+def test_the_best_that_is_damaged_is_passed_over_for_the_newest(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.9, 300: 0.1, 400: 0.2})
+  (folder / "200" / "state" / "manifest.ocdbt").unlink()
+  with open_checkpoints(folder) as checkpoints:
+    assert checkpoints.best_step() == 200
+    assert_is_of(checkpoints.restore(like(), 200, repairs=True), 400)
+    assert checkpoints.best_step() == 400
+  assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
+
+
+def test_who_only_reads_moves_nothing(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  (folder / "200" / "record" / "metadata").unlink()
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 100)
+  assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
+  assert steps_in(folder) == [100, 200]
+
+
+def test_what_a_trainer_has_deleted_meanwhile_is_not_called_damaged(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  with open_checkpoints(folder) as reader:
+    write(folder, {300: 0.75, 400: 0.5})
+    assert steps_in(folder) == [300, 400]
+    assert_is_of(reader.restore(like(), reader.best_step()), 300)
+  with open_checkpoints(folder) as reader:
+    write(folder, {500: 0.0, 600: 0.25, 700: 0.5})
+    assert steps_in(folder) == [300, 600, 700]
+    assert_is_of(reader.restore(like()), 700)
+  assert capfd.readouterr().err == ""
+
+
+def test_a_damaged_checkpoint_takes_no_other_ones_place(tmp_path):
+  folder = tmp_path / "checkpoints"
+  for _ in range(3):
+    write(folder, {100: None, 200: None})
+    (folder / "200" / "record" / "metadata").unlink()
+    with open_checkpoints(folder) as checkpoints:
+      assert_is_of(checkpoints.restore(like(), repairs=True), 100)
+  assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["200", "200.1", "200.2"]
+
+
+def test_none_that_is_whole_is_an_error_and_all_stay_where_they_are(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  (folder / "100" / "record" / "metadata").write_text("{}")
+  (folder / "200" / "state" / "manifest.ocdbt").write_bytes(b"")
+  for _ in range(2):  # the next run does not begin anew either
+    with open_checkpoints(folder) as checkpoints, pytest.raises(DamagedError) as caught:
+      checkpoints.restore(like())
+    assert f"{folder} holds no whole checkpoint (step 200: " in one_line(caught)
+    assert "; step 100: its record" in one_line(caught)
+  assert steps_in(folder) == [100, 200]
+  assert not (tmp_path / "damaged").exists()
+  assert capfd.readouterr().err == ""
+
+
+def test_one_whose_record_is_damaged_is_not_deleted_for_it_may_be_the_best(tmp_path):
+  write(tmp_path, {100: 0.9, 200: 0.1, 300: 0.1})
+  (tmp_path / "100" / "record" / "metadata").write_text("{")
+  write(tmp_path, {400: 0.1, 500: 0.2})
+  assert steps_in(tmp_path) == [100, 400, 500]
+
+
+def test_one_whose_record_is_damaged_is_told_though_another_is_read(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.9, 200: 0.1, 300: 0.1})
+  (folder / "100" / "record" / "metadata").write_text("{")
+  for repairs, left in ((False, [100, 200, 300]), (True, [200, 300])):
+    with open_checkpoints(folder) as checkpoints:
+      assert_is_of(checkpoints.restore(like(), repairs=repairs), 300)
+      said = capfd.readouterr().err
+      assert said.startswith("checkpoint of step 100 is damaged (its record: ")
+      assert said.endswith("); going on from step 300\n")
+      assert_is_of(checkpoints.restore(like(), 300), 300)
+      assert capfd.readouterr().err == ""  # once is enough
+    assert steps_in(folder) == left
+  assert steps_in(tmp_path / "damaged") == [100]
+
+
+@pytest.mark.parametrize(
+  ("change", "name", "there", "here"),
+  [
+    (
+      {"kernel": jax.ShapeDtypeStruct((7, 499), jnp.float32)},
+      "['kernel']",
+      "float32[7, 500]",
+      "float32[7, 499]",
+    ),
+    (
+      {"kernel": jax.ShapeDtypeStruct((7, 500), jnp.bfloat16)},
+      "['kernel']",
+      "float32[7, 500]",
+      "bfloat16[7, 500]",
+    ),
+    ({"bias": jax.ShapeDtypeStruct((3,), jnp.float32)}, "['bias']", "missing", "float32[3]"),
+    ({"counts": None}, "['counts'][0]", "uint8[13]", "missing"),
+  ],
+)
+def test_another_version_of_the_model_is_no_damage(tmp_path, capfd, change, name, there, here):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  changed = shapes_of(state_of(0)._replace(params=state_of(0).params | change))
+  with open_checkpoints(folder) as checkpoints, pytest.raises(CheckpointError) as caught:
+    checkpoints.restore(changed)
+  assert not isinstance(caught.value, DamagedError)
+  assert one_line(caught) == (
+    f"{folder / '200'} is of another version of the model: .params{name} is {there}, here {here}"
+  )
+  assert steps_in(folder) == [100, 200]
+  assert capfd.readouterr().err == ""
+
+
+def _restore_and_say(folder):
+  with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
+    return checkpoints.restore(like()).step, said()
+
+
+@pytest.mark.parametrize("name", ["state/manifest.ocdbt", "state/array_metadatas/process_0"])
+def test_a_damaged_checkpoint_is_told_in_one_line_without_what_orbax_says(tmp_path, name):
+  write(tmp_path / "checkpoints", {100: None, 200: None})
+  damage(tmp_path / "checkpoints" / "200" / name, "cut", None)
+  step, said = in_child(_restore_and_say, tmp_path / "checkpoints")
+  assert step == 100
+  assert said.count("\n") == 1
+  assert said.startswith("checkpoint of step 200 is damaged (")
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damage(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: None, 200: None})
+  (folder / "200").rename(folder / "300")
+  with open_checkpoints(folder) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 100)
+  assert capfd.readouterr().err == (
+    "checkpoint of step 300 is damaged (its record is of step 200); going on from step 100\n"
+  )
+
+
+def test_a_file_in_place_of_the_folder_is_told_before_anything_is_written(tmp_path):
+  (tmp_path / "checkpoints").write_text("")
+  with pytest.raises(CheckpointError) as caught:
+    open_checkpoints(tmp_path / "checkpoints")
+  assert one_line(caught) == f"{tmp_path / 'checkpoints'}: expected a folder, got a file"

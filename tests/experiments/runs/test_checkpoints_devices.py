@@ -1,0 +1,137 @@
+"""Tests of experiments/runs/checkpoints.py: on several devices, and of several processes."""
+
+import socket
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_files import (
+  assert_is_of,
+  bits,
+  child,
+  in_child,
+  like,
+  open_checkpoints,
+  state_of,
+  stderr_in_a_pipe,
+  steps_in,
+)
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from experiments.runs.integrity import integrity
+
+
+def spread(state, mesh):
+  """Returns the state with its kernel's columns spread over devices, and all else on every one."""
+  columns, everywhere = (
+    NamedSharding(mesh, PartitionSpec(None, "devices")),
+    NamedSharding(mesh, PartitionSpec()),
+  )
+  return jax.tree.map(lambda leaf: jax.device_put(leaf, columns if leaf.ndim == 2 else everywhere), state)
+
+
+def mesh_of(count):
+  return jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+
+
+def test_without_a_sharding_arrays_are_put_on_the_first_device(tmp_path):
+  with open_checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, jax.device_put(state_of(1), jax.devices()[3]), {}, None)
+    state = checkpoints.restore(like()).state
+  assert {leaf.sharding for leaf in jax.tree.leaves(state)} == {SingleDeviceSharding(jax.devices()[0])}
+
+
+def test_arrays_are_put_where_they_are_wanted(tmp_path):
+  wanted = spread(state_of(0, (3, 12)), mesh_of(4))
+  with open_checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(1, spread(state_of(1, (3, 12)), mesh_of(3)), {}, None)
+    state = checkpoints.restore(wanted).state
+  assert bits(state) == bits(state_of(1, (3, 12)))
+  same = jax.tree.map(
+    lambda leaf, like: leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim), state, wanted
+  )
+  assert jax.tree.all(same)
+
+
+def _read_and_write_on(devices, theirs, ours):
+  jax.config.update("jax_num_cpu_devices", devices)
+  with open_checkpoints(theirs) as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 1)
+  with open_checkpoints(ours) as checkpoints:
+    state = spread(state_of(2), mesh_of(devices)) if devices > 1 else state_of(2)
+    checkpoints.save(2, state, {"epoch": 0, "step": 2}, None)
+  return jax.device_count()
+
+
+@pytest.mark.parametrize("devices", [1, 5])
+def test_checkpoints_are_read_with_another_number_of_devices(tmp_path, devices):
+  with open_checkpoints(tmp_path / "here") as checkpoints:
+    checkpoints.save(1, spread(state_of(1, (7, 500)), mesh_of(4)), {"epoch": 0, "step": 1}, None)
+  assert in_child(_read_and_write_on, devices, tmp_path / "here", tmp_path / "there") == devices
+  assert jax.device_count() == 8
+  with open_checkpoints(tmp_path / "there") as checkpoints:
+    assert_is_of(checkpoints.restore(like()), 2)
+    assert_is_of(checkpoints.restore(spread(state_of(0), mesh_of(4))), 2)
+
+
+def _spread_over_processes(step, mesh):
+  """Returns weights of which each process has its part."""
+  rows = NamedSharding(mesh, PartitionSpec("devices"))
+  weights = np.random.default_rng(step).normal(size=(8, 5000)).astype(np.float32)
+  return {"weights": jax.make_array_from_callback(weights.shape, rows, lambda part: weights[part])}
+
+
+def _parts(checkpoint):
+  return [np.asarray(shard.data) for shard in checkpoint.state["weights"].addressable_shards]
+
+
+def _train_with_another(address, index, folder):
+  """Saves in two processes, and reads after a file was lost that only one of them needs."""
+  jax.config.update("jax_num_cpu_devices", 2)
+  jax.distributed.initialize(address, 2, index)
+  mesh = mesh_of(4)
+  with open_checkpoints(folder) as checkpoints:
+    for step, score in ((1, 0.9), (2, 0.5), (3, None), (4, 0.1)):
+      checkpoints.save(step, _spread_over_processes(step, mesh), {"step": step}, score)
+    number = integrity(_spread_over_processes(4, mesh))
+    before = checkpoints.restore(_spread_over_processes(0, mesh))
+    multihost_utils.sync_global_devices("both have read")
+    if index == 1:
+      for path in (folder / "4" / "state" / "ocdbt.process_1" / "d").iterdir():
+        path.unlink()
+    multihost_utils.sync_global_devices("one has lost it")
+    with stderr_in_a_pipe() as said:
+      after = checkpoints.restore(_spread_over_processes(0, mesh), repairs=True)
+      told = [line for line in said().splitlines() if "checkpoint" in line]  # Gloo may speak too
+    return number, (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), told
+
+
+def test_several_processes_save_and_read_together_and_agree_on_damage(tmp_path):
+  folder = tmp_path / "checkpoints"
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    address = f"localhost:{free.getsockname()[1]}"
+  with (
+    child(_train_with_another, address, 0, folder) as (_, first),
+    child(_train_with_another, address, 1, folder) as (_, second),
+  ):
+    assert first.poll(120)
+    assert second.poll(120)
+    results = [first.recv(), second.recv()]
+  whole = {step: np.random.default_rng(step).normal(size=(8, 5000)).astype(np.float32) for step in (3, 4)}
+  for index, (number, before, after, best, _) in enumerate(results):
+    assert number == integrity({"weights": whole[4]})
+    assert (before[0], after[0], best) == (4, 3, 1)
+    for step, parts in (before, after):
+      np.testing.assert_array_equal(np.concatenate(parts), whole[step][4 * index : 4 * index + 4])
+  assert steps_in(folder) == [1, 3]
+  assert steps_in(tmp_path / "damaged") == [4]
+  assert [told for *_, told in results] == [
+    ["checkpoint of step 4 is damaged (another process cannot read it); going on from step 3"],
+    [],
+  ]
+  weights = {"weights": jax.ShapeDtypeStruct((8, 5000), jnp.float32)}
+  with open_checkpoints(folder) as checkpoints:  # of one process
+    np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], whole[3])

@@ -1,0 +1,142 @@
+"""Tests of experiments/runs/checkpoints.py: kills, full disks, folders that cannot be written."""
+
+import itertools
+import os
+import pathlib
+import random
+import resource
+import signal
+import tempfile
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_files import (
+  SERVER,
+  assert_is_of,
+  bits,
+  in_child,
+  like,
+  one_line,
+  open_checkpoints,
+  save,
+  shapes_of,
+  state_of,
+  stderr_in_a_pipe,
+  steps_in,
+  write,
+)
+
+from experiments.runs.checkpoints import CheckpointError
+
+
+def _weights_of(step):
+  return {"weights": jnp.asarray(np.random.default_rng(step).normal(size=20_000).astype(np.float32))}
+
+
+def _assert_has_weights_of(checkpoint, step):
+  assert (checkpoint.step, checkpoint.position) == (step, {"step": step})
+  assert bits(checkpoint.state) == bits(_weights_of(step))
+
+
+def _train_until_killed(connection, folder):
+  """Saves checkpoints for ever; says where it began once it has saved one."""
+  with open_checkpoints(folder) as checkpoints:
+    checkpoint = checkpoints.restore(shapes_of(_weights_of(0)))
+    start = checkpoint.step if checkpoint else 0
+    if checkpoint:
+      _assert_has_weights_of(checkpoint, start)
+    for step in itertools.count(start + 1):
+      checkpoints.save(step, _weights_of(step), {"step": step}, (step * 7 % 5) / 5)
+      if step == start + 1:
+        connection.send(start)
+
+
+def test_a_run_that_is_killed_at_any_moment_goes_on_from_a_whole_state(tmp_path):
+  folder, rng, starts = tmp_path / "checkpoints", random.Random(0), []
+  for _ in range(8):
+    ours, theirs = SERVER.Pipe()
+    process = SERVER.Process(target=_train_until_killed, args=(theirs, folder))
+    process.start()
+    theirs.close()
+    try:
+      assert ours.poll(60)
+      starts.append(ours.recv())
+      time.sleep(rng.uniform(0, 0.3))
+    finally:
+      process.kill()
+      process.join()
+  assert starts[0] == 0
+  assert all(after > before for before, after in itertools.pairwise(starts))
+  with open_checkpoints(folder) as checkpoints:
+    last = checkpoints.latest_step()
+    assert last > starts[-1]
+    _assert_has_weights_of(checkpoints.restore(shapes_of(_weights_of(0))), last)
+    checkpoints.save(last + 1, _weights_of(last + 1), {}, None)
+  assert len(steps_in(folder)) <= 3  # what was left half written or half deleted is gone
+  assert not (tmp_path / "damaged").exists()
+
+
+def _save_with_files_of(limit, folder):
+  signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    return _error_of_saving(checkpoints), said()
+
+
+def _save_as_nobody(folder):
+  with open_checkpoints(folder) as checkpoints:
+    if os.geteuid() == 0:  # who may write everywhere
+      os.seteuid(65534)
+    return _error_of_saving(checkpoints)
+
+
+def _error_of_saving(checkpoints):
+  try:
+    save(checkpoints, 300)
+  except CheckpointError as error:
+    return str(error)
+  return "it was saved"
+
+
+@pytest.mark.parametrize("limit", [0, 150, 4000])
+def test_a_disk_that_is_full_is_told_in_one_line_and_loses_nothing(tmp_path, limit):
+  write(tmp_path, {100: 0.5, 200: None})
+  assert in_child(_save_with_files_of, limit, tmp_path) == (
+    "could not write the checkpoint of step 300: File too large; the last whole one is of step 200",
+    "",
+  )
+  with open_checkpoints(tmp_path) as checkpoints:
+    save(checkpoints, 300)
+    for step in (100, 200, 300):
+      assert_is_of(checkpoints.restore(like(), step), step)
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line():
+  with tempfile.TemporaryDirectory() as name:  # for pytest's own are closed to others
+    folder = pathlib.Path(name) / "checkpoints"
+    write(folder, {100: None})
+    folder.parent.chmod(0o755)
+    folder.chmod(0o555)
+    error = in_child(_save_as_nobody, folder)
+    folder.chmod(0o755)
+    assert error == (
+      "could not write the checkpoint of step 300: Permission denied; the last whole one is of step 100"
+    )
+
+
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path):
+  (tmp_path / "run").write_text("")
+  with (
+    pytest.raises(CheckpointError) as caught,
+    open_checkpoints(tmp_path / "run" / "checkpoints") as checkpoints,
+  ):
+    save(checkpoints, 100)
+  assert "step 100: Not a directory; there is no other" in one_line(caught)
+
+
+def test_what_is_no_fault_of_the_disk_keeps_its_error(tmp_path):
+  with open_checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError):
+    checkpoints.save(1, state_of(1), {"position": object()}, None)

@@ -1,0 +1,162 @@
+"""Tests of training by two processes on this machine, as two machines would."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+
+import numpy as np
+import pytest
+import scripts
+
+from experiments.runs import workdir
+
+STEPS, LOG_EVERY, VALIDATE_EVERY = 120, 10, 60
+FLAGS = (
+  f"--config.train.steps={STEPS}",
+  f"--config.train.log_every={LOG_EVERY}",
+  f"--config.train.validate_every={VALIDATE_EVERY}",
+  "--config.train.batch_size=5",  # one row of padding for two devices
+  "--config.train.learning_rate=0.001",  # so low that roundings stay roundings
+  "--config.train.averaging=0.9",
+  "--config.model.attention=none",
+  "--config.model.width=6",
+  "--config.model.embedding_width=4",
+  "--config.model.dropout_rate=0.2",
+  "--config.evaluation.sentences=2",
+  "--config.evaluation.validation_sentences=2",
+  "--config.evaluation.batch_size=2",
+  "--config.evaluation.max_target_length=3",
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("compiled")
+
+
+@contextlib.contextmanager
+def two_processes(folder, cache, *, seconds=("--config.seed=0",)):
+  """Gives two processes that train together; the second has some flags more."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  with contextlib.ExitStack() as exits:
+    yield [
+      exits.enter_context(
+        scripts.start(
+          "train",
+          f"--workdir={folder}",
+          *FLAGS,
+          f"--coordinator={address}",
+          "--num_processes=2",
+          f"--process_id={index}",
+          *(seconds if index else ()),
+          cache=cache,
+          is_optimized=False,
+        )
+      )
+      for index in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, cache):
+  """Gives the folder of a run by one process."""
+  folder = tmp_path_factory.mktemp("runs") / "alone"
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+  assert finished.code == 0, finished
+  return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, cache):
+  """Gives the folder of a run by two processes, of which the second was asked to stop, and what they did."""
+  folder = tmp_path_factory.mktemp("runs") / "together"
+  with two_processes(folder, cache) as (first, second):
+    first.wait_for(f"step {LOG_EVERY}/{STEPS}")
+    os.kill(second.process.pid, signal.SIGTERM)
+    return folder, [first.finish(), second.finish()]
+
+
+def _assert_same_records(folder, expected):
+  ours, theirs = workdir.read_metrics(folder), workdir.read_metrics(expected)
+  assert [list(record) for record in ours] == [list(record) for record in theirs]
+  for our_record, their_record in zip(ours, theirs, strict=True):
+    np.testing.assert_allclose(list(our_record.values()), list(their_record.values()), rtol=1e-4)
+
+
+def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
+  folder, finished = stopped
+  assert [each.code for each in finished] == [128 + signal.SIGTERM] * 2, finished
+  (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
+  assert LOG_EVERY <= step < STEPS
+  message = f"stopped at step {step}; the same command continues from there"
+  assert [each.errors.splitlines()[-1] for each in finished] == [message] * 2
+  assert not (folder / "results.json").exists()
+
+
+def test_one_process_goes_on_where_two_have_stopped(stopped, alone, cache, tmp_path):
+  folder = shutil.copytree(stopped[0], tmp_path / "run")
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+  assert finished.code == 0, finished
+  assert "continuing after step" in finished.output
+  _assert_same_records(folder, alone)
+
+
+def test_two_processes_go_on_where_one_has_stopped(alone, cache, tmp_path):
+  folder = shutil.copytree(alone, tmp_path / "run")
+  shutil.rmtree(folder / "checkpoints" / str(STEPS))
+  (folder / "results.json").unlink()
+  with two_processes(folder, cache) as running:
+    finished = [each.finish() for each in running]
+  assert [each.code for each in finished] == [0, 0], finished
+  _assert_same_records(folder, alone)
+  ours, theirs = (json.loads((each / "results.json").read_text("utf-8")) for each in (folder, alone))
+  assert ours.keys() == theirs.keys()
+  for split in ours:
+    np.testing.assert_allclose(ours[split]["loss"], theirs[split]["loss"], rtol=1e-4)
+  launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
+  assert [launch["processes"] for launch in launches] == [1, 2]
+  assert [launch["devices"] for launch in launches] == [1, 2]
+  output, silence = (each.output for each in finished)
+  assert "on 2 x cpu" in output
+  assert output.count(f"continuing after step {VALIDATE_EVERY} of {STEPS}") == 1
+  assert output.count(f"step {STEPS}/{STEPS}, loss") == 1
+  assert output.count("compiled the step") == 3
+  assert "step" not in silence
+
+
+@pytest.mark.parametrize(
+  ("flag", "said", "others"),
+  [
+    (
+      "--config.seed=7",
+      "all processes must have the same config, workdir, data and version, got others in some of them",
+      "all processes must have the same config, workdir, data and version, got others in some of them",
+    ),
+    (
+      "--workdir=elsewhere",
+      "all processes must have the same config, workdir, data and version, got others in some of them",
+      "all processes must have the same config, workdir, data and version, got others in some of them",
+    ),
+    (
+      "--cpu_devices=2",
+      "all processes must have as many devices, got [1, 2]",
+      "all processes must have as many devices, got [1, 2]",
+    ),
+    (
+      "--config.train.warmup=2.5",
+      "config.train.warmup must be in [0, 1), got 2.5",
+      "another process could not begin; it says why",
+    ),
+  ],
+)
+def test_processes_begin_together_or_not_at_all(cache, tmp_path, flag, said, others):
+  with two_processes(tmp_path / "run", cache, seconds=(flag,)) as (first, second):
+    finished = [first.finish(), second.finish()]
+  assert [each.code for each in finished] == [2, 2], finished
+  assert [each.errors.splitlines()[0] for each in finished] == [f"error: {others}", f"error: {said}"]
+  assert not (tmp_path / "run" / "config.json").exists()

@@ -1,0 +1,239 @@
+"""Tests of experiments/tasks/parallel_text.py; those of its batches are in test_buckets.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from configs import base
+from experiments.tasks import make_task
+from experiments.text.batches import Rows
+from experiments.text.languages import Language
+from experiments.text.pairs import DataError
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _write(path, pairs):
+  path.write_text("".join("\t".join(fields) + "\n" for fields in pairs), "utf-8")
+  return str(path)
+
+
+def _task(tmp_path, pairs, *, seed=0, batch_size=2, languages=None, **data):
+  """Returns the task of these pairs, which are its validation text as well."""
+  path = _write(tmp_path / "pairs.tsv", pairs)
+  options = {"min_count": 1, "validation": path} | data
+  config = base.Config(
+    seed=seed,
+    data=base.Data(task="parallel_text", train=path, **options),
+    train=base.Train(batch_size=batch_size),
+  )
+  return make_task(config, languages)
+
+
+def _pairs(count):
+  """Returns pairs of one to four words; the sources are all different, the targets the same in capitals."""
+  words = ["".join(letters) for letters in itertools.product(ALPHABET, repeat=2)]
+  sources = [" ".join([words[i]] + [words[-1]] * (i % 4)) for i in range(count)]
+  return [(source, source.upper()) for source in sources]
+
+
+def _sources(task, steps):
+  """Returns the texts of the sources of some batches; rows of padding are left out."""
+  batches = [task.training_batch(step) for step in steps]
+  rows = [row for batch in batches for row in batch.sources if row[0] != PAD]
+  return [task.source.detokenize(task.source.vocabulary.decode(row)) for row in rows]
+
+
+def _same(first, second):
+  return all(map(np.array_equal, first, second))
+
+
+@pytest.mark.parametrize("unit", ["word", "character", "subword"])
+def test_a_source_comes_with_its_own_target_whatever_the_unit(tmp_path, unit):
+  pairs = _pairs(40)
+  task = _task(tmp_path, pairs, lowercase=False, unit=unit, vocabulary_size=288)
+  seen = []
+  for step in range(30):
+    batch = task.training_batch(step)
+    for source, target in zip(batch.sources, batch.targets, strict=True):
+      if source[0] == PAD:
+        assert not target.any()
+        continue
+      text = task.source.detokenize(task.source.vocabulary.decode(source))
+      assert task.target.detokenize(task.target.vocabulary.decode(target)) == text.upper()
+      seen.append(text)
+  # In the first epoch, every pair once.
+  assert sorted(seen[: len(pairs)]) == sorted(source for source, _ in pairs)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(tmp_path):
+  batch = _task(tmp_path, _pairs(40), seed=3).training_batch(47)
+  other = _task(tmp_path, _pairs(40), seed=3)
+  for step in (0, 33, 5):
+    other.training_batch(step)
+  assert _same(batch, other.training_batch(47))
+  unlike = _task(tmp_path, _pairs(40), seed=4)
+  assert _sources(other, range(9)) != _sources(unlike, range(9))
+
+
+def test_the_rows_of_two_processes_are_the_batch(tmp_path):
+  task = _task(tmp_path, _pairs(40), batch_size=7)
+  for step in range(8):
+    whole = task.training_batch(step)
+    parts = [task.training_batch(step, Rows(index, 2, 4)) for index in range(2)]
+    for array, *own in zip(whole, *parts, strict=True):
+      together = np.concatenate(own)
+      assert together[: len(array)].tolist() == array.tolist()
+      assert not together[len(array) :].any()
+
+
+def test_there_are_no_more_shapes_than_buckets(tmp_path):
+  task = _task(tmp_path, _pairs(100), num_buckets=3)
+  shapes = {task.training_batch(step).sources.shape for step in range(120)}
+  assert len(shapes) == 3
+  # One to four words and the end of the sentence.
+  assert {length for _, length in shapes} < {2, 3, 4, 5}
+  task = _task(tmp_path, _pairs(100), num_buckets=7)
+  assert {task.training_batch(step).sources.shape[1] for step in range(120)} == {2, 3, 4, 5}
+
+
+def test_sentences_are_ids_with_their_start_and_end(tmp_path):
+  batch = _task(tmp_path, [("a a a", "x y")] * 2).training_batch(0)
+  assert batch.sources.tolist() == [[4, 4, 4, END]] * 2
+  assert batch.source_lengths.tolist() == [4, 4]
+  assert batch.inputs.tolist() == [[START, 4, 5, PAD]] * 2
+  assert batch.targets.tolist() == [[4, 5, END, PAD]] * 2
+
+
+def test_pairs_with_a_side_that_is_too_long_are_left_out_of_training(tmp_path):
+  pairs = [("a b c", "x y z"), ("a b c d", "x"), ("e", "x y z w"), ("f", "v")]
+  task = _task(tmp_path, pairs, batch_size=1, max_length=3)
+  assert sorted(_sources(task, range(2))) == sorted(_sources(task, range(2, 4))) == ["a b c", "f"]
+  # They are scored all the same.
+  assert len(task.examples("validation", 0)) == 4
+
+
+def test_lengths_count_units(tmp_path):
+  # 5 characters with the space, as the 2 words have 3 and 1; 7 of the other.
+  pairs = [("abc d", "x"), ("abc def", "x")]
+  task = _task(tmp_path, pairs, unit="character", max_length=5, batch_size=1)
+  assert _sources(task, range(2)) == ["abc d"] * 2
+
+
+@pytest.mark.parametrize(("unit", "shown"), [("word", "words"), ("character", "characters")])
+def test_only_pairs_that_are_too_long_is_an_error(tmp_path, unit, shown):
+  task = _task(tmp_path, [("a b", "x y")], max_length=1, unit=unit)
+  for _ in range(2):  # not only the first time
+    with pytest.raises(DataError) as caught:
+      task.training_batch(0)
+    path, message = str(caught.value).split(": ", 1)
+    assert path.endswith("pairs.tsv")
+    assert message == f"expected a pair of at most config.data.max_length=1 {shown} a side, got none"
+
+
+def test_rare_words_of_the_training_text_are_unknown(tmp_path):
+  pairs = [("the cat", "il gatto"), ("the dog", "il cane"), ("a cat", "un gatto")]
+  task = _task(tmp_path, pairs, min_count=2, batch_size=3)
+  # The frequent ones first, equally frequent ones by alphabet.
+  assert task.source.vocabulary.words == ("cat", "the")
+  assert task.target.vocabulary.words == ("gatto", "il")
+  rows = {tuple(row.tolist()) for row in task.training_batch(0).sources}
+  assert rows == {(5, 4, END), (5, UNKNOWN, END), (UNKNOWN, 4, END)}
+
+
+def test_a_run_that_goes_on_keeps_its_languages(tmp_path):
+  languages = tuple(
+    Language(Words(), Vocabulary(words), lowercase=True) for words in (("b", "a"), ("y", "x"))
+  )
+  task = _task(tmp_path, [("a b", "x y")], languages=languages)
+  assert (task.source, task.target) == languages
+  assert task.training_batch(0).sources[0].tolist() == [5, 4, END]
+
+
+def test_with_the_languages_of_a_run_its_training_text_is_not_needed(tmp_path):
+  # A translator is loaded where the files may not be.
+  languages = tuple(Language(Words(), Vocabulary((word,)), lowercase=True) for word in "ax")
+  data = base.Data(task="parallel_text", train=str(tmp_path / "gone.tsv"), validation="gone")
+  task = make_task(base.Config(data=data), languages)
+  assert task.source.tokenize("A b") == ("a", "b")
+
+
+def test_the_splits_are_the_files_that_are_given(tmp_path):
+  task = _task(tmp_path, [("a", "x")])
+  assert (task.splits, task.watched) == (("validation",), "validation")
+  with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
+    task.examples("test", 0)
+  test = _write(tmp_path / "test.tsv", [("b", "y"), ("c", "z")])
+  task = _task(tmp_path, [("a", "x")], test=test)
+  assert task.splits == ("validation", "test")
+  assert [example.source for example in task.examples("test", 0)] == [("b",), ("c",)]
+  assert [example.source for example in task.examples("test", 1)] == [("b",)]
+  for split in ("train", "validation"):
+    assert [example.source for example in task.examples(split, 0)] == [("a",)]
+
+
+def test_alignments_of_a_third_column_are_kept(tmp_path):
+  pairs = [("The cat sleeps.", "Il gatto dorme.", "0-0 2-1"), ("Hi", "Ciao", "")]
+  first, second = _task(tmp_path, pairs).examples("validation", 0)
+  assert first.source == ("the", "cat", "sleeps", ".")
+  assert first.target == ("il", "gatto", "dorme", ".")
+  assert first.alignment == {(0, 0), (1, 2)}
+  assert first.source_text == "the cat sleeps."
+  assert first.target_text == "il gatto dorme."
+  assert second.alignment == frozenset()
+  (unaligned,) = _task(tmp_path, [("Hi", "Ciao")]).examples("validation", 0)
+  assert unaligned.alignment is None
+
+
+def test_alignments_count_words_and_are_of_no_use_where_others_are_the_unit(tmp_path):
+  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], unit="character").examples("validation", 0)
+  assert example.source == ("h", "i", "▁", "c", "a", "t")
+  assert (example.source_text, example.target_text) == ("hi cat", "ciao")
+  assert example.alignment is None
+
+
+def test_capitals_are_kept_if_asked(tmp_path):
+  task = _task(tmp_path, [("The cat", "Il gatto")], lowercase=False)
+  (example,) = task.examples("validation", 0)
+  assert (example.source, example.target) == (("The", "cat"), ("Il", "gatto"))
+  assert (example.source_text, example.target_text) == ("The cat", "Il gatto")
+  assert task.source.tokenize("The CAT") == ("The", "CAT")
+  assert task.source.vocabulary.words == ("The", "cat")
+
+
+def test_pairs_that_are_left_out_are_counted(tmp_path):
+  pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
+  assert str(_task(tmp_path, pairs)) == "4 training pairs"
+  task = _task(tmp_path, pairs, max_length=2)
+  assert str(task) == "2 training pairs (2 more are longer than config.data.max_length=2)"
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path):
+  missing = str(tmp_path / "nothing.tsv")
+  config = base.Config(data=base.Data(task="parallel_text", train=missing, validation=missing))
+  with pytest.raises(DataError, match=r"nothing\.tsv: .*No such file"):
+    make_task(config)
+
+
+def test_a_malformed_line_is_an_error_that_names_file_and_line(tmp_path):
+  with pytest.raises(DataError, match=r"pairs\.tsv:2: .*got 0 tabs"):
+    _task(tmp_path, [("a", "x"), ("b",)])
+
+
+@pytest.mark.parametrize(
+  ("data", "message"),
+  [
+    ({"min_count": 2}, "min_count must leave at least one word, got min_count=2 "),
+    ({"unit": "subword"}, "vocabulary_size must be at most "),
+    ({"unit": "subword", "vocabulary_size": 7}, "vocabulary_size must be at least "),
+  ],
+)
+def test_an_option_that_the_text_does_not_allow_is_an_error_of_the_field(tmp_path, data, message):
+  with pytest.raises(DataError) as caught:
+    _task(tmp_path, [("a", "x")], **data)
+  path = tmp_path / "pairs.tsv"
+  assert str(caught.value).startswith(f"{path}, source: config.data.{message}")
+  assert "\n" not in str(caught.value)

@@ -1,0 +1,116 @@
+"""Tests of experiments/tasks/scan.py."""
+
+import collections
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from configs import base
+from experiments.tasks import Scan, scan_grammar
+from experiments.text.batches import Rows
+from experiments.text.pairs import DataError
+from experiments.text.vocabularies import PAD, UNKNOWN
+
+
+@functools.cache
+def _task(split="simple", seed=0):
+  data = base.Data(task="scan", split=split, num_buckets=3)
+  return Scan(base.Config(seed=seed, data=data, train=base.Train(batch_size=509)))
+
+
+def _epoch(task):
+  """Returns the commands of the first epoch, as far as it goes."""
+  pairs = []
+  for step in range(len(scan_grammar.commands()) // 509 + 3):
+    batch = task.training_batch(step)
+    for source, target in zip(batch.sources, batch.targets, strict=True):
+      if source[0] != PAD:
+        pairs.append((task.source.vocabulary.decode(source), task.target.vocabulary.decode(target)))
+  return pairs
+
+
+@pytest.mark.parametrize("split", ["simple", "add_jump"])
+def test_training_batches_are_the_training_commands_with_their_actions(split):
+  training, _ = scan_grammar.split(split, 0)
+  pairs = _epoch(_task(split))[: len(training)]
+  assert collections.Counter(pairs) == collections.Counter(map(tuple, training))
+
+
+@pytest.mark.parametrize("split", list(scan_grammar.SPLITS))
+def test_every_word_of_every_command_has_an_id(split):
+  task = _task(split)
+  for example in itertools.chain(task.examples("train", 0), task.examples("test", 0)):
+    assert UNKNOWN not in task.source.vocabulary.encode(example.source)
+    assert UNKNOWN not in task.target.vocabulary.encode(example.target)
+
+
+def test_the_vocabularies_are_the_words_published():
+  task = _task()
+  assert sorted(task.target.vocabulary.words) == [
+    "I_JUMP",
+    "I_LOOK",
+    "I_RUN",
+    "I_TURN_LEFT",
+    "I_TURN_RIGHT",
+    "I_WALK",
+  ]
+  assert len(task.source.vocabulary.words) == 13
+
+
+def test_commands_are_cut_and_actions_joined_as_they_are_written():
+  task = _task()
+  for example in task.examples("test", 100):
+    assert task.source.tokenize(example.source_text.upper()) == example.source
+    assert task.target.detokenize(example.target) == example.target_text == " ".join(example.target)
+    assert scan_grammar.meaning(example.source_text) == example.target_text
+    assert example.alignment is None
+
+
+@pytest.mark.parametrize("split", ["simple", "length"])
+def test_test_commands_are_those_of_the_split(split):
+  _, test = scan_grammar.split(split, 0)
+  examples = _task(split).examples("test", 0)
+  assert [(example.source, example.target) for example in examples] == list(map(tuple, test))
+  assert _task(split).examples("test", 7) == examples[:7]
+
+
+@pytest.mark.parametrize("split", list(scan_grammar.SPLITS))
+def test_commands_seen_are_training_commands_and_the_first_of_them_are_spread(split):
+  training, _ = scan_grammar.split(split, 0)
+  seen = _task(split).examples("seen", 0)
+  assert len(seen) == 1000
+  places = collections.defaultdict(list)
+  for place, command in enumerate(training):
+    places[command.words].append(place)
+  first = [places[example.source][0] for example in seen[:200] if len(places[example.source]) == 1]
+  quarters = np.histogram(first, bins=4, range=(0, len(training)))[0]
+  assert min(quarters) > 20
+  assert _task(split).examples("seen", 200) == seen[:200]
+
+
+def test_the_seed_draws_the_split_simple_and_the_order():
+  one, other = _task("simple", 0), _task("simple", 1)
+  assert set(one.examples("test", 0)) != set(other.examples("test", 0))
+  same_commands = _task("length", 0), _task("length", 1)
+  assert same_commands[0].examples("train", 0) == same_commands[1].examples("train", 0)
+  first, second = (task.training_batch(0) for task in same_commands)
+  assert not np.array_equal(first.sources, second.sources)
+
+
+def test_the_rows_of_two_processes_are_the_batch():
+  task = _task()
+  for step in range(5):
+    whole = task.training_batch(step)
+    parts = [task.training_batch(step, Rows(index, 2, 2)) for index in range(2)]
+    for array, *own in zip(whole, *parts, strict=True):
+      assert np.array_equal(np.concatenate(own)[: len(array)], array)
+
+
+def test_the_splits_and_what_there_is_to_train_on():
+  task = _task("length")
+  assert (task.splits, task.watched) == (("seen", "test"), "seen")
+  assert str(task) == "SCAN, split length: 16,990 training and 3,920 test commands"
+  with pytest.raises(DataError, match=r"^split must be one of train, seen, test, got 'validation'$"):
+    task.examples("validation", 3)

@@ -1,0 +1,144 @@
+"""Tests of experiments/text/batches.py. The ids of PAD, START and END are 0, 1 and 2."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import random_parameters
+
+from configs import base
+from experiments.text.batches import ALL, Rows, make_batch, round_up
+from experiments.translation.model import make_model
+
+PAIRS = ([[7, 8], [9, 10, 5, 6]], [[5], [6, 4, 11]])
+
+
+def test_sentences_become_these_arrays():
+  batch = make_batch([[7, 8], [9]], [[5], [6, 4, 11]], source_length=4, target_length=5)
+  assert batch.sources.tolist() == [[7, 8, 2, 0], [9, 2, 0, 0]]
+  assert batch.source_lengths.tolist() == [3, 2]
+  assert batch.inputs.tolist() == [[1, 5, 0, 0, 0], [1, 6, 4, 11, 0]]
+  assert batch.targets.tolist() == [[5, 2, 0, 0, 0], [6, 4, 11, 2, 0]]
+  assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+
+
+def test_an_empty_sentence_is_its_end_alone():
+  batch = make_batch([[]], [[]], source_length=2, target_length=1)
+  assert batch.sources.tolist() == [[2, 0]]
+  assert batch.source_lengths.tolist() == [1]
+  assert batch.inputs.tolist() == [[1]]
+  assert batch.targets.tolist() == [[2]]
+
+
+def test_a_sentence_may_fill_its_row():
+  batch = make_batch([[7, 8]], [[5, 6, 4]], source_length=3, target_length=4)
+  assert batch.sources.tolist() == [[7, 8, 2]]
+  assert batch.inputs.tolist() == [[1, 5, 6, 4]]
+  assert batch.targets.tolist() == [[5, 6, 4, 2]]
+
+
+def test_a_source_that_is_too_long_is_an_error():
+  with pytest.raises(ValueError, match=r"source must have at most 2 words .*source_length=3, got 3"):
+    make_batch([[7], [7, 8, 9]], [[5], [5]], source_length=3, target_length=5)
+
+
+def test_a_target_that_is_too_long_is_an_error():
+  with pytest.raises(ValueError, match=r"target must have at most 1 words .*target_length=2, got 3"):
+    make_batch([[7], [7]], [[5], [5, 6, 4]], source_length=3, target_length=2)
+
+
+def test_ids_can_be_arrays():
+  sources, targets = ([np.array(row, np.int32) for row in side] for side in PAIRS)
+  of_arrays = make_batch(sources, targets, source_length=5, target_length=7)
+  of_lists = make_batch(*PAIRS, source_length=5, target_length=7)
+  assert all(map(np.array_equal, of_arrays, of_lists))
+
+
+def test_rows_after_the_sentences_are_padding_of_length_0():
+  batch = make_batch([[7, 8]], [[5]], source_length=3, target_length=5, num_rows=3)
+  assert batch.sources.tolist() == [[7, 8, 2], [0, 0, 0], [0, 0, 0]]
+  assert batch.source_lengths.tolist() == [3, 0, 0]
+  assert batch.inputs.tolist() == [[1, 5, 0, 0, 0], [0] * 5, [0] * 5]
+  assert batch.targets.tolist() == [[5, 2, 0, 0, 0], [0] * 5, [0] * 5]
+  assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+
+
+def test_a_batch_can_be_padding_alone():
+  batch = make_batch([], [], source_length=3, target_length=5, num_rows=2)
+  assert [array.shape for array in batch] == [(2, 3), (2,), (2, 5), (2, 5)]
+  assert not any(array.any() for array in batch)
+
+
+@pytest.mark.parametrize(
+  ("sources", "targets", "num_rows"),
+  [([[7], [8], [9]], [[5], [6], [4]], 2), ([[7], [8]], [[5]], None), ([[7]], [[5], [6]], 3)],
+)
+def test_other_numbers_of_sentences_are_an_error(sources, targets, num_rows):
+  with pytest.raises(ValueError) as caught:
+    make_batch(sources, targets, source_length=3, target_length=5, num_rows=num_rows)
+  given = f"{len(sources)} and {len(targets)}"
+  expected = f"sources and targets must be as many, at most num_rows={num_rows}, got {given}"
+  assert str(caught.value) == expected
+
+
+def _losses_and_gradients(model):
+  """Returns a function of parameters and a batch: the loss summed over the real targets, and its gradient."""
+
+  def loss(params, batch):
+    logits, _ = model.apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], axis=-1)[..., 0]
+    return -jnp.sum(jnp.where(batch.targets != 0, chosen, 0.0))
+
+  return jax.jit(jax.value_and_grad(loss))
+
+
+@pytest.mark.parametrize(("encoder", "attention"), [("recurrent", "additive"), ("transformer", "multi_head")])
+def test_rows_of_padding_change_neither_loss_nor_gradient(encoder, attention):
+  config = base.Model(
+    encoder=encoder, attention=attention, embedding_width=5, width=6, num_heads=2, feed_forward_width=7
+  )
+  model = make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
+  # Of one shape, so that it is compiled once: both sentences, and each with a row of padding.
+  shape = {"source_length": 5, "target_length": 7, "num_rows": 2}
+  both = make_batch(*PAIRS, **shape)
+  single = [make_batch([source], [target], **shape) for source, target in zip(*PAIRS, strict=True)]
+  params = random_parameters(model, both.sources, both.source_lengths, both.inputs)["params"]
+  measured = _losses_and_gradients(model)
+  expected = measured(params, both)
+  assert expected[0] > 6.0  # six tokens
+  found = jax.tree.map(jnp.add, *(measured(params, batch) for batch in single))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+
+
+def test_all_rows_are_all():
+  assert ALL.of(7) == range(7)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3))
+def test_the_runs_of_all_processes_are_one_run_with_room_for_all_rows(total, count, factor):
+  multiple = count * factor
+  runs = [Rows(index, count, multiple).of(total) for index in range(count)]
+  assert len({len(run) for run in runs}) == 1
+  together = [row for run in runs for row in run]
+  assert together == list(range(len(together)))
+  assert total <= len(together) < total + multiple
+  assert len(together) % multiple == 0
+
+
+def test_a_multiple_that_processes_cannot_share_is_an_error():
+  with pytest.raises(ValueError, match=r"^multiple must be a multiple of count=3, got 4$"):
+    Rows(index=1, count=3, multiple=4)
+
+
+def test_lengths_are_rounded_up_to_these():
+  assert [round_up(length, 16) for length in (1, 15, 16, 17, 32, 33)] == [16, 16, 16, 32, 32, 48]
+  assert round_up(7, 1) == 7
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**3))
+def test_a_rounded_length_is_the_least_multiple_that_fits(length, multiple):
+  rounded = round_up(length, multiple)
+  assert rounded % multiple == 0
+  assert length <= rounded < length + multiple

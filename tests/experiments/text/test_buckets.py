@@ -1,0 +1,186 @@
+"""Tests of experiments/text/buckets.py. The ids of PAD, START and END are 0, 1 and 2."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.text.batches import Rows
+from experiments.text.buckets import Buckets, least_padding
+from experiments.text.sentences import Sentences
+
+# Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
+LENGTHS = {(3, 2): 17, (1, 5): 13, (11, 7): 5}
+
+
+def _buckets(lengths, *, num_buckets=3, batch_size=5, seed=0):
+  """Returns buckets of pairs of these lengths; the first word of a pair's both sides is its number + 10."""
+  sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
+  options = {"num_buckets": num_buckets, "batch_size": batch_size, "seed": seed}
+  return Buckets(*map(Sentences.join, sides), **options)
+
+
+def _many(**options):
+  lengths = [pair for pair, count in LENGTHS.items() for _ in range(count)]
+  return _buckets(np.random.default_rng(3).permutation(lengths).tolist(), **options)
+
+
+def _epoch(buckets, epoch):
+  first = epoch * buckets.batches_per_epoch
+  return [buckets.batch(step) for step in range(first, first + buckets.batches_per_epoch)]
+
+
+def _numbers(batch):
+  """Returns which pairs a batch has."""
+  return [int(number) - 10 for number in batch.sources[:, 0] if number]
+
+
+def _same(first, second):
+  return all(map(np.array_equal, first, second))
+
+
+def _padded(sizes, lengths):
+  """Returns how many positions sentences of these sizes take in buckets of these lengths."""
+  return sum(min(length for length in lengths if length >= size) for size in sizes)
+
+
+def test_padding_of_a_worked_example():
+  # 3 x 4 + 4 + 10 + 10; with 3 and 10 it would be 3 x 3 + 3 x 10, with 9 and 10 even more.
+  assert least_padding(np.array([9, 3, 10, 3, 4, 3]), 2) == [4, 10]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 5))
+@settings(max_examples=50)
+def test_no_other_lengths_have_less_padding(sizes, num_buckets):
+  lengths = least_padding(np.array(sizes), num_buckets)
+  assert lengths == sorted(set(lengths))
+  assert len(lengths) <= num_buckets
+  assert lengths[-1] == max(sizes)
+  shorter = range(1, max(sizes))
+  choices = (
+    (*choice, max(sizes)) for count in range(num_buckets) for choice in itertools.combinations(shorter, count)
+  )
+  assert _padded(sizes, lengths) == min(_padded(sizes, choice) for choice in choices)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
+def test_as_many_buckets_as_lengths_have_no_padding_and_none_is_empty(sizes):
+  assert least_padding(np.array(sizes), 7) == sorted(set(sizes))
+
+
+def test_lengths_are_python_integers():
+  # They are static arguments of shapes.
+  assert all(type(length) is int for length in least_padding(np.array([3, 5]), 2))
+
+
+def test_the_shapes_of_a_worked_example():
+  buckets = _many()
+  assert buckets.lengths == [4, 6, 12]
+  # The mean of the padded lengths is (17 x 4 + 13 x 6 + 5 x 12) / 35 = 206/35, and 5 rows of it are 29.4.
+  assert buckets.num_rows == [7, 5, 2]
+  # Of 17, 13 and 5 pairs, 7, 5 and 2 at a time.
+  assert buckets.batches_per_epoch == 3 + 3 + 3
+  assert len(buckets) == 35
+  shapes = {(7, 4), (5, 6), (2, 12)}
+  for epoch in range(3):
+    batches = _epoch(buckets, epoch)
+    assert {batch.sources.shape for batch in batches} == shapes
+    assert all(batch.sources.shape == batch.inputs.shape == batch.targets.shape for batch in batches)
+
+
+def test_a_batch_has_the_average_number_of_rows():
+  rng = np.random.default_rng(5)
+  lengths = rng.integers(1, 31, (2000, 2)).tolist()
+  rows = [len(_numbers(batch)) for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
+  assert np.mean(rows) == pytest.approx(17, rel=0.03)
+  positions = [batch.sources.size for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
+  assert max(positions) < 1.1 * min(positions)
+
+
+def test_a_long_sentence_has_a_row_however_small_the_batches_are():
+  buckets = _many(batch_size=1)
+  assert min(buckets.num_rows) == 1
+  assert sorted(itertools.chain(*map(_numbers, _epoch(buckets, 0)))) == list(range(35))
+
+
+@given(
+  st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30),
+  st.integers(1, 4),
+  st.integers(1, 7),
+)
+@settings(max_examples=30)
+def test_every_pair_comes_once_in_each_epoch(lengths, num_buckets, batch_size):
+  buckets = _buckets(lengths, num_buckets=num_buckets, batch_size=batch_size)
+  for epoch in range(3):
+    batches = _epoch(buckets, epoch)
+    assert sorted(itertools.chain(*map(_numbers, batches))) == list(range(len(lengths)))
+    assert all(map(_numbers, batches))  # none is padding alone
+
+
+def test_the_batches_of_a_bucket_differ_by_one_sentence_at_most():
+  sizes = collections.defaultdict(list)
+  for batch in _epoch(_many(), 0):
+    sizes[batch.sources.shape].append(len(_numbers(batch)))
+  assert {shape: sorted(counts) for shape, counts in sizes.items()} == {
+    (7, 4): [5, 6, 6],
+    (5, 6): [4, 4, 5],
+    (2, 12): [1, 2, 2],
+  }
+
+
+def test_a_source_comes_with_its_own_target_and_what_is_left_is_padding():
+  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
+  for batch in _epoch(_buckets(lengths), 0):
+    B, length = batch.sources.shape
+    numbers = _numbers(batch)
+    for row, number in enumerate(numbers):
+      source, target = ([number + 10] + [7] * (count - 1) for count in lengths[number])
+      assert batch.sources[row].tolist() == source + [2] + [0] * (length - len(source) - 1)
+      assert batch.source_lengths[row] == len(source) + 1
+      assert batch.inputs[row].tolist() == [1, *target] + [0] * (length - len(target) - 1)
+      assert batch.targets[row].tolist() == target + [2] + [0] * (length - len(target) - 1)
+    empty = B - len(numbers)
+    assert batch.source_lengths[len(numbers) :].tolist() == [0] * empty
+    assert not any(array[len(numbers) :].any() for array in batch)
+
+
+def test_each_epoch_has_its_own_order_and_its_own_neighbours():
+  epochs = [[_numbers(batch) for batch in _epoch(_many(), epoch)] for epoch in range(3)]
+  for first, second in itertools.combinations(epochs, 2):
+    assert first != second
+    assert set(map(frozenset, first)) != set(map(frozenset, second))
+
+
+def test_lengths_come_in_no_order():
+  orders = [[batch.sources.shape[1] for batch in _epoch(_many(), epoch)] for epoch in range(3)]
+  assert all(order not in (sorted(order), sorted(order)[::-1]) for order in orders)
+  assert orders[0] != orders[1]
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+  steps = range(30)  # more than three epochs
+  expected = {step: _many(seed=3).batch(step) for step in steps}
+  other = _many(seed=3)
+  for step in np.random.default_rng(0).permutation(steps).tolist():  # in any order, as after a restart
+    assert _same(other.batch(step), expected[step])
+  unlike = _many(seed=4)
+  assert not all(_same(unlike.batch(step), expected[step]) for step in range(3))
+
+
+@pytest.mark.parametrize(("count", "multiple"), [(2, 2), (3, 6), (5, 5)])
+def test_the_rows_of_all_processes_are_the_batch_and_padding(count, multiple):
+  whole = _many()
+  # Each process has buckets of its own.
+  processes = [_many() for _ in range(count)]
+  for step in range(20):
+    batch = whole.batch(step)
+    parts = [process.batch(step, Rows(index, count, multiple)) for index, process in enumerate(processes)]
+    assert len({part.sources.shape for part in parts}) == 1
+    for name, array in batch._asdict().items():
+      together = np.concatenate([getattr(part, name) for part in parts])
+      assert len(together) % multiple == 0
+      assert together[: len(array)].tolist() == array.tolist()
+      assert not together[len(array) :].any()

@@ -1,0 +1,220 @@
+"""Tests of experiments/text/languages.py."""
+
+import functools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.text import languages
+from experiments.text.languages import UNITS, Language
+from experiments.text.tokenizers import KINDS, Subwords
+from experiments.text.vocabularies import UNKNOWN
+
+TRAINING = ("The cat sees the dog.", "A dog saw the cat!", "L'albero è alto.", "Perche\u0301 no?")
+ODD = (
+  "e\u0301",
+  "\u0301",
+  "👩\u200d🚀",
+  "שלום",
+  "▁",
+  "\xa0",
+  "\t",
+  "\u2028",
+  "\x00",
+  "\x1c",
+  "\ufeff",
+  "<unk>",
+)
+ODD += ("J\u030c", "\u0130", "Σ", "The cat ", "the dog ", "</s>", "l'", "\ud7ff", "\uffff")
+TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), max_size=5), max_size=7).map(
+  "".join
+)
+OPTIONS = {"lowercase": True, "min_count": 1, "vocabulary_size": 285, "subwords": "bpe"}
+
+units = pytest.mark.parametrize("unit", UNITS)
+
+
+@functools.cache
+def learn(unit, texts=TRAINING, **changed):
+  return Language.learn(texts, unit=unit, **{**OPTIONS, **changed})
+
+
+def test_the_units():
+  assert UNITS == ("word", "character", "subword")
+  assert learn("word").tokenize("The cats.") == ("the", "cats", ".")
+  assert learn("character").tokenize("The cat") == ("t", "h", "e", "▁", "c", "a", "t")
+  assert learn("subword").tokenize("X the") == ("▁", "<0x78>", "▁the")
+
+
+@units
+@given(TEXTS)
+@settings(max_examples=50)
+def test_text_is_given_back_up_to_whitespace(unit, text):
+  language = learn(unit)
+  again = language.detokenize(language.tokenize(text))
+  # A text without any space is given back whole; words may be put together in another way than they were.
+  marks = r"\s" if unit == "word" else r"[\s▁]"
+  assert re.sub(marks, "", again) == re.sub(marks, "", language.normalize(text))
+  if unit != "word":
+    assert again == re.sub(r"[\s▁]+", " ", language.normalize(text)).strip()
+
+
+@units
+@given(TEXTS)
+@settings(max_examples=50)
+def test_text_that_was_given_back_has_the_same_tokens(unit, text):
+  language = learn(unit)
+  tokens = language.tokenize(text)
+  assert language.tokenize(language.detokenize(tokens)) == tokens
+
+
+@units
+@given(st.lists(TEXTS, max_size=5))
+@settings(max_examples=50)
+def test_ids_are_those_of_the_tokens_in_the_vocabulary(unit, texts):
+  language = learn(unit)
+  sentences = language.encode_all(iter(texts))
+  expected = [language.vocabulary.encode(language.tokenize(text)) for text in texts]
+  assert [sentence.tolist() for sentence in sentences] == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(TEXTS)
+@settings(max_examples=50)
+def test_no_subword_is_unknown_and_ids_give_back_the_text(kind, text):
+  language = learn("subword", subwords=kind, vocabulary_size=283)
+  ids = language.encode_all([text])[0]
+  assert UNKNOWN not in ids
+  tokens = language.vocabulary.decode(ids)
+  assert tokens == language.tokenize(text)
+  assert language.detokenize(tokens) == re.sub(r"[\s▁]+", " ", language.normalize(text)).strip()
+
+
+@units
+def test_learning_normalizes_as_tokenizing_does(unit):
+  composed = ("the cat sees the dog.", "a dog saw the cat!", "l'albero è alto.", "perché no?")
+  assert learn(unit, composed, lowercase=False).vocabulary == learn(unit).vocabulary
+
+
+@units
+def test_lower_case_is_an_option(unit):
+  lower, both = learn(unit), learn(unit, lowercase=False)
+  assert lower.normalize("PERCHE\u0301") == "perché"
+  assert both.normalize("PERCHE\u0301") == "PERCHÉ"
+  assert lower.detokenize(lower.tokenize("The Cat")) == "the cat"
+  assert both.detokenize(both.tokenize("The Cat")) == "The Cat"
+  assert not any("T" in word for word in lower.vocabulary.words if word[0] != "<")
+  assert any("T" in word for word in both.vocabulary.words if word[0] != "<")
+
+
+@pytest.mark.parametrize("unit", ["word", "character"])
+def test_rare_tokens_are_left_out(unit):
+  language = learn(unit, ("a b", "b c", "b c"), min_count=2)
+  expected = {"word": ("b", "c"), "character": ("b", "▁", "c")}
+  assert language.vocabulary.words == expected[unit]
+  assert UNKNOWN in language.encode_all(["a b"])[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subwords_have_as_many_ids_as_asked_for(kind):
+  language = learn("subword", vocabulary_size=283, subwords=kind)
+  assert len(language.vocabulary) == 283
+  lines = [language.normalize(text) for text in TRAINING]
+  assert language.tokenizer == Subwords.learn(lines, vocabulary_size=283, kind=kind)
+
+
+def test_subwords_are_learnt_from_lines_at_even_distances(monkeypatch):
+  monkeypatch.setattr(languages, "_TRAINING_LINES", 2)
+  texts = ("aab aab", "x", "y", "acd acd", "z", "z", "z")
+  language = learn("subword", texts, vocabulary_size=260 + 5 + 1)
+  assert language == learn("subword", (texts[0], texts[3]), vocabulary_size=260 + 5 + 1)
+
+
+@units
+def test_the_same_text_gives_the_same_language(unit):
+  assert Language.learn(list(TRAINING), unit=unit, **OPTIONS) == learn(unit)
+
+
+@units
+def test_load_reads_what_save_wrote(unit, tmp_path):
+  learn(unit).save(tmp_path, "source")
+  learn(unit, TRAINING[:3], vocabulary_size=280).save(tmp_path, "target")
+  loaded = Language.load(tmp_path, "source", unit=unit, lowercase=True)
+  assert loaded == learn(unit)
+  assert loaded.encode_all(TRAINING).ids.tolist() == learn(unit).encode_all(TRAINING).ids.tolist()
+  other = Language.load(tmp_path, "target", unit=unit, lowercase=False)
+  assert other.vocabulary == learn(unit, TRAINING[:3], vocabulary_size=280).vocabulary
+  assert not other.lowercase
+
+
+def test_the_files_of_a_language(tmp_path):
+  learn("word").save(tmp_path, "source")
+  assert [path.name for path in tmp_path.iterdir()] == ["vocabulary.source.txt"]
+  learn("subword").save(tmp_path, "target")
+  names = ["subwords.target.model", "vocabulary.source.txt", "vocabulary.target.txt"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == names
+  words = (tmp_path / "vocabulary.target.txt").read_text("utf-8").split("\n")
+  assert (words[0], words[255], len(words)) == ("<0x00>", "<0xFF>", 285 - 4 + 1)
+
+
+def test_a_damaged_model_is_an_error_that_names_it(tmp_path):
+  learn("subword").save(tmp_path, "source")
+  path = tmp_path / "subwords.source.model"
+  path.write_bytes(path.read_bytes()[:-7])
+  with pytest.raises(ValueError) as caught:
+    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+  assert re.fullmatch(
+    rf"{re.escape(str(path))}: model must be a sentencepiece model, got \d+ other bytes", str(caught.value)
+  )
+
+
+def test_a_model_of_another_vocabulary_is_an_error_that_names_both(tmp_path):
+  learn("subword").save(tmp_path, "source")
+  vocabulary = tmp_path / "vocabulary.source.txt"
+  learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
+  with pytest.raises(ValueError) as caught:
+    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+  model = tmp_path / "subwords.source.model"
+  assert str(caught.value) == f"{model}: model must have the pieces of {vocabulary}, got others"
+
+
+@pytest.mark.parametrize("name", ["subwords.source.model", "vocabulary.source.txt"])
+def test_a_missing_file_is_an_error_that_names_it(name, tmp_path):
+  learn("subword").save(tmp_path, "source")
+  (tmp_path / name).unlink()
+  with pytest.raises(FileNotFoundError) as caught:
+    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+  assert caught.value.filename == str(tmp_path / name)
+
+
+def test_a_damaged_vocabulary_is_an_error_that_names_it(tmp_path):
+  learn("word").save(tmp_path, "source")
+  (tmp_path / "vocabulary.source.txt").write_bytes(b"two words\n")
+  with pytest.raises(ValueError, match=r"vocabulary\.source\.txt: not a vocabulary"):
+    Language.load(tmp_path, "source", unit="word", lowercase=True)
+
+
+def test_an_unknown_unit_is_an_error(tmp_path):
+  message = r"^unit must be one of word, character, subword, got 'words'$"
+  with pytest.raises(ValueError, match=message):
+    learn("words")
+  with pytest.raises(ValueError, match=message):
+    Language.load(tmp_path, "source", unit="words", lowercase=True)
+
+
+@pytest.mark.parametrize(
+  ("unit", "changed", "message"),
+  [
+    ("word", {"min_count": 9}, r"min_count must leave at least one word, got min_count=9 "),
+    ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be at most \d+ for this text, got 9000"),
+    ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
+    ("subword", {"subwords": "word"}, r"subwords must be unigram or bpe, got 'word'"),
+    ("subword", {"texts": ()}, r"texts must be at least one that is not blank, got none"),
+  ],
+)
+def test_options_that_the_texts_do_not_allow_are_errors(unit, changed, message):
+  with pytest.raises(ValueError, match=message) as caught:
+    learn(unit, **changed)
+  assert "\n" not in str(caught.value)

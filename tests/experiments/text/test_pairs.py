@@ -1,0 +1,275 @@
+"""Tests of experiments/text/pairs.py."""
+
+import gzip
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.text.pairs import (
+  DataError,
+  SentencePair,
+  detokenize,
+  format_pair,
+  normalize,
+  read_pairs,
+  tokenize,
+  write_pairs,
+)
+
+ALIGNED = SentencePair("she sees me", "mi vede", frozenset({(0, 2), (1, 0), (1, 1)}))
+# Every character that UTF-8 can hold and a line of this format can.
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=17).filter(
+  lambda text: text.strip() and not text.startswith("\ufeff")
+)
+
+
+@st.composite
+def sentence_pairs(draw):
+  source, target = draw(TEXTS), draw(TEXTS)
+  last_target, last_source = len(tokenize(target)) - 1, len(tokenize(source)) - 1
+  links = st.tuples(st.integers(0, last_target), st.integers(0, last_source))
+  return SentencePair(source, target, draw(st.none() | st.frozensets(links, max_size=5)))
+
+
+def _written(tmp_path, content, name="pairs.tsv"):
+  path = tmp_path / name
+  path.write_bytes(content)
+  return path
+
+
+def _message(path):
+  """Returns what `read_pairs` says of a file, after checking that it is one line naming it."""
+  with pytest.raises(DataError) as caught:
+    read_pairs(path)
+  message = str(caught.value)
+  assert "\n" not in message
+  assert message.startswith(f"{path}:")
+  return message.removeprefix(f"{path}:")
+
+
+def test_source_comes_first(tmp_path):
+  path = _written(tmp_path, "the cat\til gatto\nwhy\tperché\n".encode())
+  assert read_pairs(path) == [
+    SentencePair("the cat", "il gatto", None),
+    SentencePair("why", "perché", None),
+  ]
+
+
+def test_pharaoh_positions_are_source_first_and_ours_target_first(tmp_path):
+  path = _written(tmp_path, b"she sees me\tmi vede\t0-1 1-1 2-0\n")
+  assert read_pairs(path) == [ALIGNED]
+
+
+def test_pharaoh_positions_are_written_in_order():
+  assert format_pair(ALIGNED) == "she sees me\tmi vede\t0-1 1-1 2-0"
+
+
+def test_an_empty_alignment_is_known_and_a_missing_one_is_not(tmp_path):
+  path = _written(tmp_path, b"yes\tno\t\nyes\tno\n")
+  assert [pair.alignment for pair in read_pairs(path)] == [frozenset(), None]
+
+
+def test_byte_order_mark_crlf_and_a_last_line_without_end_are_accepted(tmp_path):
+  path = _written(tmp_path, b"\xef\xbb\xbfa\tb\r\nc\td")
+  assert read_pairs(path) == [SentencePair("a", "b"), SentencePair("c", "d")]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_only_newlines_end_lines(tmp_path, separator):
+  path = _written(tmp_path, f"a{separator}b\tc\n".encode())
+  assert read_pairs(path) == [SentencePair(f"a{separator}b", "c")]
+
+
+def test_spaces_around_sentences_are_kept(tmp_path):
+  assert read_pairs(_written(tmp_path, b" a \t b \n")) == [SentencePair(" a ", " b ")]
+
+
+@given(st.lists(sentence_pairs(), min_size=1, max_size=5), st.sampled_from(["p.tsv", "p.tsv.gz"]))
+@settings(max_examples=50)
+def test_read_gives_back_what_write_took(tmp_path_factory, pairs, name):
+  path = tmp_path_factory.mktemp("pairs") / name
+  write_pairs(path, pairs)
+  assert read_pairs(path) == pairs
+
+
+def test_a_gz_file_is_compressed_and_the_same_each_time(tmp_path):
+  write_pairs(tmp_path / "a.gz", [ALIGNED])
+  write_pairs(tmp_path / "b.gz", iter([ALIGNED]))
+  content = (tmp_path / "a.gz").read_bytes()
+  assert gzip.decompress(content) == b"she sees me\tmi vede\t0-1 1-1 2-0\n"
+  assert content[4:8] == bytes(4)  # the time of writing
+  assert (tmp_path / "b.gz").read_bytes() == content
+
+
+FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
+
+
+@pytest.mark.parametrize(
+  ("line", "message"),
+  [
+    (b"only one side", f"{FIELDS} 0 tabs"),
+    (b"", f"{FIELDS} 0 tabs"),
+    (b"a\tb\t0-0\tc", f"{FIELDS} 3 tabs"),
+    (b"\tb", "expected a source sentence, got ''"),
+    (b"a\t \xc2\xa0", "expected a target sentence, got ' \\xa0'"),
+    (b"a\rb\tc", "expected a source without tabs and line ends, got 'a\\rb'"),
+    (b"\xef\xbb\xbfa\tb", "expected a byte-order mark only at the start of a file, got '\\ufeffa'"),
+    (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
+    (b"a\tb\tzero", "expected an alignment like '0-0 1-2' (source-target), got 'zero'"),
+    (b"a\tb\t0-0  0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0  0-0'"),
+    (b"a\tb\t0:0", "expected an alignment like '0-0 1-2' (source-target), got '0:0'"),
+    (
+      b"a b\tc\t0-0 1-1",
+      "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1",
+    ),
+    (
+      b"a\tb c\t1-0",
+      "expected an alignment of 1 source and 2 target words, counted from 0, got 1-0",
+    ),
+  ],
+)
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_a_malformed_line_is_an_error_naming_file_and_line(tmp_path, line, message, name):
+  content = b"a\tb\r\n\xe2\x80\xa8c\td\n" + line + b"\ne\tf\n"
+  path = _written(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
+  assert _message(path) == f"3: {message}"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_an_error(tmp_path, content):
+  expected = " expected one sentence pair a line, got an empty file"
+  assert _message(_written(tmp_path, content)) == expected
+  assert _message(_written(tmp_path, gzip.compress(content), "pairs.gz")) == expected
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+  expected = " expected a readable file, got: No such file or directory"
+  assert _message(tmp_path / "missing.tsv") == expected
+
+
+def test_a_directory_is_an_error(tmp_path):
+  assert _message(tmp_path) == " expected a file, got a directory"
+
+
+def test_plain_text_named_gz_is_an_error(tmp_path):
+  message = _message(_written(tmp_path, b"a\tb\n", "pairs.gz"))
+  assert message.startswith(" expected a gzip file, as the name says, got: Not a gzipped file")
+
+
+def test_a_gzip_file_cut_off_is_an_error(tmp_path):
+  content = gzip.compress(b"a\tb\n")
+  message = " expected a whole gzip file, got one that is cut off"
+  assert _message(_written(tmp_path, content[:-5], "pairs.gz")) == message
+
+
+def test_a_damaged_gzip_file_is_an_error(tmp_path):
+  content = bytearray(gzip.compress(bytes(range(256)) * 7))
+  content[10] ^= 0xFF
+  message = _message(_written(tmp_path, bytes(content), "pairs.gz"))
+  assert message.startswith(" expected a gzip file, as the name says, got: ")
+
+
+@pytest.mark.parametrize(
+  ("pair", "message"),
+  [
+    (SentencePair("", "b"), "expected a source sentence, got ''"),
+    (SentencePair("a", "b\tc"), "expected a target without tabs and line ends, got 'b\\tc'"),
+    (SentencePair("a\nb", "c"), "expected a source without tabs and line ends, got 'a\\nb'"),
+    (
+      SentencePair("a", "b", frozenset({(-1, 0)})),
+      "expected an alignment of 1 source and 1 target words, counted from 0, got 0--1",
+    ),
+  ],
+)
+def test_a_pair_that_no_line_can_hold_is_an_error(pair, message):
+  with pytest.raises(ValueError) as caught:
+    format_pair(pair)
+  assert str(caught.value) == message
+
+
+def test_writing_no_pairs_is_an_error_and_writes_nothing(tmp_path):
+  with pytest.raises(ValueError, match=r"^pairs must be at least one, got none$"):
+    write_pairs(tmp_path / "pairs.tsv", [])
+  assert not (tmp_path / "pairs.tsv").exists()
+
+
+@pytest.mark.parametrize(
+  ("text", "words"),
+  [
+    ("The red cat, sees it.", "the red cat , sees it ."),
+    ("Ein Mädchen im T-Shirt \u2013 groß!", "ein mädchen im t-shirt \u2013 groß !"),
+    ("nell'acqua c\u2019è un'oca", "nell' acqua c\u2019 è un' oca"),
+    ("the boys' 'toys'", "the boys ' ' toys '"),
+    ("3.5 kg, 1,000 at 10:30. 7.", "3.5 kg , 1,000 at 10:30 . 7 ."),
+    ("a.b a--b -a (c)", "a . b a - - b - a ( c )"),
+    ("\u2028perche\u0301\xa0no ", "perché no"),
+    ("", ""),
+  ],
+)
+def test_tokenize_cuts_words_and_marks(text, words):
+  assert tokenize(text) == tuple(words.split())
+
+
+@pytest.mark.parametrize(
+  ("text", "lower", "same"),
+  [
+    ("Perche\u0301", "perché", "Perché"),
+    # Composed with its accent only in lower case; dotted also in lower case; a sigma that ends its word.
+    ("J\u030c", "\u01f0", "J\u030c"),
+    ("\u0130", "i\u0307", "\u0130"),
+    ("ΟΔΟΣ ΣΑΣ", "οδος σας", "ΟΔΟΣ ΣΑΣ"),
+    (" \xa0\u2126\t", " \xa0ω\t", " \xa0Ω\t"),
+  ],
+)
+def test_normalize_composes_accents_and_lowers_if_asked(text, lower, same):
+  assert normalize(text, lowercase=True) == lower
+  assert normalize(text, lowercase=False) == same
+
+
+@given(st.text(st.characters(codec="utf-8")), st.booleans())
+@settings(max_examples=100)
+def test_normalized_text_is_left_as_it_is(text, lowercase):
+  once = normalize(text, lowercase=lowercase)
+  assert normalize(once, lowercase=lowercase) == once
+
+
+def test_tokenize_keeps_case_if_asked():
+  assert tokenize("Il GATTO", lowercase=False) == ("Il", "GATTO")
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "il gatto rosso, che non vede, dorme.",
+    "l'albero è alto: perché?",
+    "the boys' toys (old) cost 3.5% more; why?!",
+    'he says "no" and "yes".',
+    "“yes” \u2013 «sì» [no]…",
+    "„ja“, steht da „nein“ und “so”",
+    "ein t-shirt / zwei",
+  ],
+)
+def test_detokenize_gives_back_usual_spacing(text):
+  assert detokenize(tokenize(text)) == text
+
+
+def test_detokenize_joins_nothing_to_nothing():
+  assert detokenize([]) == ""
+
+
+@given(st.text(string.ascii_letters + string.digits + string.punctuation + " èßİ\u0301\u2019«»“”„"))
+@settings(max_examples=300)
+def test_tokenize_gives_back_the_words_that_were_detokenized(text):
+  words = tokenize(text)
+  assert tokenize(detokenize(words)) == words
+
+
+@given(st.text(st.characters(codec="utf-8")))
+@settings(max_examples=100)
+def test_tokenize_loses_only_whitespace_and_no_word_holds_any(text):
+  words = tokenize(text, lowercase=False)
+  assert all(word.split() == [word] for word in words)
+  assert len(words) == len(tokenize(text))
+  assert bool(words) == bool(text.strip())

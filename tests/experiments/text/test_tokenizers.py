@@ -1,0 +1,247 @@
+"""Tests of experiments/text/tokenizers.py."""
+
+import functools
+import io
+import re
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.text import pairs
+from experiments.text.tokenizers import KINDS, Characters, Subwords, Words
+from experiments.text.vocabularies import NUM_SPECIALS, UNKNOWN_WORD, Vocabulary
+
+TRAINING = (
+  "the cat sees the dog",
+  "a dog saw \x00 <0x41> <s>",
+  "l'albero è <unk> alto",
+  "ב גם 👩\u200d🚀 \ufeff⁇ ▅",
+)
+# Combining accents, an emoji of three characters, right to left, spaces of all kinds, controls, and what
+# sentencepiece might take for its own signs.
+ODD = (
+  "e\u0301",
+  "\u0301",
+  "👩\u200d🚀",
+  "שלום",
+  "\u200f",
+  "▁",
+  "▁▁a",
+  "\xa0",
+  "\u2003",
+  "\t",
+  "\r\n",
+  "\x85",
+  "\u2028",
+)
+ODD += (
+  "\x00",
+  "\x1c",
+  "\x7f",
+  "\ufeff",
+  "\uffff",
+  "\ufffd",
+  "<unk>",
+  "<s>",
+  "<pad>",
+  "<0x41>",
+  "⁇",
+  "▅",
+  "the cat",
+)
+TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), max_size=7), max_size=7).map(
+  "".join
+)
+
+
+@functools.cache
+def subwords(kind):
+  return Subwords.learn(TRAINING, vocabulary_size=285, kind=kind)
+
+
+def spaced(text):
+  """Returns a text with single spaces, a "▁" among them."""
+  return re.sub(r"[\s▁]+", " ", text).strip()
+
+
+tokenizers = pytest.mark.parametrize(
+  "tokenizer", [Characters(), *map(subwords, KINDS)], ids=["characters", *KINDS]
+)
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@tokenizers
+@given(TEXTS)
+@settings(max_examples=100)
+def test_detokenize_gives_back_the_text_up_to_whitespace(tokenizer, text):
+  assert tokenizer.detokenize(tokenizer.tokenize(text)) == spaced(text)
+
+
+@tokenizers
+@given(TEXTS)
+@settings(max_examples=100)
+def test_every_token_is_a_word_of_a_vocabulary(tokenizer, text):
+  for token in tokenizer.tokenize(text):
+    assert Vocabulary((token,)).words == (token,)
+
+
+@tokenizers
+@given(TEXTS)
+@settings(max_examples=50)
+def test_only_a_blank_text_has_no_tokens(tokenizer, text):
+  assert bool(tokenizer.tokenize(text)) == bool(spaced(text))
+
+
+def test_words_are_those_of_parallel_text():
+  tokens = Words().tokenize("L'albero non vede, no.")
+  assert tokens == ("L'", "albero", "non", "vede", ",", "no", ".")
+  assert Words().detokenize(tokens) == "L'albero non vede, no."
+  assert tokens == pairs.tokenize("L'albero non vede, no.", lowercase=False)
+
+
+def test_a_run_of_whitespace_is_one_character():
+  assert Characters().tokenize(" a\xa0\tè ▁ 👩\u200d🚀\n") == ("a", "▁", "è", "▁", "👩", "\u200d", "🚀")
+  assert Characters().detokenize(["a", "▁", "b"]) == "a b"
+
+
+def test_bpe_merges_the_most_frequent_pair():
+  # The 260 ids of the specials and the bytes, the characters ▁ x y a b c, and one pair.
+  model = Subwords.learn(["axy bxy", "cxy"], vocabulary_size=260 + 6 + 1, kind="bpe")
+  assert model.tokens[256] == "xy"
+  assert sorted(model.tokens[257:]) == ["a", "b", "c", "x", "y", "▁"]
+  assert model.tokenize("cxy yx") == ("▁", "c", "xy", "▁", "y", "x")
+
+
+def test_unigram_takes_up_the_part_that_all_words_share():
+  model = Subwords.learn(["xabcdef yabcdef", "zabcdef"], vocabulary_size=260 + 10 + 1, kind="unigram")
+  assert model.tokens[256] == "abcdef"
+  assert sorted(model.tokens[257:]) == ["a", "b", "c", "d", "e", "f", "x", "y", "z", "▁"]
+  assert model.tokenize("zabcdef fed") == ("▁", "z", "abcdef", "▁", "f", "e", "d")
+
+
+@kinds
+def test_a_line_with_the_block_of_sentencepiece_is_learnt_from_without_it(kind):
+  model = Subwords.learn(["ab▅ cd"], vocabulary_size=260 + 5, kind=kind)
+  assert sorted(model.tokens[256:]) == ["a", "b", "c", "d", "▁"]
+  assert model.detokenize(model.tokenize("ab▅ cd")) == "ab▅ cd"
+
+
+@kinds
+def test_a_character_without_a_piece_is_its_bytes(kind):
+  assert subwords(kind).tokenize("日") == ("▁", "<0xE6>", "<0x97>", "<0xA5>")
+  assert subwords(kind).detokenize(("▁", "<0xE6>", "<0x97>", "<0xA5>")) == "日"
+
+
+@kinds
+def test_bytes_that_are_no_character_are_shown_as_one_replaced(kind):
+  assert subwords(kind).detokenize(("▁", "<0xE6>", "<0x97>", "a")) == "\ufffd\ufffda"
+
+
+@kinds
+def test_line_ends_that_a_model_writes_as_bytes_are_spaces(kind):
+  # A translation is one line, whatever bytes are drawn: newline, carriage return, tab.
+  tokens = ("<0x0A>", "▁", "<0x78>", "<0x0D>", "<0x0A>", "<0x78>", "<0x09>")
+  assert subwords(kind).detokenize(tokens) == "x x"
+
+
+@kinds
+def test_an_unknown_token_is_shown(kind):
+  assert subwords(kind).detokenize(("▁", UNKNOWN_WORD)) == UNKNOWN_WORD
+
+
+@kinds
+def test_the_bytes_come_first_and_all_ids_are_used(kind):
+  tokens = subwords(kind).tokens
+  assert len(Vocabulary(tokens)) == 285
+  assert tokens[:256] == tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+
+@kinds
+@given(st.lists(TEXTS, max_size=5))
+@settings(max_examples=50)
+def test_ids_are_those_of_a_vocabulary_and_of_sentencepiece(kind, texts):
+  model = subwords(kind)
+  vocabulary = Vocabulary(model.tokens)
+  ids = list(model.encode_all(iter(texts)))
+  assert ids == [vocabulary.encode(model.tokenize(text)) for text in texts]
+  processor = sentencepiece.SentencePieceProcessor(model_proto=model.model)
+  assert ids == [processor.encode(spaced(text)) for text in texts]
+  assert all(number >= NUM_SPECIALS for sentence in ids for number in sentence)
+
+
+def test_many_texts_are_encoded_like_few(monkeypatch):
+  texts = [f"the dog saw {count} cats" for count in range(10)]
+  whole = list(subwords("bpe").encode_all(texts))
+  monkeypatch.setattr("experiments.text.tokenizers._CHUNK", 3)
+  assert list(subwords("bpe").encode_all(texts)) == whole
+  assert len(whole) == 10
+
+
+@kinds
+def test_the_same_text_gives_the_same_model(kind):
+  again = Subwords.learn(list(TRAINING), vocabulary_size=285, kind=kind)
+  assert again.model == subwords(kind).model
+  other = Subwords.learn(TRAINING[:-1], vocabulary_size=278, kind=kind)
+  assert other.model != again.model
+
+
+@kinds
+def test_a_long_line_is_not_left_out(kind):
+  model = Subwords.learn(["x", "abcd " * 1000], vocabulary_size=260 + 6 + 1, kind=kind)
+  assert {"a", "b", "c", "d", "x", "▁"} < set(model.tokens)
+
+
+@kinds
+@pytest.mark.parametrize("size", [-1, 0, 265])
+def test_too_small_a_vocabulary_is_an_error_with_the_least_that_is_allowed(kind, size):
+  # The specials, the bytes, and the characters ▁ a b c d x.
+  message = rf"^vocabulary_size must be at least 266 for this text, got {size}$"
+  with pytest.raises(ValueError, match=message):
+    Subwords.learn(["ab cd", "x"], vocabulary_size=size, kind=kind)
+
+
+@kinds
+def test_too_large_a_vocabulary_is_an_error_with_the_most_that_is_allowed(kind):
+  with pytest.raises(ValueError) as caught:
+    Subwords.learn(TRAINING, vocabulary_size=8000, kind=kind)
+  allowed = re.fullmatch(r"vocabulary_size must be at most (\d+) for this text, got 8000", str(caught.value))
+  assert (
+    len(Subwords.learn(TRAINING, vocabulary_size=int(allowed[1]), kind=kind).tokens) == int(allowed[1]) - 4
+  )
+
+
+@kinds
+@pytest.mark.parametrize("texts", [[], ["", " \t▁"]])
+def test_no_text_is_an_error(kind, texts):
+  with pytest.raises(ValueError, match=r"^texts must be at least one that is not blank, got none$"):
+    Subwords.learn(texts, vocabulary_size=285, kind=kind)
+
+
+def test_an_unknown_kind_is_an_error():
+  with pytest.raises(ValueError, match=r"^subwords must be unigram or bpe, got 'word'$"):
+    Subwords.learn(TRAINING, vocabulary_size=285, kind="word")
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000, -1])
+def test_a_model_cut_off_is_an_error(size):
+  with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got \d+ other bytes$"):
+    Subwords(subwords("bpe").model[:size])
+
+
+def test_what_is_no_model_is_an_error(capfd):
+  with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got 4 other bytes$"):
+    Subwords(b"cats")
+  with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got nothing$"):
+    Subwords(b"")
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_with_other_specials_is_an_error():
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(["ab ab"]), model_writer=model, model_type="bpe", vocab_size=7, minloglevel=2
+  )
+  with pytest.raises(ValueError, match=r"special ids 0, 1, 2, 3, got \(-1, 1, 2, 0\)$"):
+    Subwords(model.getvalue())

@@ -1,0 +1,142 @@
+"""The loss of words of a large vocabulary, against float64 and hand values."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import DIFFERENCES, FLOAT32, assert_close
+
+from experiments.text.vocabularies import PAD
+from experiments.translation import loss as losses
+from experiments.translation.loss import linear_cross_entropy
+
+DIMS = chex.Dimensions(N=11, H=5, V=7)
+parts = pytest.mark.parametrize("rows", [1, 3, 11, 100])
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+  """Gives a function that sets how many rows of logits are made at once."""
+  return lambda rows: monkeypatch.setattr(losses, "LOGITS_AT_ONCE", rows * DIMS.V)
+
+
+def draw(dtype=np.float32, scale=1.0):
+  """Returns hidden [N H], kernel [H V], bias [V] and targets [N], some of them padding."""
+  rng = np.random.default_rng(0)
+  hidden, kernel, bias = (scale * rng.normal(size=DIMS[axes]) for axes in ("NH", "HV", "V"))
+  targets = rng.integers(1, DIMS.V, DIMS.N)
+  targets[[2, 7, 10]] = PAD
+  return *(jnp.asarray(array, dtype) for array in (hidden, kernel, bias)), jnp.asarray(targets)
+
+
+def expected(hidden, kernel, bias, targets, smoothing=0.0):
+  """Returns the loss in float64: the cross-entropy with the smoothed distribution of each target."""
+  total = 0.0
+  for row, target in zip(np.asarray(hidden, np.float64), np.asarray(targets), strict=True):
+    logits = row @ np.asarray(kernel, np.float64) + np.asarray(bias, np.float64)
+    log_probabilities = logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
+    wanted = np.full(DIMS.V, smoothing / DIMS.V)
+    wanted[target] += 1 - smoothing
+    total -= (target != PAD) * np.sum(wanted * log_probabilities)
+  return total
+
+
+def test_the_loss_of_equal_logits_is_the_logarithm_of_the_vocabulary_size():
+  hidden, kernel, bias, targets = draw()
+  loss = linear_cross_entropy(0 * hidden, kernel, 0 * bias, targets)
+  assert_close(loss, 8 * np.log(DIMS.V), FLOAT32)
+
+
+def test_the_loss_of_one_word_is_the_one_worked_out_by_hand():
+  # Probabilities 1/2, 1/4, 1/4 and smoothing 3/10: 8/10 ln 4 + 1/10 ln 2 + 1/10 ln 4 = 19/10 ln 2.
+  logits = jnp.log(jnp.asarray([0.5, 0.25, 0.25]))
+  loss = linear_cross_entropy(jnp.ones((1, 1)), logits[None], jnp.zeros(3), jnp.asarray([1]), 0.3)
+  assert_close(loss, 1.9 * np.log(2), FLOAT32)
+
+
+@parts
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_the_loss_is_that_of_float64_whatever_the_parts(rows, smoothing, scale, at_once):
+  at_once(rows)
+  arguments = draw(scale=scale)
+  desired = expected(*arguments, smoothing)
+  for function in (linear_cross_entropy, jax.jit(linear_cross_entropy, static_argnums=4)):
+    assert_close(function(*arguments, smoothing) / desired, 1.0, FLOAT32)
+
+
+@parts
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_are_those_of_float64_whatever_the_parts(rows, smoothing, at_once, float64):
+  at_once(rows)
+  *arrays, targets = draw(np.float64)
+  gradients = jax.grad(lambda *arrays: 3 * linear_cross_entropy(*arrays, targets, smoothing), (0, 1, 2))(
+    *arrays
+  )
+  rng = np.random.default_rng(1)
+  for i, gradient in enumerate(gradients):
+    direction = rng.normal(size=gradient.shape)
+
+    def loss(array, i=i):
+      changed = [*arrays[:i], array, *arrays[i + 1 :]]
+      return 3 * expected(*changed, targets, smoothing)
+
+    slope = reference.derivative(loss, np.asarray(arrays[i]), direction)
+    assert_close(np.sum(gradient * direction), slope, DIFFERENCES)
+
+
+def test_padding_changes_neither_the_loss_nor_a_gradient():
+  hidden, kernel, bias, targets = draw()
+  others = jnp.where((targets == PAD)[:, None], 100.0, hidden)
+  run = jax.value_and_grad(lambda hidden, kernel: linear_cross_entropy(hidden, kernel, bias, targets), (0, 1))
+  (one, desired), (other, gradients) = run(hidden, kernel), run(others, kernel)
+  assert one == other
+  jax.tree.map(np.testing.assert_array_equal, gradients, desired)
+  np.testing.assert_array_equal(gradients[0][targets == PAD], 0.0)
+
+
+def test_the_logits_of_all_positions_are_never_held(monkeypatch):
+  N, H, V = 512, 8, 4096
+  monkeypatch.setattr(losses, "LOGITS_AT_ONCE", 32 * V)
+  shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((N, H), (H, V), (V,))]
+  targets = jax.ShapeDtypeStruct((N,), jnp.int32)
+  compiled = jax.jit(jax.grad(linear_cross_entropy, (0, 1, 2))).lower(*shapes, targets).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 0.25 * 4 * N * V
+
+
+def test_half_precision_is_summed_up_in_single_precision():
+  *arrays, targets = draw()
+  halves = [array.astype(jnp.bfloat16) for array in arrays]
+  loss = linear_cross_entropy(*halves, targets)
+  assert loss.dtype == jnp.float32
+  assert_close(loss, expected(*[half.astype(jnp.float32) for half in halves], targets), 1e-4)
+  gradients = jax.grad(linear_cross_entropy, (0, 1, 2))(*halves, targets)
+  assert {gradient.dtype for gradient in gradients} == {jnp.dtype(jnp.bfloat16)}
+
+
+@parts
+def test_the_losses_of_single_targets_are_those_of_each_alone(at_once, rows):
+  at_once(rows)
+  hidden, kernel, bias, targets = draw()
+  single = losses.linear_losses(hidden, kernel, bias, targets)
+  alone = [expected(hidden[n : n + 1], kernel, bias, targets[n : n + 1]) for n in range(DIMS.N)]
+  assert_close(single, np.array(alone), FLOAT32)
+  assert single[2] == single[7] == single[10] == 0.0
+
+
+def test_gradients_of_bfloat16_are_summed_over_the_parts_in_float32(at_once):
+  arguments = [array.astype(jnp.bfloat16) for array in draw()[:3]]
+  gradient = jax.grad(
+    lambda kernel, targets: linear_cross_entropy(arguments[0], kernel, arguments[2], targets)
+  )
+  at_once(1)  # eleven parts
+  in_parts = gradient(arguments[1], draw()[3])
+  at_once(100)
+  at_once_ = gradient(arguments[1], draw()[3])
+  assert in_parts.dtype == jnp.bfloat16
+  # Within one rounding of each other; eleven roundings are more.
+  np.testing.assert_allclose(
+    in_parts.astype(jnp.float32), at_once_.astype(jnp.float32), rtol=2**-8, atol=1e-4
+  )

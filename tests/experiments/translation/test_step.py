@@ -1,0 +1,440 @@
+"""Tests of experiments/translation/step.py."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from jax.sharding import AxisType, Mesh
+from models import random_parameters
+
+from configs import base
+from experiments.runs.devices import AXES
+from experiments.text.batches import make_batch
+from experiments.translation.loss import linear_cross_entropy
+from experiments.translation.model import make_model
+from experiments.translation.step import (
+  SCHEDULES,
+  Recipe,
+  Sums,
+  TrainState,
+  abstract_state,
+  cast,
+  count_parameters,
+  init_state,
+  is_finite,
+  make_optimizer,
+  make_recipe,
+  make_rngs,
+  make_schedule,
+  no_sums,
+  train_step,
+  translating_params,
+)
+
+CLIP_NORM, AVERAGING, SMOOTHING = 0.7, 0.15, 0.3
+
+
+@pytest.fixture
+def standard_promotion():
+  """Lets optax divide numbers by integers, as it does in Adam."""
+  with jax.numpy_dtype_promotion("standard"):
+    yield
+
+
+def _model(dropout_rate):
+  config = base.Model(attention="none", embedding_width=5, width=6, dropout_rate=dropout_rate)
+  return make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
+
+
+# Shared by the tests: a compiled step belongs to one recipe. The learning rate is as good as constant.
+OPTIMIZER = make_optimizer(base.Train(steps=10**6, warmup=0.0, learning_rate=0.03125, clip_norm=CLIP_NORM))
+MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
+PLAIN = Recipe(_model(0.0), OPTIMIZER, MESH)
+# What does not change each other's tests is compiled together.
+DROPPING = Recipe(_model(0.5), OPTIMIZER, MESH, averaging=AVERAGING)
+IN_PARTS = Recipe(_model(0.0), OPTIMIZER, MESH, accumulation=3, label_smoothing=SMOOTHING)
+BFLOAT16 = Recipe(_model(0.0), OPTIMIZER, MESH, dtype="bfloat16")
+
+
+def _batch(seed=0, num_rows=3):
+  """Returns three sentences, and rows of padding after them."""
+  rng = np.random.default_rng(seed)
+  lengths = [2, 5, 3]
+  return make_batch(
+    [rng.integers(4, 11, length).tolist() for length in lengths],
+    [rng.integers(4, 13, length).tolist() for length in reversed(lengths)],
+    source_length=7,
+    target_length=6,
+    num_rows=num_rows,
+  )
+
+
+def _start(recipe=PLAIN, step=0):
+  """Returns a state with random parameters, the same for all recipes."""
+  batch = _batch()
+  arguments = (batch.sources, batch.source_lengths, batch.inputs)
+  params = random_parameters(PLAIN.model, *arguments)["params"]
+  average = jax.tree.map(jnp.copy, params) if recipe.averaging else None
+  return TrainState(jnp.int32(step), params, average, recipe.optimizer.init(params), no_sums())
+
+
+def _run(recipe, state, batches, seed=0):
+  """Makes the steps on a copy: the state that goes in is gone afterwards."""
+  state = jax.tree.map(jnp.copy, state)
+  for batch in batches:
+    state, _ = train_step(state, batch, jax.random.key(seed), recipe=recipe)
+  return state
+
+
+@jax.jit
+def _logits(params, batch):
+  return PLAIN.model.apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)[0]
+
+
+def _assert_close(actual, expected, rtol):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol), actual, expected)
+
+
+def _are_equal(first, second):
+  return all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
+
+
+def _float64_losses(logits, targets):
+  """Returns -log p(target), [B T], in float64."""
+  logits = np.asarray(logits, np.float64)
+  shifted = logits - logits.max(axis=-1, keepdims=True)
+  log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+  return -np.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]
+
+
+@jax.jit
+@jax.grad
+def _gradient(params, batch):
+  """Returns the gradient of the mean loss of the real tokens."""
+  log_probabilities = jax.nn.log_softmax(_logits(params, batch))
+  chosen = jnp.take_along_axis(log_probabilities, batch.targets[..., None], axis=-1)[..., 0]
+  is_real = batch.targets != 0
+  return -jnp.sum(jnp.where(is_real, chosen, 0.0)) / jnp.sum(is_real.astype(jnp.float32))
+
+
+def _float64(tree):
+  return jax.tree.map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
+
+
+def _norm(tree):
+  return math.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(tree)))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_steps_are_those_of_adam_on_the_clipped_gradient():
+  """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, with its standard constants."""
+  state, norms = _start(), []
+  params = _float64(state.params)
+  first = second = jax.tree.map(np.zeros_like, params)
+  for t in (1, 2):
+    batch = _batch(t)
+    gradient = _float64(_gradient(state.params, batch))
+    norms.append(_norm(gradient))
+    factor = min(1.0, CLIP_NORM / norms[-1])
+    gradient = jax.tree.map(lambda g, factor=factor: factor * g, gradient)
+    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
+    second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, second, gradient)
+    params = jax.tree.map(
+      lambda p, m, v, t=t: p - 0.03125 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8),
+      params,
+      first,
+      second,
+    )
+    state = _run(PLAIN, state, [batch])
+    assert state.step == t
+    _assert_close(state.params, params, rtol=1e-4)
+  assert min(norms) < CLIP_NORM < max(norms), norms
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_sums_are_those_of_the_model_before_the_step():
+  batch, start = _batch(), _start()
+  losses = _float64_losses(_logits(start.params, batch), batch.targets)[batch.targets != 0]
+  sums = _run(PLAIN, start, [batch]).sums
+  np.testing.assert_allclose(sums.loss, losses.sum(), rtol=1e-5)
+  assert sums.tokens == losses.size == 2 + 5 + 3 + 3
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_sums_grow_from_step_to_step():
+  first = _run(PLAIN, _start(), [_batch(0)])
+  alone = _run(PLAIN, first._replace(sums=no_sums()), [_batch(1)]).sums
+  both = _run(PLAIN, first, [_batch(1)]).sums
+  np.testing.assert_allclose(both.loss, float(first.sums.loss) + float(alone.loss), rtol=1e-6)
+  assert both.tokens == 2 * 13
+  assert no_sums() == Sums(0.0, 0.0)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_step_is_returned_once_more_to_wait_for():
+  state, ticket = train_step(
+    jax.tree.map(jnp.copy, _start(step=4)), _batch(), jax.random.key(0), recipe=PLAIN
+  )
+  assert ticket == state.step == 5
+  assert ticket.unsafe_buffer_pointer() != state.step.unsafe_buffer_pointer()
+
+
+def _loss(recipe, *, step, seed):
+  return float(_run(recipe, _start(recipe, step), [_batch()], seed=seed).sums.loss)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_dropout_is_a_function_of_seed_and_step():
+  losses = {(seed, step): _loss(DROPPING, step=step, seed=seed) for seed, step in np.ndindex(2, 2)}
+  assert len(set(losses.values())) == 4
+  assert _loss(DROPPING, step=1, seed=0) == losses[0, 1]
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_without_dropout_the_loss_does_not_depend_on_the_step():
+  assert _loss(PLAIN, step=0, seed=0) == _loss(PLAIN, step=1, seed=0)
+
+
+# What the batch is computed in
+
+
+def _smoothed_loss(params, batch):
+  """Returns the mean smoothed loss of the real tokens."""
+  logits, targets = _logits(params, batch).reshape(-1, 13), batch.targets.reshape(-1)
+  identity, nothing = jnp.eye(13), jnp.zeros(13)
+  return linear_cross_entropy(logits, identity, nothing, targets, SMOOTHING) / jnp.sum(
+    (targets != 0).astype(jnp.float32)
+  )
+
+
+@pytest.mark.usefixtures("standard_promotion")
+@pytest.mark.parametrize("num_rows", [3, 6])
+def test_a_batch_in_parts_makes_the_step_of_the_whole_batch(num_rows):
+  """Of 6 rows 3 are padding, so that some parts have more tokens than others."""
+  state = start = _start(IN_PARTS)
+  for t in range(2):
+    batch = _batch(t, num_rows)
+    gradient = jax.jit(jax.grad(_smoothed_loss))(start.params, _batch(t))
+    updates, optimizer = OPTIMIZER.update(gradient, start.optimizer, start.params)
+    start = start._replace(params=optax.apply_updates(start.params, updates), optimizer=optimizer)
+    state = _run(IN_PARTS, state, [batch])
+  _assert_close(state.params, start.params, rtol=1e-4)
+  _assert_close(state.optimizer, start.optimizer, rtol=1e-4)
+  assert state.sums.tokens == 2 * 13
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_rows_of_padding_change_nothing():
+  _assert_close(
+    _run(PLAIN, _start(), [_batch(num_rows=6)]), _run(PLAIN, _start(), [_batch(num_rows=3)]), rtol=1e-5
+  )
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_label_smoothing_reaches_the_loss():
+  loss = _run(IN_PARTS, _start(IN_PARTS), [_batch()]).sums.loss
+  np.testing.assert_allclose(loss, 13 * _smoothed_loss(_start().params, _batch()), rtol=1e-5)
+  logits = np.asarray(_logits(_start().params, _batch()), np.float64)
+  right = _float64_losses(logits, _batch().targets)
+  spread = np.mean([_float64_losses(logits, np.full_like(_batch().targets, v)) for v in range(13)], axis=0)
+  expected = ((1 - SMOOTHING) * right + SMOOTHING * spread)[_batch().targets != 0].sum()
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32():
+  exact, coarse = (_run(recipe, _start(), [_batch(), _batch(1)]) for recipe in (PLAIN, BFLOAT16))
+  assert {leaf.dtype for leaf in jax.tree.leaves((coarse.params, coarse.sums))} == {jnp.dtype("float32")}
+  # Eight bits of the fraction.
+  np.testing.assert_allclose(coarse.sums.loss, exact.sums.loss, rtol=2**-7)
+  assert coarse.sums.loss != exact.sums.loss
+  for one, other in zip(jax.tree.leaves(coarse.params), jax.tree.leaves(exact.params), strict=True):
+    assert one.dtype == jnp.float32
+    # Two steps of Adam, each as long as the learning rate, wherever the sign of a gradient is the same.
+    assert np.mean(np.abs(one - other)) < 0.3 * 0.03125
+  assert {leaf.dtype for leaf in jax.tree.leaves(cast(coarse.params, "bfloat16"))} == {jnp.dtype("bfloat16")}
+
+
+# The average
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_average_follows_its_recurrence():
+  """average' = d average + (1 - d) params' with d = min((1 + step) / (10 + step), highest)."""
+  state = _start(DROPPING)
+  average = _float64(state.params)
+  for t, decay in enumerate([1 / 10, AVERAGING, AVERAGING]):
+    state = _run(DROPPING, state, [_batch(t)])
+    new = _float64(state.params)
+    average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, new)
+    _assert_close(state.average, average, rtol=1e-5)
+  assert _are_equal(translating_params(state), state.average)
+  assert not _are_equal(state.average, state.params)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_without_averaging_the_parameters_translate():
+  state = _run(PLAIN, _start(), [_batch()])
+  assert state.average is None
+  assert translating_params(state) is state.params
+
+
+# The learning rate and the optimiser
+
+
+def test_the_schedule_rises_to_its_peak_and_falls_to_zero():
+  schedule = make_schedule(base.Train(steps=12, warmup=0.34, learning_rate=0.5))
+  rising = [0.0, 0.125, 0.25, 0.375, 0.5]
+  falling = [0.25 * (1 + math.cos(math.pi * i / 8)) for i in range(1, 9)]
+  np.testing.assert_allclose([schedule(step) for step in range(13)], rising + falling, atol=1e-7)
+  assert schedule(12) == 0.0
+
+
+def test_the_linear_schedule_falls_in_a_line():
+  schedule = make_schedule(base.Train(steps=12, warmup=0.34, learning_rate=0.5, schedule="linear"))
+  expected = [0.0, 0.125, 0.25, 0.375, *(0.5 * (8 - i) / 8 for i in range(9))]
+  np.testing.assert_allclose([schedule(step) for step in range(13)], expected, atol=1e-7)
+
+
+def test_the_inverse_square_root_is_half_at_four_times_the_warm_up():
+  train = base.Train(steps=100, warmup=0.04, learning_rate=0.5, schedule="inverse_square_root")
+  schedule = make_schedule(train)
+  rates = [schedule(step) for step in (0, 1, 2, 3, 4, 9, 16, 36, 64)]
+  np.testing.assert_allclose(rates, [0, 0.125, 0.25, 0.375, 0.5, 1 / 3, 0.25, 1 / 6, 0.125], atol=1e-7)
+
+
+def test_the_inverse_square_root_can_do_without_a_warm_up():
+  train = base.Train(steps=100, warmup=0.0, learning_rate=0.5, schedule="inverse_square_root")
+  np.testing.assert_allclose(
+    [make_schedule(train)(step) for step in (0, 3, 8)], [0.5, 0.25, 1 / 6], atol=1e-7
+  )
+
+
+def test_the_constant_schedule_stays():
+  schedule = make_schedule(base.Train(steps=12, warmup=0.34, learning_rate=0.5, schedule="constant"))
+  rates = [schedule(step) for step in (0, 2, 4, 8, 12)]
+  np.testing.assert_allclose(rates, [0.0, 0.25, 0.5, 0.5, 0.5], atol=1e-7)
+
+
+def test_another_schedule_is_an_error_that_names_those_there_are():
+  with pytest.raises(ValueError, match=f"schedule must be one of {', '.join(SCHEDULES)}, got 'step'"):
+    make_schedule(base.Train(schedule="step"))
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_weight_decay_takes_off_a_share_of_all_but_biases_and_scales():
+  params = {
+    "kernel": jnp.array([[1.0, -2.0]]),
+    "score_vector": jnp.array([1.0, -2.0]),
+    "bias": jnp.array([[3.0, 4.0]]),  # as that of heads
+    "recurrent_bias": jnp.array([3.0]),
+    "scale": jnp.array(2.0),
+  }
+  train = base.Train(steps=10, warmup=0.0, learning_rate=0.5, schedule="constant", weight_decay=0.1)
+  optimizer = make_optimizer(train)
+  nothing = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+  np.testing.assert_allclose(updates["kernel"], [[-0.05, 0.1]], rtol=1e-6)
+  np.testing.assert_allclose(updates["score_vector"], [-0.05, 0.1], rtol=1e-6)
+  for name in ("bias", "recurrent_bias", "scale"):
+    assert not updates[name].any()
+
+
+def test_the_schedule_can_do_without_a_warm_up():
+  schedule = make_schedule(base.Train(steps=8, warmup=0.0, learning_rate=0.5))
+  np.testing.assert_allclose([schedule(0), schedule(4), schedule(8)], [0.5, 0.25, 0.0], atol=1e-7)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 60])
+def test_fewer_steps_than_the_warm_up_are_possible(steps):
+  schedule = make_schedule(base.Train(steps=steps, warmup=0.99, learning_rate=0.5))
+  rates = [float(schedule(step)) for step in range(steps + 1)]
+  assert max(rates) == rates[steps - 1] == 0.5
+  assert rates[steps] == 0.0
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_the_optimizer_follows_the_schedule():
+  optimizer = make_optimizer(base.Train(steps=12, warmup=0.34, learning_rate=0.5))
+  gradient = {"w": jnp.array([0.3, -0.2])}
+  params = {"w": jnp.array([1.0, -1.0])}
+  state = optimizer.init(params)
+  # With the same gradient each time, Adam's step is the learning rate; at first it is 0.
+  for rate in (0.0, 0.125, 0.25, 0.375, 0.5):
+    updates, state = optimizer.update(gradient, state, params)
+    np.testing.assert_allclose(updates["w"], [-rate, rate], atol=1e-5)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_one_batch_can_be_learnt_by_heart():
+  state, losses = _start(), []
+  for _ in range(200):
+    state = _run(PLAIN, state._replace(sums=no_sums()), [_batch()])
+    losses.append(float(state.sums.loss / state.sums.tokens))
+  assert losses[0] > 1.0
+  assert losses[-1] < 0.1
+
+
+class Embedder(nn.Module):
+  """The least that can be initialised: a real model takes seconds to compile."""
+
+  @nn.compact
+  def __call__(self, sources, source_lengths, inputs):
+    return nn.Embed(11, 3)(sources)
+
+
+def test_parameters_and_dropout_are_drawn_from_different_keys_of_the_seed():
+  keys = [np.asarray(jax.random.key_data(rng)).tolist() for seed in (0, 1) for rng in make_rngs(seed)]
+  assert all(keys.count(key) == 1 for key in keys)
+
+
+def test_the_first_state_is_a_function_of_the_seed():
+  recipe = Recipe(Embedder(), OPTIMIZER, MESH, averaging=0.9)
+  first, again, other = (init_state(recipe, make_rngs(seed).params) for seed in (0, 0, 1))
+  assert _are_equal(first, again)
+  assert not _are_equal(first.params, other.params)
+  assert first.step == 0
+  assert _are_equal(first.average, first.params)
+  assert _are_equal(first.optimizer, OPTIMIZER.init(first.params))
+  assert _are_equal(first.sums, no_sums())
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.9])
+def test_the_abstract_state_is_that_of_the_first_state(averaging):
+  recipe = Recipe(Embedder(), OPTIMIZER, MESH, averaging=averaging)
+  state, like = init_state(recipe, make_rngs(0).params), abstract_state(recipe)
+  assert jax.tree.structure(state) == jax.tree.structure(like)
+  for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
+    assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
+
+
+@pytest.mark.usefixtures("standard_promotion")
+def test_training_is_the_same_bits_for_the_same_seed():
+  batches = [_batch(seed) for seed in range(3)]
+  ends = [_run(DROPPING, _start(DROPPING), batches) for _ in range(2)]
+  assert isinstance(ends[0], TrainState)
+  assert _are_equal(*ends)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_one_number_that_is_not_finite_is_found(wrong):
+  params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
+  assert is_finite(params)
+  assert not is_finite(params | {"bias": jnp.array([0.0, wrong, 0.0])})
+
+
+def test_a_recipe_is_what_the_config_says():
+  train = base.Train(accumulation=3, label_smoothing=0.1, averaging=0.99)
+  config = base.Config(model=base.Model(dtype="bfloat16"), train=train)
+  recipe = make_recipe(config, PLAIN.model, MESH)
+  assert recipe._replace(optimizer=OPTIMIZER) == Recipe(
+    PLAIN.model, OPTIMIZER, MESH, accumulation=3, label_smoothing=0.1, averaging=0.99, dtype="bfloat16"
+  )
+
+
+def test_parameters_are_counted():
+  assert count_parameters({"a": {"kernel": np.zeros((2, 3)), "bias": np.zeros(3)}, "b": np.zeros(())}) == 10

@@ -1,0 +1,313 @@
+"""Tests of experiments/translation/train.py in this process; test_scripts.py has whole runs."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from configs import base
+from experiments.commands.mistakes import Diverged
+from experiments.runs import workdir
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.devices import AXES, DeviceError
+from experiments.runs.stopping import Interrupted
+from experiments.tasks import make_task
+from experiments.text.vocabularies import PAD
+from experiments.translation import train as loop
+from experiments.translation.evaluate import Translator
+from experiments.translation.step import abstract_state, make_recipe, train_step
+from experiments.translation.train import Launch
+
+STEPS = 6
+CONFIG = base.Config(
+  data=base.Data(num_buckets=1),  # one program for all
+  model=base.Model(attention="none", embedding_width=2, width=3),
+  train=base.Train(steps=STEPS, batch_size=2, averaging=0.9, log_every=1, validate_every=2),
+  evaluation=base.Evaluation(validation_sentences=2, batch_size=2, max_target_length=3),
+)
+ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+class Steps:
+  """Stands for `train_step`: it is compiled once for all runs, and a test may change what it returns."""
+
+  compiled = None
+
+  def __init__(self, damage):
+    self.damage = damage
+
+  def lower(self, *arguments, recipe):
+    if Steps.compiled is None:
+      Steps.compiled = train_step.lower(*arguments, recipe=recipe).compile()
+    return self
+
+  def compile(self):
+    def steps(*arguments):
+      state, ticket = Steps.compiled(*arguments)
+      return self.damage(state), ticket
+
+    return steps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast():
+  """Trains on one device, by steps that are compiled once."""
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+    patch.setattr(loop, "make_mesh", lambda shards=1: ONE_DEVICE)
+    patch.setattr(loop, "train_step", Steps(lambda state: state))
+    yield
+
+
+@pytest.fixture
+def break_step(monkeypatch):
+  """Gives a function that breaks what a step returns."""
+
+  def install(broken_step, damage):
+    steps = Steps(lambda state: damage(state) if int(state.step) == broken_step else state)
+    monkeypatch.setattr(loop, "train_step", steps)
+
+  return install
+
+
+@pytest.fixture
+def validate_as(monkeypatch):
+  """Gives a function that says what the validations find, one after the other."""
+
+  def install(values):
+    values = iter(values)
+    missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
+    monkeypatch.setattr(Translator, "evaluate", lambda self, examples: missing | next(values))
+
+  return install
+
+
+@contextlib.contextmanager
+def checkpoints_of(folder, higher_is_better=False):
+  with Checkpoints(folder / "checkpoints", higher_is_better=higher_is_better) as checkpoints:
+    yield checkpoints
+
+
+def config_with(train=None, evaluation=None):
+  return dataclasses.replace(
+    CONFIG,
+    train=dataclasses.replace(CONFIG.train, **(train or {})),
+    evaluation=dataclasses.replace(CONFIG.evaluation, **(evaluation or {})),
+  )
+
+
+# Numbers that are not finite
+
+
+def _lose_loss(state):
+  return state._replace(sums=state.sums._replace(loss=jax.device_put(jnp.inf, state.sums.loss.sharding)))
+
+
+def _lose_one_parameter(state):
+  leaves, structure = jax.tree.flatten(state.params)
+  broken = leaves[3].at[(0,) * leaves[3].ndim].set(jnp.nan)
+  leaves[3] = jax.device_put(broken, leaves[3].sharding)
+  return state._replace(params=jax.tree.unflatten(structure, leaves))
+
+
+@pytest.mark.parametrize("damage", [_lose_loss, _lose_one_parameter])
+def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(tmp_path, break_step, damage):
+  break_step(3, damage)
+  with pytest.raises(Diverged) as caught:
+    loop.train(CONFIG, tmp_path)
+  message = (
+    "the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
+  )
+  assert str(caught.value).startswith(message)
+  assert "config.train.learning_rate" in str(caught.value)
+  with checkpoints_of(tmp_path) as checkpoints:
+    assert checkpoints.latest_step() == 2
+  assert workdir.read_metrics(tmp_path)[-1]["step"] == 2
+  config, _ = loop.load(tmp_path)
+  assert config == CONFIG
+
+
+def test_where_there_is_no_checkpoint_yet_it_is_said(tmp_path, break_step):
+  break_step(1, _lose_loss)
+  with pytest.raises(Diverged, match="not finite at step 1; there is no checkpoint yet; try"):
+    loop.train(CONFIG, tmp_path)
+
+
+# Requests to stop
+
+
+def _send(number):
+  def send(state):
+    os.kill(os.getpid(), number)
+    return state
+
+  return send
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_step_it_meets(tmp_path, break_step, number, code):
+  break_step(3, _send(number))
+  with pytest.raises(Interrupted) as caught:
+    loop.train(CONFIG, tmp_path)
+  assert str(caught.value) == "stopped at step 3; the same command continues from there"
+  assert caught.value.code == code
+  with checkpoints_of(tmp_path) as checkpoints:
+    assert checkpoints.latest_step() == 3
+    assert checkpoints.best_step() == 2
+
+
+def test_a_signal_at_the_last_step_leaves_the_evaluation_to_the_next_start(tmp_path, break_step, capsys):
+  break_step(STEPS, _send(signal.SIGTERM))
+  with pytest.raises(Interrupted, match=f"stopped at step {STEPS}"):
+    loop.train(CONFIG, tmp_path)
+  before = (tmp_path / "metrics.jsonl").read_bytes()
+  capsys.readouterr()
+  loop.train(CONFIG, tmp_path)
+  assert f"continuing after step {STEPS} of {STEPS}" in capsys.readouterr().out
+  assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step, monkeypatch):
+  found = []
+
+  def record(self, loss, tokens):
+    found.append(tokens)
+    return {}
+
+  monkeypatch.setattr(loop.Progress, "record", record)
+  config = config_with({"log_every": STEPS})
+  break_step(4, _send(signal.SIGTERM))
+  with pytest.raises(Interrupted, match="stopped at step 4"):
+    loop.train(config, tmp_path / "stopped")
+  break_step(0, _send(signal.SIGTERM))  # never
+  for name in ("whole", "stopped"):
+    loop.train(config, tmp_path / name)
+  task = make_task(config)
+  counts = [int(np.sum(task.training_batch(step).targets != PAD)) for step in range(STEPS)]
+  assert found == [sum(counts), sum(counts[4:])]
+  ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
+  assert ours == theirs
+
+
+def test_a_signal_during_a_validation_is_met_after_it(tmp_path, monkeypatch):
+  def evaluate(self, examples):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
+
+  monkeypatch.setattr(Translator, "evaluate", evaluate)
+  with pytest.raises(Interrupted, match="stopped at step 2"):
+    loop.train(CONFIG, tmp_path)
+  assert [record["validation/loss"] for record in workdir.read_metrics(tmp_path)[2:]] == [0.5]
+
+
+# Which checkpoint translates, and when training ends
+
+
+def _params(translator):
+  return jax.tree.leaves(translator._params)
+
+
+def _average_of(folder, step, config, translator):
+  """Returns the average of the parameters in a checkpoint."""
+  recipe = make_recipe(config, translator._model, ONE_DEVICE)
+  with checkpoints_of(folder) as checkpoints:
+    return jax.tree.leaves(checkpoints.restore(abstract_state(recipe), step).state.average)
+
+
+@pytest.mark.parametrize(("checkpoint", "step"), [("best", 4), ("last", 6)])
+def test_the_checkpoint_that_the_config_names_translates(tmp_path, validate_as, checkpoint, step):
+  config = config_with(evaluation={"checkpoint": checkpoint})
+  validate_as([{"loss": 0.7}, {"loss": 0.5}, {"loss": 0.6}])
+  translator = loop.train(config, tmp_path)
+  expected = _average_of(tmp_path, step, config, translator)
+  jax.tree.map(np.testing.assert_array_equal, _params(translator), expected)
+  _, loaded = loop.load(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, _params(loaded), expected)
+  other = {"best": "last", "last": "best"}[checkpoint]
+  _, loaded = loop.load(tmp_path, checkpoint=other)
+  expected = _average_of(tmp_path, {"best": 4, "last": 6}[other], config, translator)
+  jax.tree.map(np.testing.assert_array_equal, _params(loaded), expected)
+
+
+@pytest.mark.parametrize(
+  ("metric", "scores"), [("loss", [0.9, 0.5, 0.7, 0.6]), ("bleu", [1.0, 7.0, 2.0, 7.0])]
+)
+def test_training_ends_when_nothing_gets_better(tmp_path, validate_as, capsys, metric, scores):
+  config = config_with({"steps": 50, "validate_every": 1, "patience": 2, "metric": metric})
+  validate_as([{metric: score} for score in scores])
+  loop.train(config, tmp_path)
+  message = f"validation/{metric} has not become better for 2 validations: training ends here"
+  assert message in capsys.readouterr().out
+  with checkpoints_of(tmp_path, higher_is_better=metric == "bleu") as checkpoints:
+    assert checkpoints.latest_step() == 4
+  before = (tmp_path / "metrics.jsonl").read_bytes()
+  loop.train(config, tmp_path)  # no validation is left, so one more would be an error
+  output = capsys.readouterr().out
+  assert "continuing after step 4 of 50" in output
+  assert message in output
+  assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+# What is written
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("run")
+  loop.train(CONFIG, folder)
+  return folder
+
+
+def test_the_newest_two_checkpoints_are_kept_and_the_best(trained):
+  scores = {
+    record["step"]: record["validation/loss"]
+    for record in workdir.read_metrics(trained)
+    if "validation/loss" in record
+  }
+  best = min(scores, key=scores.get)
+  assert {int(path.name) for path in (trained / "checkpoints").iterdir()} == {4, 6, best}
+
+
+def test_nothing_among_the_metrics_depends_on_time(trained, tmp_path):
+  loop.train(CONFIG, tmp_path)
+  assert (tmp_path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
+  names = {name for record in workdir.read_metrics(tmp_path) for name in record}
+  assert {name for name in names if not name.startswith("validation/")} == {"step", "train/loss"}
+
+
+def test_each_start_is_a_line_of_launches(trained):
+  (line,) = (trained / "launches.jsonl").read_text("utf-8").splitlines()
+  assert json.loads(line)["versions"]["jax"] == jax.__version__
+
+
+def test_another_batch_size_and_search_for_translating_change_no_other_field(trained):
+  config, translator = loop.load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
+  assert config.evaluation.batch_size == 1
+  assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
+  assert translator.search.max_length == 3
+  config.evaluation.batch_size = CONFIG.evaluation.batch_size
+  assert config == CONFIG
+
+
+def test_looking_at_a_run_writes_nothing(trained):
+  before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+  loop.load(trained)
+  assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+def test_a_mistake_in_the_launch_writes_nothing(tmp_path, monkeypatch):
+  monkeypatch.undo()
+  from experiments.runs import devices
+
+  monkeypatch.setattr(loop, "make_mesh", devices.make_mesh)
+  with pytest.raises(
+    DeviceError, match="--parameter_shards must be a divisor of the number of devices, 8, got 3"
+  ):
+    loop.train(CONFIG, tmp_path / "run", Launch(parameter_shards=3))
+  assert not (tmp_path / "run").exists()
