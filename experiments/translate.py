@@ -16,21 +16,21 @@ from typing import Any
 from absl import flags
 
 from experiments.commands import flags as commands
+from experiments.commands.fields import is_utf8
 from experiments.runs.workdir import write_text
-from experiments.translation import figures, report
+from experiments.translation import figures, report, search_flags
 from experiments.translation.evaluate import Translation, Translator
-from experiments.translation.settings import is_utf8
 from experiments.translation.train import load
 
 _WORKDIR = commands.define_workdir(None)
-_CHECKPOINT = commands.define_checkpoint()
+_CHECKPOINT = search_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string("text", None, "what to translate; without it and --input, standard input")
 _INPUT = flags.DEFINE_string("input", None, "file whose lines are translated")
 _OUTPUT = flags.DEFINE_string(
   "output", None, "file for the translations of --input; without it they are printed"
 )
 _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
-_SEARCH = commands.define_search()
+_SEARCH = search_flags.define_search()
 _NUM_BEST = flags.DEFINE_integer(
   "num_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
 )
@@ -38,13 +38,13 @@ _NUM_BEST = flags.DEFINE_integer(
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  search = commands.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
+  search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else _read(pathlib.Path(_INPUT.value))
   _, translator = load(
     folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
-  commands.check_search(_SEARCH, translator.search.beam_size)
+  search_flags.check_search(_SEARCH, translator.search.beam_size)
   if _NUM_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
     raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import make_mesh
-from experiments.tasks import make_task
+from experiments.tasks import make_task, read_languages
+from experiments.translation.settings import read_config
 from experiments.translation.step import abstract_state, make_recipe
 from experiments.translation.train import make_task_model
 
@@ -93,8 +93,8 @@ def start(script, *flags, lines="", cache=None, is_optimized=True):
 
 def newest_checkpoint(folder):
   """Returns the newest checkpoint of a run, None if there is none."""
-  config = workdir.read_config(folder)
-  task = make_task(config, workdir.read_languages(folder, config.data))
+  config = read_config(folder)
+  task = make_task(config, read_languages(folder, config.data))
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   with Checkpoints(folder / "checkpoints", higher_is_better=False) as checkpoints:
     return checkpoints.restore(abstract_state(recipe))

@@ -20,11 +20,9 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import base
-from experiments.commands.mistakes import Mistake
+from experiments.commands import fields
+from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
-from experiments.runs.stopping import EXIT_CODES, Interrupted
-from experiments.runs.workdir import closest
-from experiments.translation import settings
 
 MISTAKE = 2  # exit code of a person's mistake
 
@@ -62,80 +60,9 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
   """
   if not flag.value:
     raise UsageError("--workdir must name the folder of a run, got none")
-  if not settings.is_utf8(flag.value):  # which those who write checkpoints cannot do without
+  if not fields.is_utf8(flag.value):
     raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
   return pathlib.Path(flag.value)
-
-
-def define_checkpoint() -> flags.FlagHolder:
-  """Defines --checkpoint."""
-  return flags.DEFINE_enum(
-    "checkpoint", None, settings.CHECKPOINTS, "which one translates (default: the config's)"
-  )
-
-
-def define_search() -> list[flags.FlagHolder]:
-  """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
-  return [
-    flags.DEFINE_integer(
-      "max_length",
-      None,
-      "tokens, the end of the sentence included, after which a translation is cut (default: the config's)",
-      lower_bound=1,
-      upper_bound=settings.LARGEST,
-    ),
-    flags.DEFINE_integer(
-      "beam_size",
-      None,
-      "of beam search, 1 for the greedy search (default: the config's)",
-      lower_bound=1,
-      upper_bound=settings.LARGEST,
-    ),
-    flags.DEFINE_float(
-      "length_penalty", None, "exponent of the length in beam search (default: the config's)", lower_bound=0.0
-    ),
-    flags.DEFINE_float(
-      "temperature", None, "draws words at this temperature instead of a search, 0 for none", lower_bound=0.0
-    ),
-    flags.DEFINE_integer(
-      "top_k", None, "draws one of so many of the likeliest words, 0 for all", lower_bound=0
-    ),
-    flags.DEFINE_float(
-      "top_p", None, "draws one of the likeliest words that have this probability together, 1 for all"
-    ),
-    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0, upper_bound=2**32 - 1),
-  ]
-
-
-def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
-  """Returns the flags that were given.
-
-  Raises:
-    UsageError: if they do not go together.
-  """
-  given = {flag.name: flag.value for flag in chosen if flag.value is not None}
-  is_drawn = given.get("temperature", 0.0) != 0
-  for name in given:
-    if name in ("top_k", "top_p", "seed") and not is_drawn:
-      raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
-    if name in ("beam_size", "length_penalty") and is_drawn:
-      raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
-  # At less or more, float32 has not the numbers that divide by it.
-  if not 0 <= given.get("length_penalty", 0.0) <= settings.LARGEST_PENALTY:
-    raise UsageError(
-      f"--length_penalty must be from 0 to {settings.LARGEST_PENALTY}, got {given['length_penalty']}"
-    )
-  if "temperature" in given and given["temperature"] != 0 and not 1e-4 <= given["temperature"] <= 1e4:
-    raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {given['temperature']}")
-  if not 1e-6 <= given.get("top_p", 1.0) <= 1:
-    raise UsageError(f"--top_p must be from 0.000001 to 1, got {given['top_p']}")
-  return given
-
-
-def check_search(chosen: list[flags.FlagHolder], beam_size: int) -> None:
-  """Raises UsageError for a flag that says nothing to a search of so many beams."""
-  if beam_size == 1 and any(flag.name == "length_penalty" and flag.value is not None for flag in chosen):
-    raise UsageError("--length_penalty is for beam search, got --beam_size=1")
 
 
 def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
@@ -192,7 +119,7 @@ def _run(main: Callable[[], None]) -> None:
     sys.exit(error.code)
   except KeyboardInterrupt:
     print("stopped", file=sys.stderr)
-    sys.exit(EXIT_CODES[signal.SIGINT])
+    sys.exit(128 + signal.SIGINT)
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
@@ -224,7 +151,7 @@ def _type_error(message: str) -> str:
   if not match:
     return message
   name, value = match.groups()
-  kind = type(settings.flat(base.Config())[name]).__name__
+  kind = type(fields.flat(base.Config())[name]).__name__
   return f"config.{name} must be of type {kind}, got {value!r}"
 
 
@@ -254,7 +181,7 @@ def _check_file(path: str) -> None:
     _fail(f"{path}: get_config must return a configs.base.Config, got {type(config).__name__}")
   if unknown := _unknown_field(config):
     _fail(f"{path}: {unknown}")
-  differing = settings.flat(config).keys() ^ settings.flat(base.Config()).keys()
+  differing = fields.flat(config).keys() ^ fields.flat(base.Config()).keys()
   if differing:
     names = ", ".join(sorted(differing))
     _fail(f"{path}: the config must have the fields of configs.base.Config, differs in {names}")
@@ -289,7 +216,7 @@ def _field_error(name: str) -> str:
       return f"config has no field {name!r}: it ends before {part!r}"
     names = [field.name for field in dataclasses.fields(holder)]
     if part not in names:
-      return f"config has no field {name!r}; allowed are {', '.join(names)}{closest(part, names)}"
+      return f"config has no field {name!r}; allowed are {', '.join(names)}{fields.closest(part, names)}"
     holder = getattr(holder, part)
   if dataclasses.is_dataclass(holder):
     names = [field.name for field in dataclasses.fields(holder)]

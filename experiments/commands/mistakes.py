@@ -1,9 +1,25 @@
-"""A person's mistakes."""
+"""A person's mistakes, and a person's wish to stop."""
 
 
 class Mistake(ValueError):
   """What a person can mend, told in one line. A script that meets one ends with it and exit code 2."""
 
 
+class DataError(Mistake):
+  """A file of data that cannot be used as asked, told in one line."""
+
+
 class Diverged(Mistake):
   """Training has left the finite numbers; the last checkpoint is from before."""
+
+
+class Interrupted(Exception):
+  """A signal has stopped a run; its checkpoint is written.
+
+  Attributes:
+    code: exit code of the program.
+  """
+
+  def __init__(self, message: str, code: int):
+    super().__init__(message)
+    self.code = code

@@ -7,14 +7,16 @@ sends what has to be sent.
 
 import collections
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from experiments.commands.mistakes import Mistake
-from experiments.text.batches import Batch, Rows
+from experiments.runs.rows import Rows
+
+Tree = TypeVar("Tree")
 
 # Both axes share the rows of a batch; the second shares the parameters too.
 AXES = ("data", "parameters")
@@ -90,10 +92,10 @@ def everywhere(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def place_batch(batch: Batch, mesh: Mesh) -> Batch:
-  """Returns this process's rows of a batch as part of the whole on all devices."""
+def place_batch(batch: Tree, mesh: Mesh) -> Tree:
+  """Returns this process's rows of a batch, a pytree of arrays, as part of the whole on all devices."""
   sharding = NamedSharding(mesh, PartitionSpec(AXES))
-  return Batch(*(jax.make_array_from_process_local_data(sharding, array) for array in batch))
+  return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, rows), batch)
 
 
 def local_copy(tree: Any, mesh: Mesh) -> Any:

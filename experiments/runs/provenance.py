@@ -10,15 +10,13 @@ import platform
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
-from configs import base
+from experiments.commands.mistakes import DataError
 from experiments.runs.workdir import WorkdirError, holds_run, read_lines, write_text
-from experiments.tasks import Languages
-from experiments.text.pairs import DataError
 
 _LAUNCHES = "launches.jsonl"
 
@@ -35,8 +33,8 @@ PACKAGES = (
 )
 
 
-def describe_launch(config: base.Config) -> dict[str, Any]:
-  """Returns what this process runs with, as JSON can hold it."""
+def describe_launch(data: dict[str, str]) -> dict[str, Any]:
+  """Returns what this process runs with, as JSON can hold it; the data are the `digests` of its files."""
   device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")
   return {
     "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -49,17 +47,17 @@ def describe_launch(config: base.Config) -> dict[str, Any]:
     "device": f"{device.platform}: {device.device_kind}",
     "devices": jax.device_count(),
     "processes": jax.process_count(),
-    "data": digests(config.data),
+    "data": data,
   }
 
 
-def digests(data: base.Data, splits: Iterable[str] = ("train", "validation", "test")) -> dict[str, str]:
-  """Returns the SHA-256 of the files of a config.
+def digests(paths: Iterable[str]) -> dict[str, str]:
+  """Returns the SHA-256 of files; an empty path is none.
 
   Raises:
     DataError: if a file cannot be read.
   """
-  return {path: _sha256(path) for split in splits if (path := getattr(data, split))}
+  return {path: _sha256(path) for path in paths if path}
 
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
@@ -93,18 +91,17 @@ def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:
   return read_lines(folder / _LAUNCHES, {"data": dict})
 
 
-def digest_of(languages: Languages) -> str:
-  """Returns a digest of the words of both languages."""
-  words = [language.vocabulary.words for language in languages]
+def digest_of(words: Sequence[Sequence[str]]) -> str:
+  """Returns a digest of the words of some vocabularies."""
   return hashlib.sha256(json.dumps(words).encode("utf-8")).hexdigest()
 
 
-def check_same_languages(folder: pathlib.Path, languages: Languages) -> None:
+def check_same_words(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
   """Raises WorkdirError if a run's vocabularies are not those that it began with."""
   if not holds_run(folder):  # a start that was killed before may have left a line
     return
   for launch in _launches(folder)[:1]:
-    if launch.get("vocabularies") not in (None, digest_of(languages)):
+    if launch.get("vocabularies") not in (None, digest_of(words)):
       raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
 
 

@@ -9,18 +9,6 @@ from collections.abc import Callable, Iterator
 EXIT_CODES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: 128 + signal.SIGTERM}
 
 
-class Interrupted(Exception):
-  """A signal has stopped a run; its checkpoint is written.
-
-  Attributes:
-    code: exit code of the program.
-  """
-
-  def __init__(self, message: str, code: int):
-    super().__init__(message)
-    self.code = code
-
-
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
   """Gives a function that tells which signal asked to stop, 0 for none; Ctrl-C again stops at once.

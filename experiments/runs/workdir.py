@@ -15,8 +15,6 @@ figures/                PNG
 """
 
 import contextlib
-import dataclasses
-import difflib
 import json
 import os
 import pathlib
@@ -28,11 +26,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from configs import base
 from experiments.commands.mistakes import Mistake
-from experiments.tasks import Languages
-from experiments.text.languages import Language
-from experiments.translation import settings
 
 
 class WorkdirError(Mistake):
@@ -44,21 +38,24 @@ def holds_run(folder: pathlib.Path) -> bool:
   return (folder / "config.json").exists()
 
 
-def read_config(folder: pathlib.Path) -> base.Config:
-  """Returns the config of a run.
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the config of a run, as JSON has it.
 
   Raises:
-    WorkdirError: if the folder holds no run, or its config is not one of this version.
+    WorkdirError: if the folder holds no run, or its config is not JSON.
   """
   path = folder / "config.json"
   if not path.is_file():
     raise WorkdirError(f"{folder} holds no run: there is no {path}; train one with --workdir={folder}")
   try:
-    config = settings.from_dict(base.Config, json.loads(path.read_text("utf-8")))
-    settings.check_config(config)
-    return config
-  except (ValueError, OverflowError, RecursionError) as error:
+    return json.loads(path.read_text("utf-8"))
+  except (ValueError, RecursionError) as error:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+
+
+def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
+  """Writes the config, from which on the folder holds a run: last of all that a run begins with."""
+  write_json(folder / "config.json", config)
 
 
 def check_there(folder: pathlib.Path) -> None:
@@ -82,18 +79,11 @@ def _deleted(folder: pathlib.Path) -> str:
   return f"{folder} was deleted or moved away while training wrote to it"
 
 
-def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
-  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
-  if not holds_run(folder):
-    left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
-    if left:
-      raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
-    return
-  theirs, ours = settings.flat(read_config(folder)), settings.flat(config)
-  differing = [name for name in ours if ours[name] != theirs[name]]
-  if differing:
-    listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
-    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+def check_nothing_left(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if a folder that holds no run has something of one."""
+  left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
+  if left:
+    raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
 
 
 def check_nothing_lost(folder: pathlib.Path) -> None:
@@ -106,40 +96,6 @@ def check_nothing_lost(folder: pathlib.Path) -> None:
     )
   if has_checkpoints and not (folder / "metrics.jsonl").exists():
     raise WorkdirError(f"{folder} holds the checkpoints of a run without its metrics.jsonl")
-
-
-def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
-  """Returns the languages of source and target of a run, or None if the folder holds none.
-
-  Args:
-    folder: the workdir.
-    data: the run's.
-
-  Raises:
-    WorkdirError: if a file is not there, or is not what it should be.
-  """
-  if not holds_run(folder):
-    return None
-  try:
-    source, target = (
-      Language.load(folder, side, unit=data.unit, lowercase=data.lowercase) for side in ("source", "target")
-    )
-  except FileNotFoundError as error:
-    raise WorkdirError(
-      f"{folder} holds a run without its vocabulary: there is no {error.filename}"
-    ) from error
-  except ValueError as error:
-    raise WorkdirError(str(error)) from error
-  return source, target
-
-
-def write_run(folder: pathlib.Path, config: base.Config, languages: Languages) -> None:
-  """Writes what a run begins with, unless it is there already."""
-  if holds_run(folder):
-    return
-  for language, side in zip(languages, ("source", "target"), strict=True):
-    language.save(folder, side)
-  write_json(folder / "config.json", dataclasses.asdict(config))
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -233,16 +189,6 @@ def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, 
   except (ValueError, RecursionError) as error:
     raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
   return records
-
-
-def closest(name: str, allowed: list[str]) -> str:
-  """Returns a hint such as "; did you mean 'steps'?", or nothing if no name is near.
-
-  >>> closest("step", ["steps", "seed"])
-  "; did you mean 'steps'?"
-  """
-  near = difflib.get_close_matches(name, allowed, n=1)
-  return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def write_text(path: pathlib.Path, text: str) -> None:

@@ -1,16 +1,33 @@
 """What is translated: built-in languages, or a person's own parallel text. A module for each."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Iterator
 
 from configs import base
+from experiments.commands import fields
+from experiments.tasks import scan_grammar
 from experiments.tasks.parallel_text import ParallelText
 from experiments.tasks.scan import Scan
-from experiments.tasks.task import Example, Languages, Task
+from experiments.tasks.task import Example, Languages, Task, read_languages, write_languages
 from experiments.tasks.toy_translation import ToyTranslation
+from experiments.text.languages import UNITS
+from experiments.text.tokenizers import KINDS
 
-__all__ = ["TASKS", "Example", "Languages", "ParallelText", "Scan", "Task", "ToyTranslation", "make_task"]
+__all__ = [
+  "TASKS",
+  "Example",
+  "Languages",
+  "ParallelText",
+  "Scan",
+  "Task",
+  "ToyTranslation",
+  "make_task",
+  "read_languages",
+  "rules",
+  "write_languages",
+]
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, type[Task]] = {
   "toy_translation": ToyTranslation,
   "scan": Scan,
   "parallel_text": ParallelText,
@@ -30,3 +47,22 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
   if config.data.task not in TASKS:
     raise ValueError(f"data.task must be one of {', '.join(TASKS)}, got {config.data.task!r}")
   return TASKS[config.data.task](config, languages)
+
+
+def rules(data: base.Data) -> Iterator[fields.Rule]:
+  """Returns what a config's data must be."""
+  yield fields.one_of("data.task", data.task, TASKS)
+  yield fields.one_of("data.split", data.split, scan_grammar.SPLITS)
+  yield fields.one_of("data.unit", data.unit, UNITS)
+  yield fields.one_of("data.subwords", data.subwords, KINDS)
+  for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
+    yield fields.at_least(f"data.{name}", getattr(data, name), 1)
+  defaults = base.Data()
+  for field in dataclasses.fields(data):
+    if field.name not in ("task", *TASKS[data.task].reads):
+      value, default = getattr(data, field.name), getattr(defaults, field.name)
+      yield f"data.{field.name}", value, value == default, f"{default!r} for config.data.task={data.task}"
+  if data.task == "parallel_text":
+    for name in ("train", "validation"):
+      path = getattr(data, name)
+      yield f"data.{name}", path, bool(path), "the path of a file: source TAB target, one pair a line"

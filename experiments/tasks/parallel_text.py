@@ -1,15 +1,18 @@
 """A person's own parallel text as a task."""
 
+import dataclasses
 import functools
 
 import numpy as np
 
 from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import ALL, Rows
 from experiments.tasks.task import Example, Languages
-from experiments.text.batches import ALL, Batch, Rows
+from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
-from experiments.text.pairs import DataError, SentencePair, read_pairs
+from experiments.text.pairs import SentencePair, read_pairs
 
 
 class ParallelText:
@@ -20,6 +23,10 @@ class ParallelText:
   """
 
   watched = "validation"
+  reads: tuple[str, ...] = tuple(
+    field.name for field in dataclasses.fields(base.Data) if field.name not in ("task", "split")
+  )
+  is_endless = False
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config

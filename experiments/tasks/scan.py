@@ -3,12 +3,13 @@
 import numpy as np
 
 from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import ALL, Rows
 from experiments.tasks import scan_grammar
 from experiments.tasks.task import Example, Languages, check_own
-from experiments.text.batches import ALL, Batch, Rows
+from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
-from experiments.text.pairs import DataError
 from experiments.text.sentences import Sentences
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
@@ -24,6 +25,8 @@ class Scan:
 
   splits: tuple[str, ...] = ("seen", "test")
   watched = "seen"
+  reads: tuple[str, ...] = ("split", "num_buckets")
+  is_endless = False
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     training, test = scan_grammar.split(config.data.split, config.seed)

@@ -1,10 +1,14 @@
 """What a task is."""
 
+import pathlib
 from typing import NamedTuple, Protocol
 
-from experiments.text.batches import ALL, Batch, Rows
+from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import ALL, Rows
+from experiments.runs.workdir import WorkdirError, holds_run
+from experiments.text.batches import Batch
 from experiments.text.languages import Language
-from experiments.text.pairs import DataError
 
 
 class Example(NamedTuple):
@@ -26,6 +30,7 @@ class Example(NamedTuple):
 
 
 Languages = tuple[Language, Language]  # source and target
+_SIDES = ("source", "target")
 
 
 class Task(Protocol):
@@ -36,12 +41,18 @@ class Task(Protocol):
     target: the language that it is translated to.
     splits: those that are scored at the end.
     watched: the split that is scored while training.
+    reads: the fields of `config.data` that it reads, beside `task`; the others must be as they are.
+    is_endless: whether there are as many sentences of a split as are asked for.
   """
 
+  reads: tuple[str, ...]
+  is_endless: bool
   source: Language
   target: Language
   splits: tuple[str, ...]
   watched: str
+
+  def __init__(self, config: base.Config, languages: Languages | None = None): ...
 
   def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
     """Returns the batch of a training step, counted from 0, or some rows of it.
@@ -66,3 +77,34 @@ def check_own(languages: Languages | None, own: Languages) -> None:
       "the task has other words now than when this run began: go on with the version that began it, or take "
       "another --workdir"
     )
+
+
+def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
+  """Returns the languages of source and target of a run, or None if the folder holds none.
+
+  Args:
+    folder: the workdir.
+    data: the run's.
+
+  Raises:
+    WorkdirError: if a file is not there, or is not what it should be.
+  """
+  if not holds_run(folder):
+    return None
+  try:
+    source, target = (
+      Language.load(folder, side, unit=data.unit, lowercase=data.lowercase) for side in _SIDES
+    )
+  except FileNotFoundError as error:
+    raise WorkdirError(
+      f"{folder} holds a run without its vocabulary: there is no {error.filename}"
+    ) from error
+  except ValueError as error:
+    raise WorkdirError(str(error)) from error
+  return source, target
+
+
+def write_languages(folder: pathlib.Path, languages: Languages) -> None:
+  """Writes what `read_languages` reads."""
+  for language, side in zip(languages, _SIDES, strict=True):
+    language.save(folder, side)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import ALL, Rows
 from experiments.tasks import grammar
 from experiments.tasks.task import Example, Languages, check_own
-from experiments.text.batches import ALL, Batch, Rows, make_batch
+from experiments.text.batches import Batch, make_batch
 from experiments.text.buckets import least_padding
 from experiments.text.languages import Language
-from experiments.text.pairs import DataError
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 
@@ -39,6 +40,8 @@ class ToyTranslation:
 
   splits = tuple(split for split in grammar.SPLITS if split != "train")
   watched = "validation"
+  reads: tuple[str, ...] = ("num_buckets",)
+  is_endless = True
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed

@@ -5,7 +5,8 @@ import itertools
 
 import numpy as np
 
-from experiments.text.batches import ALL, Batch, Rows, make_batch
+from experiments.runs.rows import ALL, Rows
+from experiments.text.batches import Batch, make_batch
 from experiments.text.sentences import Sentences
 
 

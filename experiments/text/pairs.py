@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from experiments.commands.mistakes import Mistake
+from experiments.commands.mistakes import DataError
 
 Alignment = frozenset[tuple[int, int]]
 
@@ -27,10 +27,6 @@ _NO_SPACE_BEFORE = frozenset(".,;:!?)]}%…»”'\u2019")
 _NO_SPACE_AFTER = frozenset('([{«“„\u2018¿¡"')
 # Quotation marks that are closed by one that can also open: English "" and German „“.
 _CLOSED_BY = {'"': '"', "„": "“"}
-
-
-class DataError(Mistake):
-  """A mistake in a file of parallel text, told in one line that names the file."""
 
 
 class SentencePair(NamedTuple):

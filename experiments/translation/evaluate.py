@@ -10,12 +10,19 @@ import numpy as np
 
 import attention
 from attention.search import Hypotheses, beam, greedy, sample
+from configs import base
+from experiments.commands import fields
 from experiments.commands.mistakes import Diverged
 from experiments.tasks import Example, Task
 from experiments.text.batches import Batch, make_batch, round_up
 from experiments.text.vocabularies import END, PAD, START
 from experiments.translation import metrics
 from experiments.translation.loss import linear_losses
+
+CHECKPOINTS = ("best", "last")
+
+# Of the length in beam search: its powers are numbers.
+LARGEST_PENALTY = 10
 
 # Padded lengths are multiples of this: few shapes, few compilations.
 _LENGTH_MULTIPLE = 16
@@ -295,3 +302,14 @@ def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) ->
     "alignment_error_rate": metrics.alignment_error_rate(aligned),
     "attention_mass": metrics.attention_mass(aligned),
   }
+
+
+def rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator[fields.Rule]:
+  """Returns what a config's evaluation must be."""
+  yield fields.one_of("evaluation.checkpoint", evaluation.checkpoint, CHECKPOINTS)
+  yield fields.at_least("evaluation.sentences", evaluation.sentences, int(is_endless))
+  yield fields.at_least("evaluation.validation_sentences", evaluation.validation_sentences, int(is_endless))
+  for name in ("batch_size", "max_target_length", "beam_size"):
+    yield fields.at_least(f"evaluation.{name}", getattr(evaluation, name), 1, fields.LARGEST)
+  penalty = evaluation.length_penalty
+  yield "evaluation.length_penalty", penalty, 0 <= penalty <= LARGEST_PENALTY, f"in [0, {LARGEST_PENALTY}]"

@@ -1,8 +1,13 @@
 """From a config to a model."""
 
-import attention
-from configs import base
+from collections.abc import Iterator
 
+import attention
+from attention.models.decoder import ATTENTIONS
+from configs import base
+from experiments.commands import fields
+
+DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
 
 
@@ -59,3 +64,26 @@ def _make_encoder(
     variational=config.variational,
     word_dropout_rate=config.word_dropout_rate,
   )
+
+
+def rules(model: base.Model) -> Iterator[fields.Rule]:
+  """Returns what a config's model must be."""
+  yield fields.one_of("model.encoder", model.encoder, ENCODERS)
+  yield fields.one_of("model.attention", model.attention, ATTENTIONS)
+  yield fields.one_of("model.dtype", model.dtype, DTYPES)
+  sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
+  for name in sizes:
+    yield fields.at_least(f"model.{name}", getattr(model, name), 1, fields.LARGEST)
+  is_transformer = model.encoder == "transformer"
+  has_heads = is_transformer or model.attention == "multi_head"
+  if is_transformer:
+    yield "model.width", model.width, model.width % 2 == 0, "even"
+  if has_heads:
+    fits = model.width % model.num_heads == 0
+    yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
+  for name, is_read in (("num_heads", has_heads), ("feed_forward_width", is_transformer)):
+    value, default = getattr(model, name), getattr(base.Model(), name)
+    is_allowed = is_read or value == default
+    yield f"model.{name}", value, is_allowed, f"{default}, for no part of this model reads it"
+  for name in ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"):
+    yield fields.share(f"model.{name}", getattr(model, name))

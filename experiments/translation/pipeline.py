@@ -5,8 +5,8 @@ from typing import Any
 import grain
 
 from configs import base
+from experiments.runs.rows import Rows
 from experiments.tasks import Task
-from experiments.text.batches import Rows
 
 # Batches that are made ahead, by one thread.
 _AHEAD = 16

@@ -13,7 +13,7 @@ import numpy as np
 
 import attention
 from configs import base
-from experiments.commands.mistakes import Diverged
+from experiments.commands.mistakes import Diverged, Interrupted
 from experiments.runs import provenance, workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import (
@@ -28,14 +28,14 @@ from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main, largest, of_main, say
 from experiments.runs.profiles import Profile
 from experiments.runs.progress import Progress
-from experiments.runs.stopping import Interrupted, stop_requests
-from experiments.tasks import Task, make_task
+from experiments.runs.stopping import stop_requests
+from experiments.tasks import Task, make_task, read_languages
 from experiments.text.batches import Batch
 from experiments.translation.evaluate import Search, Translator
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_model
 from experiments.translation.pipeline import make_pipeline
-from experiments.translation.settings import check_config
+from experiments.translation.settings import check_config, check_same_config, read_config, write_run
 from experiments.translation.step import (
   Recipe,
   TrainState,
@@ -122,12 +122,12 @@ def load(
     WorkdirError: if there is none.
     CheckpointError: if it cannot be read.
   """
-  config = workdir.read_config(folder)
+  config = read_config(folder)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
-  task = make_task(config, workdir.read_languages(folder, config.data))
-  provenance.check_same_languages(folder, (task.source, task.target))
+  task = make_task(config, read_languages(folder, config.data))
+  provenance.check_same_words(folder, _words(task))
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   higher = HIGHER_IS_BETTER[config.train.metric]
   with Checkpoints(folder / "checkpoints", higher_is_better=higher) as checkpoints:
@@ -347,14 +347,14 @@ def _opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterat
       task, description = _checked(config, folder, launch)
       if is_main():
         exits.enter_context(workdir_lock(folder))
-        workdir.check_same_config(folder, config)  # another trainer may have been faster
+        check_same_config(folder, config)  # another trainer may have been faster
     except Exception as error:  # to be told here, when the others have been
       begin_together(None, error)
       raise
     begin_together(_shared_settings(config, folder, launch, task, description), None)
     if is_main():
       provenance.record_launch(folder, description)
-      workdir.write_run(folder, config, (task.source, task.target))
+      write_run(folder, config, (task.source, task.target))
     yield task
 
 
@@ -362,13 +362,14 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   """Returns the task and what describes this start, after all checks that need no lock."""
   check_config(config)
   make_mesh(launch.parameter_shards)
-  workdir.check_same_config(folder, config)
+  check_same_config(folder, config)
   workdir.check_nothing_lost(folder)
-  description = provenance.describe_launch(config)
+  data = config.data
+  description = provenance.describe_launch(provenance.digests([data.train, data.validation, data.test]))
   provenance.check_same_data(folder, description["data"])
-  task = make_task(config, workdir.read_languages(folder, config.data))
-  provenance.check_same_languages(folder, (task.source, task.target))
-  description["vocabularies"] = provenance.digest_of((task.source, task.target))
+  task = make_task(config, read_languages(folder, config.data))
+  provenance.check_same_words(folder, _words(task))
+  description["vocabularies"] = provenance.digest_of(_words(task))
   task.training_batch(0)
   for split in (task.watched, *task.splits):
     task.examples(split, 1)
@@ -379,10 +380,14 @@ def _shared_settings(
   config: base.Config, folder: pathlib.Path, launch: Launch, task: Task, description: dict[str, Any]
 ) -> list[Any]:
   """Returns what must be the same in all processes."""
-  words = [language.vocabulary.words for language in (task.source, task.target)]
   versions, digests = (description["versions"], description["commit"]), list(description["data"].values())
   place = str(folder.resolve())
-  return [dataclasses.asdict(config), place, digests, words, versions, launch.parameter_shards]
+  return [dataclasses.asdict(config), place, digests, _words(task), versions, launch.parameter_shards]
+
+
+def _words(task: Task) -> list[tuple[str, ...]]:
+  """Returns the words of both vocabularies."""
+  return [language.vocabulary.words for language in (task.source, task.target)]
 
 
 def _chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:

@@ -12,8 +12,8 @@ import scripts
 from configs import base
 from experiments.commands import cluster
 from experiments.commands import flags as commands
-from experiments.runs import workdir
 from experiments.tasks import make_task
+from experiments.translation.settings import write_run
 
 TRAIN_FIELDS = ", ".join(field.name for field in dataclasses.fields(base.Train))
 TOY = make_task(base.Config())
@@ -225,7 +225,7 @@ def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
 
 
 def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
-  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
+  write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
   line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
   assert f"train.steps {base.Train().steps} (here 7)" in line
@@ -399,7 +399,7 @@ def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
 
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
 def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
-  workdir.write_run(tmp_path, base.Config(), LANGUAGES)
+  write_run(tmp_path, base.Config(), LANGUAGES)
   line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
   assert line.startswith(f"{tmp_path} holds no checkpoint yet")
 

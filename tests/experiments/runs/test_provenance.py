@@ -14,21 +14,17 @@ import pytest
 import scripts
 
 from configs import base
-from experiments.commands.mistakes import Mistake
+from experiments.commands.mistakes import DataError, Mistake
 from experiments.runs import provenance
 from experiments.runs.provenance import (
   check_same_data,
-  check_same_languages,
+  check_same_words,
   describe_launch,
   digest_of,
   digests,
   record_launch,
 )
 from experiments.runs.workdir import WorkdirError
-from experiments.text.languages import Language
-from experiments.text.pairs import DataError
-from experiments.text.tokenizers import Words
-from experiments.text.vocabularies import Vocabulary
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def data(tmp_path):
 
 
 def test_a_launch_tells_the_versions_the_device_and_the_command():
-  launch = describe_launch(base.Config())
+  launch = describe_launch({})
   assert launch == json.loads(json.dumps(launch))
   assert launch["versions"]["jax"] == jax.__version__
   assert launch["versions"]["numpy"] == np.__version__
@@ -60,7 +56,7 @@ def test_a_launch_tells_the_commit():
   head = subprocess.run(
     ["git", "rev-parse", "HEAD"], cwd=scripts.ROOT, capture_output=True, text=True, check=False
   )
-  assert describe_launch(base.Config())["commit"] == (head.stdout.strip() or None)
+  assert describe_launch({})["commit"] == (head.stdout.strip() or None)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("git", 20)])
@@ -69,24 +65,28 @@ def test_without_git_there_is_no_commit(monkeypatch, error):
     raise error
 
   monkeypatch.setattr(subprocess, "run", fail)
-  launch = describe_launch(base.Config())
+  launch = describe_launch({})
   assert launch["commit"] is None
   assert launch["has_local_changes"] is None
 
 
 def test_digests_are_those_of_the_files(data):
-  paths = data.train, data.validation
-  expected = {path: hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() for path in paths}
-  assert digests(data) == expected
-  assert digests(base.Data()) == {}
+  files = data.train, data.validation
+  expected = {path: hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() for path in files}
+  assert digests(paths(data)) == expected
+  assert digests([""]) == {}
 
 
 def test_a_file_that_cannot_be_read_is_named(data, tmp_path):
   data.test = str(tmp_path / "nothing.tsv")
   with pytest.raises(DataError) as caught:
-    digests(data)
+    digests(paths(data))
   assert isinstance(caught.value, Mistake)
   assert str(caught.value) == f"{data.test}: expected a readable file, got: No such file or directory"
+
+
+def paths(data):
+  return [data.train, data.validation, data.test]
 
 
 def begin(folder, launch):
@@ -96,14 +96,14 @@ def begin(folder, launch):
 
 
 def test_a_changed_file_is_refused_for_good(data, tmp_path):
-  check_same_data(tmp_path, digests(data))  # a run that begins
-  begin(tmp_path, {"data": digests(data)})
-  check_same_data(tmp_path, digests(data))
+  check_same_data(tmp_path, digests(paths(data)))  # a run that begins
+  begin(tmp_path, {"data": digests(paths(data))})
+  check_same_data(tmp_path, digests(paths(data)))
   with open(data.validation, "a", encoding="utf-8") as file:
     file.write("more\ty\n")
-  record_launch(tmp_path, {"data": digests(data)})  # what counts is how the run began
+  record_launch(tmp_path, {"data": digests(paths(data))})  # what counts is how the run began
   with pytest.raises(DataError) as caught:
-    check_same_data(tmp_path, digests(data))
+    check_same_data(tmp_path, digests(paths(data)))
   expected = f"{data.validation}: expected the file that the run in {tmp_path} began with, got a changed one"
   assert str(caught.value) == expected
 
@@ -117,18 +117,18 @@ def test_each_launch_is_a_line(tmp_path):
 
 
 def test_a_start_that_was_killed_before_its_run_had_begun_does_not_count(data, tmp_path):
-  record_launch(tmp_path, {"data": dict.fromkeys(digests(data), "another")})
-  begin(tmp_path, {"data": digests(data)})
-  check_same_data(tmp_path, digests(data))
+  record_launch(tmp_path, {"data": dict.fromkeys(digests(paths(data)), "another")})
+  begin(tmp_path, {"data": digests(paths(data))})
+  check_same_data(tmp_path, digests(paths(data)))
   assert len((tmp_path / "launches.jsonl").read_text("utf-8").splitlines()) == 1
 
 
 def test_a_run_of_files_without_its_launches_is_a_mistake(data, tmp_path):
-  begin(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(paths(data))})
   (tmp_path / "launches.jsonl").unlink()
   check_same_data(tmp_path, {})  # a run that reads no files
   with pytest.raises(WorkdirError) as caught:
-    check_same_data(tmp_path, digests(data))
+    check_same_data(tmp_path, digests(paths(data)))
   assert str(caught.value) == (
     f"{tmp_path} holds a run without its launches.jsonl: what its data were is not known"
   )
@@ -136,34 +136,34 @@ def test_a_run_of_files_without_its_launches_is_a_mistake(data, tmp_path):
 
 @pytest.mark.parametrize("line", ["[]", "3", "null", '{"data": []}', "{}"])
 def test_lines_that_are_no_launches_are_told(data, tmp_path, line):
-  begin(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(paths(data))})
   (tmp_path / "launches.jsonl").write_text(f"{line}\n", "utf-8")
   with pytest.raises(WorkdirError, match=r"launches.jsonl: .*line 1 (is no object|has no 'data')$"):
-    check_same_data(tmp_path, digests(data))
+    check_same_data(tmp_path, digests(paths(data)))
 
 
 def test_a_line_that_was_cut_short_is_no_obstacle(data, tmp_path):
-  begin(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(paths(data))})
   with (tmp_path / "launches.jsonl").open("a", encoding="utf-8") as file:
     file.write('{"data": {"a')
   record_launch(tmp_path, {"data": {}})
-  check_same_data(tmp_path, digests(data))
+  check_same_data(tmp_path, digests(paths(data)))
   with pytest.raises(DataError):
-    check_same_data(tmp_path, dict.fromkeys(digests(data), "another"))
+    check_same_data(tmp_path, dict.fromkeys(digests(paths(data)), "another"))
 
 
 def test_other_vocabularies_are_refused(tmp_path):
-  one, other = (Language(Words(), Vocabulary(words), lowercase=True) for words in (("a", "b"), ("b", "a")))
+  one, other = ("a", "b"), ("b", "a")
   record_launch(tmp_path, {"data": {}, "vocabularies": digest_of((other, one))})
-  check_same_languages(tmp_path, (one, other))  # that start was killed before its run had begun
+  check_same_words(tmp_path, (one, other))  # that start was killed before its run had begun
   begin(tmp_path, {"data": {}, "vocabularies": digest_of((one, other))})
-  check_same_languages(tmp_path, (one, other))
-  for languages in ((other, one), (one, one)):
+  check_same_words(tmp_path, (one, other))
+  for words in ((other, one), (one, one)):
     with pytest.raises(WorkdirError, match="holds other vocabularies than its run began with"):
-      check_same_languages(tmp_path, languages)
+      check_same_words(tmp_path, words)
 
 
 def test_files_that_are_not_asked_about_may_be_gone(data, tmp_path):
-  begin(tmp_path, {"data": digests(data)})
+  begin(tmp_path, {"data": digests(paths(data))})
   pathlib.Path(data.train).unlink()
-  check_same_data(tmp_path, digests(data, ("validation", "test")))
+  check_same_data(tmp_path, digests([data.validation, data.test]))

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from experiments.runs.stopping import EXIT_CODES, Interrupted, stop_requests
+from experiments.commands.mistakes import Interrupted
+from experiments.runs.stopping import EXIT_CODES, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import Rows
 from experiments.tasks import make_task
-from experiments.text.batches import Rows
 from experiments.text.languages import Language
-from experiments.text.pairs import DataError
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
 

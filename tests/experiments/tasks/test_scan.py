@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from configs import base
+from experiments.commands.mistakes import DataError
+from experiments.runs.rows import Rows
 from experiments.tasks import Scan, scan_grammar
-from experiments.text.batches import Rows
-from experiments.text.pairs import DataError
 from experiments.text.vocabularies import PAD, UNKNOWN
 
 

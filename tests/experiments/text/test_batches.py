@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from models import random_parameters
 
 from configs import base
-from experiments.text.batches import ALL, Rows, make_batch, round_up
+from experiments.runs.rows import ALL, Rows
+from experiments.text.batches import make_batch, round_up
 from experiments.translation.model import make_model
 
 PAIRS = ([[7, 8], [9, 10, 5, 6]], [[5], [6, 4, 11]])

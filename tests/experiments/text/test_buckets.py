@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.text.batches import Rows
+from experiments.runs.rows import Rows
 from experiments.text.buckets import Buckets, least_padding
 from experiments.text.sentences import Sentences
 

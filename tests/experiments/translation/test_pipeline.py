@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from configs import base
+from experiments.runs.rows import ALL, Rows
 from experiments.tasks import make_task
-from experiments.text.batches import ALL, Rows
 from experiments.translation.pipeline import make_pipeline
 
 CONFIG = base.Config(seed=3, train=base.Train(steps=11, batch_size=5))

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import json
 import math
 
 import pytest
 
 from configs import base
-from experiments.translation.settings import ConfigError, check_config, flat, from_dict
+from experiments.commands.fields import ConfigError, flat
+from experiments.translation.settings import check_config
 
 ENCODERS = "one of recurrent, transformer"
 ATTENTIONS = "one of additive, scaled_dot_product, bilinear, multi_head, none"
@@ -184,29 +184,6 @@ def test_the_width_of_a_transformer_is_even():
   config = _set(base.Config(model=base.Model(encoder="transformer", num_heads=1)), "model.width", 7)
   with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
     check_config(config)
-
-
-def test_a_config_is_told_flat():
-  fields = flat(base.Config(seed=7, train=base.Train(steps=13)))
-  assert (fields["seed"], fields["train.steps"], fields["data.unit"]) == (7, 13, "word")
-  groups = [field for field in dataclasses.fields(base.Config) if field.name != "seed"]
-  assert len(fields) == 1 + sum(len(dataclasses.fields(getattr(base.Config(), g.name))) for g in groups)
-
-
-def test_a_config_is_made_of_what_json_holds():
-  config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(steps=13))
-  again = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
-  assert again == config
-  assert type(again.data) is base.Data
-
-
-@pytest.mark.parametrize("change", [{"colour": 1}, {"steps": None}], ids=["one more", "one less"])
-def test_other_names_of_fields_are_an_error_that_says_which(change):
-  values = dataclasses.asdict(base.Train()) | change
-  values = {name: value for name, value in values.items() if value is not None}
-  said = "also colour" if "colour" in change else "no steps"
-  with pytest.raises(ValueError, match=rf"^expected the fields accumulation, averaging, .*, got {said}$"):
-    from_dict(base.Train, values)
 
 
 @pytest.mark.parametrize("changes", [{"encoder": "transformer"}, {"attention": "multi_head"}], ids=str)

@@ -13,11 +13,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from configs import base
-from experiments.commands.mistakes import Diverged
+from experiments.commands.mistakes import Diverged, Interrupted
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import AXES, DeviceError
-from experiments.runs.stopping import Interrupted
 from experiments.tasks import make_task
 from experiments.text.vocabularies import PAD
 from experiments.translation import train as loop

@@ -1,0 +1,171 @@
+"""Tests of what a run's folder says of it: its config and its languages."""
+
+import dataclasses
+import json
+
+import pytest
+
+from configs import base
+from experiments.runs.workdir import WorkdirError
+from experiments.tasks import read_languages
+from experiments.text.languages import Language
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+from experiments.translation.settings import check_same_config, read_config, write_run
+
+CONFIG = base.Config(
+  seed=3,
+  data=base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv", lowercase=False),
+  train=base.Train(steps=7, learning_rate=0.5),
+)
+
+
+def _languages(source, target, lowercase=False):
+  return tuple(Language(Words(), Vocabulary(words), lowercase) for words in (source, target))
+
+
+LANGUAGES = _languages(("the", "cat"), ("il", "gatto", "è"))
+
+
+def _one_line(caught):
+  text = str(caught.value)
+  assert "\n" not in text
+  return text
+
+
+def test_a_config_is_read_as_it_was_written(tmp_path):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  config = read_config(tmp_path)
+  assert config == CONFIG
+  assert isinstance(config.train, base.Train)
+
+
+def test_config_json_holds_every_field(tmp_path):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  values = json.loads((tmp_path / "config.json").read_text("utf-8"))
+  assert values == dataclasses.asdict(CONFIG)
+  assert values["train"]["steps"] == 7
+
+
+def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  before = (tmp_path / "config.json").stat()
+  check_same_config(tmp_path, dataclasses.replace(CONFIG))
+  write_run(tmp_path, dataclasses.replace(CONFIG), LANGUAGES)
+  after = (tmp_path / "config.json").stat()
+  assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+
+
+def test_another_config_is_an_error_that_names_the_fields(tmp_path):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  before = (tmp_path / "config.json").read_bytes()
+  other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
+  with pytest.raises(WorkdirError) as caught:
+    check_same_config(tmp_path, other)
+  text = _one_line(caught)
+  assert str(tmp_path) in text
+  assert "seed 3 (here 4)" in text
+  assert "model.attention 'additive' (here 'none')" in text
+  assert "steps" not in text
+  assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
+  with pytest.raises(WorkdirError, match="holds no run") as caught:
+    read_config(tmp_path / "nothing")
+  assert str(tmp_path / "nothing") in _one_line(caught)
+  assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "{",
+    "[]",
+    "3",
+    '{"seed": 0}',
+    json.dumps(dataclasses.asdict(CONFIG) | {"colour": "red"}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"train": {"steps": 3}}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"train": 3}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": "0"}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": True}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"seed": -1}),
+  ],
+)
+def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
+  (tmp_path / "config.json").write_text(text, "utf-8")
+  with pytest.raises(WorkdirError) as caught:
+    read_config(tmp_path)
+  assert _one_line(caught).startswith(str(tmp_path / "config.json"))
+
+
+def test_languages_are_read_as_they_were_written(tmp_path):
+  assert read_languages(tmp_path, CONFIG.data) is None
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  assert read_languages(tmp_path, CONFIG.data) == LANGUAGES
+  assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
+  # What a text is cut into, and whether it is lower-cased, is told by the config.
+  source, target = read_languages(tmp_path, base.Data(unit="character", lowercase=True))
+  assert source.tokenize("The c") == ("t", "h", "e", "▁", "c")
+  assert target.detokenize(("i", "▁", "l")) == "i l"
+
+
+def test_subwords_are_read_as_they_were_written(tmp_path):
+  options = {"unit": "subword", "min_count": 1, "vocabulary_size": 280, "subwords": "bpe"}
+  languages = tuple(
+    Language.learn([text] * 3, lowercase=False, **options)
+    for text in ("the cat sees the dog", "il gatto vede il cane")
+  )
+  data = dataclasses.replace(CONFIG.data, unit="subword")
+  write_run(tmp_path, dataclasses.replace(CONFIG, data=data), languages)
+  assert read_languages(tmp_path, data) == languages
+  (tmp_path / "subwords.target.model").unlink()
+  with pytest.raises(WorkdirError, match=r"there is no .*subwords\.target\.model$"):
+    read_languages(tmp_path, data)
+  (tmp_path / "subwords.target.model").write_bytes(b"mine")
+  with pytest.raises(WorkdirError, match=r"subwords\.target\.model: model must be a sentencepiece model"):
+    read_languages(tmp_path, data)
+
+
+def test_languages_without_a_config_are_no_run(tmp_path):
+  # What is left of a run that was killed while its folder was made; the next one may be another.
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  (tmp_path / "config.json").unlink()
+  assert read_languages(tmp_path, CONFIG.data) is None
+  others = tuple(reversed(LANGUAGES))
+  write_run(tmp_path, CONFIG, others)
+  assert read_languages(tmp_path, CONFIG.data) == others
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_folder_is_no_run_before_its_languages_are_written(tmp_path, monkeypatch, side):
+  save = Language.save
+
+  def fail(language, folder, name):
+    if name == side:
+      raise OSError("disk full")
+    save(language, folder, name)
+
+  monkeypatch.setattr(Language, "save", fail)
+  with pytest.raises(OSError):
+    write_run(tmp_path, CONFIG, LANGUAGES)
+  with pytest.raises(WorkdirError, match="holds no run"):
+    read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
+def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_path, name):
+  (tmp_path / name).mkdir()
+  with pytest.raises(WorkdirError) as caught:
+    check_same_config(tmp_path, CONFIG)
+  assert name in _one_line(caught)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_run_that_lost_a_vocabulary_is_an_error_that_names_the_file(tmp_path, side):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  path = tmp_path / f"vocabulary.{side}.txt"
+  path.unlink()
+  with pytest.raises(WorkdirError) as caught:
+    read_languages(tmp_path, CONFIG.data)
+  assert str(path) in _one_line(caught)
