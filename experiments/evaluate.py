@@ -8,8 +8,8 @@ from absl import flags
 from experiments.commands import flags as commands
 from experiments.runs import provenance
 from experiments.translation import report, search_flags
+from experiments.translation.load import load
 from experiments.translation.settings import read_config
-from experiments.translation.train import load
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()

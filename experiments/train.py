@@ -18,8 +18,9 @@ from experiments.commands.cluster import define_cluster, join_cluster
 from experiments.runs.devices import divide_cpu
 from experiments.runs.processes import is_main, wait_for_all
 from experiments.translation import report
-from experiments.translation.evaluate import Translator
-from experiments.translation.train import Launch, train
+from experiments.translation.opening import Launch
+from experiments.translation.train import train
+from experiments.translation.translator import Translator
 
 _CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")

@@ -19,8 +19,8 @@ from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
 from experiments.runs.workdir import write_text
 from experiments.translation import figures, report, search_flags
-from experiments.translation.evaluate import Translation, Translator
-from experiments.translation.train import load
+from experiments.translation.load import load
+from experiments.translation.translator import Translation, Translator
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()

@@ -18,12 +18,13 @@ class Progress:
   Args:
     start: the step to begin after.
     steps: the last step.
+    tokens: those that the first record will count, and that were seen before the start.
     is_shown: whether anything is; of several processes, one shows what all do.
   """
 
-  def __init__(self, start: int, steps: int, *, is_shown: bool = True):
+  def __init__(self, start: int, steps: int, tokens: float = 0.0, *, is_shown: bool = True):
     self._start, self._step, self._steps = start, start, steps
-    self._is_shown = is_shown
+    self._earlier_tokens, self._is_shown = tokens, is_shown
     has_bar = is_shown and sys.stderr.isatty()
     self._bar = tqdm(initial=start, total=steps, unit="step", disable=not has_bar)
     self._begin = self._mark = time.perf_counter()
@@ -63,6 +64,11 @@ class Progress:
     self._num_compiled += 1
     self.say(f"compiled the step for {what} in {seconds:.1f} s")
 
+  @property
+  def has_advanced(self) -> bool:
+    """Whether any step was made."""
+    return self._step > self._start
+
   def advance(self, step: int) -> None:
     """Takes note of the steps up to this one."""
     self._bar.update(step - self._step)
@@ -75,6 +81,7 @@ class Progress:
       loss: of a token.
       tokens: how many target tokens there were, padding left out.
     """
+    tokens, self._earlier_tokens = tokens - self._earlier_tokens, 0.0
     now = time.perf_counter()
     seconds = now - self._mark - (self._aside - self._aside_at_mark)
     self._mark, self._aside_at_mark = now, self._aside

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.translation import figures
-from experiments.translation.evaluate import Translation, Translator
+from experiments.translation.evaluate import evaluate
+from experiments.translation.translator import Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
 
@@ -30,7 +31,7 @@ _COLUMNS = {
 def evaluate_splits(translator: Translator, count: int) -> Results:
   """Returns the metrics of every split of the task, of `count` sentences each (0 for all)."""
   return {
-    split: translator.evaluate(translator.task.examples(split, count)) for split in translator.task.splits
+    split: evaluate(translator, translator.task.examples(split, count)) for split in translator.task.splits
   }
 
 

@@ -11,7 +11,7 @@ from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation import report
-from experiments.translation.evaluate import Scored, Translation
+from experiments.translation.translator import Scored, Translation
 
 EXAMPLES = [
   Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "the cat", "il gatto"),
@@ -50,9 +50,6 @@ class FakeTranslator:
 
   def score(self, examples, *, with_weights=True):
     return [Scored(1.0, len(example.target) + 1, self._weights(example)) for example in examples]
-
-  def evaluate(self, examples):
-    return {"sentences": float(len(examples))}
 
   def _weights(self, example):
     shape = len(example.target) + 1, len(example.source) + 1

@@ -19,10 +19,10 @@ from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import AXES, DeviceError
 from experiments.tasks import make_task
 from experiments.text.vocabularies import PAD
+from experiments.translation import load, opening
 from experiments.translation import train as loop
-from experiments.translation.evaluate import Translator
+from experiments.translation.opening import Launch
 from experiments.translation.step import abstract_state, make_recipe, train_step
-from experiments.translation.train import Launch
 
 STEPS = 6
 CONFIG = base.Config(
@@ -59,7 +59,8 @@ class Steps:
 def fast():
   """Trains on one device, by steps that are compiled once."""
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
-    patch.setattr(loop, "make_mesh", lambda shards=1: ONE_DEVICE)
+    for module in (loop, opening, load):
+      patch.setattr(module, "make_mesh", lambda shards=1: ONE_DEVICE)
     patch.setattr(loop, "train_step", Steps(lambda state: state))
     yield
 
@@ -82,7 +83,7 @@ def validate_as(monkeypatch):
   def install(values):
     values = iter(values)
     missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
-    monkeypatch.setattr(Translator, "evaluate", lambda self, examples: missing | next(values))
+    monkeypatch.setattr(loop, "evaluate", lambda translator, examples: missing | next(values))
 
   return install
 
@@ -128,7 +129,7 @@ def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(t
   with checkpoints_of(tmp_path) as checkpoints:
     assert checkpoints.latest_step() == 2
   assert workdir.read_metrics(tmp_path)[-1]["step"] == 2
-  config, _ = loop.load(tmp_path)
+  config, _ = load.load(tmp_path)
   assert config == CONFIG
 
 
@@ -176,7 +177,8 @@ def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step
   found = []
 
   def record(self, loss, tokens):
-    found.append(tokens)
+    found.append(tokens - self._earlier_tokens)
+    self._earlier_tokens = 0.0
     return {}
 
   monkeypatch.setattr(loop.Progress, "record", record)
@@ -195,11 +197,11 @@ def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step
 
 
 def test_a_signal_during_a_validation_is_met_after_it(tmp_path, monkeypatch):
-  def evaluate(self, examples):
+  def evaluate(translator, examples):
     os.kill(os.getpid(), signal.SIGTERM)
     return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
 
-  monkeypatch.setattr(Translator, "evaluate", evaluate)
+  monkeypatch.setattr(loop, "evaluate", evaluate)
   with pytest.raises(Interrupted, match="stopped at step 2"):
     loop.train(CONFIG, tmp_path)
   assert [record["validation/loss"] for record in workdir.read_metrics(tmp_path)[2:]] == [0.5]
@@ -226,10 +228,10 @@ def test_the_checkpoint_that_the_config_names_translates(tmp_path, validate_as, 
   translator = loop.train(config, tmp_path)
   expected = _average_of(tmp_path, step, config, translator)
   jax.tree.map(np.testing.assert_array_equal, _params(translator), expected)
-  _, loaded = loop.load(tmp_path)
+  _, loaded = load.load(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, _params(loaded), expected)
   other = {"best": "last", "last": "best"}[checkpoint]
-  _, loaded = loop.load(tmp_path, checkpoint=other)
+  _, loaded = load.load(tmp_path, checkpoint=other)
   expected = _average_of(tmp_path, {"best": 4, "last": 6}[other], config, translator)
   jax.tree.map(np.testing.assert_array_equal, _params(loaded), expected)
 
@@ -286,7 +288,7 @@ def test_each_start_is_a_line_of_launches(trained):
 
 
 def test_another_batch_size_and_search_for_translating_change_no_other_field(trained):
-  config, translator = loop.load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
+  config, translator = load.load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
   assert config.evaluation.batch_size == 1
   assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
   assert translator.search.max_length == 3
@@ -296,7 +298,7 @@ def test_another_batch_size_and_search_for_translating_change_no_other_field(tra
 
 def test_looking_at_a_run_writes_nothing(trained):
   before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
-  loop.load(trained)
+  load.load(trained)
   assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
@@ -304,7 +306,7 @@ def test_a_mistake_in_the_launch_writes_nothing(tmp_path, monkeypatch):
   monkeypatch.undo()
   from experiments.runs import devices
 
-  monkeypatch.setattr(loop, "make_mesh", devices.make_mesh)
+  monkeypatch.setattr(opening, "make_mesh", devices.make_mesh)
   with pytest.raises(
     DeviceError, match="--parameter_shards must be a divisor of the number of devices, 8, got 3"
   ):

@@ -1,0 +1,86 @@
+"""What a run begins with: all checks, then its folder, locked."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from configs import base
+from experiments.runs import provenance, workdir
+from experiments.runs.devices import check_shares, make_mesh
+from experiments.runs.locks import workdir_lock
+from experiments.runs.processes import begin_together, is_main
+from experiments.tasks import Task, make_task, read_languages
+from experiments.translation.settings import check_config, check_same_config, write_run
+
+
+class Launch(NamedTuple):
+  """How a run is carried out: what may be another way each time that it goes on.
+
+  Attributes:
+    parameter_shards: into how many parts parameters are cut; all other devices share the batch.
+    profile: the first and the last step of which a profile is recorded; None for no profile.
+  """
+
+  parameter_shards: int = 1
+  profile: tuple[int, int] | None = None
+
+
+ALONE = Launch()
+
+
+@contextlib.contextmanager
+def opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterator[Task]:
+  """Gives the task of a run; its folder is made, and locked, once every mistake that can be seen has been.
+
+  If there are several processes, they begin together or not at all.
+  """
+  check_shares()  # first: where it fails, processes cannot even tell each other
+  with contextlib.ExitStack() as exits:
+    try:
+      task, description = _checked(config, folder, launch)
+      if is_main():
+        exits.enter_context(workdir_lock(folder))
+        check_same_config(folder, config)  # another trainer may have been faster
+    except Exception as error:  # to be told here, when the others have been
+      begin_together(None, error)
+      raise
+    begin_together(_shared_settings(config, folder, launch, task, description), None)
+    if is_main():
+      provenance.record_launch(folder, description)
+      write_run(folder, config, (task.source, task.target))
+      exits.enter_context(workdir.told_if_deleted(folder))
+    yield task
+
+
+def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple[Task, dict[str, Any]]:
+  """Returns the task and what describes this start, after all checks that need no lock."""
+  check_config(config)
+  make_mesh(launch.parameter_shards)
+  check_same_config(folder, config)
+  workdir.check_nothing_lost(folder)
+  data = config.data
+  description = provenance.describe_launch(provenance.digests([data.train, data.validation, data.test]))
+  provenance.check_same_data(folder, description["data"])
+  task = make_task(config, read_languages(folder, config.data))
+  provenance.check_same_words(folder, words_of(task))
+  description["vocabularies"] = provenance.digest_of(words_of(task))
+  task.training_batch(0)
+  for split in (task.watched, *task.splits):
+    task.examples(split, 1)
+  return task, description
+
+
+def _shared_settings(
+  config: base.Config, folder: pathlib.Path, launch: Launch, task: Task, description: dict[str, Any]
+) -> list[Any]:
+  """Returns what must be the same in all processes."""
+  versions, digests = (description["versions"], description["commit"]), list(description["data"].values())
+  place = str(folder.resolve())
+  return [dataclasses.asdict(config), place, digests, words_of(task), versions, launch.parameter_shards]
+
+
+def words_of(task: Task) -> list[tuple[str, ...]]:
+  """Returns the words of both vocabularies."""
+  return [language.vocabulary.words for language in (task.source, task.target)]

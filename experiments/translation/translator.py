@@ -1,0 +1,280 @@
+"""Translations by a trained model."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import attention
+from attention.search import Hypotheses, beam, greedy, sample
+from configs import base
+from experiments.commands.mistakes import Diverged
+from experiments.tasks import Example, Task
+from experiments.text.batches import Batch, make_batch, round_up
+from experiments.text.vocabularies import END, PAD, START
+from experiments.translation.loss import linear_losses
+from experiments.translation.step import cast
+
+# Padded lengths are multiples of this: few shapes, few compilations.
+_LENGTH_MULTIPLE = 16
+
+_NOT_FINITE = "the model's {} is not finite; try a smaller config.train.learning_rate"
+
+
+class Search(NamedTuple):
+  """How translations are looked for.
+
+  Attributes:
+    max_length: tokens, the end of the sentence included, after which a translation is cut.
+    beam_size: of beam search; 1 for the greedy search.
+    length_penalty: as in `attention.search.beam`.
+    num_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
+    temperature: tokens are drawn at this temperature, as by `attention.search.sample`; 0 to draw none.
+    top_k: so many of the likeliest tokens can be drawn; 0 for all.
+    top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
+    seed: of the drawing.
+  """
+
+  max_length: int
+  beam_size: int = 1
+  length_penalty: float = 1.0
+  num_best: int = 1
+  temperature: float = 0.0
+  top_k: int = 0
+  top_p: float = 1.0
+  seed: int = 0
+
+
+class Translation(NamedTuple):
+  """A translation that a model found.
+
+  Attributes:
+    words: tokens, without the end of the sentence.
+    score: its log-probability among translations without PAD and START, in nats; in beam search divided by
+      the length penalty.
+    weights: attention, [T S]; rows are the words and, unless it was cut, the end of the sentence,
+      columns the source words and the end of the source. None without attention.
+    is_cut: whether it had not ended at the greatest length.
+  """
+
+  words: tuple[str, ...]
+  score: float
+  weights: np.ndarray | None
+  is_cut: bool = False
+
+
+class Scored(NamedTuple):
+  """A true translation under the model (teacher forcing).
+
+  Attributes:
+    loss: cross-entropy summed over its words and the end of the sentence, in nats.
+    tokens: how many they are.
+    weights: attention, [T S], rows and columns as in `Translation`. None without attention.
+  """
+
+  loss: float
+  tokens: int
+  weights: np.ndarray | None
+
+
+class Translator:
+  """A model with its parameters and its task.
+
+  Sentences are translated in batches of one size, alike in length, padded to few distinct lengths: one
+  compilation for each length.
+  """
+
+  def __init__(
+    self,
+    task: Task,
+    model: attention.Seq2Seq,
+    params: Any,
+    *,
+    batch_size: int,
+    search: Search,
+  ):
+    self.task = task
+    self.search = search
+    self._model = model
+    self._params = params
+    self._batch_size = batch_size
+
+  def translate(self, sources: Sequence[Sequence[str]], *, with_weights: bool = True) -> list[Translation]:
+    """Returns the best translation that the search finds of each source. See `translate_n_best`."""
+    return [best for best, *_ in self.translate_n_best(sources, with_weights=with_weights)]
+
+  def translate_n_best(
+    self,
+    sources: Sequence[Sequence[str]],
+    *,
+    with_weights: bool = True,
+    numbers: Sequence[int] | None = None,
+  ) -> list[list[Translation]]:
+    """Returns the translations of each source, the best first; at least one, at most `search.num_best`.
+
+    Args:
+      sources: sentences of tokens.
+      with_weights: whether to keep the attention, which for many sentences is much.
+      numbers: of the sentences, on which it depends what is drawn for each; None to count from 0.
+
+    Raises:
+      Diverged: if the model's scores are not finite.
+    """
+    found: dict[int, list[Translation]] = {}
+    for chosen, batch in self._batches([(source, ()) for source in sources]):
+      rows = np.zeros(self._batch_size, np.uint32)
+      rows[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
+      arguments = self._params, batch.sources, batch.source_lengths, rows, np.uint32(self.search.seed)
+      search = self.search._replace(seed=0)  # all seeds have the same program
+      hypotheses = _decode(*arguments, model=self._model, search=search, with_weights=with_weights)
+      hypotheses = jax.tree.map(np.asarray, hypotheses)
+      for row, i in enumerate(chosen):
+        own = jax.tree.map(lambda array, row=row: array[row], hypotheses)
+        found[i] = [
+          self._translation(each, len(sources[i])) for each in _one_by_one(own) if np.isfinite(each.scores)
+        ]
+        if not found[i]:
+          raise Diverged(_NOT_FINITE.format("score of a translation"))
+    return [found[i] for i in range(len(sources))]
+
+  def score(self, examples: Sequence[Example], *, with_weights: bool = True) -> list[Scored]:
+    """Returns how the model sees each true translation.
+
+    Args:
+      examples: with the true translations.
+      with_weights: whether to keep the attention, which for many sentences is much.
+
+    Raises:
+      Diverged: if the loss or the attention is not finite.
+    """
+    scored: dict[int, Scored] = {}
+    for chosen, batch in self._batches([(example.source, example.target) for example in examples]):
+      losses, weights = _score(self._params, batch, model=self._model)
+      losses = np.asarray(losses)
+      weights = None if weights is None else np.asarray(weights)
+      for row, i in enumerate(chosen):
+        tokens, width = len(examples[i].target) + 1, len(examples[i].source) + 1
+        cut = None if weights is None else _copied(weights[row, :tokens, :width])
+        if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
+          raise Diverged(_NOT_FINITE.format("loss or attention"))
+        scored[i] = Scored(float(losses[row]), tokens, cut if with_weights else None)
+    return [scored[i] for i in range(len(examples))]
+
+  def _translation(self, found: Hypotheses, source_length: int) -> Translation:
+    """Cuts one hypothesis to the sentence's own lengths."""
+    tokens = found.tokens.tolist()
+    length = tokens.index(END) + 1 if END in tokens else len(tokens)
+    cut = None if found.weights is None else _copied(found.weights[:length, : source_length + 1])
+    words = self.task.target.vocabulary.decode(tokens)
+    return Translation(words, float(found.scores), cut, is_cut=END not in tokens)
+
+  def _batches(
+    self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
+  ) -> Iterator[tuple[list[int], Batch]]:
+    """Yields batches of pairs of words, and which pair each of their first rows is."""
+    by_length = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
+    for first in range(0, len(by_length), self._batch_size):
+      chosen = by_length[first : first + self._batch_size]
+      # A last batch that is not full repeats its last pair.
+      rows = chosen + chosen[-1:] * (self._batch_size - len(chosen))
+      sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
+      targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
+      yield (
+        chosen,
+        make_batch(
+          sources,
+          targets,
+          source_length=round_up(max(map(len, sources)) + 1, _LENGTH_MULTIPLE),
+          target_length=round_up(max(map(len, targets)) + 1, _LENGTH_MULTIPLE),
+        ),
+      )
+
+
+def make_translator(
+  config: base.Config,
+  task: Task,
+  model: attention.Seq2Seq,
+  params: Any,
+  search: Mapping[str, Any] = MappingProxyType({}),
+) -> Translator:
+  """Returns a translator with the config's settings for evaluation, and some others of its `Search`."""
+  settings = {
+    "max_length": config.evaluation.max_target_length,
+    "beam_size": config.evaluation.beam_size,
+    "length_penalty": config.evaluation.length_penalty,
+  }
+  return Translator(
+    task,
+    model,
+    cast(params, config.model.dtype),
+    batch_size=config.evaluation.batch_size,
+    search=Search(**{**settings, **search}),
+  )
+
+
+def _copied(view: Any) -> np.ndarray:
+  """Returns a copy of a part of an array; the part itself would keep all of the array."""
+  return np.array(view)
+
+
+def _one_by_one(found: Hypotheses) -> list[Hypotheses]:
+  """Returns the hypotheses [N ...] of one sentence."""
+  return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "search", "with_weights"))
+def _decode(
+  params: Any,
+  sources: jax.Array,
+  source_lengths: jax.Array,
+  numbers: jax.Array,
+  seed: jax.Array,
+  *,
+  model: attention.Seq2Seq,
+  search: Search,
+  with_weights: bool,
+) -> Hypotheses:
+  """Returns translations of a batch of sentences with their numbers, with an axis for the best N."""
+  variables = {"params": params}
+  state, memory = model.apply(variables, sources, source_lengths, method="encode")
+
+  def step(state: Any, tokens: jax.Array) -> Any:
+    outputs: Any = model.apply(variables, state, tokens, memory, method="step")
+    state, logits, weights = outputs
+    # They are no words, and were never seen as targets.
+    logits = logits.at[:, jnp.array([PAD, START])].set(-jnp.inf)
+    return state, logits, _float32(weights) if with_weights else None
+
+  arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
+  arguments |= {"start": START, "end": END, "pad": PAD}
+  if search.temperature:
+    options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
+    found = sample(step, state, rngs, **arguments, **options)
+  elif search.beam_size > 1:
+    options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
+    return beam(step, state, **arguments, **options, num_best=search.num_best)
+  else:
+    found = greedy(step, state, **arguments)
+  return jax.tree.map(lambda array: array[:, None], found)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.Array, jax.Array | None]:
+  """Returns the summed loss of each sentence [B], and the attention [B T S]."""
+  features: Any = model.apply(
+    {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="features"
+  )
+  B, T = batch.targets.shape
+  vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
+  losses = linear_losses(vectors, features.kernel, features.bias, targets)
+  return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
+
+
+def _float32(tree: Any) -> Any:
+  """Returns what a model computed, in float32 whatever it computes in."""
+  return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
