@@ -1,7 +1,8 @@
 """Every default of every experiment.
 
-A config is a file with a function `get_config` that returns one of these, changed with
-`dataclasses.replace`; any field can be changed again on the command line: `--config.train.steps=100`.
+A config is a file with a function `get_config` that makes one of these, assigns to its fields,
+`config.model.width = 256`, and returns it. Any field can be changed again on the command line:
+`--config.train.steps=100`.
 """
 
 import dataclasses

@@ -7,17 +7,18 @@ The size and the number of steps are for some 30,000 short sentences and less th
 cores, with words as units. A larger one on subwords, with its score, is configs/multi30k.py.
 """
 
-import dataclasses
-
 from configs import base
 
 
 def get_config() -> base.Config:
   config = base.Config()
-  return dataclasses.replace(
-    config,
-    data=dataclasses.replace(config.data, task="parallel_text", num_buckets=4),
-    model=dataclasses.replace(config.model, embedding_width=256, width=256, dropout_rate=0.3),
-    train=dataclasses.replace(config.train, steps=650, learning_rate=2e-3, validate_every=325),
-    evaluation=dataclasses.replace(config.evaluation, sentences=0),
-  )
+  config.data.task = "parallel_text"
+  config.data.num_buckets = 4
+  config.model.embedding_width = 256
+  config.model.width = 256
+  config.model.dropout_rate = 0.3
+  config.train.steps = 650
+  config.train.learning_rate = 2e-3
+  config.train.validate_every = 325
+  config.evaluation.sentences = 0
+  return config

@@ -11,19 +11,20 @@ the best published:
     add_turn_left  0.478  0.457  0.730   0.903
 """
 
-import dataclasses
-
 from configs import base
 
 
 def get_config() -> base.Config:
   config = base.Config()
-  return dataclasses.replace(
-    config,
-    data=dataclasses.replace(config.data, task="scan", num_buckets=4),
-    model=dataclasses.replace(config.model, dropout_rate=0.1),
-    train=dataclasses.replace(
-      config.train, steps=3000, batch_size=64, learning_rate=3e-3, averaging=0.995, validate_every=1000
-    ),
-    evaluation=dataclasses.replace(config.evaluation, checkpoint="last", sentences=0, max_target_length=60),
-  )
+  config.data.task = "scan"
+  config.data.num_buckets = 4
+  config.model.dropout_rate = 0.1
+  config.train.steps = 3000
+  config.train.batch_size = 64
+  config.train.learning_rate = 3e-3
+  config.train.averaging = 0.995
+  config.train.validate_every = 1000
+  config.evaluation.checkpoint = "last"
+  config.evaluation.sentences = 0
+  config.evaluation.max_target_length = 60
+  return config

@@ -5,8 +5,8 @@
 On 2 CPU cores: 95 s of training; test exact match 0.997, alignment error rate 0.085.
 """
 
-from configs.base import Config
+from configs import base
 
 
-def get_config() -> Config:
-  return Config()
+def get_config() -> base.Config:
+  return base.Config()
