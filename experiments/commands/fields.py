@@ -49,25 +49,37 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def from_dict(kind: type, values: Any) -> Any:
-  """Returns a dataclass from what `dataclasses.asdict` made of it; the values are `check_config`'s to check.
+  """Returns a dataclass from what `dataclasses.asdict` made of it; `check` is for the values.
+
+  A field that is missing, for it was added later, has its default.
 
   Raises:
-    ValueError: if the names of the fields are others.
+    ValueError: if there are fields of other names.
   """
   default = kind()
   names = {field.name for field in dataclasses.fields(kind)}
   if not isinstance(values, dict):
     raise ValueError(f"expected the fields {', '.join(sorted(names))}, got {values!r}")
-  for said, found in (("no", names - values.keys()), ("also", values.keys() - names)):
-    if found:
-      raise ValueError(
-        f"expected the fields {', '.join(sorted(names))}, got {said} {', '.join(sorted(found))}"
-      )
+  if others := values.keys() - names:
+    raise ValueError(f"expected the fields {', '.join(sorted(names))}, got also {', '.join(sorted(others))}")
   fields = {}
   for name, value in values.items():
     group = getattr(default, name)
     fields[name] = from_dict(type(group), value) if dataclasses.is_dataclass(group) else value
   return kind(**fields)
+
+
+def missing(kind: type, values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Returns the fields that `from_dict` gives their defaults, as `flat` does."""
+  default, found = kind(), {}
+  for field in dataclasses.fields(kind):
+    name, held = field.name, getattr(default, field.name)
+    if name not in values:
+      group = flat(held, f"{prefix}{name}.") if dataclasses.is_dataclass(held) else {prefix + name: held}
+      found |= group
+    elif dataclasses.is_dataclass(held):
+      found |= missing(type(held), values[name], f"{prefix}{name}.")
+  return found
 
 
 def is_utf8(text: str) -> bool:

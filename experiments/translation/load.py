@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from experiments.tasks import Task, make_task, read_languages
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_model
 from experiments.translation.opening import words_of
-from experiments.translation.settings import read_config
+from experiments.translation.settings import read_config, told_defaults
 from experiments.translation.step import Recipe, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
 
@@ -41,6 +42,8 @@ def load(
     CheckpointError: if it cannot be read.
   """
   config = read_config(folder)
+  if line := told_defaults(folder):
+    print(line, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))

@@ -10,9 +10,9 @@ from configs import base
 from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
 from experiments.runs.locks import workdir_lock
-from experiments.runs.processes import begin_together, is_main
+from experiments.runs.processes import begin_together, is_main, say
 from experiments.tasks import Task, make_task, read_languages
-from experiments.translation.settings import check_config, check_same_config, write_run
+from experiments.translation.settings import check_config, check_same_config, told_defaults, write_run
 
 
 class Launch(NamedTuple):
@@ -47,6 +47,8 @@ def opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterato
       begin_together(None, error)
       raise
     begin_together(_shared_settings(config, folder, launch, task, description), None)
+    if line := told_defaults(folder):
+      say(line)
     if is_main():
       provenance.record_launch(folder, description)
       write_run(folder, config, (task.source, task.target))

@@ -45,6 +45,15 @@ def read_config(folder: pathlib.Path) -> base.Config:
     raise WorkdirError(f"{folder / 'config.json'}: not a config of this version: {error}") from error
 
 
+def told_defaults(folder: pathlib.Path) -> str:
+  """Returns a line about the fields that did not exist when a run began; nothing if there are none."""
+  if not workdir.holds_run(folder):
+    return ""
+  added = fields.missing(base.Config, workdir.read_config(folder))
+  listed = ", ".join(f"{name}={value!r}" for name, value in added.items())
+  return f"{folder} began before these fields of the config were added: {listed}" if added else ""
+
+
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
   if not workdir.holds_run(folder):

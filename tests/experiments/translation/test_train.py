@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -294,6 +295,19 @@ def test_another_batch_size_and_search_for_translating_change_no_other_field(tra
   assert translator.search.max_length == 3
   config.evaluation.batch_size = CONFIG.evaluation.batch_size
   assert config == CONFIG
+
+
+def test_a_run_from_before_a_field_was_added_is_read_and_says_so(trained, tmp_path, capsys):
+  folder = shutil.copytree(trained, tmp_path / "run")
+  values = json.loads((folder / "config.json").read_text("utf-8"))
+  del values["train"]["patience"]
+  (folder / "config.json").write_text(json.dumps(values), "utf-8")
+  line = f"{folder} began before these fields of the config were added: train.patience=0\n"
+  config, _ = load.load(folder)
+  assert config == CONFIG
+  assert capsys.readouterr().err == line
+  loop.train(CONFIG, folder)
+  assert line in capsys.readouterr().out
 
 
 def test_looking_at_a_run_writes_nothing(trained):
