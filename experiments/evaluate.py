@@ -8,7 +8,7 @@ from absl import flags
 from experiments.commands import flags as commands
 from experiments.runs import provenance
 from experiments.translation import report, search_flags
-from experiments.translation.load import load
+from experiments.translation.loading import load
 from experiments.translation.settings import read_config
 
 _WORKDIR = commands.define_workdir(None)
@@ -24,7 +24,7 @@ def main() -> None:
   search = search_flags.chosen_search(_SEARCH)
   config = read_config(folder)
   provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
-  _, translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
+  translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   search_flags.check_search(_SEARCH, translator.search.beam_size)
   count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
   print(report.table(report.evaluate_splits(translator, count)))

@@ -19,7 +19,7 @@ from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
 from experiments.runs.workdir import write_text
 from experiments.translation import figures, report, search_flags
-from experiments.translation.load import load
+from experiments.translation.loading import load
 from experiments.translation.translator import Translation, Translator
 
 _WORKDIR = commands.define_workdir(None)
@@ -41,7 +41,7 @@ def main() -> None:
   search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else _read(pathlib.Path(_INPUT.value))
-  _, translator = load(
+  translator = load(
     folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
   search_flags.check_search(_SEARCH, translator.search.beam_size)
@@ -89,32 +89,25 @@ def _is_same_file(one: str, other: str) -> bool:
 
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
   """Returns the lines to write for texts, of which the first has a number; says on stderr what they lack."""
-  source, target = translator.task.source, translator.task.target
+  source = translator.task.source
   sources = [source.tokenize(text) for text in texts]
   if _FIGURE.value is not None and not sources[0]:
     raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
-  found = _found(translator, sources, first)
+  numbers = range(first, first + len(texts))
+  found = translator.n_best(sources, with_attention=_FIGURE.value is not None, numbers=numbers)
   if _FIGURE.value is not None:
     _draw(sources[0], found[0][0], pathlib.Path(_FIGURE.value))
   if num_cut := sum(translations[0].is_cut for translations in found):
     longest = translator.search.max_length
     _note(f"cut: {num_cut:,} longer than --max_length={longest} tokens")
   if _NUM_BEST.value == 1:
-    return [target.detokenize(best.words) for (best,) in found]
+    return [best.text for (best,) in found]
   return [
-    f"{number}\t{each.score:.4f}\t{target.detokenize(each.words)}"
+    f"{number}\t{each.score:.4f}\t{each.text}"
     for number, translations in enumerate(found, start=first)
     for each in translations
   ]
-
-
-def _found(translator: Translator, sources: Sequence[Sequence[str]], first: int) -> list[list[Translation]]:
-  """Returns the translations of each source; where there is nothing to translate, nothing."""
-  numbers = [number for number, source in enumerate(sources, start=first) if source]
-  filled = [source for source in sources if source]
-  found = iter(translator.translate_n_best(filled, with_weights=_FIGURE.value is not None, numbers=numbers))
-  return [next(found) if source else [Translation((), 0.0, None)] for source in sources]
 
 
 def _note_unknown(words: Sequence[str]) -> None:
@@ -124,7 +117,7 @@ def _note_unknown(words: Sequence[str]) -> None:
 
 
 def _draw(source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
-  longest = max(len(source), len(translation.words))
+  longest = max(len(source), len(translation.tokens))
   if longest > figures.LONGEST:
     raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
   figure = report.translation_map(source, translation)

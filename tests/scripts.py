@@ -19,7 +19,7 @@ import jax
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import make_mesh
 from experiments.tasks import make_task, read_languages
-from experiments.translation.load import make_task_model
+from experiments.translation.loading import make_task_model
 from experiments.translation.settings import read_config
 from experiments.translation.step import abstract_state, make_recipe
 

@@ -71,7 +71,8 @@ def from_dict(kind: type, values: Any) -> Any:
 
 def missing(kind: type, values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
   """Returns the fields that `from_dict` gives their defaults, as `flat` does."""
-  default, found = kind(), {}
+  default = kind()
+  found: dict[str, Any] = {}
   for field in dataclasses.fields(kind):
     name, held = field.name, getattr(default, field.name)
     if name not in values:

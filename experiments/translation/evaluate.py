@@ -21,22 +21,24 @@ def evaluate(translator: Translator, examples: Sequence[Example]) -> dict[str, f
   nats for each token, and the attention are of the true translation. Attention is scored where alignments
   are known. Exact match, BLEU and chrF compare plain text, token accuracy tokens.
   """
-  translations = translator.translate([example.source for example in examples], with_weights=False)
-  texts = [translator.task.target.detokenize(translation.words) for translation in translations]
+  found = translator.n_best([example.source for example in examples], with_attention=False)
+  translations = [best for best, *_ in found]
+  texts = [translation.text for translation in translations]
   references = [example.target_text for example in examples]
-  words = [translation.words for translation in translations]
+  words = [translation.tokens for translation in translations]
   true_words = [example.target for example in examples]
   # Not the references: a space that no token holds is no mistake.
   true_texts = [translator.task.target.detokenize(example.target) for example in examples]
   is_aligned = any(example.alignment is not None for example in examples)
-  scored = translator.score(examples, with_weights=is_aligned)
+  pairs = [(example.source, example.target) for example in examples]
+  scored = translator.score_tokens(pairs, with_attention=is_aligned)
   values = {
     "sentences": float(len(examples)),
     "exact_match": metrics.exact_match(texts, true_texts),
     "bleu": metrics.corpus_bleu(texts, references),
     "chrf": metrics.corpus_chrf(texts, references),
     "token_accuracy": metrics.token_accuracy(words, true_words),
-    "loss": sum(one.loss for one in scored) / sum(one.tokens for one in scored),
+    "loss": -sum(one.log_probability for one in scored) / sum(one.num_tokens for one in scored),
   }
   return values | _alignment_metrics(examples, scored)
 
@@ -44,9 +46,9 @@ def evaluate(translator: Translator, examples: Sequence[Example]) -> dict[str, f
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:
   """Returns the metrics of the attention; none where there is none, or no true link."""
   aligned = [
-    metrics.AlignedAttention(one.weights, example.alignment)
+    metrics.AlignedAttention(one.attention, example.alignment)
     for example, one in zip(examples, scored, strict=True)
-    if one.weights is not None and example.alignment is not None
+    if one.attention is not None and example.alignment is not None
   ]
   if not any(one.alignment for one in aligned):
     return {}

@@ -59,11 +59,10 @@ def table(results: Results) -> str:
 def show_translations(translator: Translator) -> None:
   """Prints some translations, and the true ones where they differ."""
   examples = _shown_examples(translator)
-  translations = translator.translate([example.source for example in examples], with_weights=False)
-  for example, translation in zip(examples, translations, strict=True):
-    found = translator.task.target.detokenize(translation.words)
-    print(f"\n  source       {example.source_text}\n  translation  {found}")
-    is_correct = found == translator.task.target.detokenize(example.target)  # as for the exact match
+  found = translator.n_best([example.source for example in examples], with_attention=False)
+  for example, (best, *_) in zip(examples, found, strict=True):
+    print(f"\n  source       {example.source_text}\n  translation  {best.text}")
+    is_correct = best.text == translator.task.target.detokenize(example.target)  # as for the exact match
     print("  (correct)" if is_correct else f"  reference    {example.target_text}")
 
 
@@ -72,10 +71,11 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
   paths = [folder / "figures" / "training_curves.png"]
   figures.save(figures.training_curves(workdir.read_metrics(folder)), paths[0])
   examples = _shown_examples(translator)
-  for i, (example, scored) in enumerate(zip(examples, translator.score(examples), strict=True)):
-    if scored.weights is not None:
+  scored = translator.score_tokens([(example.source, example.target) for example in examples])
+  for i, (example, one) in enumerate(zip(examples, scored, strict=True)):
+    if one.attention is not None:
       figure = figures.attention_map(
-        scored.weights,
+        one.attention,
         [*example.source, _END],
         [*example.target, _END],
         alignment=example.alignment,
@@ -88,11 +88,11 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
 
 def translation_map(source: Sequence[str], translation: Translation) -> Figure | None:
   """Returns the attention map of a translation, or None if the model has no attention."""
-  if translation.weights is None:
+  if translation.attention is None:
     return None
-  ends = [_END] * (len(translation.weights) - len(translation.words))
+  ends = [_END] * (len(translation.attention) - len(translation.tokens))
   return figures.attention_map(
-    translation.weights, [*source, _END], [*translation.words, *ends], title="attention of the translation"
+    translation.attention, [*source, _END], [*translation.tokens, *ends], title="attention of the translation"
   )
 
 

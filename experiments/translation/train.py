@@ -21,7 +21,7 @@ from experiments.runs.stopping import stop_requests
 from experiments.tasks import Task
 from experiments.text.batches import Batch
 from experiments.translation.evaluate import evaluate, summary
-from experiments.translation.load import chosen_params, make_task_model, open_checkpoints
+from experiments.translation.loading import chosen_params, make_task_model, open_checkpoints
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.opening import ALONE, Launch, opened
 from experiments.translation.pipeline import make_pipeline

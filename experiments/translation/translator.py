@@ -13,7 +13,7 @@ import attention
 from attention.search import Hypotheses, beam, greedy, sample
 from configs import base
 from experiments.commands.mistakes import Diverged
-from experiments.tasks import Example, Task
+from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up
 from experiments.text.vocabularies import END, PAD, START
 from experiments.translation.loss import linear_losses
@@ -53,36 +53,45 @@ class Translation(NamedTuple):
   """A translation that a model found.
 
   Attributes:
-    words: tokens, without the end of the sentence.
+    text: plain text.
+    tokens: what the text is made of, without the end of the sentence.
     score: its log-probability among translations without PAD and START, in nats; in beam search divided by
       the length penalty.
-    weights: attention, [T S]; rows are the words and, unless it was cut, the end of the sentence,
-      columns the source words and the end of the source. None without attention.
+    attention: [T S], float32; rows are the tokens and, unless it was cut, the end of the sentence, columns
+      the tokens of the source and its end. The mean of the heads, if there are several; None without
+      attention.
     is_cut: whether it had not ended at the greatest length.
   """
 
-  words: tuple[str, ...]
+  text: str
+  tokens: tuple[str, ...]
   score: float
-  weights: np.ndarray | None
+  attention: np.ndarray | None
   is_cut: bool = False
 
 
 class Scored(NamedTuple):
-  """A true translation under the model (teacher forcing).
+  """A given translation under the model (teacher forcing).
 
   Attributes:
-    loss: cross-entropy summed over its words and the end of the sentence, in nats.
-    tokens: how many they are.
-    weights: attention, [T S], rows and columns as in `Translation`. None without attention.
+    log_probability: of its tokens and the end of the sentence, in nats.
+    num_tokens: how many they are.
+    attention: [T S], rows and columns as in `Translation`; None without attention.
   """
 
-  loss: float
-  tokens: int
-  weights: np.ndarray | None
+  log_probability: float
+  num_tokens: int
+  attention: np.ndarray | None
 
 
 class Translator:
   """A model with its parameters and its task.
+
+  Attributes:
+    task: its languages, and the sentences that it is scored on.
+    model: a Flax module.
+    params: its parameters.
+    search: how translations are looked for.
 
   Sentences are translated in batches of one size, alike in length, padded to few distinct lengths: one
   compilation for each length.
@@ -99,38 +108,47 @@ class Translator:
   ):
     self.task = task
     self.search = search
-    self._model = model
-    self._params = params
+    self.model = model
+    self.params = params
     self._batch_size = batch_size
 
-  def translate(self, sources: Sequence[Sequence[str]], *, with_weights: bool = True) -> list[Translation]:
-    """Returns the best translation that the search finds of each source. See `translate_n_best`."""
-    return [best for best, *_ in self.translate_n_best(sources, with_weights=with_weights)]
+  def translate(self, texts: Sequence[str]) -> list[Translation]:
+    """Returns the best translation that the search finds of each text."""
+    return [best for best, *_ in self.n_best([self.task.source.tokenize(text) for text in texts])]
 
-  def translate_n_best(
+  def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
+    """Returns how likely the model takes each translation for, of pairs (source, translation) of texts."""
+    source, target = self.task.source, self.task.target
+    return self.score_tokens([(source.tokenize(text), target.tokenize(given)) for text, given in pairs])
+
+  def n_best(
     self,
     sources: Sequence[Sequence[str]],
     *,
-    with_weights: bool = True,
+    with_attention: bool = True,
     numbers: Sequence[int] | None = None,
   ) -> list[list[Translation]]:
     """Returns the translations of each source, the best first; at least one, at most `search.num_best`.
 
+    What has no tokens is not translated: it has one translation, without tokens.
+
     Args:
       sources: sentences of tokens.
-      with_weights: whether to keep the attention, which for many sentences is much.
+      with_attention: whether to keep it, which for many sentences is much.
       numbers: of the sentences, on which it depends what is drawn for each; None to count from 0.
 
     Raises:
       Diverged: if the model's scores are not finite.
     """
-    found: dict[int, list[Translation]] = {}
-    for chosen, batch in self._batches([(source, ()) for source in sources]):
-      rows = np.zeros(self._batch_size, np.uint32)
-      rows[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
-      arguments = self._params, batch.sources, batch.source_lengths, rows, np.uint32(self.search.seed)
+    filled = [i for i, source in enumerate(sources) if source]
+    found = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
+    for rows, batch in self._batches([(sources[i], ()) for i in filled]):
+      chosen = [filled[row] for row in rows]
+      drawn = np.zeros(self._batch_size, np.uint32)
+      drawn[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
+      arguments = self.params, batch.sources, batch.source_lengths, drawn, np.uint32(self.search.seed)
       search = self.search._replace(seed=0)  # all seeds have the same program
-      hypotheses = _decode(*arguments, model=self._model, search=search, with_weights=with_weights)
+      hypotheses = _decode(*arguments, model=self.model, search=search, with_weights=with_attention)
       hypotheses = jax.tree.map(np.asarray, hypotheses)
       for row, i in enumerate(chosen):
         own = jax.tree.map(lambda array, row=row: array[row], hypotheses)
@@ -141,36 +159,39 @@ class Translator:
           raise Diverged(_NOT_FINITE.format("score of a translation"))
     return [found[i] for i in range(len(sources))]
 
-  def score(self, examples: Sequence[Example], *, with_weights: bool = True) -> list[Scored]:
-    """Returns how the model sees each true translation.
+  def score_tokens(
+    self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, with_attention: bool = True
+  ) -> list[Scored]:
+    """Does what `score` does, for pairs of sentences of tokens.
 
     Args:
-      examples: with the true translations.
-      with_weights: whether to keep the attention, which for many sentences is much.
+      pairs: (source, translation).
+      with_attention: whether to keep it, which for many sentences is much.
 
     Raises:
-      Diverged: if the loss or the attention is not finite.
+      Diverged: if a probability or the attention is not finite.
     """
     scored: dict[int, Scored] = {}
-    for chosen, batch in self._batches([(example.source, example.target) for example in examples]):
-      losses, weights = _score(self._params, batch, model=self._model)
+    for chosen, batch in self._batches(pairs):
+      losses, weights = _score(self.params, batch, model=self.model)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(chosen):
-        tokens, width = len(examples[i].target) + 1, len(examples[i].source) + 1
-        cut = None if weights is None else _copied(weights[row, :tokens, :width])
+        width, length = (len(side) + 1 for side in pairs[i])
+        cut = None if weights is None else _copied(weights[row, :length, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
           raise Diverged(_NOT_FINITE.format("loss or attention"))
-        scored[i] = Scored(float(losses[row]), tokens, cut if with_weights else None)
-    return [scored[i] for i in range(len(examples))]
+        scored[i] = Scored(-float(losses[row]), length, cut if with_attention else None)
+    return [scored[i] for i in range(len(pairs))]
 
   def _translation(self, found: Hypotheses, source_length: int) -> Translation:
     """Cuts one hypothesis to the sentence's own lengths."""
-    tokens = found.tokens.tolist()
-    length = tokens.index(END) + 1 if END in tokens else len(tokens)
+    ids = found.tokens.tolist()
+    length = ids.index(END) + 1 if END in ids else len(ids)
     cut = None if found.weights is None else _copied(found.weights[:length, : source_length + 1])
-    words = self.task.target.vocabulary.decode(tokens)
-    return Translation(words, float(found.scores), cut, is_cut=END not in tokens)
+    target = self.task.target
+    tokens = target.vocabulary.decode(ids)
+    return Translation(target.detokenize(tokens), tokens, float(found.scores), cut, is_cut=END not in ids)
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]

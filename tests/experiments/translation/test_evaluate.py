@@ -1,7 +1,5 @@
 """Tests of experiments/translation/evaluate.py."""
 
-import types
-
 import numpy as np
 import pytest
 
@@ -26,23 +24,32 @@ SECOND = Example(("c",), ("z", "v", "w"), frozenset({(2, 0)}), "source", "z v w"
 UNALIGNED = Example(("d",), ("z",), None, "source", "z")
 
 
+class Table:
+  """A translator that finds, and attends to, what a table says of each source."""
+
+  task = LetterTask()
+
+  def __init__(self):
+    first = np.array([[0.5, 0.25, 0.25], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
+    second = np.array([[0.0, 1.0], [0.25, 0.75], [0.625, 0.375], [0.0, 1.0]])
+    self.found = {FIRST.source: ("x", "y"), SECOND.source: ("z", "w"), UNALIGNED.source: ("z",)}
+    self.scored = {
+      FIRST.source: Scored(-1.0, 3, first),
+      SECOND.source: Scored(-2.5, 4, second),
+      UNALIGNED.source: Scored(-7.0, 2, np.full((2, 2), 0.5)),
+    }
+
+  def n_best(self, sources, *, with_attention):
+    found = [self.found[source] for source in sources]
+    return [[Translation(self.task.target.detokenize(tokens), tokens, 0.0, None)] for tokens in found]
+
+  def score_tokens(self, pairs, *, with_attention):
+    return [self.scored[source] for source, _ in pairs]
+
+
 @pytest.fixture
 def table_driven():
-  """Gives a translator that finds "x y" and "z w", and attends as the tests say by hand."""
-  translator = types.SimpleNamespace(task=LetterTask())
-  words = {("a", "b"): ("x", "y"), ("c",): ("z", "w"), ("d",): ("z",)}
-  first = np.array([[0.5, 0.25, 0.25], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
-  second = np.array([[0.0, 1.0], [0.25, 0.75], [0.625, 0.375], [0.0, 1.0]])
-  scored = {
-    FIRST: Scored(1.0, 3, first),
-    SECOND: Scored(2.5, 4, second),
-    UNALIGNED: Scored(7.0, 2, np.full((2, 2), 0.5)),
-  }
-  translator.translate = lambda sources, with_weights: [
-    Translation(words[tuple(source)], 0.0, None) for source in sources
-  ]
-  translator.score = lambda examples, with_weights=True: [scored[example] for example in examples]
-  return translator
+  return Table()
 
 
 def test_metrics_are_as_worked_out_by_hand(table_driven):
@@ -66,8 +73,7 @@ def test_metrics_are_as_worked_out_by_hand(table_driven):
 def test_bleu_and_chrf_compare_translations_with_the_true_ones(table_driven):
   true, found = tuple("xyzvw"), tuple("xyzvv")
   example = Example(("e",), true, None, "source", "x y z v w")
-  table_driven.translate = lambda sources, with_weights: [Translation(found, 0.0, None)]
-  table_driven.score = lambda examples, with_weights=True: [Scored(1.0, 6, None)]
+  table_driven.found[example.source], table_driven.scored[example.source] = found, Scored(-1.0, 6, None)
   values = evaluate(table_driven, [example])
   for name, metric in (("bleu", metrics.corpus_bleu), ("chrf", metrics.corpus_chrf)):
     assert values[name] == metric(["x y z v v"], ["x y z v w"])
@@ -89,22 +95,16 @@ def test_without_alignments_there_are_no_metrics_of_attention(table_driven):
 
 def test_empty_alignments_alone_give_no_metrics_of_attention(table_driven):
   empty = UNALIGNED._replace(alignment=frozenset())
-  scored = table_driven.score([UNALIGNED])
-  table_driven.score = lambda examples, with_weights=True: scored
   assert not {"alignment_error_rate", "attention_mass"} & set(evaluate(table_driven, [empty]))
 
 
 def test_spaces_of_a_reference_decide_no_exact_match(table_driven):
-  scored = table_driven.score([FIRST])
-  table_driven.score = lambda examples, with_weights=True: scored
   assert evaluate(table_driven, [FIRST._replace(target_text=" x  y ")])["exact_match"] == 1.0
 
 
 def test_translations_of_the_same_text_match_whatever_their_tokens_are(table_driven):
-  (scored,) = table_driven.score([FIRST])
   example = FIRST._replace(target=("l'amico", "c'è"), target_text="l'amico c'è")
-  table_driven.translate = lambda sources, with_weights: [Translation(("l'", "amico", "c'", "è"), 0.0, None)]
-  table_driven.score = lambda examples, with_weights=True: [scored]
+  table_driven.found[FIRST.source] = ("l'", "amico", "c'", "è")
   values = evaluate(table_driven, [example])
   assert (values["exact_match"], values["chrf"], values["token_accuracy"]) == (1.0, 100.0, 0.0)
 
@@ -113,8 +113,8 @@ def test_what_can_choose_a_checkpoint_is_measured_for_every_task_and_gets_better
   example = Example(("e",), tuple("xyzvw"), None, "source", "x y z v w")
   values = []
   for words, loss in (("xyzvw", 5.0), ("xyzvv", 7.0)):
-    table_driven.translate = lambda sources, with_weights, words=words: [Translation(tuple(words), 0.0, None)]
-    table_driven.score = lambda examples, with_weights=True, loss=loss: [Scored(loss, 6, None)]
+    table_driven.found[example.source] = tuple(words)
+    table_driven.scored[example.source] = Scored(-loss, 6, None)
     values.append(evaluate(table_driven, [example]))
   better, worse = values
   assert set(metrics.HIGHER_IS_BETTER) == set(better) - {"sentences"}
@@ -123,7 +123,8 @@ def test_what_can_choose_a_checkpoint_is_measured_for_every_task_and_gets_better
 
 
 def test_without_attention_there_are_no_metrics_of_attention(table_driven):
-  table_driven.score = lambda examples, with_weights=True: [Scored(1.0, 3, None) for _ in examples]
+  for source in (FIRST.source, SECOND.source):
+    table_driven.scored[source] = Scored(-1.0, 3, None)
   values = evaluate(table_driven, [FIRST, SECOND])
   assert not {"alignment_error_rate", "attention_mass"} & set(values)
   assert values["sentences"] == 2.0

@@ -43,16 +43,17 @@ class FakeTranslator:
     self.task = FakeTask()
     self._attends = attends
 
-  def translate(self, sources, *, with_weights):
+  def n_best(self, sources, *, with_attention=True):
     # One has other tokens than the true translation, but the same text.
     table = {("hi",): ("ciao",), ("the", "cat"): ("la", "gatta")}
-    return [Translation(table.get(source, ("vede", "l'amico")), -1.0, None) for source in sources]
+    found = [table.get(source, ("vede", "l'amico")) for source in sources]
+    return [[Translation(" ".join(tokens), tokens, -1.0, None)] for tokens in found]
 
-  def score(self, examples, *, with_weights=True):
-    return [Scored(1.0, len(example.target) + 1, self._weights(example)) for example in examples]
+  def score_tokens(self, pairs, *, with_attention=True):
+    return [Scored(-1.0, len(target) + 1, self._weights(source, target)) for source, target in pairs]
 
-  def _weights(self, example):
-    shape = len(example.target) + 1, len(example.source) + 1
+  def _weights(self, source, target):
+    shape = len(target) + 1, len(source) + 1
     return np.full(shape, 1 / shape[1]) if self._attends else None
 
 
@@ -76,7 +77,8 @@ def test_a_table_has_a_line_for_each_split_and_a_dash_for_what_is_missing():
 
 
 @pytest.mark.parametrize("count", [2, 0])
-def test_every_split_is_evaluated_on_as_many_sentences_as_asked(count):
+def test_every_split_is_evaluated_on_as_many_sentences_as_asked(monkeypatch, count):
+  monkeypatch.setattr(report, "evaluate", lambda translator, examples: {"sentences": float(len(examples))})
   translator = FakeTranslator()
   results = report.evaluate_splits(translator, count)
   number = float(count or 3)
@@ -127,7 +129,7 @@ def _labels(axis):
 
 def test_the_map_of_a_translation_has_its_words_and_both_ends():
   weights = np.full((3, 5), 0.2)
-  figure = report.translation_map(EXAMPLES[1].source, Translation(("il", "gatto"), -1.0, weights))
+  figure = report.translation_map(EXAMPLES[1].source, Translation("il gatto", ("il", "gatto"), -1.0, weights))
   axes = figure.axes[0]
   assert _labels(axes.xaxis) == ["she", "sees", "l'", "ami", "</s>"]
   assert _labels(axes.yaxis) == ["il", "gatto", "</s>"]
@@ -135,9 +137,9 @@ def test_the_map_of_a_translation_has_its_words_and_both_ends():
 
 def test_the_map_of_a_translation_that_was_cut_has_no_end():
   weights = np.full((2, 3), 1 / 3)
-  figure = report.translation_map(("the", "cat"), Translation(("il", "gatto"), -1.0, weights))
+  figure = report.translation_map(("the", "cat"), Translation("il gatto", ("il", "gatto"), -1.0, weights))
   assert _labels(figure.axes[0].yaxis) == ["il", "gatto"]
 
 
 def test_without_attention_there_is_no_map():
-  assert report.translation_map(("the",), Translation(("il",), -1.0, None)) is None
+  assert report.translation_map(("the",), Translation("il", ("il",), -1.0, None)) is None

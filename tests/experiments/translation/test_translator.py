@@ -33,6 +33,11 @@ class LetterTask:
   target = Language(Words(), Vocabulary(TARGET_WORDS), lowercase=True)
 
 
+def best(translator, sources, **options):
+  """Returns the best translation of each source, which are tokens."""
+  return [found[0] for found in translator.n_best(sources, **options)]
+
+
 def _make(attention):
   """Returns an untrained model and its parameters."""
   model = make_model(
@@ -110,6 +115,10 @@ def _alone(source, inputs, attention="additive"):
   return _log_softmax(logits[0]), None if weights is None else np.asarray(weights[0])
 
 
+def _pairs():
+  return [(example.source, example.target) for example in _examples()]
+
+
 def _greedy(source):
   """Returns ids, their log-probability and the weights of the greedy translation, word by word."""
   ids, score = [], 0.0
@@ -125,43 +134,56 @@ def _greedy(source):
 def _ids(translation):
   """Returns the tokens of a translation, with the end of the sentence unless it was cut."""
   # "<unk>" is no word of the vocabulary, so its id is that of the unknown.
-  return LetterTask.target.vocabulary.encode(translation.words) + [END] * (not translation.is_cut)
+  return LetterTask.target.vocabulary.encode(translation.tokens) + [END] * (not translation.is_cut)
 
 
 @pytest.fixture(scope="module")
 def translations():
-  return _translator().translate(_sources())
+  return best(_translator(), _sources())
 
 
 @pytest.fixture(scope="module")
 def scored():
-  return _translator().score(_examples())
+  return _translator().score_tokens(_pairs())
 
 
 def test_translations_are_greedy_and_in_order(translations):
   ends = set()
   for source, found in zip(_sources(), translations, strict=True):
     ids, score, weights = _greedy(source)
-    assert found.words == LetterTask.target.vocabulary.decode(ids)
+    assert found.tokens == LetterTask.target.vocabulary.decode(ids)
     ends.add(ids[-1] == END)
     assert found.is_cut == (ids[-1] != END)
     np.testing.assert_allclose(found.score, score, rtol=1e-5)
-    assert found.weights.shape == weights.shape == (len(ids), len(source) + 1)
-    np.testing.assert_allclose(found.weights, weights, atol=1e-5)
+    assert found.attention.shape == weights.shape == (len(ids), len(source) + 1)
+    np.testing.assert_allclose(found.attention, weights, atol=1e-5)
   assert ends == {True, False}
 
 
 def test_the_size_of_the_batch_does_not_change_translations(translations):
-  others = _translator(batch_size=1).translate(_sources())
+  others = best(_translator(batch_size=1), _sources())
   for one, other in zip(translations, others, strict=True):
-    assert one.words == other.words
+    assert one.tokens == other.tokens
     np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
-    np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
+    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
 
 
 def test_no_sentences_have_no_translations():
   assert _translator().translate([]) == []
-  assert _translator().score([]) == []
+  assert _translator().score_tokens([]) == []
+
+
+def test_texts_are_cut_into_tokens_and_put_together_again():
+  translator = _translator()
+  texts = ["A b", "", "c"]
+  found = translator.translate(texts)
+  for one, other in zip(found, best(translator, [("a", "b"), (), ("c",)]), strict=True):
+    assert (one.text, one.tokens, one.score) == (" ".join(other.tokens), other.tokens, other.score)
+  assert (found[1].text, found[1].tokens, found[1].attention) == ("", (), None)
+  scored = translator.score([("a B", "x  y"), ("c", "")])
+  assert [one[:2] for one in scored] == [
+    one[:2] for one in translator.score_tokens([(("a", "b"), ("x", "y")), (("c",), ())])
+  ]
 
 
 def test_scores_are_those_of_the_model_alone(scored):
@@ -169,58 +191,58 @@ def test_scores_are_those_of_the_model_alone(scored):
     ids = LetterTask.target.vocabulary.encode(example.target)
     log_probabilities, weights = _alone(example.source, ids)
     loss = -sum(log_probabilities[t, token] for t, token in enumerate([*ids, END]))
-    np.testing.assert_allclose(one.loss, loss, rtol=1e-5)
-    assert one.tokens == len(ids) + 1  # the end symbol is counted
-    assert one.weights.shape == (len(ids) + 1, len(example.source) + 1)
-    np.testing.assert_allclose(one.weights, weights[: len(ids) + 1], atol=1e-5)
-    np.testing.assert_allclose(one.weights.sum(axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(-one.log_probability, loss, rtol=1e-5)
+    assert one.num_tokens == len(ids) + 1  # the end symbol is counted
+    assert one.attention.shape == (len(ids) + 1, len(example.source) + 1)
+    np.testing.assert_allclose(one.attention, weights[: len(ids) + 1], atol=1e-5)
+    np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, rtol=1e-5)
 
 
 def test_the_size_of_the_batch_does_not_change_scores(scored):
-  others = _translator(batch_size=1).score(_examples())
+  others = _translator(batch_size=1).score_tokens(_pairs())
   for one, other in zip(scored, others, strict=True):
-    assert one.tokens == other.tokens
-    np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
-    np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
+    assert one.num_tokens == other.num_tokens
+    np.testing.assert_allclose(one.log_probability, other.log_probability, rtol=1e-5)
+    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
 
 
 def test_all_unknown_words_are_the_same_word(translations):
   known, *_ = _sources()
-  strange, stranger = _translator().translate([("q", *known[1:]), ("qq", *known[1:])])
-  assert strange.words == stranger.words
+  strange, stranger = best(_translator(), [("q", *known[1:]), ("qq", *known[1:])])
+  assert strange.tokens == stranger.tokens
   assert strange.score == stranger.score
   assert strange.score != translations[0].score
 
 
 def test_without_weights_the_translations_are_the_same(translations):
-  others = _translator().translate(_sources(), with_weights=False)
+  others = best(_translator(), _sources(), with_attention=False)
   for one, other in zip(translations, others, strict=True):
-    assert (one.words, one.is_cut, other.weights) == (other.words, other.is_cut, None)
+    assert (one.tokens, one.is_cut, other.attention) == (other.tokens, other.is_cut, None)
     np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
 
 
 def test_the_weights_of_a_sentence_keep_no_others_in_memory(translations, scored):
-  assert all(found.weights.base is None for found in (*translations, *scored))
+  assert all(found.attention.base is None for found in (*translations, *scored))
 
 
 def test_weights_are_kept_only_if_they_are_wanted(scored):
-  others = _translator().score(_examples(), with_weights=False)
-  assert [(one.loss, one.tokens) for one in others] == [(one.loss, one.tokens) for one in scored]
-  assert all(one.weights is None for one in others)
+  others = _translator().score_tokens(_pairs(), with_attention=False)
+  assert [one[:2] for one in others] == [one[:2] for one in scored]
+  assert all(one.attention is None for one in others)
 
 
 def test_a_translation_that_was_cut_has_a_row_for_each_word():
-  (found,) = _translator(batch_size=1, change=_with_bias([END], [-1e4])).translate([("a", "b", "c")])
-  assert len(found.words) == MAX_LENGTH
-  assert found.weights.shape == (MAX_LENGTH, 4)
+  (found,) = best(_translator(batch_size=1, change=_with_bias([END], [-1e4])), [("a", "b", "c")])
+  assert len(found.tokens) == MAX_LENGTH
+  assert found.attention.shape == (MAX_LENGTH, 4)
   assert found.is_cut
 
 
 @pytest.mark.parametrize("symbol", [PAD, START])
 def test_a_translation_has_no_symbol_that_is_no_word(symbol):
   change = _with_bias([symbol, END], [1e4, -1e4])
-  (found,) = _translator(batch_size=1, change=change).translate([("a", "b", "c")])
-  assert len(found.words) == MAX_LENGTH
+  (found,) = best(_translator(batch_size=1, change=change), [("a", "b", "c")])
+  assert len(found.tokens) == MAX_LENGTH
 
 
 def test_a_model_that_diverged_is_told_so():
@@ -228,17 +250,17 @@ def test_a_model_that_diverged_is_told_so():
     batch_size=1, change=lambda params: jax.tree.map(lambda leaf: leaf * np.nan, params)
   )
   with pytest.raises(Diverged, match="loss or attention is not finite"):
-    translator.score([Example(("a", "b"), ("x",), None, "source", "x")])
+    translator.score_tokens([(("a", "b"), ("x",))])
   with pytest.raises(Diverged, match="score of a translation is not finite"):
-    translator.translate([("a", "b")])
+    best(translator, [("a", "b")])
 
 
 def test_what_is_computed_in_half_precision_is_summed_in_single():
   half = _translator(change=lambda params: cast(params, "bfloat16"))
-  scored = half.score(_examples()[:5])
-  assert all(one.weights.dtype == np.float32 for one in scored)
+  scored = half.score_tokens(_pairs()[:5])
+  assert all(one.attention.dtype == np.float32 for one in scored)
   # A number of half precision has 8 bits.
-  losses = [one.loss for one in scored]
+  losses = [-one.log_probability for one in scored]
   assert losses != jnp.array(losses, jnp.bfloat16).astype(jnp.float32).tolist()
 
 
@@ -248,7 +270,7 @@ BEAM_SIZE, NUM_BEST, LENGTH_PENALTY = 4, 3, 0.7
 @pytest.fixture(scope="module")
 def n_best():
   search = {"beam_size": BEAM_SIZE, "num_best": NUM_BEST, "length_penalty": LENGTH_PENALTY}
-  return _translator(**search).translate_n_best(_sources())
+  return _translator(**search).n_best(_sources())
 
 
 def _normalised(score, length):
@@ -259,7 +281,7 @@ def _normalised(score, length):
 def test_of_the_n_best_those_that_ended_come_first_and_each_is_the_best_of_the_rest(n_best):
   for found in n_best:
     assert len(found) == NUM_BEST
-    assert len({(one.words, one.is_cut) for one in found}) == NUM_BEST
+    assert len({(one.tokens, one.is_cut) for one in found}) == NUM_BEST
     assert found == sorted(found, key=lambda one: (one.is_cut, -one.score))
 
 
@@ -267,17 +289,17 @@ def test_scores_and_weights_of_the_n_best_are_those_of_the_model(n_best):
   for source, found in zip(_sources(), n_best, strict=True):
     for one in found:
       ids = _ids(one)
-      log_probabilities, weights = _alone(source, ids[: len(one.words)])
+      log_probabilities, weights = _alone(source, ids[: len(one.tokens)])
       score = sum(log_probabilities[t, token] for t, token in enumerate(ids))
       np.testing.assert_allclose(one.score, _normalised(score, len(ids)), rtol=1e-4)
-      assert one.weights.shape == (len(ids), len(source) + 1)
-      np.testing.assert_allclose(one.weights, weights[: len(ids)], atol=1e-5)
+      assert one.attention.shape == (len(ids), len(source) + 1)
+      np.testing.assert_allclose(one.attention, weights[: len(ids)], atol=1e-5)
 
 
 def test_the_best_of_many_is_the_translation(n_best):
   search = {"beam_size": BEAM_SIZE, "num_best": NUM_BEST, "length_penalty": LENGTH_PENALTY}
-  translations = _translator(**search).translate(_sources())
-  assert [one.words for one in translations] == [found[0].words for found in n_best]
+  translations = best(_translator(**search), _sources())
+  assert [one.tokens for one in translations] == [found[0].tokens for found in n_best]
 
 
 def _all_translations(source, max_length):
@@ -302,18 +324,18 @@ def test_a_wide_beam_finds_what_there_is():
   expected = _all_translations(source, 3)
   assert len(expected) == 43 + 216
   search = {"beam_size": 36 * 7, "num_best": 47, "length_penalty": LENGTH_PENALTY}
-  (found,) = _translator(batch_size=1, max_length=3, **search).translate_n_best([source])
+  (found,) = _translator(batch_size=1, max_length=3, **search).n_best([source])
   assert [one.is_cut for one in found] == [False] * 43 + [True] * 4
   for one, (score, tokens) in zip(found, expected[:47], strict=True):
-    assert one.words == LetterTask.target.vocabulary.decode(tokens)
+    assert one.tokens == LetterTask.target.vocabulary.decode(tokens)
     np.testing.assert_allclose(one.score, score, rtol=1e-4)
 
 
 def test_fewer_translations_than_asked_for_are_all_there_are():
   # Of one token: the end, or one of six words, which are cut.
-  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).translate_n_best([("c",)])
-  assert found[0].words == ()
-  assert {one.words for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
+  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
+  assert found[0].tokens == ()
+  assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
   assert len(found) == 7
 
 
@@ -321,27 +343,27 @@ DRAWING = {"temperature": 1.5, "top_k": 3}
 
 
 def _drawn(seed, **options):
-  return _translator(seed=seed, **DRAWING | options).translate(_sources())
+  return best(_translator(seed=seed, **DRAWING | options), _sources())
 
 
 def test_what_is_drawn_is_a_function_of_the_seed():
   first, again, *others = (_drawn(seed) for seed in (5, 5, 6, 2**32 - 1))
   for one, other in zip(first, again, strict=True):
-    assert (one.words, one.score, one.is_cut) == (other.words, other.score, other.is_cut)
+    assert (one.tokens, one.score, one.is_cut) == (other.tokens, other.score, other.is_cut)
   for other in others:
-    assert [one.words for one in other] != [one.words for one in first]
+    assert [one.tokens for one in other] != [one.tokens for one in first]
 
 
 def test_what_is_drawn_for_a_sentence_depends_on_its_number_and_not_on_the_batch():
   whole = _drawn(5)
   numbers = list(range(len(whole)))
   alone = [
-    _translator(seed=5, batch_size=1, **DRAWING).translate_n_best([source], numbers=[number])[0][0]
+    _translator(seed=5, batch_size=1, **DRAWING).n_best([source], numbers=[number])[0][0]
     for number, source in zip(numbers, _sources(), strict=True)
   ]
-  assert [one.words for one in alone] == [one.words for one in whole]
-  others = _translator(seed=5, **DRAWING).translate_n_best(_sources(), numbers=numbers[::-1])
-  assert [best.words for (best,) in others] != [one.words for one in whole]
+  assert [one.tokens for one in alone] == [one.tokens for one in whole]
+  others = _translator(seed=5, **DRAWING).n_best(_sources(), numbers=numbers[::-1])
+  assert [best.tokens for (best,) in others] != [one.tokens for one in whole]
 
 
 def test_what_is_drawn_is_likely_and_scored_by_the_model():
@@ -349,27 +371,27 @@ def test_what_is_drawn_is_likely_and_scored_by_the_model():
   for seed in range(3):
     for source, one in zip(_sources(), _drawn(seed), strict=True):
       ids = _ids(one)
-      log_probabilities, weights = _alone(source, ids[: len(one.words)])
+      log_probabilities, weights = _alone(source, ids[: len(one.tokens)])
       ranks |= {
         int((log_probabilities[t] > log_probabilities[t, token]).sum()) for t, token in enumerate(ids)
       }
       score = sum(log_probabilities[t, token] for t, token in enumerate(ids))
       np.testing.assert_allclose(one.score, score, rtol=1e-4)
-      np.testing.assert_allclose(one.weights, weights[: len(ids)], atol=1e-5)
+      np.testing.assert_allclose(one.attention, weights[: len(ids)], atol=1e-5)
   assert ranks == {0, 1, 2}
 
 
 def test_from_the_likeliest_alone_the_greedy_translation_is_drawn(translations):
   drawn = _drawn(5, top_k=0, top_p=1e-3)
-  assert [one.words for one in drawn] == [one.words for one in translations]
+  assert [one.tokens for one in drawn] == [one.tokens for one in translations]
 
 
 def test_a_model_without_attention_has_no_weights():
   translator = _translator("none")
-  (found,) = translator.translate([("a", "b")])
-  assert found.weights is None
-  (one,) = translator.score([Example(("a", "b"), ("x",), None, "source", "x")])
-  assert one.weights is None
+  (found,) = best(translator, [("a", "b")])
+  assert found.attention is None
+  (one,) = translator.score_tokens([(("a", "b"), ("x",))])
+  assert one.attention is None
   log_probabilities, _ = _alone(("a", "b"), LetterTask.target.vocabulary.encode(("x",)), "none")
   expected = -log_probabilities[0, LetterTask.target.vocabulary.encode(("x",))[0]] - log_probabilities[1, END]
-  np.testing.assert_allclose(one.loss, expected, rtol=1e-5)
+  np.testing.assert_allclose(-one.log_probability, expected, rtol=1e-5)

@@ -23,13 +23,13 @@ from experiments.translation.translator import Translator, make_translator
 
 
 def load(
-  folder: pathlib.Path,
+  folder: str | pathlib.Path,
   *,
   checkpoint: str | None = None,
   batch_size: int | None = None,
   search: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[base.Config, Translator]:
-  """Returns the config of a run and the translator of one of its checkpoints.
+) -> Translator:
+  """Returns the translator of one of a run's checkpoints.
 
   Args:
     folder: the workdir.
@@ -41,6 +41,7 @@ def load(
     WorkdirError: if there is none.
     CheckpointError: if it cannot be read.
   """
+  folder = pathlib.Path(folder)
   config = read_config(folder)
   if line := told_defaults(folder):
     print(line, file=sys.stderr, flush=True)
@@ -54,7 +55,7 @@ def load(
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     params = chosen_params(config, checkpoints, recipe)
-  return config, make_translator(config, task, recipe.model, params, search)
+  return make_translator(config, task, recipe.model, params, search)
 
 
 def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
