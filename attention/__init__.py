@@ -43,6 +43,7 @@ if TYPE_CHECKING:
   from attention.layers import (
     AdditiveAttention,
     BilinearAttention,
+    CosineAttention,
     DotProductAttention,
     EncoderLayer,
     FeedForward,
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "AdditiveAttention",
   "DotProductAttention",
   "BilinearAttention",
+  "CosineAttention",
   "FeedForward",
   "EncoderLayer",
   "GRUParameters",
@@ -130,6 +132,7 @@ _LATER = {
       "layers",
       "AdditiveAttention",
       "BilinearAttention",
+      "CosineAttention",
       "DotProductAttention",
       "EncoderLayer",
       "FeedForward",

@@ -14,7 +14,7 @@ class Data:
 
   Attributes:
     task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated) or
-      "parallel_text" (your own files).
+      "parallel_text" (your own files); or a task of your own, package.module:Name or file.py:Name.
     split: scan: "simple", "length", "add_jump" or "add_turn_left".
     train: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
     validation: parallel_text: path of likewise text; scored while training.
@@ -47,8 +47,10 @@ class Model:
   """The translator.
 
   Attributes:
-    encoder: "recurrent" (bidirectional GRU) or "transformer".
-    attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "multi_head" or "none".
+    encoder: "recurrent" (bidirectional GRU) or "transformer"; or one of your own, package.module:Name or
+      file.py:Name, a function of this group and the size of the vocabulary that makes a Flax module.
+    attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head" or "none";
+      or one of your own, a function of this group that makes a Flax module (see `attention.Decoder`).
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
     width: of the decoder's state, of each direction of the recurrent encoder, of the transformer encoder.
     num_layers: of the encoder.
@@ -136,6 +138,8 @@ class Evaluation:
     max_target_length: tokens, the end of the sentence included, after which a translation is cut.
     beam_size: of the beam search at the end of training and later; 1 for the greedy search, which is also
       that of the validations during training.
+    metrics: of your own, separated by commas, each package.module:Name or file.py:Name: a function of the
+      translations, the examples, and the true translations as the model scores them, that returns a number.
     length_penalty: exponent of the length by which a translation's log-probability is divided in beam search.
   """
 
@@ -145,6 +149,7 @@ class Evaluation:
   batch_size: int = 200
   max_target_length: int = 60
   beam_size: int = 1
+  metrics: str = ""
   length_penalty: float = 1.0
 
 

@@ -8,6 +8,7 @@ from absl import flags
 from experiments.commands import flags as commands
 from experiments.runs import provenance
 from experiments.translation import report, search_flags
+from experiments.translation.evaluate import own_metrics
 from experiments.translation.loading import load
 from experiments.translation.settings import read_config
 
@@ -27,7 +28,7 @@ def main() -> None:
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   search_flags.check_search(_SEARCH, translator.search.beam_size)
   count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
-  print(report.table(report.evaluate_splits(translator, count)))
+  print(report.table(report.evaluate_splits(translator, count, own_metrics(config.evaluation))))
 
 
 if __name__ == "__main__":

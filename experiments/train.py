@@ -13,11 +13,13 @@ import pathlib
 import jax
 from absl import flags
 
+from configs import base
 from experiments.commands import flags as commands
 from experiments.commands.cluster import define_cluster, join_cluster
 from experiments.runs.devices import divide_cpu
 from experiments.runs.processes import is_main, wait_for_all
 from experiments.translation import report
+from experiments.translation.evaluate import own_metrics
 from experiments.translation.opening import Launch
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
@@ -52,13 +54,13 @@ def main() -> None:
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, launch)
   if is_main():
-    _report(folder, translator, config.evaluation.sentences)
+    _report(folder, translator, config.evaluation)
   wait_for_all()
 
 
-def _report(folder: pathlib.Path, translator: Translator, count: int) -> None:
+def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Scores the translator, and shows what it can do."""
-  results = report.evaluate_splits(translator, count)
+  results = report.evaluate_splits(translator, config.sentences, own_metrics(config))
   report.write_results(folder, results)
   print(report.table(results))
   report.show_translations(translator)

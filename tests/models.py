@@ -205,6 +205,8 @@ def look_up(kind, parameters, state, memory, summary):
       result = reference.attend(
         reference.additive, queries, keys, memory, score_vector=parameters["score_vector"]
       )
+    elif kind == "cosine":
+      result = reference.attend(reference.cosine, queries, keys, memory, scale=parameters["scale"])
     else:
       scale = 1 / np.sqrt(queries.shape[-1])
       result = reference.attend(reference.dot_product, queries, keys, memory, scale=scale)

@@ -4,17 +4,38 @@ import importlib.util
 import pathlib
 import re
 
+import jax
 import pytest
+
+from configs import base
+from experiments.translation.train import train
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+OF_THE_LIBRARY = [program for program in PROGRAMS if "experiments" not in program]
+
+
+@pytest.mark.parametrize("program", OF_THE_LIBRARY, ids=range(len(OF_THE_LIBRARY)))
 def test_programs_run_on_their_own(program):
   # As the main program of a file of its own: dataclasses look their module up.
   exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_the_program_with_a_trained_run_works(tmp_path, monkeypatch, capsys):
+  (program,) = set(PROGRAMS) - set(OF_THE_LIBRARY)
+  config = base.Config(
+    model=base.Model(embedding_width=4, width=6),
+    train=base.Train(steps=1, batch_size=2),
+    evaluation=base.Evaluation(validation_sentences=1, batch_size=2, max_target_length=5),
+  )
+  monkeypatch.chdir(tmp_path)
+  with jax.numpy_dtype_promotion("standard"):
+    train(config, pathlib.Path("runs/toy_translation"))
+    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
+  assert len(capsys.readouterr().out.splitlines()) >= 3
 
 
 def test_there_are_programs():

@@ -3,7 +3,12 @@
 from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import EncoderLayer, FeedForward
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.single_head import AdditiveAttention, BilinearAttention, DotProductAttention
+from attention.layers.single_head import (
+  AdditiveAttention,
+  BilinearAttention,
+  CosineAttention,
+  DotProductAttention,
+)
 
 __all__ = [  # noqa: RUF022 (in reading order)
   "MultiHeadAttention",
@@ -11,6 +16,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "AdditiveAttention",
   "DotProductAttention",
   "BilinearAttention",
+  "CosineAttention",
   "FeedForward",
   "EncoderLayer",
 ]

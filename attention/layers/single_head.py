@@ -12,6 +12,7 @@ from attention.layers.parameters import Projection, kernel_init
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
+from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
 
@@ -144,6 +145,24 @@ class DotProductAttention(ProjectedAttention):
 
   def score(self, queries, keys):
     return ScaledDotProduct()
+
+
+class CosineAttention(ProjectedAttention):
+  """Attention by the cosine of projected queries and keys, times a trained scale; values as they are.
+
+  Source: Graves et al. 2014, arXiv:1410.5401, section 3.3.1.
+
+  Attributes:
+    width: H, to which queries and keys are projected; its root is the scale at first.
+    implementation: as in `attend`.
+  """
+
+  def setup(self):
+    super().setup()
+    self.scale = self.param("scale", nn.initializers.constant(self.width**0.5), (), jnp.float32)
+
+  def score(self, queries, keys):
+    return Cosine(self.scale)
 
 
 class BilinearAttention(SingleHeadAttention):

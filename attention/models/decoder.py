@@ -13,6 +13,7 @@ from attention.arrays.precision import compute_dtype
 from attention.layers import (
   AdditiveAttention,
   BilinearAttention,
+  CosineAttention,
   DotProductAttention,
   MultiHeadAttention,
 )
@@ -23,7 +24,7 @@ from attention.models.parameters import GRUParameters, LinearParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
 from attention.projections import linear
 
-ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "multi_head", "none")
+ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "cosine", "multi_head", "none")
 
 # The state of each layer, [B H].
 State: TypeAlias = tuple[jax.Array, ...]
@@ -68,7 +69,10 @@ class Decoder(nn.Module):
     vocabulary_size: V.
     embedding_width: width of a word's vector.
     width: H of the state, also that of the attention and of the read-out.
-    attention: "additive", "scaled_dot_product", "bilinear", "multi_head" or "none".
+    attention: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head", "none", or a layer of
+      one's own: a Flax module with two methods. `prepare(sources)` takes [B S D], and returns a pair, keys
+      and values [B S *]. `attend_prepared(states, prepared, mask=..., return_weights=True)` takes states
+      [B T H], and returns contexts [B T *], as wide as the values, and weights [B T S].
     num_heads: for "multi_head", a divisor of the width.
     dropout_rate: probability that a unit of the embedding or of the read-out is dropped, or between layers.
     implementation: as in `attend`.
@@ -84,7 +88,7 @@ class Decoder(nn.Module):
   vocabulary_size: int
   embedding_width: int
   width: int
-  attention: str = "additive"
+  attention: str | nn.Module = "additive"
   num_heads: int = 1
   dropout_rate: float = 0.0
   implementation: str = "auto"
@@ -266,7 +270,8 @@ class Decoder(nn.Module):
     if memory.prepared is None:
       context_width = memory.summary.shape[-1]
     else:
-      context_width = self.width if self.attention == "multi_head" else memory.prepared[1].shape[-1]
+      has_heads = isinstance(self.look_up, MultiHeadAttention)
+      context_width = self.width if has_heads else memory.prepared[1].shape[-1]
     weights = self.cell(self.embedding_width + context_width)
     rows = jnp.split(weights.input, [self.embedding_width])
     return dataclasses.replace(weights, input=rows[0]), dataclasses.replace(weights, input=rows[1])
@@ -301,8 +306,12 @@ def _find(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple[j
   return contexts, jnp.mean(weights, axis=1) if has_heads else weights
 
 
-def _make_attention(kind: str, width: int, num_heads: int, implementation: str) -> nn.Module | None:
-  """Returns the layer that a name stands for, None for "none"."""
+def _make_attention(
+  kind: str | nn.Module, width: int, num_heads: int, implementation: str
+) -> nn.Module | None:
+  """Returns the layer that a name stands for, None for "none"; a layer as it is."""
+  if isinstance(kind, nn.Module):
+    return kind
   if kind not in ATTENTIONS:
     raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {kind!r}")
   if kind == "additive":
@@ -311,6 +320,8 @@ def _make_attention(kind: str, width: int, num_heads: int, implementation: str) 
     return DotProductAttention(width=width, implementation=implementation)
   if kind == "bilinear":
     return BilinearAttention(implementation=implementation)
+  if kind == "cosine":
+    return CosineAttention(width=width, implementation=implementation)
   if kind == "multi_head":
     return MultiHeadAttention(num_heads, width, implementation=implementation)
   return None

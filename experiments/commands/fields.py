@@ -98,9 +98,10 @@ def closest(name: str, allowed: list[str]) -> str:
   return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def one_of(name: str, value: str, allowed: Iterable[str]) -> Rule:
-  """Returns the rule that a field is one of some."""
-  return name, value, value in allowed, f"one of {', '.join(allowed)}"
+def one_of(name: str, value: str, allowed: Iterable[str], *, or_own: bool = False) -> Rule:
+  """Returns the rule that a field is one of some, or names a part of one's own (see own.py)."""
+  own = ", or package.module:Name or file.py:Name of your own" if or_own else ""
+  return name, value, value in allowed or (or_own and ":" in value), f"one of {', '.join(allowed)}{own}"
 
 
 def share(name: str, value: float) -> Rule:

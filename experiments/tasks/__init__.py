@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from configs import base
-from experiments.commands import fields
+from experiments.commands import fields, own
+from experiments.commands.fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.tasks.parallel_text import ParallelText
 from experiments.tasks.scan import Scan
@@ -21,6 +22,7 @@ __all__ = [
   "Scan",
   "Task",
   "ToyTranslation",
+  "kind_of",
   "make_task",
   "read_languages",
   "rules",
@@ -44,22 +46,35 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
   Raises:
     DataError: if a file cannot be used, or the languages are not those of the task.
   """
-  if config.data.task not in TASKS:
-    raise ValueError(f"data.task must be one of {', '.join(TASKS)}, got {config.data.task!r}")
-  return TASKS[config.data.task](config, languages)
+  return kind_of(config.data)(config, languages)
+
+
+def kind_of(data: base.Data) -> type[Task]:
+  """Returns the class of the task that a config names, or a person's own.
+
+  Raises:
+    ConfigError: if there is none.
+  """
+  if own.is_own(data.task):
+    return own.find("data.task", data.task)
+  if data.task not in TASKS:
+    raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")
+  return TASKS[data.task]
 
 
 def rules(data: base.Data) -> Iterator[fields.Rule]:
   """Returns what a config's data must be."""
-  yield fields.one_of("data.task", data.task, TASKS)
+  yield fields.one_of("data.task", data.task, TASKS, or_own=True)
   yield fields.one_of("data.split", data.split, scan_grammar.SPLITS)
   yield fields.one_of("data.unit", data.unit, UNITS)
   yield fields.one_of("data.subwords", data.subwords, KINDS)
   for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
     yield fields.at_least(f"data.{name}", getattr(data, name), 1)
   defaults = base.Data()
+  every = [field.name for field in dataclasses.fields(data)]
+  reads = getattr(kind_of(data), "reads", every)
   for field in dataclasses.fields(data):
-    if field.name not in ("task", *TASKS[data.task].reads):
+    if field.name not in ("task", *reads):
       value, default = getattr(data, field.name), getattr(defaults, field.name)
       yield f"data.{field.name}", value, value == default, f"{default!r} for config.data.task={data.task}"
   if data.task == "parallel_text":

@@ -1,12 +1,13 @@
 """How good the translations of a model are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from configs import base
-from experiments.commands import fields
+from experiments.commands import fields, own
 from experiments.tasks import Example
 from experiments.translation import metrics
-from experiments.translation.translator import Scored, Translator
+from experiments.translation.translator import Scored, Translation, Translator
 
 CHECKPOINTS = ("best", "last")
 
@@ -14,8 +15,19 @@ CHECKPOINTS = ("best", "last")
 LARGEST_PENALTY = 10
 
 
-def evaluate(translator: Translator, examples: Sequence[Example]) -> dict[str, float]:
-  """Returns the metrics of translations of examples against the true ones.
+Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[Scored]], float]
+
+
+def own_metrics(config: base.Evaluation) -> dict[str, Metric]:
+  """Returns the metrics of a person's own that a config names, by their names."""
+  names = [name.strip() for name in config.metrics.split(",") if name.strip()]
+  return {name.rpartition(":")[2]: own.find("evaluation.metrics", name) for name in names}
+
+
+def evaluate(
+  translator: Translator, examples: Sequence[Example], others: Mapping[str, Metric] = MappingProxyType({})
+) -> dict[str, float]:
+  """Returns the metrics of translations of examples against the true ones, and others of a person's own.
 
   Exact match, BLEU, chrF and token accuracy are of the translations that the search finds; the loss, in
   nats for each token, and the attention are of the true translation. Attention is scored where alignments
@@ -40,7 +52,8 @@ def evaluate(translator: Translator, examples: Sequence[Example]) -> dict[str, f
     "token_accuracy": metrics.token_accuracy(words, true_words),
     "loss": -sum(one.log_probability for one in scored) / sum(one.num_tokens for one in scored),
   }
-  return values | _alignment_metrics(examples, scored)
+  found_by_others = {name: float(metric(translations, examples, scored)) for name, metric in others.items()}
+  return values | _alignment_metrics(examples, scored) | found_by_others
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:
@@ -80,5 +93,7 @@ def rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator[fields.Rule
   yield fields.at_least("evaluation.validation_sentences", evaluation.validation_sentences, int(is_endless))
   for name in ("batch_size", "max_target_length", "beam_size"):
     yield fields.at_least(f"evaluation.{name}", getattr(evaluation, name), 1, fields.LARGEST)
+  for name in evaluation.metrics.split(",") if evaluation.metrics else ():
+    yield "evaluation.metrics", name, own.is_own(name), "package.module:Name or file.py:Name, and so on"
   penalty = evaluation.length_penalty
   yield "evaluation.length_penalty", penalty, 0 <= penalty <= LARGEST_PENALTY, f"in [0, {LARGEST_PENALTY}]"

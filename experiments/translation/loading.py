@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import attention
 from configs import base
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import local_copy, make_mesh
 from experiments.runs.workdir import WorkdirError
-from experiments.tasks import Task, make_task, read_languages
+from experiments.tasks import make_task, read_languages
 from experiments.translation.metrics import HIGHER_IS_BETTER
-from experiments.translation.model import make_model
+from experiments.translation.model import make_task_model
 from experiments.translation.opening import words_of
 from experiments.translation.settings import read_config, told_defaults
 from experiments.translation.step import Recipe, abstract_state, make_recipe, translating_params
@@ -56,15 +55,6 @@ def load(
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     params = chosen_params(config, checkpoints, recipe)
   return make_translator(config, task, recipe.model, params, search)
-
-
-def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
-  """Returns the config's model for the task's vocabularies."""
-  return make_model(
-    config.model,
-    source_vocabulary_size=len(task.source.vocabulary),
-    target_vocabulary_size=len(task.target.vocabulary),
-  )
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path) -> Checkpoints:

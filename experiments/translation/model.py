@@ -1,11 +1,14 @@
 """From a config to a model."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import attention
 from attention.models.decoder import ATTENTIONS
 from configs import base
-from experiments.commands import fields
+from experiments.commands import fields, own
+from experiments.commands.fields import ConfigError
+from experiments.tasks import Task
 
 DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
@@ -21,7 +24,7 @@ def make_model(
       target_vocabulary_size,
       config.embedding_width,
       config.width,
-      attention=config.attention,
+      attention=_attention(config),
       num_heads=config.num_heads,
       num_layers=config.num_decoder_layers,
       residual=config.residual,
@@ -35,10 +38,32 @@ def make_model(
   )
 
 
-def _make_encoder(
-  config: base.Model, vocabulary_size: int
-) -> attention.RecurrentEncoder | attention.TransformerEncoder:
+def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
+  """Returns the config's model for the task's vocabularies."""
+  return make_model(
+    config.model,
+    source_vocabulary_size=len(task.source.vocabulary),
+    target_vocabulary_size=len(task.target.vocabulary),
+  )
+
+
+def _attention(config: base.Model) -> Any:
+  """Returns the name of the decoder's attention, or a layer of a person's own."""
+  if not own.is_own(config.attention):
+    return config.attention
+  layer = own.find("model.attention", config.attention)(config)
+  if not all(hasattr(layer, method) for method in ("prepare", "attend_prepared")):
+    raise ConfigError(
+      f"config.model.attention={config.attention} must make a Flax module with the methods prepare and "
+      f"attend_prepared (see attention.Decoder), got {type(layer).__name__}"
+    )
+  return layer
+
+
+def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder that a config describes."""
+  if own.is_own(config.encoder):
+    return own.find("model.encoder", config.encoder)(config, vocabulary_size)
   if config.encoder == "recurrent":
     return attention.RecurrentEncoder(
       vocabulary_size,
@@ -68,12 +93,13 @@ def _make_encoder(
 
 def rules(model: base.Model) -> Iterator[fields.Rule]:
   """Returns what a config's model must be."""
-  yield fields.one_of("model.encoder", model.encoder, ENCODERS)
-  yield fields.one_of("model.attention", model.attention, ATTENTIONS)
+  yield fields.one_of("model.encoder", model.encoder, ENCODERS, or_own=True)
+  yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
   yield fields.one_of("model.dtype", model.dtype, DTYPES)
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
     yield fields.at_least(f"model.{name}", getattr(model, name), 1, fields.LARGEST)
+  is_own = own.is_own(model.encoder) or own.is_own(model.attention)  # which may read any field
   is_transformer = model.encoder == "transformer"
   has_heads = is_transformer or model.attention == "multi_head"
   if is_transformer:
@@ -83,7 +109,7 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
   for name, is_read in (("num_heads", has_heads), ("feed_forward_width", is_transformer)):
     value, default = getattr(model, name), getattr(base.Model(), name)
-    is_allowed = is_read or value == default
+    is_allowed = is_own or is_read or value == default
     yield f"model.{name}", value, is_allowed, f"{default}, for no part of this model reads it"
   for name in ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"):
     yield fields.share(f"model.{name}", getattr(model, name))

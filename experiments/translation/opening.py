@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from configs import base
+from experiments.commands import own
+from experiments.commands.fields import ConfigError
 from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
 from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main, say
 from experiments.tasks import Task, make_task, read_languages
+from experiments.translation.model import make_task_model
 from experiments.translation.settings import check_config, check_same_config, told_defaults, write_run
+from experiments.translation.step import abstract_state, make_recipe
 
 
 class Launch(NamedTuple):
@@ -63,15 +67,36 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   check_same_config(folder, config)
   workdir.check_nothing_lost(folder)
   data = config.data
-  description = provenance.describe_launch(provenance.digests([data.train, data.validation, data.test]))
+  files = [data.train, data.validation, data.test, *own.files(own_parts(config))]
+  description = provenance.describe_launch(provenance.digests(files))
   provenance.check_same_data(folder, description["data"])
   task = make_task(config, read_languages(folder, config.data))
   provenance.check_same_words(folder, words_of(task))
   description["vocabularies"] = provenance.digest_of(words_of(task))
+  _check_model(config, task)
   task.training_batch(0)
   for split in (task.watched, *task.splits):
     task.examples(split, 1)
   return task, description
+
+
+def own_parts(config: base.Config) -> list[str]:
+  """Returns the names of what a config may take from a person's own files."""
+  metrics = config.evaluation.metrics.split(",")
+  return [config.data.task, config.model.attention, config.model.encoder, *metrics]
+
+
+def _check_model(config: base.Config, task: Task) -> None:
+  """Raises ConfigError if a person's own part makes no model that can be trained."""
+  if not any(map(own.is_own, (config.model.attention, config.model.encoder))):
+    return
+  model = make_task_model(config, task)
+  try:
+    hash(model)  # for it is a constant of compiled programs
+    abstract_state(make_recipe(config, model, make_mesh()))
+  except Exception as error:  # whatever a person's file may raise
+    names = f"config.model.attention={config.model.attention}, config.model.encoder={config.model.encoder}"
+    raise ConfigError(f"{names}: {type(error).__name__}: {error}") from error
 
 
 def _shared_settings(

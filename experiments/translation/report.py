@@ -1,14 +1,15 @@
 """What a run shows at its end: a table of scores, some translations, pictures."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.translation import figures
-from experiments.translation.evaluate import evaluate
+from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.translator import Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
@@ -28,11 +29,12 @@ _COLUMNS = {
 }
 
 
-def evaluate_splits(translator: Translator, count: int) -> Results:
-  """Returns the metrics of every split of the task, of `count` sentences each (0 for all)."""
-  return {
-    split: evaluate(translator, translator.task.examples(split, count)) for split in translator.task.splits
-  }
+def evaluate_splits(
+  translator: Translator, count: int, others: Mapping[str, Metric] = MappingProxyType({})
+) -> Results:
+  """Returns the metrics of every split of the task, of `count` sentences each (0 for all); as `evaluate`."""
+  task = translator.task
+  return {split: evaluate(translator, task.examples(split, count), others) for split in task.splits}
 
 
 def write_results(folder: pathlib.Path, results: Results) -> None:
@@ -47,10 +49,12 @@ def table(results: Results) -> str:
   split  sentences  exact_match
   test       1,000        0.500
   """
-  metrics = [name for name in _COLUMNS if any(name in values for values in results.values())]
+  found = dict.fromkeys(name for values in results.values() for name in values)
+  others = [name for name in found if name not in _COLUMNS]
+  metrics = [*(name for name in _COLUMNS if name in found), *others]
   rows = [["split", *metrics]]
   for split, values in results.items():
-    cells = [_COLUMNS[name].format(values[name]) if name in values else "-" for name in metrics]
+    cells = [_COLUMNS.get(name, "{:.4f}").format(values[name]) if name in values else "-" for name in metrics]
     rows.append([split, *cells])
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return "\n".join(_row(cells, widths) for cells in rows)

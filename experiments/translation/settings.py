@@ -27,7 +27,8 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
   yield from tasks.rules(config.data)
   yield from model.rules(config.model)
   yield from step.rules(config.train)
-  yield from evaluate.rules(config.evaluation, is_endless=tasks.TASKS[config.data.task].is_endless)
+  is_endless = getattr(tasks.kind_of(config.data), "is_endless", False)
+  yield from evaluate.rules(config.evaluation, is_endless=is_endless)
 
 
 def read_config(folder: pathlib.Path) -> base.Config:

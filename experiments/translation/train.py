@@ -20,9 +20,10 @@ from experiments.runs.progress import Progress
 from experiments.runs.stopping import stop_requests
 from experiments.tasks import Task
 from experiments.text.batches import Batch
-from experiments.translation.evaluate import evaluate, summary
-from experiments.translation.loading import chosen_params, make_task_model, open_checkpoints
+from experiments.translation.evaluate import evaluate, own_metrics, summary
+from experiments.translation.loading import chosen_params, open_checkpoints
 from experiments.translation.metrics import HIGHER_IS_BETTER
+from experiments.translation.model import make_task_model
 from experiments.translation.opening import ALONE, Launch, opened
 from experiments.translation.pipeline import make_pipeline
 from experiments.translation.step import (
@@ -178,7 +179,7 @@ class _Run(contextlib.ExitStack):
     # All processes do, though one writes: a wait of all others for one would end at JAX's time limits.
     with self.progress.aside():
       greedy = make_translator(config, self._task, self._recipe.model, params, {"beam_size": 1})
-      values = evaluate(greedy, self._validation)
+      values = evaluate(greedy, self._validation, own_metrics(config.evaluation))
     if is_main():
       self._metrics.write(step, {f"{name}/{metric}": value for metric, value in values.items()})
     self.progress.say(f"step {step:,}, {name}: {summary(values)}")

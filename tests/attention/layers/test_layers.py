@@ -115,6 +115,8 @@ def single_head_expected(kind, parameters, values, mask):
   if kind == "additive":
     vector = parameters["score_vector"]
     return reference.attend(reference.additive, q, k, values, score_vector=vector, mask=mask)
+  if kind == "cosine":
+    return reference.attend(reference.cosine, q, k, values, scale=parameters["scale"], mask=mask)
   scale = DIMS.A**-0.5
   return reference.attend(reference.dot_product, q, k, values, scale=scale, mask=mask)
 
@@ -123,6 +125,7 @@ SINGLE_HEAD = {
   "additive": attention.AdditiveAttention(DIMS.A),
   "dot_product": attention.DotProductAttention(DIMS.A),
   "bilinear": attention.BilinearAttention(),
+  "cosine": attention.CosineAttention(DIMS.A),
 }
 
 
@@ -155,6 +158,11 @@ def test_layers_of_one_head_add_a_bias_and_return_the_context_alone(kind):
   bias = jnp.asarray(1e6 * (np.arange(DIMS.S) == chosen[:, None]), jnp.float32)
   context = layer.apply(variables, queries, sources, bias=bias)
   assert_close(context, np.asarray(sources)[:, chosen], FLOAT32)
+
+
+def test_the_scale_of_cosines_begins_at_the_root_of_the_width():
+  params = attention.CosineAttention(DIMS.A).init(jax.random.key(0), queries, sources)["params"]
+  assert params["scale"] == np.float32(DIMS.A**0.5)
 
 
 def test_feed_forward_is_two_products_with_a_relu_between():

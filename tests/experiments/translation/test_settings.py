@@ -11,7 +11,7 @@ from experiments.commands.fields import ConfigError, flat
 from experiments.translation.settings import check_config
 
 ENCODERS = "one of recurrent, transformer"
-ATTENTIONS = "one of additive, scaled_dot_product, bilinear, multi_head, none"
+ATTENTIONS = "one of additive, scaled_dot_product, bilinear, cosine, multi_head, none"
 FILE = "the path of a file: source TAB target, one pair a line"
 
 # field, impossible value, what is allowed

@@ -1,0 +1,103 @@
+"""Parts of one's own for the laboratory: an attention, an encoder, a task and a metric, in a file anywhere.
+
+    python -m experiments.train --workdir=runs/mine --config.data.task=docs/own_parts.py:Backwards \
+        --config.model.attention=docs/own_parts.py:gaussian --config.model.encoder=docs/own_parts.py:bag \
+        --config.evaluation.metrics=docs/own_parts.py:length_ratio --config.train.steps=300
+
+The run records the file; `experiments.evaluate` and `experiments.translate` find it again.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+import attention
+from attention.layers.single_head import ProjectedAttention
+from experiments.runs.rows import ALL
+from experiments.tasks import Example
+from experiments.text.batches import make_batch
+from experiments.text.languages import Language
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class NegativeDistance(attention.Score):
+  sharpness: jax.Array
+
+  def tile(self, queries, keys):  # [... T A], [... S A] -> [... T S]
+    difference = queries[..., :, None, :] - keys[..., None, :, :]
+    return -self.sharpness * jnp.mean(difference**2, axis=-1)
+
+
+class Gaussian(ProjectedAttention):
+  """An attention: a layer that `attention.Decoder` can use. Its base projects queries and keys to `width`."""
+
+  @nn.compact
+  def score(self, queries, keys):
+    return NegativeDistance(self.param("sharpness", nn.initializers.ones, ()))
+
+
+def gaussian(config):
+  """Makes the layer; `config` is `config.model`."""
+  return Gaussian(width=config.width)
+
+
+class Bag(nn.Module):
+  """An encoder: it takes tokens [B S] and lengths [B], and returns the memory [B S D] and a summary [B D]."""
+
+  vocabulary_size: int
+  width: int
+
+  @nn.compact
+  def __call__(self, tokens, lengths, *, deterministic=True):
+    places = self.param("places", nn.initializers.normal(0.1), (64, self.width))
+    words = nn.Embed(self.vocabulary_size, self.width)(tokens)
+    memory = words + places[: tokens.shape[1]]
+    is_word = jnp.arange(tokens.shape[1]) < lengths[:, None]
+    summary = jnp.sum(memory * is_word[..., None], axis=1) / lengths[:, None].astype(memory.dtype)
+    return attention.Encoded(memory, summary)
+
+
+def bag(config, vocabulary_size):
+  """Makes the encoder. Fields of a Flax module must have a hash, which `config.model` has not."""
+  return Bag(vocabulary_size, config.width)
+
+
+class Backwards:
+  """A task: letters are written backwards. A batch depends on the config and the step alone."""
+
+  splits = ("test",)
+  watched = "test"
+
+  def __init__(self, config, languages=None):
+    self._config = config
+    letters = Language(Words(), Vocabulary(tuple("abcdefgh")), lowercase=True)
+    self.source = self.target = letters
+
+  def __str__(self):
+    return "letters backwards"
+
+  def training_batch(self, step, rows=ALL):
+    own = rows.of(self._config.train.batch_size)
+    words = [self._words(1 + step, row) for row in own if row < self._config.train.batch_size]
+    encode = self.source.vocabulary.encode
+    sides = [encode(each) for each in words], [encode(each[::-1]) for each in words]
+    return make_batch(*sides, source_length=8, target_length=8, num_rows=len(own))
+
+  def examples(self, split, count):
+    found = (self._words(0, row) for row in range(count or 100))
+    return [Example(each, each[::-1], None, " ".join(each), " ".join(each[::-1])) for each in found]
+
+  def _words(self, *seed):
+    rng = np.random.default_rng((self._config.seed, *seed))
+    return tuple(rng.choice(self.source.vocabulary.words, rng.integers(1, 8)).tolist())
+
+
+def length_ratio(translations, examples, scored):
+  """A metric: how long translations are, compared with the true ones."""
+  return sum(len(each.tokens) for each in translations) / sum(len(each.target) for each in examples)

@@ -1,0 +1,65 @@
+"""Parts of one's own, outside this repository, that a config names by where they are.
+
+`package.module:Name` is imported as Python does; `folder/file.py:Name` is read from that file.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from experiments.commands.fields import ConfigError
+
+
+def is_own(name: str) -> bool:
+  """Returns whether a field's value names a part of one's own.
+
+  >>> is_own("folder/gaussian.py:Gaussian"), is_own("additive")
+  (True, False)
+  """
+  return ":" in name
+
+
+def find(field: str, name: str) -> Any:
+  """Returns what a field of the config names.
+
+  Raises:
+    ConfigError: if it cannot be imported, or is not there.
+  """
+  where, _, attribute = name.rpartition(":")
+  try:
+    module = _read(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
+  except (Exception, SystemExit) as error:  # whatever a person's file may raise
+    raise ConfigError(f"config.{field}={name}: {type(error).__name__}: {error}") from error
+  try:
+    return getattr(module, attribute)
+  except AttributeError as error:
+    raise ConfigError(f"config.{field}={name}: {where} has no {attribute!r}") from error
+
+
+def files(names: Iterable[str]) -> list[str]:
+  """Returns the files of those parts that are read from one, to be recorded with a run."""
+  paths = (name.rpartition(":")[0] for name in names if is_own(name))
+  return [path for path in paths if path.endswith(".py")]
+
+
+def _read(path: pathlib.Path) -> ModuleType:
+  """Returns a file as a module, always the same one."""
+  digest = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+  name = f"{path.stem}_{digest[:8]}"
+  if name not in sys.modules:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+      raise ImportError(f"cannot read {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+      spec.loader.exec_module(module)
+    except BaseException:
+      del sys.modules[name]
+      raise
+  return sys.modules[name]

@@ -1,0 +1,89 @@
+"""Parts of a person's own, named in a config: docs/own_parts.py, from training to translation."""
+
+import json
+
+import pytest
+import scripts
+
+from configs import base
+from experiments.commands import own
+from experiments.commands.fields import ConfigError
+from experiments.tasks import make_task
+from experiments.translation.model import make_model
+
+FILE = str(scripts.ROOT / "docs" / "own_parts.py")
+FLAGS = (
+  f"--config.data.task={FILE}:Backwards",
+  f"--config.model.attention={FILE}:gaussian",
+  f"--config.model.encoder={FILE}:bag",
+  f"--config.evaluation.metrics={FILE}:length_ratio",
+  "--config.model.width=8",
+  "--config.model.embedding_width=8",
+  "--config.train.steps=4",
+  "--config.train.validate_every=2",
+  "--config.train.batch_size=8",
+  "--config.evaluation.sentences=8",
+  "--config.evaluation.validation_sentences=8",
+  "--config.evaluation.batch_size=8",
+)
+
+
+def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
+  folder = tmp_path / "run"
+  trained = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
+  assert trained.code == 0, trained.errors
+  assert "letters backwards" in trained.output
+  results = json.loads((folder / "results.json").read_text("utf-8"))
+  assert results["test"]["length_ratio"] > 0
+  (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
+  assert FILE in json.loads(launch)["data"]
+  evaluated = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  assert evaluated.code == 0, evaluated.errors
+  assert evaluated.output.strip() in trained.output
+  assert "length_ratio" in evaluated.output
+  translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c", is_optimized=False)
+  assert translated.code == 0, translated.errors
+
+
+def test_what_is_no_part_is_told_in_one_line(tmp_path):
+  broken = tmp_path / "broken.py"
+  broken.write_text("def nothing(config):\n  return config\nclass Raises:\n  pass\n", "utf-8")
+  for name, words in (
+    (f"{tmp_path}/none.py:layer", "FileNotFoundError"),
+    (f"{broken}:layer", "has no 'layer'"),
+    ("no_such_module:layer", "ModuleNotFoundError"),
+    (f"{broken}:nothing", "must make a Flax module with the methods prepare and attend_prepared"),
+  ):
+    with pytest.raises(ConfigError) as caught:
+      make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)
+    assert words in str(caught.value) and "config.model.attention" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_may_be_in_a_module_and_is_always_the_same_object():
+  name = "experiments.tasks.scan:Scan"
+  config = base.Config(data=base.Data(task=name, split="simple"))
+  assert str(make_task(config)).startswith("SCAN")
+  assert own.find("model.attention", f"{FILE}:gaussian") is own.find("model.attention", f"{FILE}:gaussian")
+
+
+def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
+  broken = tmp_path / "broken.py"
+  broken.write_text(
+    "from flax import linen as nn\n"
+    "class Layer(nn.Module):\n"
+    "  def prepare(self, sources):\n"
+    "    return sources, sources\n"
+    "  def attend_prepared(self, states, prepared, **options):\n"
+    "    return states @ prepared[0]\n"
+    "def layer(config):\n"
+    "  return Layer()\n",
+    "utf-8",
+  )
+  finished = scripts.run(
+    "train", f"--workdir={tmp_path / 'run'}", f"--config.model.attention={broken}:layer", is_optimized=False
+  )
+  assert finished.code == 2
+  assert finished.errors.startswith(f"error: config.model.attention={broken}:layer")
+  assert finished.errors.count("\n") == 1
+  assert not (tmp_path / "run").exists()
