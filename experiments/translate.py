@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
-from experiments.runs.workdir import write_text
+from experiments.commands.files import check_files, define_input, define_output, write_lines
 from experiments.translation import figures, report, search_flags
 from experiments.translation.loading import load
 from experiments.translation.translator import Translation, Translator
@@ -25,10 +25,8 @@ from experiments.translation.translator import Translation, Translator
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string("text", None, "what to translate; without it and --input, standard input")
-_INPUT = flags.DEFINE_string("input", None, "file whose lines are translated")
-_OUTPUT = flags.DEFINE_string(
-  "output", None, "file for the translations of --input; without it they are printed"
-)
+_INPUT = define_input("file whose lines are translated")
+_OUTPUT = define_output("file for the translations of --input; without it they are printed")
 _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
 _SEARCH = search_flags.define_search()
 _NUM_BEST = flags.DEFINE_integer(
@@ -49,7 +47,7 @@ def main() -> None:
     beam_size = translator.search.beam_size
     raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")
   if lines is not None:
-    _write(_translated(translator, lines))
+    write_lines(_OUTPUT, _translated(translator, lines))
     return
   for number, text in enumerate(_typed() if _TEXT.value is None else [_TEXT.value], start=1):
     print(*_translated(translator, [text], number), sep="\n", flush=True)
@@ -65,12 +63,7 @@ def _check_flags(search: Mapping[str, Any]) -> None:
     raise commands.UsageError("--text and --input must not be given together")
   if _OUTPUT.value is not None and _INPUT.value is None:
     raise commands.UsageError("--output is for the translations of an --input, got no --input")
-  if _OUTPUT.value is not None and not pathlib.Path(_OUTPUT.value).absolute().parent.is_dir():
-    raise commands.UsageError(f"--output must be in a folder that is there, got {_OUTPUT.value!r}")
-  if _OUTPUT.value is not None and pathlib.Path(_OUTPUT.value).is_dir():
-    raise commands.UsageError(f"--output must be a file, got the folder {_OUTPUT.value!r}")
-  if _INPUT.value is not None and _OUTPUT.value is not None and _is_same_file(_INPUT.value, _OUTPUT.value):
-    raise commands.UsageError(f"--output must not be the file of --input, got {_OUTPUT.value!r}")
+  check_files(_INPUT, _OUTPUT)
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:
@@ -79,12 +72,6 @@ def _check_flags(search: Mapping[str, Any]) -> None:
     raise commands.UsageError(f"--figure must end in .png, got {_FIGURE.value!r}")
   if pathlib.Path(_FIGURE.value).is_dir():
     raise commands.UsageError(f"--figure must be a file, got the folder {_FIGURE.value!r}")
-
-
-def _is_same_file(one: str, other: str) -> bool:
-  paths = pathlib.Path(one), pathlib.Path(other)
-  # Devices, such as a terminal, may be both.
-  return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
 
 
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
@@ -135,18 +122,6 @@ def _read(path: pathlib.Path) -> list[str]:
     raise commands.UsageError(f"{path}: expected UTF-8, got {error}") from error
   # Not splitlines, which also breaks lines at other characters than the newline.
   return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def _write(lines: Sequence[str]) -> None:
-  text = "".join(f"{line}\n" for line in lines)
-  if _OUTPUT.value is None:
-    print(text, end="")
-    return
-  path = pathlib.Path(_OUTPUT.value)
-  if path.is_symlink() or (path.exists() and not path.is_file()):  # a device, say: it stays what it is
-    path.write_text(text, "utf-8")
-    return
-  write_text(path, text)
 
 
 def _typed() -> Iterator[str]:

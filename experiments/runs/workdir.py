@@ -16,7 +16,6 @@ figures/                PNG
 
 import contextlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
+from experiments.commands.files import write_text
 from experiments.commands.mistakes import Mistake
 
 
@@ -189,23 +189,6 @@ def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, 
   except (ValueError, RecursionError) as error:
     raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
   return records
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file of which no half is ever there.
-
-  Raises:
-    OSError: with this path, if the disk does not take it.
-  """
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    temporary.write_text(text, "utf-8")
-    os.replace(temporary, path)
-  except OSError as error:
-    raise OSError(error.errno, error.strerror, str(path)) from error
-  finally:
-    with contextlib.suppress(OSError):
-      temporary.unlink(missing_ok=True)
 
 
 def _line(record: Mapping[str, float]) -> str:

@@ -150,7 +150,7 @@ def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
   """
   common = total = 0
   for weights, alignment in _checked(sentences):
-    links = _strongest_links(weights)
+    links = strongest_links(weights)
     common += len(links & set(alignment))
     total += len(links) + len(set(alignment))
   if not total:
@@ -186,8 +186,12 @@ def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
   return mass / count
 
 
-def _strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
-  """Returns each target word's link to its strongest source word, if that is a word."""
+def strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
+  """Returns each target word's link, (target, source), to its strongest source word, if that is a word.
+
+  Args:
+    weights: [T S], rows and columns as in `AlignedAttention`.
+  """
   words, end = weights[:-1], weights.shape[1] - 1
   strongest = words.argmax(axis=1)
   linked = (strongest != end) & (words.max(axis=1) > 0.0)

@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from experiments.commands.files import write_text
 from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError
 
@@ -51,7 +52,7 @@ def test_text_that_cannot_be_written_names_the_file_and_leaves_no_other(tmp_path
   path = tmp_path / "results.json"
   path.mkdir()
   with pytest.raises(IsADirectoryError) as caught:
-    workdir.write_text(path, "text")
+    write_text(path, "text")
   assert caught.value.filename == str(path)
   assert list(tmp_path.iterdir()) == [path]
 

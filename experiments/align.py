@@ -1,0 +1,49 @@
+"""Aligns given translations by the attention of a trained translator.
+
+    python -m experiments.align --workdir=runs/toy_translation --input=pairs.tsv --output=alignments.txt
+
+Each line of the input is source TAB target. For each there is a line in Pharaoh form, source-target,
+positions of tokens from 0: every token of the target is linked to the one of the source that it attends to
+most, unless that is the end of the sentence. Where the input has true alignments as a third column, and
+tokens are words, the alignment error rate of all pairs is told on standard error.
+"""
+
+import sys
+
+from experiments.commands import flags as commands
+from experiments.commands.files import check_files, define_input, define_output, input_path, write_lines
+from experiments.commands.flags import UsageError
+from experiments.text.pairs import read_pairs
+from experiments.text.tokenizers import Words
+from experiments.translation import load, metrics, search_flags
+
+_WORKDIR = commands.define_workdir(None)
+_CHECKPOINT = search_flags.define_checkpoint()
+_INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
+_OUTPUT = define_output("file for the alignments; without it they are printed")
+
+
+def main() -> None:
+  folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
+  check_files(_INPUT, _OUTPUT)
+  pairs = read_pairs(path)
+  translator = load(folder, checkpoint=_CHECKPOINT.value)
+  scored = translator.score([pair[:2] for pair in pairs])
+  found = [each.attention for each in scored if each.attention is not None]
+  if not found:
+    raise UsageError(f"--workdir must hold a model with attention, got {folder}")
+  links = [sorted((s, t) for t, s in metrics.strongest_links(weights)) for weights in found]
+  write_lines(_OUTPUT, [" ".join(f"{s}-{t}" for s, t in each) for each in links])
+  task = translator.task
+  known = [
+    metrics.AlignedAttention(weights, pair.alignment)
+    for weights, pair in zip(found, pairs, strict=True)
+    if pair.alignment is not None
+  ]
+  if known and isinstance(task.source.tokenizer, Words) and isinstance(task.target.tokenizer, Words):
+    rate = metrics.alignment_error_rate(known)
+    print(f"{len(known):,} pairs with true alignments: error rate {rate:.4f}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+  commands.run(main)

@@ -1,0 +1,39 @@
+"""Says how likely a trained translator takes given translations for.
+
+    python -m experiments.score --workdir=runs/mine --input=pairs.tsv --output=scores.tsv
+
+Each line of the input is source TAB target; a third column is passed over. For each there is a line:
+log-probability in nats TAB number of tokens, the end of the sentence included. Their perplexity is told on
+standard error.
+"""
+
+import math
+import sys
+
+from experiments.commands import flags as commands
+from experiments.commands.files import check_files, define_input, define_output, input_path, write_lines
+from experiments.text.pairs import read_pairs
+from experiments.translation import load, search_flags
+
+_WORKDIR = commands.define_workdir(None)
+_CHECKPOINT = search_flags.define_checkpoint()
+_INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
+_OUTPUT = define_output("file for the scores; without it they are printed")
+
+
+def main() -> None:
+  folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
+  check_files(_INPUT, _OUTPUT)
+  pairs = [pair[:2] for pair in read_pairs(path)]
+  scored = load(folder, checkpoint=_CHECKPOINT.value).score(pairs)
+  write_lines(_OUTPUT, [f"{each.log_probability:.4f}\t{each.num_tokens}" for each in scored])
+  total, tokens = sum(each.log_probability for each in scored), sum(each.num_tokens for each in scored)
+  print(
+    f"{len(scored):,} pairs: log-probability {total:.2f}, {tokens:,} tokens, "
+    f"perplexity {math.exp(-total / tokens):.4f}",
+    file=sys.stderr,
+  )
+
+
+if __name__ == "__main__":
+  commands.run(main)

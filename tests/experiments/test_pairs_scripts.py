@@ -1,0 +1,79 @@
+"""Tests of experiments/score.py and experiments/align.py: what is said of given translations."""
+
+import math
+
+import numpy as np
+import pytest
+import scripts
+
+from experiments.text.pairs import read_pairs
+from experiments.translation import load, metrics
+
+SMALL = (
+  "--config.model.embedding_width=4",
+  "--config.model.width=6",
+  "--config.train.steps=2",
+  "--config.train.batch_size=4",
+  "--config.evaluation.sentences=2",
+  "--config.evaluation.validation_sentences=2",
+  "--config.evaluation.batch_size=4",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("runs") / "run"
+  assert scripts.run("train", f"--workdir={folder}", *SMALL, is_optimized=False).code == 0
+  return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+  assert scripts.run("export_data", "--split=test", "--count=5", f"--output={path}").code == 0
+  return path
+
+
+def test_scores_are_those_of_the_translator(folder, pairs):
+  finished = scripts.run("score", f"--workdir={folder}", f"--input={pairs}", is_optimized=False)
+  assert finished.code == 0, finished.errors
+  scored = load(folder).score([pair[:2] for pair in read_pairs(pairs)])
+  lines = [line.split("\t") for line in finished.output.splitlines()]
+  assert [int(count) for _, count in lines] == [each.num_tokens for each in scored]
+  found = np.array([float(score) for score, _ in lines])
+  np.testing.assert_allclose(found, [each.log_probability for each in scored], atol=1e-3)
+  tokens = sum(each.num_tokens for each in scored)
+  perplexity = math.exp(-sum(each.log_probability for each in scored) / tokens)
+  assert finished.errors.startswith("5 pairs: log-probability -")
+  assert float(finished.errors.split()[-1]) == pytest.approx(perplexity, rel=1e-3)
+
+
+def test_alignments_are_the_strongest_weights_and_their_error_rate_is_told(folder, pairs, tmp_path):
+  output = tmp_path / "alignments.txt"
+  finished = scripts.run(
+    "align", f"--workdir={folder}", f"--input={pairs}", f"--output={output}", is_optimized=False
+  )
+  assert finished.code == 0, finished.errors
+  read = read_pairs(pairs)
+  scored = load(folder).score([pair[:2] for pair in read])
+  lines = output.read_text("utf-8").splitlines()
+  for line, one in zip(lines, scored, strict=True):
+    links = {tuple(map(int, link.split("-"))) for link in line.split()}
+    assert links == {(s, t) for t, s in metrics.strongest_links(one.attention)}
+  known = [
+    metrics.AlignedAttention(one.attention, pair.alignment) for one, pair in zip(scored, read, strict=True)
+  ]
+  rate = metrics.alignment_error_rate(known)
+  assert finished.errors == f"5 pairs with true alignments: error rate {rate:.4f}\n"
+
+
+@pytest.mark.parametrize("script", ["score", "align"])
+def test_mistakes_are_one_line(script, folder, pairs, tmp_path):
+  for given, line in (
+    ([], "--input must name a file, got none"),
+    ([f"--input={tmp_path}/none.tsv"], "none.tsv: expected a readable file"),
+    ([f"--input={pairs}", f"--output={pairs}"], "--output must not be the file of --input"),
+  ):
+    finished = scripts.run(script, f"--workdir={folder}", *given)
+    assert (finished.code, finished.output) == (2, "")
+    assert line in finished.errors and finished.errors.count("\n") == 1
