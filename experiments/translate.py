@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
-from experiments.commands.files import check_files, define_input, define_output, write_lines
+from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
 from experiments.translation import figures, report, search_flags
 from experiments.translation.loading import load
 from experiments.translation.translator import Translation, Translator
@@ -38,7 +38,7 @@ def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
-  lines = None if _INPUT.value is None else _read(pathlib.Path(_INPUT.value))
+  lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
   translator = load(
     folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
@@ -112,16 +112,6 @@ def _draw(source: Sequence[str], translation: Translation, path: pathlib.Path) -
     raise commands.UsageError("--figure needs a model with attention; this one has none")
   figures.save(figure, path)
   _note(f"wrote {path}")
-
-
-def _read(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a file. They end at a newline alone, of which a carriage return may be a part."""
-  try:
-    text = path.read_bytes().decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    raise commands.UsageError(f"{path}: expected UTF-8, got {error}") from error
-  # Not splitlines, which also breaks lines at other characters than the newline.
-  return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _typed() -> Iterator[str]:

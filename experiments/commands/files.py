@@ -47,6 +47,16 @@ def input_path(flag: flags.FlagHolder) -> pathlib.Path:
   return pathlib.Path(flag.value)
 
 
+def read_lines(path: pathlib.Path) -> list[str]:
+  """Returns the lines of a file. They end at a newline alone, of which a carriage return may be a part."""
+  try:
+    text = path.read_bytes().decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise UsageError(f"{path}: expected UTF-8, got {error}") from error
+  # Not splitlines, which also breaks lines at other characters than the newline.
+  return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
 def write_lines(flag: flags.FlagHolder, lines: Iterable[str]) -> None:
   """Writes lines to the file that --output names, or prints them."""
   text = "".join(f"{line}\n" for line in lines)

@@ -98,6 +98,24 @@ def check_nothing_lost(folder: pathlib.Path) -> None:
     raise WorkdirError(f"{folder} holds the checkpoints of a run without its metrics.jsonl")
 
 
+def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:
+  """Returns what was measured at the end of a run, split -> metric -> value.
+
+  Raises:
+    WorkdirError: if it has not ended, or the file is damaged.
+  """
+  path = folder / "results.json"
+  try:
+    results = json.loads(path.read_text("utf-8"))
+  except FileNotFoundError:
+    raise WorkdirError(f"{folder} holds no results yet; train with --workdir={folder}") from None
+  except (ValueError, RecursionError) as error:
+    raise WorkdirError(f"{path}: expected JSON, got a damaged file: {error}") from error
+  if not isinstance(results, dict) or not all(isinstance(values, dict) for values in results.values()):
+    raise WorkdirError(f"{path}: expected splits and their metrics, got {results!r}")
+  return results
+
+
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON so that a file of this name is never half written."""
   write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

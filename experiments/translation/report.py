@@ -56,6 +56,16 @@ def table(results: Results) -> str:
   for split, values in results.items():
     cells = [_COLUMNS.get(name, "{:.4f}").format(values[name]) if name in values else "-" for name in metrics]
     rows.append([split, *cells])
+  return in_columns(rows)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> str:
+  """Returns cells as text, the first column at its left, the others at their right.
+
+  >>> print(in_columns([["system", "bleu"], ["a", "7.0"]]))
+  system  bleu
+  a        7.0
+  """
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return "\n".join(_row(cells, widths) for cells in rows)
 

@@ -1,0 +1,49 @@
+"""Compares runs, or files of translations.
+
+    python -m experiments.compare --workdirs=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
+    python -m experiments.compare --files=ours.en,theirs.en --reference=test.en
+
+Runs of one config but for the seed are one line: mean and standard deviation of each metric. Files are told
+with BLEU and chrF, and with the probability that chance alone makes one as different from the first (paired
+bootstrap by sacrebleu).
+"""
+
+import pathlib
+
+from absl import flags
+
+from experiments.commands import flags as commands
+from experiments.commands.files import read_lines
+from experiments.commands.flags import UsageError
+from experiments.translation import compare
+
+_WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs")
+_SPLIT = flags.DEFINE_string("split", "test", "of which the metrics are compared")
+_FILES = flags.DEFINE_list("files", None, "translations of the same source, one a line")
+_REFERENCE = flags.DEFINE_string("reference", None, "the true translations")
+
+
+def main() -> None:
+  folders, files = _WORKDIRS.value or [], _FILES.value or []
+  if bool(folders) == bool(files):
+    raise UsageError(f"either --workdirs or --files must be given, got {'both' if files else 'none'}")
+  if folders:
+    found = compare.groups([pathlib.Path(folder) for folder in folders])
+    known = dict.fromkeys(split for group in found for results in group.results for split in results)
+    if _SPLIT.value not in known:
+      raise UsageError(f"--split must be one of {', '.join(known)}, got {_SPLIT.value!r}")
+    print(compare.table(found, _SPLIT.value))
+    return
+  if not _REFERENCE.value:
+    raise UsageError("--files are compared with a --reference, got none")
+  systems = {name: read_lines(pathlib.Path(name)) for name in files}
+  references = read_lines(pathlib.Path(_REFERENCE.value))
+  for name, lines in systems.items():
+    if len(lines) != len(references) or not lines:
+      count = f"{len(references):,}"
+      raise UsageError(f"{name} must have as many lines as --reference, {count}, got {len(lines):,}")
+  print(compare.significance_table(compare.significance(systems, references)))
+
+
+if __name__ == "__main__":
+  commands.run(main)

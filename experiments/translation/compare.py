@@ -1,0 +1,134 @@
+"""Runs and translations side by side: means and spreads over seeds, and which differences chance explains."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+from experiments.commands import fields
+from experiments.runs import workdir
+from experiments.translation.report import Results, in_columns
+from experiments.translation.settings import read_config
+
+
+class Group(NamedTuple):
+  """Runs of one config, but for the seed.
+
+  Attributes:
+    name: the fields in which it differs from the other groups; the folder, if there is one run of it.
+    results: of each run.
+  """
+
+  name: str
+  results: list[Results]
+
+
+def groups(folders: Sequence[pathlib.Path]) -> list[Group]:
+  """Returns finished runs, those of one config together.
+
+  Raises:
+    WorkdirError: if one is no run, or has no results yet.
+  """
+  configs = [fields.flat(dataclasses.replace(read_config(folder), seed=0)) for folder in folders]
+  results = [workdir.read_results(folder) for folder in folders]
+  differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
+  found: dict[str, list[int]] = {}
+  for i, config in enumerate(configs):
+    found.setdefault(repr(sorted(config.items())), []).append(i)
+
+  def name(members: Sequence[int]) -> str:
+    if len(members) == 1 or not differing:
+      return ", ".join(str(folders[i]) for i in members)
+    return ", ".join(f"{field}={configs[members[0]][field]}" for field in differing)
+
+  return [Group(name(members), [results[i] for i in members]) for members in found.values()]
+
+
+def table(found: Sequence[Group], split: str) -> str:
+  """Returns the metrics of a split, a line for each group: mean, and standard deviation over its runs.
+
+  >>> runs = [{"test": {"bleu": 40.0}}, {"test": {"bleu": 42.0}}]
+  >>> print(table([Group("runs/a", runs[:1]), Group("seeds", runs)], "test"))
+  group   runs            bleu
+  runs/a     1          40.000
+  seeds      2  41.000 ± 1.414
+  """
+  per_group = [[results.get(split, {}) for results in group.results] for group in found]
+  metrics = dict.fromkeys(name for runs in per_group for values in runs for name in values)
+  metrics.pop("sentences", None)
+  rows = [["group", "runs", *metrics]]
+  for group, runs in zip(found, per_group, strict=True):
+    means = (_mean([values.get(name) for values in runs]) for name in metrics)
+    rows.append([group.name, str(len(runs)), *means])
+  return in_columns(rows)
+
+
+def _mean(values: Sequence[float | None]) -> str:
+  """Returns mean and standard deviation (of a sample) of the values that are there."""
+  there = [value for value in values if value is not None]
+  if not there:
+    return "-"
+  text = f"{np.mean(there):.3f}"
+  return f"{text} ± {np.std(there, ddof=1):.3f}" if len(there) > 1 else text
+
+
+def significance(
+  systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
+) -> list[dict[str, Any]]:
+  """Returns BLEU and chrF of translations, and how likely chance alone makes them differ from the first.
+
+  Paired bootstrap by sacrebleu: Koehn 2004, "Statistical Significance Tests for Machine Translation
+  Evaluation".
+
+  Args:
+    systems: the translations of each, one for each reference.
+    references: the true ones, plain text.
+    samples: how often sentences are drawn.
+
+  Returns:
+    For each system its name, and for each metric "score", and "p", NaN for the first.
+
+  Raises:
+    ValueError: if there are not as many translations as references.
+  """
+  for name, translations in systems.items():
+    if len(translations) != len(references):
+      raise ValueError(f"{name} must have as many lines as the references, got {len(translations):,}")
+  metrics = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
+  test = PairedTest(list(systems.items()), metrics, None, "bs", samples)
+  _, scores = test()
+  found: list[dict[str, Any]] = [{"system": name} for name in systems]
+  for metric, column in zip(metrics, list(scores)[1:], strict=True):
+    for row, result in zip(found, scores[column], strict=True):
+      row[metric] = float(result.score)  # type: ignore[union-attr]
+      p = result.p_value  # type: ignore[union-attr]
+      row[f"{metric} p"] = math.nan if p is None else float(p)
+  return found
+
+
+def significance_table(found: Sequence[Mapping[str, Any]]) -> str:
+  """Returns what `significance` found as text.
+
+  >>> print(significance_table([{"system": "a.en", "bleu": 40.0, "bleu p": math.nan}]))
+  system  bleu  bleu p
+  a.en    40.0       -
+  """
+  columns = list(found[0])
+  rows = [columns]
+  for row in found:
+    cells = []
+    for name in columns:
+      value = row[name]
+      if name == "system":
+        cells.append(value)
+      elif name.endswith(" p"):
+        cells.append("-" if math.isnan(value) else f"{value:.4f}")
+      else:
+        cells.append(f"{value:.1f}")
+    rows.append(cells)
+  return in_columns(rows)

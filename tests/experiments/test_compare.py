@@ -1,0 +1,90 @@
+"""Tests of experiments/compare.py and experiments/translation/compare.py."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import scripts
+
+from configs import base
+from experiments.runs import workdir
+from experiments.runs.workdir import WorkdirError
+from experiments.translation import compare
+
+TRUE = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
+WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enumerate(TRUE)]
+
+
+def run_folder(folder, seed, attention, bleu):
+  config = base.Config(seed=seed, model=base.Model(attention=attention))
+  folder.mkdir()
+  workdir.write_config(folder, dataclasses.asdict(config))
+  workdir.write_json(folder / "results.json", {"test": {"sentences": 9.0, "bleu": bleu, "loss": 0.5}})
+  return folder
+
+
+def test_runs_that_differ_in_their_seed_are_one_line(tmp_path):
+  folders = [
+    run_folder(tmp_path / "a0", 0, "additive", 40.0),
+    run_folder(tmp_path / "b0", 0, "bilinear", 37.0),
+    run_folder(tmp_path / "a1", 1, "additive", 43.0),
+    run_folder(tmp_path / "a2", 2, "additive", 49.0),
+  ]
+  finished = scripts.run("compare", f"--workdirs={','.join(map(str, folders))}")
+  assert finished.code == 0, finished.errors
+  header, additive, bilinear = (line.split("  ") for line in finished.output.splitlines())
+  assert [cell.strip() for cell in header if cell] == ["group", "runs", "bleu", "loss"]
+  deviation = np.std([40.0, 43.0, 49.0], ddof=1)
+  cells = [cell.strip() for cell in additive if cell.strip()]
+  assert cells == ["model.attention=additive", "3", f"44.000 ± {deviation:.3f}", "0.500 ± 0.000"]
+  assert [cell.strip() for cell in bilinear if cell.strip()] == [str(folders[1]), "1", "37.000", "0.500"]
+
+
+def test_files_are_compared_by_paired_bootstrap(tmp_path):
+  paths = []
+  for name, lines in (("reference", TRUE), ("ours", TRUE), ("theirs", WORSE), ("again", TRUE)):
+    paths.append(tmp_path / f"{name}.en")
+    paths[-1].write_text("".join(f"{line}\n" for line in lines), "utf-8")
+  reference, *files = paths
+  finished = scripts.run("compare", f"--files={','.join(map(str, files))}", f"--reference={reference}")
+  assert finished.code == 0, finished.errors
+  rows = [line.split() for line in finished.output.splitlines()]
+  assert rows[0] == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
+  (ours, theirs, again) = rows[1:]
+  assert ours == [str(files[0]), "100.0", "-", "100.0", "-"]
+  assert float(theirs[1]) < 90 and float(theirs[2]) < 0.01
+  assert float(again[1]) == 100.0 and float(again[2]) > 0.05
+
+
+def test_the_first_has_no_p():
+  first, second = compare.significance({"a": TRUE, "b": WORSE}, TRUE, samples=50)
+  assert math.isnan(first["bleu p"]) and 0 < second["bleu p"] < 0.05
+  with pytest.raises(ValueError, match="b must have as many lines as the references, got 3"):
+    compare.significance({"a": TRUE, "b": TRUE[:3]}, TRUE)
+
+
+def test_a_run_without_results_is_told(tmp_path):
+  folder = run_folder(tmp_path / "a", 0, "additive", 40.0)
+  (folder / "results.json").write_text(json.dumps([3]), "utf-8")
+  with pytest.raises(WorkdirError, match="expected splits and their metrics"):
+    compare.groups([folder])
+  (folder / "results.json").unlink()
+  with pytest.raises(WorkdirError, match="holds no results yet"):
+    compare.groups([folder])
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    ((), "either --workdirs or --files must be given, got none"),
+    (("--workdirs=a", "--files=b"), "either --workdirs or --files must be given, got both"),
+    (("--files=b",), "--files are compared with a --reference, got none"),
+    (("--workdirs=nowhere",), "nowhere holds no run"),
+  ],
+)
+def test_mistakes_are_one_line(flags, line):
+  finished = scripts.run("compare", *flags)
+  assert (finished.code, finished.output) == (2, "")
+  assert line in finished.errors and finished.errors.count("\n") == 1
