@@ -136,6 +136,10 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     rest = flags.FLAGS([program, *given])
   except flags.IllegalFlagValueError as error:
     _fail(_type_error(str(error)))
+  except flags.UnrecognizedFlagError as error:
+    names = [name for name in fields.flat(base.Config()) if name.split(".")[-1] == error.flagname]
+    is_hinted = names and "config" in flags.FLAGS
+    _fail(f"{error}; did you mean --config.{names[0]}?" if is_hinted else str(error))
   except (flags.Error, OSError) as error:
     _fail(str(error))
   except SystemExit:  # by --help, which to absl is a failure

@@ -472,3 +472,8 @@ def test_help_explains_the_script_and_all_its_flags(script):
   expected += ["--config"] if script in ("train", "export_data") else []
   for flag in expected:
     assert f"{flag}:" in finished.output
+
+
+def test_a_field_of_the_config_that_is_given_as_a_flag_is_found(tmp_path):
+  line = _train_mistake(tmp_path, "--steps=10")
+  assert line == "Unknown command line flag 'steps'; did you mean --config.train.steps?"
