@@ -1,14 +1,23 @@
 """Scores a trained translator on every split of its task.
 
-python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
+    python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
+    python -m experiments.evaluate --workdir=runs/mine --data=new.tsv --output=scores.json
+
+With --data it is scored on the pairs of a file instead: source TAB target, one a line, plain or .gz.
 """
+
+import pathlib
 
 from absl import flags
 
 from experiments.commands import flags as commands
+from experiments.commands.files import check_files, define_output
 from experiments.runs import provenance
+from experiments.runs.workdir import write_json
+from experiments.tasks import example_of
+from experiments.text.pairs import read_pairs
 from experiments.translation import report, search_flags
-from experiments.translation.evaluate import own_metrics
+from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import load
 from experiments.translation.settings import read_config
 
@@ -20,15 +29,30 @@ _SENTENCES = flags.DEFINE_integer(
 )
 
 
+_DATA = flags.DEFINE_string("data", None, "file of pairs to score it on, instead of the splits of its task")
+_OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value")
+
+
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   search = search_flags.chosen_search(_SEARCH)
   config = read_config(folder)
-  provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
+  check_files(_DATA, _OUTPUT)
+  if _DATA.value is None:
+    provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   search_flags.check_search(_SEARCH, translator.search.beam_size)
   count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
-  print(report.table(report.evaluate_splits(translator, count, own_metrics(config.evaluation))))
+  others = own_metrics(config.evaluation)
+  if _DATA.value is None:
+    results = report.evaluate_splits(translator, count, others)
+  else:
+    pairs = read_pairs(_DATA.value)[: _SENTENCES.value or None]
+    examples = [example_of(pair, translator.task.source, translator.task.target) for pair in pairs]
+    results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, others)}
+  print(report.table(results))
+  if _OUTPUT.value is not None:
+    write_json(pathlib.Path(_OUTPUT.value), results)
 
 
 if __name__ == "__main__":

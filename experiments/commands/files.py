@@ -33,7 +33,7 @@ def check_files(read: flags.FlagHolder, written: flags.FlagHolder) -> None:
   if path.is_dir():
     raise UsageError(f"--output must be a file, got the folder {written.value!r}")
   if read.value is not None and _is_same_file(pathlib.Path(read.value), path):
-    raise UsageError(f"--output must not be the file of --input, got {written.value!r}")
+    raise UsageError(f"--output must not be the file of --{read.name}, got {written.value!r}")
 
 
 def input_path(flag: flags.FlagHolder) -> pathlib.Path:

@@ -83,9 +83,17 @@ def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
   launches = _launches(folder)
   if not launches:
     raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
+  # By what is in them: a file may have been moved.
+  began_with = launches[0]["data"].values()
   for name, digest in found.items():
-    if launches[0]["data"].get(name) != digest:
+    if digest not in began_with:
       raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+
+
+def first_digest(folder: pathlib.Path, path: str) -> str | None:
+  """Returns the digest of a file when a run began with it; None if that is not known."""
+  launches = _launches(folder)
+  return launches[0]["data"].get(path) if launches else None
 
 
 def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:

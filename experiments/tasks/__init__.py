@@ -9,7 +9,7 @@ from experiments.commands.fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.tasks.parallel_text import ParallelText
 from experiments.tasks.scan import Scan
-from experiments.tasks.task import Example, Languages, Task, read_languages, write_languages
+from experiments.tasks.task import Example, Languages, Task, example_of, read_languages, write_languages
 from experiments.tasks.toy_translation import ToyTranslation
 from experiments.text.languages import UNITS
 from experiments.text.tokenizers import KINDS
@@ -22,6 +22,7 @@ __all__ = [
   "Scan",
   "Task",
   "ToyTranslation",
+  "example_of",
   "kind_of",
   "make_task",
   "read_languages",

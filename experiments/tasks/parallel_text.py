@@ -8,11 +8,11 @@ import numpy as np
 from configs import base
 from experiments.commands.mistakes import DataError
 from experiments.runs.rows import ALL, Rows
-from experiments.tasks.task import Example, Languages
+from experiments.tasks.task import Example, Languages, example_of
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
-from experiments.text.pairs import SentencePair, read_pairs
+from experiments.text.pairs import read_pairs
 
 
 class ParallelText:
@@ -49,16 +49,7 @@ class ParallelText:
     if split not in allowed:
       raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
     pairs = read_pairs(getattr(self._config.data, split))
-    return [self._example(pair) for pair in pairs[: count or None]]
-
-  def _example(self, pair: SentencePair) -> Example:
-    return Example(
-      source=self.source.tokenize(pair.source),
-      target=self.target.tokenize(pair.target),
-      alignment=pair.alignment if self._config.data.unit == "word" else None,
-      source_text=self.source.normalize(pair.source),
-      target_text=self.target.normalize(pair.target),
-    )
+    return [example_of(pair, self.source, self.target) for pair in pairs[: count or None]]
 
   @functools.cached_property
   def _training_texts(self) -> tuple[list[str], list[str]]:

@@ -9,6 +9,8 @@ from experiments.runs.rows import ALL, Rows
 from experiments.runs.workdir import WorkdirError, holds_run
 from experiments.text.batches import Batch
 from experiments.text.languages import Language
+from experiments.text.pairs import SentencePair
+from experiments.text.tokenizers import Words
 
 
 class Example(NamedTuple):
@@ -68,6 +70,18 @@ class Task(Protocol):
   def examples(self, split: str, count: int) -> list[Example]:
     """Returns the first sentences of a split; 0 for all there are."""
     ...
+
+
+def example_of(pair: SentencePair, source: Language, target: Language) -> Example:
+  """Returns a pair as a sentence to translate; alignments count words, so it has one where words are tokens."""
+  are_words = isinstance(source.tokenizer, Words) and isinstance(target.tokenizer, Words)
+  return Example(
+    source=source.tokenize(pair.source),
+    target=target.tokenize(pair.target),
+    alignment=pair.alignment if are_words else None,
+    source_text=source.normalize(pair.source),
+    target_text=target.normalize(pair.target),
+  )
 
 
 def check_own(languages: Languages | None, own: Languages) -> None:

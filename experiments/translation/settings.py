@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from configs import base
 from experiments import tasks
 from experiments.commands import fields
-from experiments.runs import workdir
+from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation import evaluate, model, step
 
@@ -61,10 +61,21 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
     workdir.check_nothing_left(folder)
     return
   theirs, ours = fields.flat(read_config(folder)), fields.flat(config)
-  differing = [name for name in ours if ours[name] != theirs[name]]
+  differing = [
+    name
+    for name in ours
+    if ours[name] != theirs[name] and not _is_moved(folder, name, theirs[name], ours[name])
+  ]
   if differing:
     listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
     raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+
+
+def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
+  """Returns whether a field names a file that is, in another place, what it was when the run began."""
+  if name not in ("data.train", "data.validation", "data.test") or not (theirs and ours):
+    return False
+  return provenance.digests([ours])[ours] == provenance.first_digest(folder, theirs)
 
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:

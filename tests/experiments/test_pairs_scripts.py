@@ -1,5 +1,6 @@
 """Tests of experiments/score.py and experiments/align.py: what is said of given translations."""
 
+import json
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import scripts
 
 from experiments.text.pairs import read_pairs
-from experiments.translation import load, metrics
+from experiments.translation import load, metrics, report
 
 SMALL = (
   "--config.model.embedding_width=4",
@@ -65,6 +66,22 @@ def test_alignments_are_the_strongest_weights_and_their_error_rate_is_told(folde
   ]
   rate = metrics.alignment_error_rate(known)
   assert finished.errors == f"5 pairs with true alignments: error rate {rate:.4f}\n"
+
+
+def test_any_file_can_be_evaluated_and_the_numbers_written(folder, pairs, tmp_path):
+  output = tmp_path / "scores.json"
+  finished = scripts.run(
+    "evaluate", f"--workdir={folder}", f"--data={pairs}", f"--output={output}", is_optimized=False
+  )
+  assert finished.code == 0, finished.errors
+  ((split, values),) = json.loads(output.read_text("utf-8")).items()
+  assert (split, values["sentences"]) == ("pairs.tsv", 5.0)
+  assert "alignment_error_rate" in values
+  assert finished.output == f"{report.table({split: values})}\n"
+  # The same sentences of the task's own split have the same numbers.
+  own = scripts.run("evaluate", f"--workdir={folder}", "--sentences=5", is_optimized=False)
+  row = next(line for line in own.output.splitlines() if line.startswith("test "))
+  assert row.split()[1:] == finished.output.splitlines()[1].split()[1:]
 
 
 @pytest.mark.parametrize("script", ["score", "align"])

@@ -22,6 +22,7 @@ from experiments.runs.provenance import (
   describe_launch,
   digest_of,
   digests,
+  first_digest,
   record_launch,
 )
 from experiments.runs.workdir import WorkdirError
@@ -106,6 +107,15 @@ def test_a_changed_file_is_refused_for_good(data, tmp_path):
     check_same_data(tmp_path, digests(paths(data)))
   expected = f"{data.validation}: expected the file that the run in {tmp_path} began with, got a changed one"
   assert str(caught.value) == expected
+
+
+def test_a_file_may_be_moved(data, tmp_path):
+  begin(tmp_path, {"data": digests(paths(data))})
+  moved = tmp_path / "elsewhere.tsv"
+  pathlib.Path(data.train).rename(moved)
+  check_same_data(tmp_path, digests([str(moved), data.validation]))
+  assert first_digest(tmp_path, data.train) == digests([str(moved)])[str(moved)]
+  assert first_digest(tmp_path, str(moved)) is None
 
 
 def test_each_launch_is_a_line(tmp_path):

@@ -1,11 +1,13 @@
 """Tests of what a run's folder says of it: its config and its languages."""
 
+import copy
 import dataclasses
 import json
 
 import pytest
 
 from configs import base
+from experiments.runs.provenance import digests, record_launch
 from experiments.runs.workdir import WorkdirError
 from experiments.tasks import read_languages
 from experiments.text.languages import Language
@@ -68,6 +70,24 @@ def test_another_config_is_an_error_that_names_the_fields(tmp_path):
   assert "model.attention 'additive' (here 'none')" in text
   assert "steps" not in text
   assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_moved_file_is_no_other_config_and_another_file_is(tmp_path):
+  config = copy.deepcopy(CONFIG)
+  for name in ("train", "validation"):
+    setattr(config.data, name, str(tmp_path / f"{name}.tsv"))
+    (tmp_path / f"{name}.tsv").write_text(f"{name}\tx\n", "utf-8")
+  folder = tmp_path / "run"
+  folder.mkdir()
+  record_launch(folder, {"data": digests([config.data.train, config.data.validation])})
+  write_run(folder, config, LANGUAGES)
+  moved = copy.deepcopy(config)
+  moved.data.train = str(tmp_path / "moved.tsv")
+  (tmp_path / "train.tsv").rename(moved.data.train)
+  check_same_config(folder, moved)
+  moved.data.train, moved.data.validation = moved.data.validation, moved.data.train
+  with pytest.raises(WorkdirError, match=r"another config: data.train .*, data.validation "):
+    check_same_config(folder, moved)
 
 
 def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
