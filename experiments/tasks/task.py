@@ -73,7 +73,7 @@ class Task(Protocol):
 
 
 def example_of(pair: SentencePair, source: Language, target: Language) -> Example:
-  """Returns a pair as a sentence to translate; alignments count words, so it has one where words are tokens."""
+  """Returns a pair as a sentence to translate; without its alignment, of words, where tokens are no words."""
   are_words = isinstance(source.tokenizer, Words) and isinstance(target.tokenizer, Words)
   return Example(
     source=source.tokenize(pair.source),
