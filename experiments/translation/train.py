@@ -121,7 +121,7 @@ class _Run(contextlib.ExitStack):
   ):
     super().__init__()
     self._config, self._folder, self._task, self._recipe = config, folder, task, recipe
-    self._checkpoints, self._start = checkpoints, start
+    self._checkpoints = checkpoints
     self._dropout_rng = make_rngs(config.seed).dropout
     self._validation = task.examples(task.watched, config.evaluation.validation_sentences)
     self._compiled: dict[Any, Any] = {}
