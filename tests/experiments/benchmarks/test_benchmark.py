@@ -16,7 +16,7 @@ import scripts
 from experiments.benchmarks import cases, measuring, peers, report, resident
 from experiments.benchmarks.cases import Case
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 SMALL = [
   Case("dot_product", 2, 7, 3, 5),

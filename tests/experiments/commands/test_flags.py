@@ -82,7 +82,8 @@ def test_a_wrong_type_names_the_field_and_what_came(tmp_path, field, value, kind
     ("--config.train.steps=-1", "config.train.steps must be at least 1, got -1"),
     (
       "--config.model.encoder=lstm",
-      "config.model.encoder must be one of recurrent, transformer, got 'lstm'",
+      "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
+      "your own, got 'lstm'",
     ),
     ("--config.model.width=0", "config.model.width must be at least 1, got 0"),
     (
@@ -315,7 +316,7 @@ def test_a_workdir_whose_name_is_not_utf_8_is_named(tmp_path):
 
 def _run_in_shell(main, redirections="", **environment):
   """Returns what a script does whose main function is an expression."""
-  text = f"import jax; from experiments.translation import commands; commands.run(lambda: {main})"
+  text = f"import jax; from experiments.commands import flags as commands; commands.run(lambda: {main})"
   return subprocess.run(
     ["/bin/sh", "-c", f'exec "$0" -c "$1" {redirections}', sys.executable, text],
     cwd=scripts.ROOT,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import DataError
 from experiments.runs.rows import Rows
 from experiments.tasks import TASKS, ParallelText, Scan, ToyTranslation, grammar, make_task
@@ -149,5 +150,5 @@ def test_make_task_gives_what_the_config_names(name, kind, tmp_path):
 
 
 def test_a_task_of_another_name_is_an_error():
-  with pytest.raises(ValueError, match=r"^data.task must be one of toy_translation, scan, parallel_text, "):
+  with pytest.raises(ConfigError, match=r"^config.data.task must be one of toy_translation, scan, "):
     make_task(base.Config(data=base.Data(task="toy")))

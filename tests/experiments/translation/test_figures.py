@@ -231,6 +231,6 @@ def test_records_without_curves_are_errors(records, message):
 
 def test_the_global_state_of_pyplot_is_not_even_imported():
   program = "import sys, experiments.translation.figures; print('matplotlib.pyplot' in sys.modules)"
-  root = pathlib.Path(__file__).parents[2]
+  root = pathlib.Path(__file__).parents[3]
   output = subprocess.check_output([sys.executable, "-c", program], cwd=root, text=True)
   assert output == "False\n"

@@ -10,15 +10,20 @@ from configs import base
 from experiments.commands.fields import ConfigError, flat
 from experiments.translation.settings import check_config
 
-ENCODERS = "one of recurrent, transformer"
-ATTENTIONS = "one of additive, scaled_dot_product, bilinear, cosine, multi_head, none"
+OWN = ", or package.module:Name or file.py:Name of your own"
+ENCODERS = "one of recurrent, transformer" + OWN
+ATTENTIONS = "one of additive, scaled_dot_product, bilinear, cosine, multi_head, none" + OWN
 FILE = "the path of a file: source TAB target, one pair a line"
 
 # field, impossible value, what is allowed
 IMPOSSIBLE = [
   ("seed", -1, "in [0, 2^32)"),
   ("seed", 2**32, "in [0, 2^32)"),
-  ("data.task", "toy", "one of toy_translation, scan, parallel_text"),
+  (
+    "data.task",
+    "toy",
+    "one of toy_translation, scan, parallel_text" + OWN,
+  ),
   ("data.split", "train", "one of simple, length, add_jump, add_turn_left"),
   ("data.unit", "words", "one of word, character, subword"),
   ("data.unit", "subword", "'word' for config.data.task=toy_translation"),

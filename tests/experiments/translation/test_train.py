@@ -85,7 +85,7 @@ def validate_as(monkeypatch):
   def install(values):
     values = iter(values)
     missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
-    monkeypatch.setattr(loop, "evaluate", lambda translator, examples: missing | next(values))
+    monkeypatch.setattr(loop, "evaluate", lambda translator, examples, others: missing | next(values))
 
   return install
 
@@ -199,7 +199,7 @@ def test_the_speed_after_a_stop_is_of_the_tokens_since_then(tmp_path, break_step
 
 
 def test_a_signal_during_a_validation_is_met_after_it(tmp_path, monkeypatch):
-  def evaluate(translator, examples):
+  def evaluate(translator, examples, others):
     os.kill(os.getpid(), signal.SIGTERM)
     return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
 
