@@ -28,9 +28,10 @@ def main() -> None:
   scored = load(folder, checkpoint=_CHECKPOINT.value).score(pairs)
   write_lines(_OUTPUT, [f"{each.log_probability:.4f}\t{each.num_tokens}" for each in scored])
   total, tokens = sum(each.log_probability for each in scored), sum(each.num_tokens for each in scored)
+  loss = -total / tokens
+  perplexity = math.exp(loss) if loss < 700 else math.inf  # of a larger one, math raises an OverflowError
   print(
-    f"{len(scored):,} pairs: log-probability {total:.2f}, {tokens:,} tokens, "
-    f"perplexity {math.exp(-total / tokens):.4f}",
+    f"{len(scored):,} pairs: log-probability {total:.2f}, {tokens:,} tokens, perplexity {perplexity:.4f}",
     file=sys.stderr,
   )
 
