@@ -21,6 +21,7 @@ from ml_collections import config_flags
 
 from configs import base
 from experiments.commands import fields
+from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
 
@@ -45,6 +46,11 @@ def define_config() -> flags.FlagHolder:
     help_string=f"file with the experiment (default: {_DEFAULT_CONFIG}); "
     "any field can be changed: --config.train.steps=100",
   )
+
+
+def config_path() -> str:
+  """Returns the file that --config names."""
+  return config_flags.get_config_filename(flags.FLAGS["config"])
 
 
 def define_workdir(default: str | None) -> flags.FlagHolder:
@@ -92,6 +98,7 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False) -> None:
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
+  keep_compiled()
   app.run(lambda _: _run(main), flags_parser=_parse)
 
 

@@ -34,3 +34,18 @@ def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
     yield  # the file stays: one that was removed could be locked twice, by its old and its new name
   finally:
     os.close(file)
+
+
+def is_locked(folder: pathlib.Path) -> bool:
+  """Returns whether a process, this one or another, trains in a folder."""
+  try:
+    file = os.open(folder / ".lock", os.O_RDWR)
+  except FileNotFoundError:
+    return False
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(file)
+  return False

@@ -29,7 +29,8 @@ class Progress:
     self._bar = tqdm(initial=start, total=steps, unit="step", disable=not has_bar)
     self._begin = self._mark = time.perf_counter()
     self._aside = self._aside_at_mark = 0.0
-    self._waited = self._compiling = 0.0
+    self._seconds_of: dict[str, float] = {}
+    self._waited = 0.0
     self._tokens = self._seconds_of_tokens = 0.0
     self._num_compiled = 0
 
@@ -47,22 +48,23 @@ class Progress:
     self._waited += time.perf_counter() - begin
 
   @contextlib.contextmanager
-  def aside(self) -> Iterator[None]:
-    """Leaves out what is no training."""
+  def aside(self, what: str) -> Iterator[None]:
+    """Leaves out what is no training, and adds it up by what it is."""
     begin = time.perf_counter()
     yield
-    self._aside += time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    self._aside += seconds
+    self._seconds_of[what] = self._seconds_of.get(what, 0.0) + seconds
 
   @contextlib.contextmanager
   def compiling(self, what: str) -> Iterator[None]:
     """Counts and shows a compilation."""
+    self.say(f"compiling the step for {what}")
     begin = time.perf_counter()
-    with self.aside():
+    with self.aside("compiling"):
       yield
-    seconds = time.perf_counter() - begin
-    self._compiling += seconds
     self._num_compiled += 1
-    self.say(f"compiled the step for {what} in {seconds:.1f} s")
+    self.say(f"compiled the step in {time.perf_counter() - begin:.1f} s")
 
   @property
   def has_advanced(self) -> bool:
@@ -106,11 +108,13 @@ class Progress:
     steps, seconds = self._step - self._start, max(self._seconds(), 1e-9)
     rate = self._tokens / max(self._seconds_of_tokens, 1e-9)  # of the steps up to the last record
     shapes = f"{self._num_compiled} shape{'' if self._num_compiled == 1 else 's'}"
+    parts = [f"{seconds:.0f} s of steps"]
+    for what, spent in self._seconds_of.items():
+      parts.append(f"{spent:.0f} s {what}" + (f" {shapes}" if what == "compiling" else ""))
     return (
-      f"trained {steps:,} steps in {time.perf_counter() - self._begin:.0f} s: {1e3 * seconds / steps:.0f} ms "
-      f"a step, {rate:,.0f} target tokens/s, {self._waited / seconds:.1%} of the time "
-      f"waiting for data; {self._compiling:.0f} s for compiling {shapes}; "
-      f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
+      f"trained {steps:,} steps in {time.perf_counter() - self._begin:.0f} s ({', '.join(parts)}): "
+      f"{1e3 * seconds / steps:.0f} ms a step, {rate:,.0f} target tokens/s, {self._waited / seconds:.1%} of "
+      f"the time waiting for data; peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )
 
   def _seconds(self) -> float:

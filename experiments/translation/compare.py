@@ -20,7 +20,7 @@ class Group(NamedTuple):
   """Runs of one config, but for the seed.
 
   Attributes:
-    name: the fields in which it differs from the other groups; the folder, if there is one run of it.
+    name: the fields in which it differs from the other groups; its first folder, if there are none.
     results: of each run.
   """
 
@@ -42,8 +42,9 @@ def groups(folders: Sequence[pathlib.Path]) -> list[Group]:
     found.setdefault(repr(sorted(config.items())), []).append(i)
 
   def name(members: Sequence[int]) -> str:
-    if len(members) == 1 or not differing:
-      return ", ".join(str(folders[i]) for i in members)
+    if not differing:
+      more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+      return f"{folders[members[0]]}{more}"
     return ", ".join(f"{field}={configs[members[0]][field]}" for field in differing)
 
   return [Group(name(members), [results[i] for i in members]) for members in found.values()]
@@ -58,19 +59,45 @@ def table(found: Sequence[Group], split: str) -> str:
   runs/a     1          40.000
   seeds      2  41.000 ± 1.414
   """
-  per_group = [[results.get(split, {}) for results in group.results] for group in found]
-  metrics = dict.fromkeys(name for runs in per_group for values in runs for name in values)
-  metrics.pop("sentences", None)
-  rows = [["group", "runs", *metrics]]
-  for group, runs in zip(found, per_group, strict=True):
-    means = (_mean([values.get(name) for values in runs]) for name in metrics)
-    rows.append([group.name, str(len(runs)), *means])
-  return in_columns(rows)
+  metrics = values(found, split)
+  lines = [["group", "runs", *metrics]]
+  for group in found:
+    means = (_mean(of_groups.get(group.name, [])) for of_groups in metrics.values())
+    lines.append([group.name, str(len(group.results)), *means])
+  return in_columns(lines)
 
 
-def _mean(values: Sequence[float | None]) -> str:
-  """Returns mean and standard deviation (of a sample) of the values that are there."""
-  there = [value for value in values if value is not None]
+def rows(found: Sequence[Group], split: str) -> list[dict[str, Any]]:
+  """Returns what `table` shows as numbers, a row for each group, for CSV.
+
+  >>> rows([Group("seeds", [{"test": {"bleu": 40.0}}, {"test": {"bleu": 42.0}}])], "test")
+  [{'split': 'test', 'group': 'seeds', 'runs': 2, 'bleu': 41.0, 'bleu deviation': 1.4142135623730951}]
+  """
+  metrics = values(found, split)
+  written = []
+  for group in found:
+    row: dict[str, Any] = {"split": split, "group": group.name, "runs": len(group.results)}
+    for metric, of_groups in metrics.items():
+      there = of_groups.get(group.name, [])
+      row[metric] = float(np.mean(there)) if there else None
+      row[f"{metric} deviation"] = float(np.std(there, ddof=1)) if len(there) > 1 else None
+    written.append(row)
+  return written
+
+
+def values(found: Sequence[Group], split: str) -> dict[str, dict[str, list[float]]]:
+  """Returns metric -> group -> the value of each run that has one."""
+  per_metric: dict[str, dict[str, list[float]]] = {}
+  for group in found:
+    for results in group.results:
+      for metric, value in results.get(split, {}).items():
+        if metric != "sentences":
+          per_metric.setdefault(metric, {}).setdefault(group.name, []).append(value)
+  return per_metric
+
+
+def _mean(there: Sequence[float]) -> str:
+  """Returns mean and standard deviation (of a sample) of values."""
   if not there:
     return "-"
   text = f"{np.mean(there):.3f}"

@@ -119,6 +119,41 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   return figure
 
 
+def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str | None = None) -> Figure:
+  """Returns the values of some metrics for groups of runs: a dot for each run, a line at their mean.
+
+  Args:
+    metrics: metric -> group -> the value of each run.
+    title: one line above.
+
+  >>> figure = spread({"bleu": {"additive": [40.0, 41.5], "bilinear": [39.0]}})
+  >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+  ['additive', 'bilinear']
+  """
+  groups = list(dict.fromkeys(group for of_groups in metrics.values() for group in of_groups))
+  longest = max(map(len, groups))
+  figure = _new_figure(_LETTER_INCHES * longest + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
+  panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+  for axes, (metric, of_groups) in zip(panels, metrics.items(), strict=True):
+    for row, group in enumerate(groups):
+      there, colour = of_groups.get(group, ()), _LINES[row % len(_LINES)]
+      axes.plot(there, [row] * len(there), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
+      if there:
+        axes.plot([float(np.mean(there))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
+    axes.set_title(metric, fontsize=10, color=_INK)
+    axes.set_yticks(range(len(groups)), groups, parse_math=False)
+    axes.set_ylim(len(groups) - 0.5, -0.5)  # the first group at the top
+    axes.margins(x=0.1)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.tick_params(color=_EDGE, labelsize=9, labelcolor=_INK)
+    axes.grid(color=_RULE, linewidth=0.6, axis="x")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_EDGE)
+  if title is not None:
+    figure.suptitle(title, fontsize=11, color=_INK, parse_math=False)
+  return figure
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
   """Writes a figure as PNG, so that a file of this name is never half written.
 

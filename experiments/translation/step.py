@@ -183,8 +183,8 @@ def train_step(
     recipe: what to do.
 
   Returns:
-    The state after, whose sums have grown by those of the batch; and its step once more, as something to
-    wait for when the state itself has been given away.
+    The state after, whose sums have grown by those of the batch; and the norm of the gradient of a token's
+    loss, before it is clipped, which can still be waited for when the state itself has been given away.
   """
   gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), recipe)
   updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
@@ -194,7 +194,12 @@ def train_step(
     average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
   state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
   state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
-  return state, state.step + 0
+  return state, optax.global_norm(gradients)
+
+
+def learning_rate(train: base.Train, step: int) -> float:
+  """Returns the learning rate of a step, the first of which is 1."""
+  return float(make_schedule(train)(step - 1))
 
 
 def _decay(step: jax.Array, highest: float) -> jax.Array:

@@ -33,6 +33,7 @@ from experiments.translation.step import (
   count_parameters,
   init_state,
   is_finite,
+  learning_rate,
   make_recipe,
   make_rngs,
   no_sums,
@@ -125,7 +126,8 @@ class _Run(contextlib.ExitStack):
     self._dropout_rng = make_rngs(config.seed).dropout
     self._validation = task.examples(task.watched, config.evaluation.validation_sentences)
     self._compiled: dict[Any, Any] = {}
-    self._previous: jax.Array | None = None
+    self._gradient_norm: Any = None  # of the step before
+    self._has_warned = False
     if is_main():
       self._metrics = self.enter_context(workdir.MetricsWriter(folder, start))
     tokens = float(state.sums.tokens)  # of steps that another process made
@@ -153,11 +155,11 @@ class _Run(contextlib.ExitStack):
         lowered = train_step.lower(state, placed, self._dropout_rng, recipe=self._recipe)
         self._compiled[key] = lowered.compile()
     with self._profile.of(step, lambda: state):
-      state, ticket = self._compiled[key](state, placed, self._dropout_rng)
+      state, gradient_norm = self._compiled[key](state, placed, self._dropout_rng)
     self.progress.advance(step)
-    if self._previous is not None:
-      jax.block_until_ready(self._previous)
-    self._previous = ticket
+    if self._gradient_norm is not None:
+      jax.block_until_ready(self._gradient_norm)
+    self._gradient_norm = gradient_norm
     return state
 
   def log(self, step: int, state: TrainState) -> TrainState:
@@ -167,9 +169,22 @@ class _Run(contextlib.ExitStack):
     tokens = float(state.sums.tokens)
     loss = float(state.sums.loss) / tokens
     speeds = self.progress.record(loss, tokens)
+    self._warn_if_worse_than_guessing(loss)
     if is_main():
-      self._metrics.write(step, {"train/loss": loss}, speeds)
+      values = {"train/loss": loss, "train/gradient_norm": float(self._gradient_norm)}
+      values["train/learning_rate"] = learning_rate(self._config.train, step)
+      self._metrics.write(step, values, speeds)
     return state._replace(sums=jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))())
+
+  def _warn_if_worse_than_guessing(self, loss: float) -> None:
+    """Says, once, that a loss is larger than that of a model which takes all words for equally likely."""
+    guessing = math.log(len(self._task.target.vocabulary))
+    if loss > guessing and not self._has_warned:
+      self._has_warned = True
+      self.progress.say(
+        f"a loss of {loss:.2f} is worse than guessing, {guessing:.2f}; "
+        "if it stays so, try a smaller config.train.learning_rate"
+      )
 
   def validate(self, step: int, state: TrainState) -> float:
     """Measures and writes how good the translations are; returns the metric that is watched."""
@@ -177,7 +192,7 @@ class _Run(contextlib.ExitStack):
     config, name = self._config, self._task.watched
     params = local_copy(translating_params(state), self._recipe.mesh)
     # All processes do, though one writes: a wait of all others for one would end at JAX's time limits.
-    with self.progress.aside():
+    with self.progress.aside("validating"):
       greedy = make_translator(config, self._task, self._recipe.model, params, {"beam_size": 1})
       values = evaluate(greedy, self._validation, own_metrics(config.evaluation))
     if is_main():
@@ -188,7 +203,7 @@ class _Run(contextlib.ExitStack):
   def save(self, step: int, state: TrainState, batches: Any, score: float | None) -> None:
     """Writes a checkpoint, from which another process goes on."""
     self._check_there()
-    with self.progress.aside():
+    with self.progress.aside("writing checkpoints"):
       self._checkpoints.save(step, state, batches.get_state(), score)
 
   def stop_if_asked(self, step: int, state: TrainState, batches: Any) -> None:

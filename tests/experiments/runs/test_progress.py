@@ -28,7 +28,7 @@ def test_the_speed_is_that_since_the_last_record_without_what_was_aside(clock):
     shown.advance(10)
     assert shown.record(3.0, 100.0) == {"train/tokens_per_second": 50.0}
     clock(4)
-    with shown.aside():
+    with shown.aside("resting"):
       clock(100)
     shown.advance(20)
     assert shown.record(2.0, 100.0) == {"train/tokens_per_second": 25.0}
@@ -45,7 +45,8 @@ def test_a_line_tells_the_step_the_loss_the_speed_and_what_is_left(clock, capsys
     shown.advance(130)
     shown.record(3.0, 10_000.0)
   assert capsys.readouterr().out.splitlines() == [
-    "compiled the step for 2 pairs of 3 and 4 tokens in 7.0 s",
+    "compiling the step for 2 pairs of 3 and 4 tokens",
+    "compiled the step in 7.0 s",
     "step 110/130, loss 3.2500, 2,000 tokens/s, 10 s left",
     "step 130/130, loss 3.0000, 2,000 tokens/s",
   ]
@@ -60,12 +61,12 @@ def test_the_summary_tells_what_all_the_steps_took(clock):
     clock(1.5)
     shown.advance(10)
     shown.record(1.0, 600.0)
-    with shown.aside():
+    with shown.aside("validating"):
       clock(15)
   text = shown.summary()
   assert text.startswith(
-    "trained 10 steps in 20 s: 200 ms a step, 300 target tokens/s, 25.0% of the time waiting for data; "
-    "3 s for compiling 1 shape; peak memory "
+    "trained 10 steps in 20 s (2 s of steps, 3 s compiling 1 shape, 15 s validating): 200 ms a step, "
+    "300 target tokens/s, 25.0% of the time waiting for data; peak memory "
   )
   assert 1 < int(re.search(r"peak memory ([\d,]+) MiB$", text).group(1).replace(",", "")) < 10**6
 

@@ -1,0 +1,67 @@
+"""Trains many runs: every combination of the choices of a config file.
+
+    python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores --jobs=2
+
+Beside `get_config` the file has a function `get_choices`, which returns values of some fields, such as
+{"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}. Each run has a folder in that of the sweep
+and is one of `experiments.train`: it goes on where it stopped, and the same command leaves those that are
+done as they are. At the end there is a table, mean and deviation over the seeds, as text, CSV and figures.
+
+Several machines that share the folder share the runs; --shard=0/4 is for machines that do not.
+"""
+
+import re
+import runpy
+import sys
+
+from absl import flags
+
+from experiments.commands import fields
+from experiments.commands import flags as commands
+from experiments.commands.flags import UsageError
+from experiments.runs.jobs import run_all
+from experiments.translation import sweep
+
+_CONFIG = commands.define_config()
+_WORKDIR = commands.define_workdir(None)
+_JOBS = flags.DEFINE_integer("jobs", 1, "how many runs are trained at once", lower_bound=1)
+_SHARD = flags.DEFINE_string(
+  "shard", "0/1", "INDEX/COUNT: trains every COUNTth run from the INDEXth on, from 0"
+)
+
+
+def main() -> None:
+  config, folder, path = _CONFIG.value, commands.workdir_path(_WORKDIR), commands.config_path()
+  index, count = _shard(_SHARD.value)
+  file = runpy.run_path(path)
+  if "get_choices" not in file:
+    raise UsageError(f"{path}: expected a function get_choices for a sweep, got none")
+  choices, original = file["get_choices"](), file["get_config"]()
+  if not isinstance(choices, dict):
+    raise UsageError(f"{path}: get_choices must return a dict of lists, got {type(choices).__name__}")
+  runs = sweep.make_runs(config, choices)
+  for name in choices:
+    if fields.flat(config)[name] != fields.flat(original)[name]:
+      raise UsageError(f"--config.{name} is one of the choices of {path}")
+  jobs = [sweep.make_job(run, folder, path, original) for run in runs]
+  failed = run_all(jobs[index::count], _JOBS.value)
+  text, paths = sweep.write_report(folder, runs)
+  print(f"\n{text}\n")
+  for written in paths:
+    print(f"wrote {written}")
+  if failed:
+    print(f"failed: {', '.join(failed)}; the same command tries them again", file=sys.stderr)
+    sys.exit(1)
+
+
+def _shard(text: str) -> tuple[int, int]:
+  """Returns which runs this machine makes."""
+  match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+  index, count = (int(number) for number in match.groups()) if match else (0, 0)
+  if not index < count:
+    raise UsageError(f"--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got {text!r}")
+  return index, count
+
+
+if __name__ == "__main__":
+  commands.run(main)

@@ -1,0 +1,148 @@
+"""Many runs from one config file: which there are, the commands that make them, and what they found."""
+
+import copy
+import csv
+import io
+import itertools
+import pathlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from configs import base
+from experiments.commands import fields
+from experiments.commands.fields import ConfigError
+from experiments.commands.files import write_text
+from experiments.runs.jobs import Job
+from experiments.runs.locks import is_locked
+from experiments.runs.workdir import holds_run
+from experiments.translation import compare, figures
+from experiments.translation.settings import check_config, check_same_config, read_config
+
+Choices = Mapping[str, Sequence[Any]]
+
+
+class Run(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    name: that of its folder.
+    config: the experiment.
+  """
+
+  name: str
+  config: base.Config
+
+
+def make_runs(config: base.Config, choices: Choices) -> list[Run]:
+  """Returns a run for each combination of the choices, the last of which changes fastest.
+
+  Args:
+    config: what is the same for all.
+    choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}.
+
+  Raises:
+    ConfigError: if there is no such field, or no such config.
+
+  >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
+  ['width=64_seed=0', 'width=128_seed=0']
+  """
+  known = fields.flat(config)
+  for name, values in choices.items():
+    if name not in known:
+      raise ConfigError(f"config has no field {name!r} to choose{fields.closest(name, list(known))}")
+    if isinstance(values, str) or not values or len(set(map(repr, values))) < len(values):
+      raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
+  runs = []
+  for values in itertools.product(*choices.values()):
+    chosen = dict(zip(choices, values, strict=True))
+    run = Run(_name(chosen), _with(config, chosen))
+    check_config(run.config)
+    runs.append(run)
+  if len({run.name for run in runs}) < len(runs):
+    raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
+  return runs
+
+
+def make_job(run: Run, folder: pathlib.Path, path: str, original: base.Config) -> Job:
+  """Returns what trains a run of a sweep.
+
+  Args:
+    run: one of `make_runs`.
+    folder: of the sweep.
+    path: the config file.
+    original: what it says, from which the run's command is to differ.
+
+  Raises:
+    WorkdirError: if the run's folder holds another one.
+  """
+  workdir = folder / run.name
+  check_same_config(workdir, run.config)
+  before = fields.flat(original)
+  changed = {name: value for name, value in fields.flat(run.config).items() if value != before[name]}
+  return Job(
+    run.name,
+    [
+      *(sys.executable, "-m", "experiments.train", f"--config={path}", f"--workdir={workdir}"),
+      *(f"--config.{name}={value}" for name, value in changed.items()),
+    ],
+    log=folder / "logs" / f"{run.name}.txt",
+    is_done=lambda: is_done(workdir, run.config),
+    is_taken=lambda: is_locked(workdir),
+  )
+
+
+def is_done(folder: pathlib.Path, config: base.Config) -> bool:
+  """Returns whether a run has ended: with as many steps as asked for."""
+  if not (holds_run(folder) and (folder / "results.json").exists()):
+    return False
+  return read_config(folder).train.steps == config.train.steps
+
+
+def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[pathlib.Path]]:
+  """Writes what the finished runs of a sweep found.
+
+  Returns:
+    A table for each split, and the files: table.txt, table.csv and a figure for each split.
+  """
+  folders = [folder / run.name for run in runs if is_done(folder / run.name, run.config)]
+  if not folders:
+    return "no run is finished yet", []
+  found = compare.groups(folders)
+  splits = list(dict.fromkeys(split for group in found for results in group.results for split in results))
+  text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
+  paths = [folder / "table.txt", folder / "table.csv"]
+  write_text(paths[0], f"{text}\n")
+  write_text(paths[1], _csv([row for split in splits for row in compare.rows(found, split)]))
+  for split in splits:
+    path = folder / "figures" / f"{split}.png"
+    figures.save(figures.spread(compare.values(found, split), title=split), path)
+    paths.append(path)
+  return text, paths
+
+
+def _name(chosen: Mapping[str, Any]) -> str:
+  """Returns the name of a run's folder: of each field the last part that no other has."""
+  last = [name.rpartition(".")[2] for name in chosen]
+  short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
+  parts = (f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True))
+  return re.sub(r"[^\w.=+-]", "-", "_".join(parts))
+
+
+def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:
+  """Returns a config with other values of some fields."""
+  config = copy.deepcopy(config)
+  for name, value in chosen.items():
+    group, _, field = name.rpartition(".")
+    setattr(getattr(config, group) if group else config, field, value)
+  return config
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+  text = io.StringIO()
+  names = dict.fromkeys(name for row in rows for name in row)
+  writer = csv.DictWriter(text, list(names), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
