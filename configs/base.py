@@ -155,9 +155,16 @@ class Evaluation:
 
 @dataclasses.dataclass
 class Config:
-  """One experiment. `seed` fixes the parameters, the data's order and the dropout."""
+  """One experiment.
+
+  Attributes:
+    seed: fixes the parameters, the data's order and the dropout.
+    init_from: folder of a run from which the vocabularies are taken, and the parameters that fit, as to
+      fine-tune it; empty for none.
+  """
 
   seed: int = 0
+  init_from: str = ""
   data: Data = dataclasses.field(default_factory=Data)
   model: Model = dataclasses.field(default_factory=Model)
   train: Train = dataclasses.field(default_factory=Train)

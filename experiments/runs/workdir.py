@@ -11,6 +11,7 @@ metrics.jsonl           one object a line: `step` and what was measured then; no
 tensorboard/            the same, and speeds, for TensorBoard
 profile/                what `--profile` has recorded, for TensorBoard or Perfetto
 results.json            split -> metric -> value, at the end of the run
+results.900_steps.json  the same, of a run that was made longer after 900 steps
 figures/                PNG
 """
 
@@ -114,6 +115,12 @@ def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:
   if not isinstance(results, dict) or not all(isinstance(values, dict) for values in results.values()):
     raise WorkdirError(f"{path}: expected splits and their metrics, got {results!r}")
   return results
+
+
+def keep_results(folder: pathlib.Path, name: str) -> None:
+  """Gives the results of a run that goes on another name, results.NAME.json."""
+  with contextlib.suppress(FileNotFoundError):
+    (folder / "results.json").rename(folder / f"results.{name}.json")
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

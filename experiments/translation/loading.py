@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import jax
+import numpy as np
+
 from configs import base
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import local_copy, make_mesh
 from experiments.runs.workdir import WorkdirError
-from experiments.tasks import make_task, read_languages
+from experiments.tasks import Task, make_task, read_languages
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
 from experiments.translation.opening import words_of
 from experiments.translation.settings import read_config, told_defaults
-from experiments.translation.step import Recipe, abstract_state, make_recipe, translating_params
+from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
 
 
@@ -47,14 +50,60 @@ def load(
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
+  task, recipe, params = _restore(config, folder)
+  return make_translator(config, task, recipe.model, params, search)
+
+
+def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
+  """Returns a state with those parameters of another run that it has, and a line that says which.
+
+  Args:
+    state: before the first step.
+    folder: of the other run.
+
+  Raises:
+    WorkdirError: if there is none, or none of its arrays fits.
+  """
+  _, _, theirs = _restore(read_config(folder), folder)
+  there = dict(jax.tree_util.tree_leaves_with_path(theirs))
+  leaves, structure = jax.tree_util.tree_flatten_with_path(state.params)
+  fits = [path in there and there[path].shape == leaf.shape for path, leaf in leaves]
+  if not any(fits):
+    raise WorkdirError(f"config.init_from={folder}: none of its arrays has a name and shape of this model")
+  new = [
+    jax.tree_util.keystr(path, simple=True, separator="/")
+    for (path, _), fit in zip(leaves, fits, strict=True)
+    if not fit
+  ]
+
+  def taken() -> Any:
+    """Each time other arrays, for a step takes over their memory."""
+    found = (
+      _placed_like(leaf, there[path]) if fit else leaf + 0
+      for (path, leaf), fit in zip(leaves, fits, strict=True)
+    )
+    return jax.tree.unflatten(structure, found)
+
+  state = state._replace(params=taken(), average=None if state.average is None else taken())
+  text = f"{sum(fits)} of {len(fits)} arrays are those of {folder}"
+  return state, text + (f"; new are {', '.join(new)}" if new else "")
+
+
+def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
+  """Returns an array on the devices of another, in parts as it is."""
+  values = np.asarray(array, leaf.dtype)
+  return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
+
+
+def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe, Any]:
+  """Returns the task of a run, what its steps do, and the parameters that it translates with."""
   task = make_task(config, read_languages(folder, config.data))
   provenance.check_same_words(folder, words_of(task))
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   with open_checkpoints(config, folder) as checkpoints:
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-    params = chosen_params(config, checkpoints, recipe)
-  return make_translator(config, task, recipe.model, params, search)
+    return task, recipe, chosen_params(config, checkpoints, recipe)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path) -> Checkpoints:

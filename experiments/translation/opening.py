@@ -15,7 +15,13 @@ from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main, say
 from experiments.tasks import Task, make_task, read_languages
 from experiments.translation.model import make_task_model
-from experiments.translation.settings import check_config, check_same_config, told_defaults, write_run
+from experiments.translation.settings import (
+  check_config,
+  check_same_config,
+  inherited_languages,
+  told_defaults,
+  write_run,
+)
 from experiments.translation.step import abstract_state, make_recipe
 
 
@@ -70,7 +76,7 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   files = [data.train, data.validation, data.test, *own.files(own_parts(config))]
   description = provenance.describe_launch(provenance.digests(files))
   provenance.check_same_data(folder, description["data"])
-  task = make_task(config, read_languages(folder, config.data))
+  task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
   provenance.check_same_words(folder, words_of(task))
   description["vocabularies"] = provenance.digest_of(words_of(task))
   _check_model(config, task)

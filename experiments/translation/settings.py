@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from configs import base
 from experiments import tasks
 from experiments.commands import fields
+from experiments.commands.fields import ConfigError
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation import evaluate, model, step
+
+# The fields of `config.data` on which it depends what the tokens are.
+_OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "min_count")
 
 
 def check_config(config: base.Config) -> None:
@@ -64,7 +68,9 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   differing = [
     name
     for name in ours
-    if ours[name] != theirs[name] and not _is_moved(folder, name, theirs[name], ours[name])
+    if ours[name] != theirs[name]
+    and not _is_moved(folder, name, theirs[name], ours[name])
+    and not (name == "train.steps" and _is_longer(theirs[name], config.train))
   ]
   if differing:
     listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
@@ -78,8 +84,37 @@ def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
   return provenance.digests([ours])[ours] == provenance.first_digest(folder, theirs)
 
 
+def _is_longer(steps: int, train: base.Train) -> bool:
+  """Returns whether training may go on after so many steps as if it had been meant to be longer."""
+  return train.schedule == "constant" and int(train.warmup * train.steps) <= steps < train.steps
+
+
+def inherited_languages(config: base.Config) -> tasks.Languages | None:
+  """Returns the languages of the run that `config.init_from` names; None if it names none.
+
+  Raises:
+    WorkdirError: if there is no run.
+    ConfigError: if its text is cut into tokens in another way.
+  """
+  if not config.init_from:
+    return None
+  folder = pathlib.Path(config.init_from)
+  theirs, ours = fields.flat(read_config(folder)), fields.flat(config)
+  for name in (f"data.{field}" for field in _OF_LANGUAGES):
+    if ours[name] != theirs[name]:
+      allowed = f"{theirs[name]!r}, as in config.init_from={folder}, whose vocabularies are taken"
+      raise ConfigError(f"config.{name} must be {allowed}, got {ours[name]!r}")
+  return tasks.read_languages(folder, config.data)
+
+
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:
-  """Writes what a run begins with, unless it is there already."""
+  """Writes what a run begins with, unless it is there already; of a run that is made longer, the steps."""
   if not workdir.holds_run(folder):
     tasks.write_languages(folder, languages)
     workdir.write_config(folder, dataclasses.asdict(config))
+    return
+  began_with = read_config(folder)
+  if began_with.train.steps != config.train.steps:
+    workdir.keep_results(folder, f"{began_with.train.steps}_steps")
+    began_with.train.steps = config.train.steps
+    workdir.write_config(folder, dataclasses.asdict(began_with))

@@ -21,7 +21,7 @@ from experiments.runs.stopping import stop_requests
 from experiments.tasks import Task
 from experiments.text.batches import Batch
 from experiments.translation.evaluate import evaluate, own_metrics, summary
-from experiments.translation.loading import chosen_params, open_checkpoints
+from experiments.translation.loading import chosen_params, open_checkpoints, warm_start
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
 from experiments.translation.opening import ALONE, Launch, opened
@@ -72,6 +72,10 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     checkpoints.delete_old()
     if restored is None:
       step, state = 0, init_state(recipe, make_rngs(config.seed).params)
+      if config.init_from:
+        state, taken = warm_start(state, pathlib.Path(config.init_from))
+        say(taken)
+        checkpoints.save(0, state, batches.get_state(), None)  # from here on the other run may change
     else:
       step, state = restored.step, restored.state
       batches.set_state(restored.position)
