@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     Decoder,
     DecoderMemory,
     Encoded,
+    Ensemble,
     Features,
     GRUParameters,
     GRUWeights,
@@ -122,6 +123,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Decoder",
   "Features",
   "Seq2Seq",
+  "Ensemble",
 ]
 
 # What is imported when it is first asked for: layers and models, and Flax with them, take twice as long to
@@ -147,6 +149,7 @@ _LATER = {
       "Decoder",
       "DecoderMemory",
       "Encoded",
+      "Ensemble",
       "Features",
       "GRUParameters",
       "GRUWeights",

@@ -108,6 +108,7 @@ class Train:
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.
     log_every: steps between two records of the training loss.
     validate_every: steps between two validations, each with a checkpoint.
+    keep: how many of the newest checkpoints are kept, beside the best, at least 2.
   """
 
   steps: int = 900
@@ -124,6 +125,7 @@ class Train:
   patience: int = 0
   log_every: int = 50
   validate_every: int = 300
+  keep: int = 2
 
 
 @dataclasses.dataclass
@@ -131,7 +133,7 @@ class Evaluation:
   """How the model is scored, and how it translates unless a flag says otherwise.
 
   Attributes:
-    checkpoint: "best" (by `train.metric`) or "last".
+    checkpoint: "best" (by `train.metric`), "last", or "average", the mean of the newest `train.keep`.
     sentences: sentences of each split at the end, and in `experiments.evaluate`; 0 for all there are.
     validation_sentences: sentences at each validation during training; 0 for all there are.
     batch_size: sentences decoded at once.

@@ -4,6 +4,8 @@
         --text="the red cat does not see the apples" --figure=map.png
     python -m experiments.translate --workdir=runs/multi30k --input=test.de --output=test.en --beam_size=5
 
+    python -m experiments.translate --workdir=runs/seed_0,runs/seed_1 --input=test.de   # an ensemble
+
 A file is translated in batches, line by line. With --num_best=N there are up to N lines for each line of the
 source, the best first: its number, from 1, TAB the score TAB the translation.
 """
@@ -18,11 +20,12 @@ from absl import flags
 from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
 from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
+from experiments.text.languages import Language
 from experiments.translation import figures, report, search_flags
-from experiments.translation.loading import load
+from experiments.translation.loading import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = commands.define_workdir(None, "folder of the run; several, with commas between, are an ensemble")
 _CHECKPOINT = search_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string("text", None, "what to translate; without it and --input, standard input")
 _INPUT = define_input("file whose lines are translated")
@@ -36,11 +39,12 @@ _NUM_BEST = flags.DEFINE_integer(
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
+  folders = [folder] if folder.is_dir() else str(folder).split(",")
   search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
-  translator = load(
-    folder, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
+  translator = load_ensemble(
+    folders, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
   search_flags.check_search(_SEARCH, translator.search.beam_size)
   if _NUM_BEST.value > translator.search.beam_size:
@@ -81,10 +85,11 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   if _FIGURE.value is not None and not sources[0]:
     raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
+  _note_long([len(words) for words in sources], getattr(translator.task, "longest", None))
   numbers = range(first, first + len(texts))
   found = translator.n_best(sources, with_attention=_FIGURE.value is not None, numbers=numbers)
   if _FIGURE.value is not None:
-    _draw(sources[0], found[0][0], pathlib.Path(_FIGURE.value))
+    _draw(source, sources[0], found[0][0], pathlib.Path(_FIGURE.value))
   if num_cut := sum(translations[0].is_cut for translations in found):
     longest = translator.search.max_length
     _note(f"cut: {num_cut:,} longer than --max_length={longest} tokens")
@@ -103,11 +108,17 @@ def _note_unknown(words: Sequence[str]) -> None:
     _note(f"unknown words: {' '.join(words[:20])}{more}")
 
 
-def _draw(source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
+def _note_long(lengths: Sequence[int], longest: int | None) -> None:
+  count = sum(length > longest for length in lengths) if longest else 0
+  if count:
+    _note(f"{count:,} longer than any source in training: {max(lengths):,} tokens; it saw at most {longest}")
+
+
+def _draw(language: Language, source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
   longest = max(len(source), len(translation.tokens))
   if longest > figures.LONGEST:
     raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
-  figure = report.translation_map(source, translation)
+  figure = report.translation_map(language, source, translation)
   if figure is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
   figures.save(figure, path)

@@ -2,6 +2,7 @@
 
 from attention.models.decoder import Decoder, DecoderMemory
 from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
+from attention.models.ensemble import Ensemble
 from attention.models.parameters import GRUParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
 from attention.models.seq2seq import Features, Seq2Seq
@@ -19,4 +20,5 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Decoder",
   "Features",
   "Seq2Seq",
+  "Ensemble",
 ]

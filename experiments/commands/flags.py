@@ -53,9 +53,9 @@ def config_path() -> str:
   return config_flags.get_config_filename(flags.FLAGS["config"])
 
 
-def define_workdir(default: str | None) -> flags.FlagHolder:
+def define_workdir(default: str | None, help_string: str = "folder of the run") -> flags.FlagHolder:
   """Defines --workdir."""
-  return flags.DEFINE_string("workdir", default, "folder of the run")
+  return flags.DEFINE_string("workdir", default, help_string)
 
 
 def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:

@@ -29,7 +29,6 @@ from jax.experimental import multihost_utils
 from experiments.commands.mistakes import Mistake
 from experiments.runs.integrity import integrity
 
-_NEWEST_KEPT = 2
 _DELETED = "deleted"  # where checkpoints are moved to be deleted, so that none is ever half there
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
@@ -57,23 +56,24 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run; the newest two and the best one are kept. A context manager.
+  """The checkpoints of one run; the newest and the best one are kept. A context manager.
 
   All processes of a run make the same calls; they share the folder.
 
   Args:
     folder: where they are; it is made by the first `save`. Damaged ones are moved to `damaged` beside it.
     higher_is_better: which scores are better.
+    keep: how many of the newest, at least 2: one may be damaged.
 
   Raises:
     CheckpointError: if the folder is none.
   """
 
-  def __init__(self, folder: pathlib.Path, *, higher_is_better: bool):
+  def __init__(self, folder: pathlib.Path, *, higher_is_better: bool, keep: int = 2):
     self._folder = folder.absolute()
     if self._folder.exists() and not self._folder.is_dir():
       raise CheckpointError(f"{self._folder}: expected a folder, got a file")
-    self._higher_is_better = higher_is_better
+    self._higher_is_better, self._keep = higher_is_better, keep
     options = ocp.CheckpointManagerOptions(
       create=False,
       enable_async_checkpointing=False,
@@ -94,6 +94,10 @@ class Checkpoints:
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint, or None if there is none."""
     return max(self._manager.all_steps(), default=None)
+
+  def newest_steps(self) -> list[int]:
+    """Returns the steps of the newest checkpoints, of which so many are kept, in order."""
+    return sorted(self._manager.all_steps())[-self._keep :]
 
   def best_step(self) -> int | None:
     """Returns the step with the best score, the latest of equals; no score is worse than any, NaN worst."""
@@ -173,7 +177,7 @@ class Checkpoints:
   def delete_old(self) -> None:
     """Deletes what is not to be kept; `save` does so too, but may have been killed before."""
     steps = sorted(self._manager.all_steps())
-    for step in steps[:-_NEWEST_KEPT]:
+    for step in steps[: -self._keep]:
       # One whose record cannot be read may have been the best.
       if step in self._scores and step != self.best_step():
         self._manager.delete(step)

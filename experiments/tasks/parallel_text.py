@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from experiments.tasks.task import Example, Languages, example_of
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
+from experiments.text.notes import notes
 from experiments.text.pairs import read_pairs
 
 
@@ -27,9 +29,11 @@ class ParallelText:
     field.name for field in dataclasses.fields(base.Data) if field.name not in ("task", "split")
   )
   is_endless = False
+  notes: Sequence[str] = ()
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
+    self.longest = config.data.max_length
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
     sides = "source", "target"
     self.source, self.target = languages or tuple(map(self._learn, self._training_texts, sides))
@@ -62,6 +66,7 @@ class ParallelText:
     """The training pairs as ids, those too long left out."""
     data, longest = self._config.data, self._config.data.max_length
     sources, targets = map(Language.encode_all, (self.source, self.target), self._training_texts)
+    self.notes = notes(self._training_texts, read_pairs(data.validation))
     del self._training_texts
     self._num_pairs = len(sources)
     used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= longest)

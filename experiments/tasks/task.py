@@ -45,6 +45,9 @@ class Task(Protocol):
     watched: the split that is scored while training.
     reads: the fields of `config.data` that it reads, beside `task`; the others must be as they are.
     is_endless: whether there are as many sentences of a split as are asked for.
+
+  A task may also have `longest`, the most tokens that a source has in training, and `notes`, lines about its
+  text that a person is told when training begins.
   """
 
   reads: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Translation: a model, how it is trained, and what it can do.
 
-`load` gives the translator of a run, to be used from Python.
+`load` gives the translator of a run, to be used from Python; `load_ensemble` that of several.
 """
 
-from experiments.translation.loading import load
+from experiments.translation.loading import load, load_ensemble
 
-__all__ = ["load"]
+__all__ = ["load", "load_ensemble"]

@@ -9,7 +9,7 @@ from experiments.tasks import Example
 from experiments.translation import metrics
 from experiments.translation.translator import Scored, Translation, Translator
 
-CHECKPOINTS = ("best", "last")
+CHECKPOINTS = ("best", "last", "average")
 
 # Of the length in beam search: its powers are numbers.
 LARGEST_PENALTY = 10

@@ -53,7 +53,7 @@ def attention_map(
   """Returns a heat-map of attention: source words across the top, target words downwards.
 
   Args:
-    weights: [T S], from 0 (white) to 1 (dark).
+    weights: [T S]; 0 is white, the largest is the darkest, of the values beside the map.
     source_words: S of them.
     target_words: T of them.
     alignment: true links (target position, source position), marked by an outlined square.
@@ -73,7 +73,9 @@ def attention_map(
   weights = _checked_weights(weights, source_words, target_words)
   figure = _new_figure(*_map_size(source_words, target_words, title))
   axes = figure.add_subplot()
-  image = axes.imshow(weights, cmap=_SHADES, vmin=0.0, vmax=1.0, aspect="equal")
+  # To the largest: weights that are spread over many tokens would be nearly white on a scale to 1.
+  largest = max(float(weights.max()), 1e-6)
+  image = axes.imshow(weights, cmap=_SHADES, vmin=0.0, vmax=largest, aspect="equal")
   _label_words(axes, source_words, target_words)
   _rule_cells(axes, weights.shape)
   for link in sorted(alignment or ()):
@@ -248,8 +250,9 @@ def _add_colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
   num_rows, num_columns = image.get_size()
   length = min(1.0, 10 / num_rows)
   place = axes.inset_axes((1 + 0.5 / num_columns, 1 - length, 0.4 / num_columns, length))
-  ticks = [0.0, 1.0] if num_rows < 3 else [0.0, 0.5, 1.0]
-  bar = figure.colorbar(image, cax=place, ticks=ticks)
+  largest = image.get_clim()[1]
+  ticks = np.linspace(0, largest, 2 if num_rows < 3 else 3)
+  bar = figure.colorbar(image, cax=place, ticks=ticks, format="%.2g")
   bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
   bar.ax.tick_params(length=0, labelsize=9, labelcolor=_INK)
 

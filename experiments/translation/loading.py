@@ -3,13 +3,14 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 
+import attention
 from configs import base
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
@@ -35,7 +36,7 @@ def load(
 
   Args:
     folder: the workdir.
-    checkpoint: "best" or "last"; None for the config's.
+    checkpoint: "best", "last" or "average"; None for the config's.
     batch_size: sentences translated at once; None for the config's.
     search: fields of `Search` that are to be others than the config's.
 
@@ -52,6 +53,27 @@ def load(
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
   task, recipe, params = _restore(config, folder)
   return make_translator(config, task, recipe.model, params, search)
+
+
+def load_ensemble(folders: Sequence[str | pathlib.Path], **options: Any) -> Translator:
+  """Returns a translator that is the mean of those of some runs; it translates, and cannot `score`.
+
+  Args:
+    folders: the workdirs, of runs with the same vocabularies; the first one's search is taken.
+    **options: as in `load`.
+
+  Raises:
+    WorkdirError, CheckpointError: as in `load`; also if the vocabularies are others.
+  """
+  first, *others = members = [load(folder, **options) for folder in folders]
+  for folder, other in zip(folders[1:], others, strict=True):
+    if words_of(other.task) != words_of(first.task):
+      raise WorkdirError(f"{folder} has other vocabularies than {folders[0]}: they cannot translate as one")
+  if not others:
+    return first
+  model = attention.Ensemble(tuple(member.model for member in members))
+  params = {f"members_{i}": member.params for i, member in enumerate(members)}
+  return Translator(first.task, model, params, batch_size=first.batch_size, search=first.search)
 
 
 def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
@@ -108,13 +130,30 @@ def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe, A
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path) -> Checkpoints:
   """Returns the checkpoints of a run, a context manager."""
-  return Checkpoints(folder / "checkpoints", higher_is_better=HIGHER_IS_BETTER[config.train.metric])
+  better = HIGHER_IS_BETTER[config.train.metric]
+  return Checkpoints(folder / "checkpoints", higher_is_better=better, keep=config.train.keep)
 
 
 def chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:
-  """Returns the parameters to translate with, of the best or of the last checkpoint."""
-  step = checkpoints.best_step() if config.evaluation.checkpoint == "best" else checkpoints.latest_step()
-  restored = checkpoints.restore(abstract_state(recipe), step)
-  if restored is None:
-    raise WorkdirError("there is no checkpoint to translate with")
-  return local_copy(translating_params(restored.state), recipe.mesh)
+  """Returns the parameters to translate with: of the best or last checkpoint, or the mean of the newest."""
+  steps: dict[str, list[int | None]] = {
+    "best": [checkpoints.best_step()],
+    "last": [checkpoints.latest_step()],
+    "average": [*checkpoints.newest_steps()],
+  }
+  mean, used = None, set()
+  for step in steps[config.evaluation.checkpoint]:
+    restored = checkpoints.restore(abstract_state(recipe), step)
+    if restored is None:
+      raise WorkdirError("there is no checkpoint to translate with")
+    if restored.step in used:  # in the place of a damaged one
+      continue
+    used.add(restored.step)
+    params = local_copy(translating_params(restored.state), recipe.mesh)
+    mean = params if mean is None else _moved(mean, params, 1 / len(used))
+  return mean
+
+
+def _moved(mean: Any, params: Any, share: float) -> Any:
+  """Returns a mean that has come a share nearer to some parameters."""
+  return jax.tree.map(lambda one, other: one + (other - one) * np.float32(share), mean, params)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.runs import workdir
 from experiments.tasks import Example
+from experiments.text.languages import Language
 from experiments.translation import figures
 from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.translator import Translation, Translator
@@ -90,8 +91,8 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
     if one.attention is not None:
       figure = figures.attention_map(
         one.attention,
-        [*example.source, _END],
-        [*example.target, _END],
+        _labels(translator.task.source, example.source),
+        _labels(translator.task.target, example.target),
         alignment=example.alignment,
         title="attention along the true translation",
       )
@@ -100,14 +101,23 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
   return paths
 
 
-def translation_map(source: Sequence[str], translation: Translation) -> Figure | None:
+def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure | None:
   """Returns the attention map of a translation, or None if the model has no attention."""
   if translation.attention is None:
     return None
   ends = [_END] * (len(translation.attention) - len(translation.tokens))
   return figures.attention_map(
-    translation.attention, [*source, _END], [*translation.tokens, *ends], title="attention of the translation"
+    translation.attention,
+    _labels(language, source),
+    [*translation.tokens, *ends],
+    title="attention of the translation",
   )
+
+
+def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
+  """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
+  unknown = set(language.vocabulary.unknown(tokens))
+  return [*(f"{token} (unknown)" if token in unknown else token for token in tokens), _END]
 
 
 def _shown_examples(translator: Translator) -> list[Example]:

@@ -294,3 +294,4 @@ def rules(train: base.Train) -> Iterator[fields.Rule]:
   decay = train.weight_decay
   yield "train.weight_decay", decay, 0 <= decay < float("inf"), "at least 0"
   yield fields.at_least("train.patience", train.patience, 0)
+  yield fields.at_least("train.keep", train.keep, 2)

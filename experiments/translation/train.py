@@ -79,7 +79,7 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     else:
       step, state = restored.step, restored.state
       batches.set_state(restored.position)
-    say(_description(task, state))
+    say("\n".join([_description(task, state), *getattr(task, "notes", ())]))
     if step:
       say(f"continuing after step {step:,} of {config.train.steps:,}")
     with _Run(config, folder, task, recipe, checkpoints, launch, step, state) as run:

@@ -92,6 +92,7 @@ class Translator:
     model: a Flax module.
     params: its parameters.
     search: how translations are looked for.
+    batch_size: sentences that are translated at once.
 
   Sentences are translated in batches of one size, alike in length, padded to few distinct lengths: one
   compilation for each length.
@@ -100,7 +101,7 @@ class Translator:
   def __init__(
     self,
     task: Task,
-    model: attention.Seq2Seq,
+    model: attention.Seq2Seq | attention.Ensemble,
     params: Any,
     *,
     batch_size: int,
@@ -110,7 +111,7 @@ class Translator:
     self.search = search
     self.model = model
     self.params = params
-    self._batch_size = batch_size
+    self.batch_size = batch_size
 
   def translate(self, texts: Sequence[str]) -> list[Translation]:
     """Returns the best translation that the search finds of each text."""
@@ -144,7 +145,7 @@ class Translator:
     found = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
     for rows, batch in self._batches([(sources[i], ()) for i in filled]):
       chosen = [filled[row] for row in rows]
-      drawn = np.zeros(self._batch_size, np.uint32)
+      drawn = np.zeros(self.batch_size, np.uint32)
       drawn[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
       arguments = self.params, batch.sources, batch.source_lengths, drawn, np.uint32(self.search.seed)
       search = self.search._replace(seed=0)  # all seeds have the same program
@@ -169,8 +170,11 @@ class Translator:
       with_attention: whether to keep it, which for many sentences is much.
 
     Raises:
+      ValueError: if the model is an ensemble.
       Diverged: if a probability or the attention is not finite.
     """
+    if isinstance(self.model, attention.Ensemble):
+      raise ValueError("translations are scored by one model, not by an ensemble")
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches(pairs):
       losses, weights = _score(self.params, batch, model=self.model)
@@ -198,10 +202,10 @@ class Translator:
   ) -> Iterator[tuple[list[int], Batch]]:
     """Yields batches of pairs of words, and which pair each of their first rows is."""
     by_length = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
-    for first in range(0, len(by_length), self._batch_size):
-      chosen = by_length[first : first + self._batch_size]
+    for first in range(0, len(by_length), self.batch_size):
+      chosen = by_length[first : first + self.batch_size]
       # A last batch that is not full repeats its last pair.
-      rows = chosen + chosen[-1:] * (self._batch_size - len(chosen))
+      rows = chosen + chosen[-1:] * (self.batch_size - len(chosen))
       sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
       targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
       yield (
@@ -255,7 +259,7 @@ def _decode(
   numbers: jax.Array,
   seed: jax.Array,
   *,
-  model: attention.Seq2Seq,
+  model: attention.Seq2Seq | attention.Ensemble,
   search: Search,
   with_weights: bool,
 ) -> Hypotheses:
