@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     MultiHeadAttention,
   )
   from attention.models import (
+    AttentionWeights,
     Decoder,
     DecoderMemory,
     Encoded,
@@ -122,6 +123,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "DecoderMemory",
   "Decoder",
   "Features",
+  "AttentionWeights",
   "Seq2Seq",
   "Ensemble",
 ]
@@ -146,6 +148,7 @@ _LATER = {
   **dict.fromkeys(
     (
       "models",
+      "AttentionWeights",
       "Decoder",
       "DecoderMemory",
       "Encoded",

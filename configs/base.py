@@ -49,6 +49,8 @@ class Model:
   Attributes:
     encoder: "recurrent" (bidirectional GRU) or "transformer"; or one of your own, package.module:Name or
       file.py:Name, a function of this group and the size of the vocabulary that makes a Flax module.
+    decoder: "recurrent" (GRU); or one of your own, a function of this group and the size of the vocabulary
+      that makes a Flax module with the methods that `attention.Seq2Seq` tells of.
     attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head" or "none";
       or one of your own, a function of this group that makes a Flax module (see `attention.Decoder`).
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
@@ -68,6 +70,7 @@ class Model:
   """
 
   encoder: str = "recurrent"
+  decoder: str = "recurrent"
   attention: str = "additive"
   embedding_width: int = 64
   width: int = 128

@@ -1,8 +1,10 @@
-"""Parts of one's own for the laboratory: an attention, an encoder, a task and a metric, in a file anywhere.
+"""Parts of one's own for the laboratory: attention, encoder, decoder, task and metric, in a file anywhere.
 
     python -m experiments.train --workdir=runs/mine --config.data.task=docs/own_parts.py:Backwards \
         --config.model.attention=docs/own_parts.py:gaussian --config.model.encoder=docs/own_parts.py:bag \
         --config.evaluation.metrics=docs/own_parts.py:length_ratio --config.train.steps=300
+
+A decoder takes the attention's place: --config.model.decoder=docs/own_parts.py:looking_around
 
 The run records the file; `experiments.evaluate` and `experiments.translate` find it again.
 """
@@ -66,6 +68,64 @@ class Bag(nn.Module):
 def bag(config, vocabulary_size):
   """Makes the encoder. Fields of a Flax module must have a hash, which `config.model` has not."""
   return Bag(vocabulary_size, config.width)
+
+
+class LookingAround(nn.Module):
+  """A decoder whose attention remembers where it looked: the state is the GRU's [B H] and its weights [B S].
+
+  The scores are additive in what was attended to just before, around each position (Chorowski et al. 2015,
+  arXiv:1506.07503). `attention.Seq2Seq` tells of the methods.
+  """
+
+  vocabulary_size: int
+  width: int
+
+  def setup(self):
+    self.words = nn.Embed(self.vocabulary_size, self.width)
+    self.cell, self.readout = nn.GRUCell(self.width), nn.Dense(self.width)
+    self.first, self.of_state = nn.Dense(self.width), nn.Dense(self.width)
+    self.of_memory = nn.Dense(self.width)
+    self.of_place, self.score = nn.Conv(self.width, kernel_size=(5,)), nn.Dense(1)
+    self.kernel = self.param("kernel", nn.initializers.lecun_normal(), (self.width, self.vocabulary_size))
+    self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
+
+  def prepare(self, encoded, lengths):
+    is_word = jnp.arange(encoded.memory.shape[1]) < lengths[:, None]
+    left = jnp.zeros_like(encoded.memory[..., 0]).at[:, 0].set(1)  # where it begins
+    return (jnp.tanh(self.first(encoded.summary)), left), (encoded.memory, is_word)
+
+  def step(self, state, tokens, memory):
+    state, features, weights = self._advance(state, tokens, memory)
+    return state, features @ self.kernel + self.bias, weights
+
+  def features(self, state, targets, memory, *, deterministic=True):
+    found = []
+    for tokens in targets.T:  # a few words: no loop of XLA's
+      state, features, weights = self._advance(state, tokens, memory)
+      found.append((features, weights))
+    return tuple(jnp.stack(each, axis=1) for each in zip(*found, strict=True))
+
+  def __call__(self, state, targets, memory, *, deterministic=True):
+    features, weights = self.features(state, targets, memory, deterministic=deterministic)
+    return features @ self.kernel + self.bias, weights
+
+  def output_weights(self):
+    return self.kernel, self.bias
+
+  def _advance(self, state, tokens, memory):
+    (hidden, last), (vectors, is_word) = state, memory
+    around = self.of_place(last[..., None])
+    sums = self.of_state(hidden)[:, None] + self.of_memory(vectors) + around
+    scores = jnp.where(is_word, self.score(jnp.tanh(sums))[..., 0], -jnp.inf)
+    weights = jax.nn.softmax(scores)
+    context = jnp.einsum("BS,BSD->BD", weights, vectors)
+    hidden, _ = self.cell(hidden, jnp.concatenate([self.words(tokens), context], axis=-1))
+    return (hidden, weights), jnp.tanh(self.readout(jnp.concatenate([hidden, context], axis=-1))), weights
+
+
+def looking_around(config, vocabulary_size):
+  """Makes the decoder."""
+  return LookingAround(vocabulary_size, config.width)
 
 
 class Backwards:

@@ -109,23 +109,25 @@ class EncoderLayer(nn.Module):
     bias: BiasLike | None = None,
     cache: KeyValueCache | None = None,
     deterministic: bool = True,
+    return_weights: bool = False,
   ) -> Any:
     """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S].
 
-    With a cache, from `init_cache` or an earlier call, it returns a tuple of the output and the new cache.
-    See `MultiHeadAttention`.
+    As `MultiHeadAttention` does, it returns a tuple of the output, then, if asked for, the weights
+    [... N S S], then, with a cache from `init_cache` or an earlier call, the new cache.
     """
     inputs = as_array("inputs", inputs)
     options: dict[str, Any] = {"mask": mask, "bias": bias, "deterministic": deterministic}
-    attended = self.attention(self._before(self.attention_norm, inputs), cache=cache, **options)
-    if cache is not None:
-      attended, cache = attended
+    options |= {"cache": cache, "return_weights": return_weights}
+    found = self.attention(self._before(self.attention_norm, inputs), **options)
+    has_others = return_weights or cache is not None
+    attended, *others = found if has_others else (found,)
     attended = self.attention_dropout(attended, deterministic=deterministic)
     middle = self._after(self.attention_norm, inputs, attended)
     changed = self.feed_forward(self._before(self.feed_forward_norm, middle), deterministic=deterministic)
     changed = self.feed_forward_dropout(changed, deterministic=deterministic)
     outputs = self._after(self.feed_forward_norm, middle, changed)
-    return outputs if cache is None else (outputs, cache)
+    return (outputs, *others) if has_others else outputs
 
   def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
     """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""

@@ -5,7 +5,7 @@ from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEnco
 from attention.models.ensemble import Ensemble
 from attention.models.parameters import GRUParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
-from attention.models.seq2seq import Features, Seq2Seq
+from attention.models.seq2seq import AttentionWeights, Features, Seq2Seq
 
 __all__ = [  # noqa: RUF022 (in reading order)
   "GRUWeights",
@@ -19,6 +19,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "DecoderMemory",
   "Decoder",
   "Features",
+  "AttentionWeights",
   "Seq2Seq",
   "Ensemble",
 ]

@@ -206,6 +206,15 @@ class Decoder(nn.Module):
     _, outputs = self._ascend(first, state, read, deterministic=deterministic)
     return self._read_out(outputs, contexts, embedded, deterministic=deterministic), weights
 
+  def head_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
+    """Returns the weights of each head, [B N T S], where `__call__` returns their mean; N is 1 of others."""
+    if self.look_up is None:
+      return None
+    first, _, _ = self._read(state[0], self.embedding(targets), memory, None)
+    before = jnp.concatenate([state[0][:, None], first[:, :-1]], axis=1)
+    _, weights = _attend(self.look_up, before, memory)
+    return weights
+
   def _read(
     self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, recurrent_mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
@@ -297,13 +306,19 @@ class Decoder(nn.Module):
 
 
 def _find(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array]:
-  """Returns the contexts [B T D] that states [B T H] find by a layer, and the weights [B T S]."""
+  """Returns the contexts [B T D] that states [B T H] find by a layer, and the heads' mean weights [B T S]."""
+  contexts, weights = _attend(layer, states, memory)
+  return contexts, jnp.mean(weights, axis=1) if weights.shape[1] > 1 else weights[:, 0]
+
+
+def _attend(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array]:
+  """Returns the contexts [B T D] that states [B T H] find by a layer, and the weights [B N T S]."""
   has_heads = isinstance(layer, MultiHeadAttention)
   lengths = memory.lengths[:, None] if has_heads else memory.lengths
   contexts, weights = layer.attend_prepared(
     states, memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
   )
-  return contexts, jnp.mean(weights, axis=1) if has_heads else weights
+  return contexts, weights if has_heads else weights[:, None]
 
 
 def _make_attention(

@@ -1,6 +1,6 @@
 """Flax encoders: from source tokens to a memory that a decoder can attend to."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,8 +127,19 @@ class TransformerEncoder(nn.Module):
   word_dropout_rate: float = 0.0
 
   @nn.compact
-  def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
-    """Encodes tokens [B S], of which the first source_lengths [B] are real."""
+  def __call__(
+    self,
+    sources: jax.Array,
+    source_lengths: jax.Array,
+    *,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Encodes tokens [B S], of which the first source_lengths [B] are real.
+
+    Returns:
+      `Encoded`; if asked for, a tuple of it and the weights of each layer and head, [B L N S S].
+    """
     embedding_init = nn.initializers.normal(self.width**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     encodings = positions.sinusoidal(sources.shape[1], self.width)
@@ -140,16 +151,21 @@ class TransformerEncoder(nn.Module):
     dropout = unit_dropout(self.dropout_rate, variational=self.variational)
     layer = dropout(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
+    weights: list[jax.Array] = []
     for i in range(self.num_layers):
-      layer = EncoderLayer(
+      encoder_layer = EncoderLayer(
         self.num_heads,
         self.feed_forward_width,
         self.dropout_rate,
         self.norm,
         self.implementation,
         name=f"layer_{i}",
-      )(layer, mask=mask, deterministic=deterministic)
+      )
+      found = encoder_layer(layer, mask=mask, deterministic=deterministic, return_weights=return_weights)
+      layer, *others = found if return_weights else (found,)
+      weights += others
     memory = LayerNorm(name="norm")(layer) if self.norm == "pre" else layer
     total = jnp.einsum("BSD,BS->BD", memory, is_real.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
-    return Encoded(memory=memory, summary=total / count[:, None])
+    encoded = Encoded(memory=memory, summary=total / count[:, None])
+    return (encoded, jnp.stack(weights, axis=1)) if return_weights else encoded

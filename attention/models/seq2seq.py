@@ -6,6 +6,7 @@ import jax
 from flax import linen as nn
 
 from attention.models.decoder import Decoder, DecoderMemory, State
+from attention.models.encoders import TransformerEncoder
 
 
 class Features(NamedTuple):
@@ -24,6 +25,18 @@ class Features(NamedTuple):
   weights: jax.Array | None
 
 
+class AttentionWeights(NamedTuple):
+  """Who attends to whom, by each layer and head.
+
+  Attributes:
+    encoder: each source position to each other, [B L N S S]; None for an encoder without self-attention.
+    decoder: each target position to the source, [B N T S]; None without attention.
+  """
+
+  encoder: jax.Array | None
+  decoder: jax.Array | None
+
+
 class Seq2Seq(nn.Module):
   """Translates token sequences: p(target | source), one target token after another.
 
@@ -31,7 +44,9 @@ class Seq2Seq(nn.Module):
 
   Attributes:
     encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
-    decoder: a `Decoder`.
+    decoder: a `Decoder`, or a module with its methods `prepare`, `step`, `__call__`, `features` and
+      `output_weights`. What `prepare` returns as the state is a pytree of arrays [B ...] that it alone knows:
+      the weights of the step before, say. A search gives it to `step`, in the order of its hypotheses.
   """
 
   encoder: nn.Module
@@ -76,6 +91,21 @@ class Seq2Seq(nn.Module):
     state, memory = self.decoder.prepare(encoded, source_lengths)
     vectors, weights = self.decoder.features(state, targets, memory, deterministic=deterministic)
     return Features(vectors, *self.decoder.output_weights(), weights)
+
+  def attention_weights(
+    self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array
+  ) -> AttentionWeights:
+    """Returns the weights of each layer and head along known targets; arguments as in `__call__`."""
+    own = None
+    if isinstance(self.encoder, TransformerEncoder):
+      encoded, own = self.encoder(sources, source_lengths, return_weights=True)
+    else:
+      encoded = self.encoder(sources, source_lengths)
+    state, memory = self.decoder.prepare(encoded, source_lengths)
+    if isinstance(self.decoder, Decoder):
+      return AttentionWeights(own, self.decoder.head_weights(state, targets, memory))
+    _, weights = self.decoder(state, targets, memory)
+    return AttentionWeights(own, None if weights is None else weights[:, None])
 
   def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
     """Returns the first state of each of the decoder's layers [B H] and the memory, for `step`."""

@@ -86,6 +86,40 @@ def attention_map(
   return figure
 
 
+def head_maps(
+  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], *, title: str | None = None
+) -> Figure:
+  """Returns a heat-map for each layer and head, all on one scale: a row of them for each layer.
+
+  Args:
+    weights: [L N T S].
+    source_words: S of them.
+    target_words: T of them.
+    title: one line above.
+
+  >>> len(head_maps(np.full((2, 3, 1, 2), 0.5), ["the", "cat"], ["gatto"]).axes)
+  7
+  """
+  num_layers, num_heads = weights.shape[:2]
+  width, height = _map_size(source_words, target_words, None)
+  figure = _new_figure(width * num_heads, height * num_layers + 0.3)
+  grid = figure.subplots(num_layers, num_heads, squeeze=False)
+  largest = max(float(weights.max()), 1e-6)
+  for layer in range(num_layers):
+    for head in range(num_heads):
+      axes = grid[layer, head]
+      checked = _checked_weights(weights[layer, head], source_words, target_words)
+      image = axes.imshow(checked, cmap=_SHADES, vmin=0.0, vmax=largest, aspect="equal")
+      _label_words(axes, source_words, target_words)
+      _rule_cells(axes, checked.shape)
+      name = f"head {head}" if num_layers == 1 else f"layer {layer}, head {head}"
+      axes.set_xlabel(name, fontsize=9, color=_INK)
+  _add_colour_bar(figure, grid[0, -1], image)
+  if title is not None:
+    figure.suptitle(title, fontsize=11, color=_INK, parse_math=False)
+  return figure
+
+
 def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   """Returns the curves of a training run: losses on the left, scores on the right.
 

@@ -12,6 +12,8 @@ from experiments.tasks import Task
 
 DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
+DECODERS = ("recurrent",)
+_METHODS = ("prepare", "step", "__call__", "features", "output_weights")  # of a decoder
 
 
 def make_model(
@@ -20,21 +22,7 @@ def make_model(
   """Returns the translator that a config describes."""
   return attention.Seq2Seq(
     encoder=_make_encoder(config, source_vocabulary_size),
-    decoder=attention.Decoder(
-      target_vocabulary_size,
-      config.embedding_width,
-      config.width,
-      attention=_attention(config),
-      num_heads=config.num_heads,
-      num_layers=config.num_decoder_layers,
-      residual=config.residual,
-      use_norm=config.use_norm,
-      tied_embeddings=config.tied_embeddings,
-      dropout_rate=config.dropout_rate,
-      variational=config.variational,
-      recurrent_dropout_rate=config.recurrent_dropout_rate,
-      word_dropout_rate=config.word_dropout_rate,
-    ),
+    decoder=_make_decoder(config, target_vocabulary_size),
   )
 
 
@@ -44,6 +32,35 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
     config.model,
     source_vocabulary_size=len(task.source.vocabulary),
     target_vocabulary_size=len(task.target.vocabulary),
+  )
+
+
+def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
+  """Returns the decoder that a config describes."""
+  if own.is_own(config.decoder):
+    decoder = own.find("model.decoder", config.decoder)(config, vocabulary_size)
+    if not all(callable(getattr(decoder, method, None)) for method in _METHODS):
+      raise ConfigError(
+        f"config.model.decoder={config.decoder} must make a Flax module with the methods "
+        f"{', '.join(_METHODS)} (see attention.Seq2Seq), got {type(decoder).__name__}"
+      )
+    return decoder
+  if config.decoder not in DECODERS:
+    raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {config.decoder!r}")
+  return attention.Decoder(
+    vocabulary_size,
+    config.embedding_width,
+    config.width,
+    attention=_attention(config),
+    num_heads=config.num_heads,
+    num_layers=config.num_decoder_layers,
+    residual=config.residual,
+    use_norm=config.use_norm,
+    tied_embeddings=config.tied_embeddings,
+    dropout_rate=config.dropout_rate,
+    variational=config.variational,
+    recurrent_dropout_rate=config.recurrent_dropout_rate,
+    word_dropout_rate=config.word_dropout_rate,
   )
 
 
@@ -94,12 +111,14 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
 def rules(model: base.Model) -> Iterator[fields.Rule]:
   """Returns what a config's model must be."""
   yield fields.one_of("model.encoder", model.encoder, ENCODERS, or_own=True)
+  yield fields.one_of("model.decoder", model.decoder, DECODERS, or_own=True)
   yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
   yield fields.one_of("model.dtype", model.dtype, DTYPES)
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
     yield fields.at_least(f"model.{name}", getattr(model, name), 1, fields.LARGEST)
-  is_own = own.is_own(model.encoder) or own.is_own(model.attention)  # which may read any field
+  parts = model.encoder, model.decoder, model.attention
+  is_own = any(map(own.is_own, parts))  # which may read any field
   is_transformer = model.encoder == "transformer"
   has_heads = is_transformer or model.attention == "multi_head"
   if is_transformer:

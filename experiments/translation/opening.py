@@ -89,19 +89,26 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
 def own_parts(config: base.Config) -> list[str]:
   """Returns the names of what a config may take from a person's own files."""
   metrics = config.evaluation.metrics.split(",")
-  return [config.data.task, config.model.attention, config.model.encoder, *metrics]
+  return [config.data.task, *_own_of_model(config.model).values(), *metrics]
+
+
+def _own_of_model(model: base.Model) -> dict[str, str]:
+  """Returns the fields of a model that name a person's own part."""
+  parts = {name: getattr(model, name) for name in ("encoder", "decoder", "attention")}
+  return {name: value for name, value in parts.items() if own.is_own(value)}
 
 
 def _check_model(config: base.Config, task: Task) -> None:
   """Raises ConfigError if a person's own part makes no model that can be trained."""
-  if not any(map(own.is_own, (config.model.attention, config.model.encoder))):
+  parts = _own_of_model(config.model)
+  if not parts:
     return
   model = make_task_model(config, task)
   try:
     hash(model)  # for it is a constant of compiled programs
     abstract_state(make_recipe(config, model, make_mesh()))
   except Exception as error:  # whatever a person's file may raise
-    names = f"config.model.attention={config.model.attention}, config.model.encoder={config.model.encoder}"
+    names = ", ".join(f"config.model.{name}={value}" for name, value in parts.items())
     raise ConfigError(f"{names}: {type(error).__name__}: {error}") from error
 
 

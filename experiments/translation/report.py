@@ -3,7 +3,9 @@
 import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.runs import workdir
@@ -11,7 +13,7 @@ from experiments.tasks import Example
 from experiments.text.languages import Language
 from experiments.translation import figures
 from experiments.translation.evaluate import Metric, evaluate
-from experiments.translation.translator import Translation, Translator
+from experiments.translation.translator import Heads, Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
 
@@ -112,6 +114,30 @@ def translation_map(language: Language, source: Sequence[str], translation: Tran
     [*translation.tokens, *ends],
     title="attention of the translation",
   )
+
+
+def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
+  """Writes the weights of each layer and head: PNG, and heads.npz with the arrays; returns the files."""
+  sources = _labels(translator.task.source, heads.source)
+  targets = _labels(translator.task.target, heads.target)
+  arrays: dict[str, Any] = {"source": np.array(sources), "target": np.array(targets)}
+  paths: list[pathlib.Path] = []
+  if heads.decoder is not None:
+    arrays["decoder"] = heads.decoder
+    title = "each head of the decoder"
+    figure = figures.head_maps(heads.decoder[None], sources, targets, title=title)
+    paths.append(folder / "decoder_heads.png")
+    figures.save(figure, paths[-1])
+  if heads.encoder is not None:
+    arrays["encoder"] = heads.encoder
+    title = "each head of the encoder's self-attention"
+    figure = figures.head_maps(heads.encoder, sources, sources, title=title)
+    paths.append(folder / "encoder_heads.png")
+    figures.save(figure, paths[-1])
+  if paths:
+    paths.append(folder / "heads.npz")
+    np.savez(paths[-1], **arrays)
+  return paths
 
 
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:

@@ -84,6 +84,22 @@ class Scored(NamedTuple):
   attention: np.ndarray | None
 
 
+class Heads(NamedTuple):
+  """Who attends to whom in a given translation, by each layer and head.
+
+  Attributes:
+    source: tokens; the end of the sentence is one position more.
+    target: likewise.
+    encoder: [L N S S], of the source to itself; None for an encoder without self-attention.
+    decoder: [N T S], of the target to the source; None without attention.
+  """
+
+  source: tuple[str, ...]
+  target: tuple[str, ...]
+  encoder: np.ndarray | None
+  decoder: np.ndarray | None
+
+
 class Translator:
   """A model with its parameters and its task.
 
@@ -121,6 +137,23 @@ class Translator:
     """Returns how likely the model takes each translation for, of pairs (source, translation) of texts."""
     source, target = self.task.source, self.task.target
     return self.score_tokens([(source.tokenize(text), target.tokenize(given)) for text, given in pairs])
+
+  def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
+    """Returns the weights of each layer and head, of pairs (source, translation) of texts."""
+    source, target = self.task.source, self.task.target
+    tokens = [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
+    found: dict[int, Heads] = {}
+    for chosen, batch in self._batches(tokens):
+      weights = jax.tree.map(np.asarray, _weights(self.params, batch, model=self.model))
+      for row, i in enumerate(chosen):
+        S, T = (len(side) + 1 for side in tokens[i])
+        encoder, decoder = (None if array is None else array[row] for array in weights)
+        found[i] = Heads(
+          *tokens[i],
+          encoder=None if encoder is None else _copied(encoder[..., :S, :S]),
+          decoder=None if decoder is None else _copied(decoder[..., :T, :S]),
+        )
+    return [found[i] for i in range(len(pairs))]
 
   def n_best(
     self,
@@ -298,6 +331,13 @@ def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
   losses = linear_losses(vectors, features.kernel, features.bias, targets)
   return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _weights(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> Any:
+  """Returns the weights of each layer and head."""
+  arguments = batch.sources, batch.source_lengths, batch.inputs
+  return _float32(model.apply({"params": params}, *arguments, method="attention_weights"))
 
 
 def _float32(tree: Any) -> Any:

@@ -1,0 +1,46 @@
+"""Shows what each layer and head of a trained translator attends to, in one sentence.
+
+    python -m experiments.heads --workdir=runs/transformer --text="the red cat sleeps" --output=heads
+
+The folder gets decoder_heads.png and, of a transformer encoder, encoder_heads.png, and all the weights as
+arrays in heads.npz: decoder [N T S], encoder [L N S S], and the tokens.
+"""
+
+import pathlib
+
+from absl import flags
+
+from experiments.commands import flags as commands
+from experiments.commands.flags import UsageError
+from experiments.translation import figures, load, report, search_flags
+
+_WORKDIR = commands.define_workdir(None)
+_CHECKPOINT = search_flags.define_checkpoint()
+_TEXT = flags.DEFINE_string("text", None, "the source")
+_TRANSLATION = flags.DEFINE_string("translation", None, "its translation; without it, the one that is found")
+_OUTPUT = flags.DEFINE_string("output", None, "folder for the figures and arrays; it is made")
+
+
+def main() -> None:
+  folder = commands.workdir_path(_WORKDIR)
+  if not _TEXT.value or not _OUTPUT.value:
+    raise UsageError("--text and --output must be given")
+  translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
+  given = _TRANSLATION.value
+  if given is None:
+    (found,) = translator.translate([_TEXT.value])
+    given = found.text
+    print(given)
+  (heads,) = translator.heads([(_TEXT.value, given)])
+  longest = max(len(heads.source), len(heads.target))
+  if longest > figures.LONGEST:
+    raise UsageError(f"--text is for at most {figures.LONGEST} tokens, got {longest}")
+  written = report.draw_heads(pathlib.Path(_OUTPUT.value), translator, heads)
+  if not written:
+    raise UsageError(f"--workdir must hold a model with attention, got {folder}")
+  for path in written:
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+  commands.run(main)
