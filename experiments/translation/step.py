@@ -194,7 +194,7 @@ def train_step(
     average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
   state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
   state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
-  return state, optax.global_norm(gradients)
+  return state, optax.tree.norm(gradients)
 
 
 def learning_rate(train: base.Train, step: int) -> float:

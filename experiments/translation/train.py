@@ -181,9 +181,9 @@ class _Run(contextlib.ExitStack):
     return state._replace(sums=jax.jit(no_sums, out_shardings=everywhere(self._recipe.mesh))())
 
   def _warn_if_worse_than_guessing(self, loss: float) -> None:
-    """Says, once, that a loss is larger than that of a model which takes all words for equally likely."""
+    """Says, once, that a loss is far above that of a model which takes all words for equally likely."""
     guessing = math.log(len(self._task.target.vocabulary))
-    if loss > guessing and not self._has_warned:
+    if loss > guessing + 1 and not self._has_warned:  # at the first steps it is a little larger
       self._has_warned = True
       self.progress.say(
         f"a loss of {loss:.2f} is worse than guessing, {guessing:.2f}; "

@@ -84,9 +84,44 @@ def test_weights_are_drawn_from_white_to_dark_in_their_cell():
   assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
 
 
-def test_the_scale_is_from_zero_to_one_whatever_the_weights():
-  figure = figures.attention_map(np.full((T, S), 0.2), SOURCE, TARGET)
-  assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
+def test_the_scale_is_from_zero_to_the_largest_weight_and_told():
+  weights = np.full((T, S), 0.05)
+  weights[1, 2] = 0.2
+  figure = figures.attention_map(weights, SOURCE, TARGET)
+  assert figure.axes[0].images[0].get_clim() == (0.0, 0.2)
+  assert (np.median(_cell_colours(figure, 1, 2), axis=0) < [30, 70, 120]).all()
+  bar = figure.axes[0].child_axes[0]
+  assert [label.get_text() for label in bar.get_yticklabels()] == ["0", "0.1", "0.2"]
+
+
+def test_weights_that_are_all_zero_are_white():
+  figure = figures.attention_map(np.zeros((T, S)), SOURCE, TARGET)
+  assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
+
+
+def test_heads_are_maps_of_one_scale_a_row_for_each_layer():
+  weights = np.random.default_rng(0).uniform(0, 0.5, (2, 3, T, S))
+  figure = figures.head_maps(weights, SOURCE, TARGET, title="heads")
+  maps = [axes for axes in figure.axes if axes.images]
+  assert [axes.get_xlabel() for axes in maps[:6]] == [
+    f"layer {layer}, head {head}" for layer in range(2) for head in range(3)
+  ]
+  for axes, expected in zip(maps, weights.reshape(6, T, S), strict=False):
+    np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+    assert axes.images[0].get_clim() == (0.0, weights.max())
+
+
+def test_a_dot_for_each_run_and_a_line_at_their_mean():
+  figure = figures.spread({"bleu": {"a": [40.0, 43.0], "b": [30.0]}, "loss": {"b": [0.5]}}, title="test")
+  left, right = figure.axes
+  assert [axes.get_title() for axes in (left, right)] == ["bleu", "loss"]
+  lines = [line.get_xydata().tolist() for line in left.lines]
+  assert lines[0] == [[40.0, 0.0], [43.0, 0.0]]
+  assert [x for x, _ in lines[1]] == [41.5, 41.5]
+  assert lines[2] == [[30.0, 1.0]]
+  assert [line.get_xydata().tolist() for line in right.lines][1] == [[0.5, 1.0]]
+  top, bottom = left.transData.transform([(0, 0), (0, 1)])[:, 1]
+  assert top > bottom  # the first group is the upper one
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

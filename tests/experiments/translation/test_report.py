@@ -11,7 +11,7 @@ from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation import report
-from experiments.translation.translator import Scored, Translation
+from experiments.translation.translator import Heads, Scored, Translation
 
 EXAMPLES = [
   Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "the cat", "il gatto"),
@@ -22,10 +22,14 @@ EXAMPLES = [
 ]
 
 
+SOURCE = Language(Words(), Vocabulary(("the", "she", "sees", "l'", "ami")), lowercase=True)
+
+
 class FakeTask:
   """Three sentences in each of two splits."""
 
   splits = ("validation", "test")
+  source = SOURCE
   target = Language(Words(), Vocabulary(("ciao",)), lowercase=True)
 
   def __init__(self):
@@ -132,7 +136,9 @@ def _labels(axis):
 
 def test_the_map_of_a_translation_has_its_words_and_both_ends():
   weights = np.full((3, 5), 0.2)
-  figure = report.translation_map(EXAMPLES[1].source, Translation("il gatto", ("il", "gatto"), -1.0, weights))
+  figure = report.translation_map(
+    SOURCE, EXAMPLES[1].source, Translation("il gatto", ("il", "gatto"), -1.0, weights)
+  )
   axes = figure.axes[0]
   assert _labels(axes.xaxis) == ["she", "sees", "l'", "ami", "</s>"]
   assert _labels(axes.yaxis) == ["il", "gatto", "</s>"]
@@ -140,9 +146,31 @@ def test_the_map_of_a_translation_has_its_words_and_both_ends():
 
 def test_the_map_of_a_translation_that_was_cut_has_no_end():
   weights = np.full((2, 3), 1 / 3)
-  figure = report.translation_map(("the", "cat"), Translation("il gatto", ("il", "gatto"), -1.0, weights))
+  figure = report.translation_map(
+    SOURCE, ("the", "cat"), Translation("il gatto", ("il", "gatto"), -1.0, weights)
+  )
   assert _labels(figure.axes[0].yaxis) == ["il", "gatto"]
 
 
+def test_words_that_the_model_does_not_know_are_marked():
+  weights = np.full((1, 3), 1 / 3)
+  figure = report.translation_map(SOURCE, ("the", "cat"), Translation("il", ("il",), -1.0, weights))
+  assert _labels(figure.axes[0].xaxis) == ["the", "cat (unknown)", "</s>"]
+
+
+def test_heads_are_written_as_figures_and_arrays(tmp_path):
+  decoder = np.random.default_rng(0).uniform(0, 0.5, (2, 3, 4))
+  encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
+  heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
+  paths = report.draw_heads(tmp_path, FakeTranslator(), heads)
+  assert [path.name for path in paths] == ["decoder_heads.png", "encoder_heads.png", "heads.npz"]
+  with np.load(paths[-1]) as arrays:
+    np.testing.assert_array_equal(arrays["decoder"], decoder)
+    np.testing.assert_array_equal(arrays["encoder"], encoder)
+    assert arrays["source"].tolist() == ["the", "cat (unknown)", "sees", "</s>"]
+    assert arrays["target"].tolist() == ["ciao", "a (unknown)", "</s>"]
+  assert report.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
+
+
 def test_without_attention_there_is_no_map():
-  assert report.translation_map(("the",), Translation("il", ("il",), -1.0, None)) is None
+  assert report.translation_map(SOURCE, ("the",), Translation("il", ("il",), -1.0, None)) is None

@@ -12,6 +12,7 @@ from experiments.translation.settings import check_config
 
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
+DECODERS = "one of recurrent" + OWN
 ATTENTIONS = "one of additive, scaled_dot_product, bilinear, cosine, multi_head, none" + OWN
 FILE = "the path of a file: source TAB target, one pair a line"
 
@@ -39,6 +40,7 @@ IMPOSSIBLE = [
   ("data.max_length", 0, "at least 1"),
   ("data.num_buckets", 0, "at least 1"),
   ("model.encoder", "Transformer", ENCODERS),
+  ("model.decoder", "transformer", DECODERS),
   ("model.attention", "", ATTENTIONS),
   ("model.embedding_width", 0, "at least 1"),
   ("model.width", -2, "at least 1"),
@@ -62,6 +64,7 @@ IMPOSSIBLE = [
   ("train.schedule", "cos", "one of cosine, linear, inverse_square_root, constant"),
   ("train.metric", "sentences", "one of loss, exact_match, bleu, chrf, token_accuracy"),
   ("train.patience", -1, "at least 0"),
+  ("train.keep", 1, "at least 2"),
   ("train.label_smoothing", 1.0, "in [0, 1)"),
   ("train.averaging", 1.0, "in [0, 1)"),
   ("train.weight_decay", -0.1, "at least 0"),
@@ -83,7 +86,7 @@ IMPOSSIBLE = [
   ("evaluation.sentences", -1, "at least 1"),
   ("evaluation.sentences", 0, "at least 1"),
   ("evaluation.validation_sentences", 0, "at least 1"),
-  ("evaluation.checkpoint", "first", "one of best, last"),
+  ("evaluation.checkpoint", "first", "one of best, last, average"),
   ("evaluation.batch_size", 0, "at least 1"),
   ("evaluation.beam_size", 0, "at least 1"),
   ("evaluation.length_penalty", -0.5, "in [0, 10]"),

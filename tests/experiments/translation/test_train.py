@@ -14,17 +14,28 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from configs import base
+from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import Diverged, Interrupted
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import AXES, DeviceError
+from experiments.runs.workdir import WorkdirError
 from experiments.tasks import make_task
 from experiments.text.vocabularies import PAD
-from experiments.translation import load, loading, opening
+from experiments.translation import load, load_ensemble, loading, opening
 from experiments.translation import train as loop
+from experiments.translation.loading import warm_start
+from experiments.translation.model import make_task_model
 from experiments.translation.opening import Launch
-from experiments.translation.settings import read_config
-from experiments.translation.step import abstract_state, make_recipe, train_step
+from experiments.translation.settings import read_config, write_run
+from experiments.translation.step import (
+  abstract_state,
+  init_state,
+  make_recipe,
+  make_rngs,
+  make_schedule,
+  train_step,
+)
 
 STEPS = 6
 CONFIG = base.Config(
@@ -257,6 +268,124 @@ def test_training_ends_when_nothing_gets_better(tmp_path, validate_as, capsys, m
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+def test_an_average_of_the_newest_checkpoints_translates(tmp_path):
+  config = config_with({"keep": 3}, {"checkpoint": "average"})
+  translator = loop.train(config, tmp_path)
+  averages = [_average_of(tmp_path, step, config, translator) for step in (2, 4, 6)]
+  for found, *each in zip(_params(translator), *averages, strict=True):
+    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-6, atol=1e-7)
+  assert any(np.any(one != other) for one, other in zip(_params(translator), averages[-1], strict=True))
+
+
+def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path):
+  for seed in (0, 1):
+    loop.train(dataclasses.replace(CONFIG, seed=seed), tmp_path / str(seed))
+  both = load_ensemble([tmp_path / "0", tmp_path / "1"], search={"beam_size": 2})
+  assert both.search.beam_size == 2
+  (found,) = both.translate(["the cat"])
+  assert np.isfinite(found.score)
+  (alone,) = load_ensemble([tmp_path / "0", tmp_path / "0"]).translate(["the cat sees"])
+  (expected,) = load(tmp_path / "0").translate(["the cat sees"])
+  assert alone.tokens == expected.tokens
+  np.testing.assert_allclose(alone.score, expected.score, rtol=1e-5)
+  with pytest.raises(ValueError, match="by one model, not by an ensemble"):
+    both.score([("the cat", "il gatto")])
+  other = dataclasses.replace(CONFIG, data=base.Data(task="scan", num_buckets=1))
+  write_run(tmp_path, other, [make_task(other).source, make_task(other).target])
+  with pytest.raises(WorkdirError, match="holds no checkpoint yet"):
+    load_ensemble([tmp_path / "0", tmp_path])
+
+
+# Longer, and from another run
+
+
+def test_a_constant_schedule_may_be_made_longer(tmp_path):
+  constant = {"schedule": "constant", "warmup": 0.0}
+  short, long = config_with(constant), config_with({**constant, "steps": STEPS + 4})
+  loop.train(long, tmp_path / "straight")
+  loop.train(short, tmp_path / "longer")
+  (tmp_path / "longer" / "results.json").write_text("{}", "utf-8")
+  loop.train(long, tmp_path / "longer")
+  ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("longer", "straight"))
+  assert ours == theirs
+  assert read_config(tmp_path / "longer").train.steps == STEPS + 4
+  assert (tmp_path / "longer" / f"results.{STEPS}_steps.json").read_text("utf-8") == "{}"
+  assert not (tmp_path / "longer" / "results.json").exists()
+  with pytest.raises(WorkdirError, match=rf"train.steps {STEPS + 4} \(here {STEPS}\)"):
+    loop.train(short, tmp_path / "longer")
+
+
+@pytest.mark.parametrize("changes", [{}, {"schedule": "constant", "warmup": 0.9}])
+def test_a_schedule_that_would_be_another_is_not_made_longer(tmp_path, changes):
+  write_run(tmp_path, config_with(changes), [make_task(CONFIG).source, make_task(CONFIG).target])
+  with pytest.raises(WorkdirError, match=rf"train.steps {STEPS} \(here 20\)"):
+    loop.train(config_with({**changes, "steps": 20}), tmp_path)
+
+
+def test_a_run_begins_with_the_parameters_of_another(trained, tmp_path, capsys):
+  config = dataclasses.replace(CONFIG, init_from=str(trained), seed=5)
+  loop.train(config, tmp_path / "run")
+  said = capsys.readouterr().out
+  count = len(_params(load(trained)))
+  assert f"{count} of {count} arrays are those of {trained}\n" in said
+  recipe = make_recipe(config, load(trained).model, ONE_DEVICE)
+  state, _ = warm_start(init_state(recipe, make_rngs(5).params), trained)
+  jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state.params), _params(load(trained)))
+  jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state.average), _params(load(trained)))
+
+
+def test_a_run_that_began_with_anothers_parameters_needs_it_no_more(trained, tmp_path, break_step):
+  other = shutil.copytree(trained, tmp_path / "other")
+  config = dataclasses.replace(CONFIG, init_from=str(other))
+  break_step(1, _send(signal.SIGTERM))
+  with pytest.raises(Interrupted):
+    loop.train(config, tmp_path / "stopped")
+  break_step(0, _send(signal.SIGTERM))  # never
+  loop.train(config, tmp_path / "whole")
+  shutil.rmtree(other)
+  loop.train(config, tmp_path / "stopped")
+  ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
+  assert ours == theirs
+
+
+def test_arrays_that_do_not_fit_are_new_and_named(trained):
+  config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_decoder_layers=2))
+  recipe = make_recipe(config, make_task_model(config, make_task(config)), ONE_DEVICE)
+  state = init_state(recipe, make_rngs(0).params)
+  before = jax.tree.map(np.asarray, state.params)
+  state, line = warm_start(state, trained)
+  theirs = load(trained).params
+  ours = state.params["decoder"]
+  jax.tree.map(np.testing.assert_array_equal, ours["initial"], theirs["decoder"]["initial"])
+  jax.tree.map(np.testing.assert_array_equal, ours["cell_1"], before["decoder"]["cell_1"])
+  assert "; new are " in line and "decoder/cell_1/" in line and "decoder/initial/kernel" not in line
+
+
+def test_a_run_with_other_words_is_no_beginning(trained, tmp_path):
+  config = dataclasses.replace(CONFIG, init_from=str(trained), data=base.Data(task="scan"))
+  with pytest.raises(ConfigError) as caught:
+    loop.train(config, tmp_path / "run")
+  assert str(caught.value) == (
+    f"config.data.task must be 'toy_translation', as in config.init_from={trained}, whose vocabularies are "
+    "taken, got 'scan'"
+  )
+  assert not (tmp_path / "run").exists()
+  with pytest.raises(WorkdirError, match="holds no run"):
+    loop.train(dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_worse_than_guessing_is_told_once(tmp_path, break_step, capsys):
+  def spoil(state):
+    return state._replace(sums=state.sums._replace(loss=state.sums.tokens * 9.0))
+
+  break_step(3, spoil)
+  loop.train(CONFIG, tmp_path)
+  guessing = np.log(len(make_task(CONFIG).target.vocabulary))
+  line = f"a loss of 9.00 is worse than guessing, {guessing:.2f}; if it stays so, try a smaller "
+  assert capsys.readouterr().out.count(line) == 1
+
+
 # What is written
 
 
@@ -281,7 +410,15 @@ def test_nothing_among_the_metrics_depends_on_time(trained, tmp_path):
   loop.train(CONFIG, tmp_path)
   assert (tmp_path / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
   names = {name for record in workdir.read_metrics(tmp_path) for name in record}
-  assert {name for name in names if not name.startswith("validation/")} == {"step", "train/loss"}
+  of_training = {"train/loss", "train/gradient_norm", "train/learning_rate"}
+  assert {name for name in names if not name.startswith("validation/")} == {"step", *of_training}
+
+
+def test_the_learning_rate_and_the_norm_of_the_gradient_are_recorded(trained):
+  records = [record for record in workdir.read_metrics(trained) if "train/loss" in record]
+  schedule = make_schedule(CONFIG.train)
+  assert [record["train/learning_rate"] for record in records] == [float(schedule(i)) for i in range(STEPS)]
+  assert all(record["train/gradient_norm"] > 0 for record in records)
 
 
 def test_each_start_is_a_line_of_launches(trained):

@@ -1,0 +1,122 @@
+"""Tests of attention/models/ensemble.py, and of the weights of each head."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_close
+from flax import linen as nn
+from models import MODEL, random_parameters
+
+import attention
+
+B, T, S, V, E, H = 2, 3, 5, 13, 4, 6
+LENGTHS = jnp.array([5, 2])
+random = np.random.default_rng(0)
+SOURCES = jnp.asarray(random.integers(4, V, (B, S)))
+TARGETS = jnp.asarray(random.integers(4, V, (B, T)))
+
+
+def translator(kind, encoder="recurrent"):
+  made = {
+    "recurrent": attention.RecurrentEncoder(V, E, H),
+    "transformer": attention.TransformerEncoder(V, H, num_layers=3, num_heads=2, feed_forward_width=7),
+  }[encoder]
+  return attention.Seq2Seq(made, attention.Decoder(V, E, H, kind, num_heads=2))
+
+
+def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
+  models = [translator(kind) for kind in ("additive", "none", "multi_head")]
+  params = [
+    random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=i)["params"] for i, model in enumerate(models)
+  ]
+  ensemble = attention.Ensemble(tuple(models))
+  variables = {"params": {f"members_{i}": each for i, each in enumerate(params)}}
+  state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
+  alone = [
+    model.apply({"params": own}, SOURCES, LENGTHS, TARGETS) for model, own in zip(models, params, strict=True)
+  ]
+  for t in range(T):
+    state, scores, weights = ensemble.apply(variables, state, TARGETS[:, t], memory, method="step")
+    logits = [np.asarray(each[:, t], np.float64) for each, _ in alone]
+    expected = np.mean([np.exp(each) / np.exp(each).sum(-1, keepdims=True) for each in logits], axis=0)
+    assert_close(np.exp(scores), expected, MODEL)
+    attended = [each[:, t] for _, each in alone if each is not None]
+    assert len(attended) == 2
+    assert_close(weights, np.mean(attended, axis=0), MODEL)
+
+
+def test_members_without_attention_have_no_weights():
+  model = translator("none")
+  own = random_parameters(model, SOURCES, LENGTHS, TARGETS)["params"]
+  ensemble, variables = attention.Ensemble((model,)), {"params": {"members_0": own}}
+  state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
+  assert ensemble.apply(variables, state, TARGETS[:, 0], memory, method="step")[2] is None
+
+
+@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
+@pytest.mark.parametrize("kind", ["additive", "multi_head", "none"])
+def test_the_weights_of_heads_have_the_mean_that_the_call_returns(kind, encoder):
+  model = translator(kind, encoder)
+  variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
+  of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
+  _, mean = model.apply(variables, SOURCES, LENGTHS, TARGETS)
+  if kind == "none":
+    assert of_decoder is None and mean is None
+  else:
+    assert of_decoder.shape == (B, {"additive": 1, "multi_head": 2}[kind], T, S)
+    assert_close(of_decoder.mean(axis=1), mean, FLOAT32)
+  if kind == "multi_head":
+    assert np.max(np.abs(of_decoder[:, 0] - of_decoder[:, 1])) > 0.001
+  if encoder == "recurrent":
+    assert of_encoder is None
+    return
+  assert of_encoder.shape == (B, 3, 2, S, S)
+  np.testing.assert_allclose(of_encoder.sum(axis=-1), 1.0, rtol=1e-5)
+  assert not np.any(of_encoder[1, ..., 2:])  # nobody attends to padding
+  # The first layer's, by the layer alone, of the embedded words.
+  bound = model.bind(variables).encoder
+  alone, weights = bound(SOURCES, LENGTHS, return_weights=True)
+  assert_close(weights, of_encoder, FLOAT32)
+  assert_close(alone.memory, bound(SOURCES, LENGTHS).memory, FLOAT32)
+  assert np.max(np.abs(weights[:, 0] - weights[:, 1])) > 0.001
+
+
+def test_an_encoder_layer_returns_weights_and_a_cache_together():
+  layer = attention.EncoderLayer(num_heads=2, feed_forward_width=7)
+  inputs = jnp.asarray(random.normal(size=(B, S, H)), jnp.float32)
+  variables = random_parameters(layer, inputs)
+  mask = attention.masks.causal()
+  outputs, weights = layer.apply(variables, inputs, mask=mask, return_weights=True)
+  cache = layer.apply(variables, inputs, S, method="init_cache")
+  cached, cached_weights, cache = layer.apply(variables, inputs, mask=mask, cache=cache, return_weights=True)
+  assert_close(cached, outputs, MODEL)
+  assert_close(cached_weights, weights, MODEL)
+  assert weights.shape == (B, 2, S, S) and not np.any(np.triu(weights, 1))
+  assert cache.length.tolist() == [S] * B
+
+
+def test_a_decoder_of_ones_own_needs_no_heads():
+  class Wrapped(nn.Module):
+    inner: attention.Decoder
+
+    def prepare(self, *arguments):
+      return self.inner.prepare(*arguments)
+
+    def __call__(self, *arguments, **options):
+      return self.inner(*arguments, **options)
+
+  model = attention.Seq2Seq(attention.RecurrentEncoder(V, E, H), Wrapped(attention.Decoder(V, E, H)))
+  variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
+  of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
+  assert of_encoder is None
+  assert_close(of_decoder[:, 0], model.apply(variables, SOURCES, LENGTHS, TARGETS)[1], FLOAT32)
+
+
+def test_weights_of_heads_compile():
+  model = translator("multi_head", "transformer")
+  variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
+  arguments = variables, SOURCES, LENGTHS, TARGETS
+  found = jax.jit(lambda *arguments: model.apply(*arguments, method="attention_weights"))(*arguments)
+  for one, other in zip(found, model.apply(*arguments, method="attention_weights"), strict=True):
+    assert_close(one, other, MODEL)

@@ -1,0 +1,104 @@
+"""Tests of experiments/runs/jobs.py, with programs of one line."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from experiments.commands.mistakes import Interrupted
+from experiments.runs.jobs import Job, run_all
+from experiments.runs.locks import is_locked, workdir_lock
+
+
+@pytest.fixture
+def make(tmp_path):
+  """Gives a function that makes a job, done once its file is there, from what its program does."""
+
+  def job(name, program="open({done!r}, 'w')", is_taken=lambda: False):
+    done = tmp_path / f"{name}.done"
+    code = f"import sys, time; {program.format(done=str(done))}"
+    log = tmp_path / "logs" / f"{name}.txt"
+    return Job(name, [sys.executable, "-c", code], log, is_done=done.exists, is_taken=is_taken)
+
+  return job
+
+
+def test_all_are_done_and_those_that_were_before_are_left_alone(make, tmp_path):
+  (tmp_path / "b.done").write_text("before")
+  said = []
+  assert run_all([make(name) for name in "abc"], 2, said.append) == []
+  assert all((tmp_path / f"{name}.done").exists() for name in "abc")
+  assert (tmp_path / "b.done").read_text() == "before"
+  assert said[0] == "1 of 3 were done before"
+  assert sum("begins" in line for line in said) == 2
+  assert not (tmp_path / "logs" / "b.txt").exists()
+
+
+def test_so_many_run_at_once(make, tmp_path):
+  # Each waits until all three have begun.
+  wait = (
+    "open({done!r} + '.begun', 'w'); import glob, os; folder = os.path.dirname({done!r})\n"
+    "end = time.time() + 20\n"
+    "while len(glob.glob(folder + '/*.begun')) < 3 and time.time() < end: time.sleep(0.01)\n"
+    "if time.time() < end: open({done!r}, 'w')"
+  )
+  assert run_all([make(name, wait) for name in "abc"], 3, lambda _: None) == []
+
+
+def test_one_at_a_time_does_not_overlap(make, tmp_path):
+  alone = (
+    "import os; other = os.path.dirname({done!r}) + '/running'\n"
+    "assert not os.path.exists(other); open(other, 'w'); time.sleep(0.3); os.remove(other)\n"
+    "open({done!r}, 'w')"
+  )
+  assert run_all([make(name, alone) for name in "ab"], 1, lambda _: None) == []
+
+
+def test_a_job_that_fails_is_told_with_its_last_words_and_the_others_go_on(make, tmp_path):
+  said = []
+  failing = make("a", "print('error: no such thing'); sys.exit(2)")
+  idle = make("b", "pass")  # it ends well, and has not done its work
+  assert run_all([failing, idle, make("c")], 1, said.append) == ["a", "b"]
+  assert "a failed with exit code 2: error: no such thing" in said
+  assert "b failed with exit code 0: it printed nothing" in said
+  assert (tmp_path / "c.done").exists()
+
+
+def test_what_another_process_is_at_is_waited_for(make, tmp_path):
+  taken = make("a", "raise SystemExit(2)", is_taken=lambda: not (tmp_path / "a.done").exists())
+  said = []
+  threading.Timer(1.0, lambda: (tmp_path / "a.done").write_text("by another")).start()
+  assert run_all([taken, make("b")], 1, said.append) == []
+  assert (tmp_path / "a.done").read_text() == "by another"
+  assert sum(line == "a: another process is at it" for line in said) == 1
+  assert "a was done by another process" in said
+
+
+def test_a_signal_stops_what_runs_and_is_raised(make, tmp_path):
+  patient = (
+    "import signal\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({done!r} + '.asked', 'w') and 143))\n"
+    "open({done!r} + '.begun', 'w'); time.sleep(30)"
+  )
+
+  def stop():
+    while len(list(tmp_path.glob("*.begun"))) < 2:
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  threading.Thread(target=stop).start()
+  with pytest.raises(Interrupted) as caught:
+    run_all([make(name, patient) for name in "abc"], 2, lambda _: None)
+  assert caught.value.code == 143
+  assert sorted(path.name for path in tmp_path.glob("*.asked")) == ["a.done.asked", "b.done.asked"]
+  assert not (tmp_path / "c.done.begun").exists()
+
+
+def test_a_folder_is_locked_while_it_is(tmp_path):
+  assert not is_locked(tmp_path / "none")
+  with workdir_lock(tmp_path):
+    assert is_locked(tmp_path)
+  assert not is_locked(tmp_path)

@@ -1,0 +1,72 @@
+"""A whole sweep, stopped and killed on the way."""
+
+import json
+import time
+
+import scripts
+
+FILE = """
+from configs import base
+def get_config():
+  config = base.Config()
+  config.data.num_buckets = 1
+  config.model.attention = "none"
+  config.model.width = config.model.embedding_width = 4
+  config.train.steps, config.train.validate_every, config.train.log_every = 60, 20, 10
+  config.train.batch_size = 4
+  config.evaluation.sentences = config.evaluation.validation_sentences = config.evaluation.batch_size = 4
+  config.evaluation.max_target_length = 5
+  return config
+def get_choices():
+  return {"train.learning_rate": [0.01, 0.001], "seed": [0]}
+"""
+
+
+def test_a_sweep_that_is_stopped_and_killed_ends_with_what_an_undisturbed_one_finds(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(FILE, "utf-8")
+  results = {}
+  for name in ("disturbed", "undisturbed"):
+    flags = (f"--config={path}", f"--workdir={tmp_path / name}", "--jobs=2")
+    folders = [tmp_path / name / f"learning_rate={rate}_seed=0" for rate in (0.01, 0.001)]
+    if name == "disturbed":
+      with scripts.start("sweep", *flags) as running:
+        _wait_for(folders[0] / "checkpoints")
+        running.process.terminate()
+        assert running.finish().code == 143
+      with scripts.start("sweep", *flags) as running:
+        running.wait_for("begins")  # and is killed here; what it began goes on by itself
+    finished = scripts.run("sweep", *flags)
+    assert finished.code == 0, finished.errors
+    assert (tmp_path / name / "table.txt").read_text("utf-8").strip() in finished.output
+    results[name] = [
+      [(folder / file).read_text("utf-8") for file in ("metrics.jsonl", "results.json")] for folder in folders
+    ]
+  assert results["disturbed"] == results["undisturbed"]
+  launches = (folders[0] / "launches.jsonl").read_text("utf-8").splitlines()
+  assert json.loads(launches[0])["command"][1:3] == ["-m", "experiments.train"]
+
+
+def _wait_for(path):
+  end = time.monotonic() + 200
+  while not path.exists():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def test_mistakes_are_one_line(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(FILE, "utf-8")
+  for flags, words in (
+    (["--config=configs/toy_translation.py"], "expected a function get_choices for a sweep, got none"),
+    ([f"--config={path}", "--config.seed=3"], "--config.seed is one of the choices of"),
+    (
+      [f"--config={path}", "--shard=2/2"],
+      "--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got '2/2'",
+    ),
+    ([f"--config={path}", "--jobs=0"], "jobs=0"),
+  ):
+    finished = scripts.run("sweep", f"--workdir={tmp_path / 'run'}", *flags)
+    assert finished.code == 2 and words in finished.errors, finished
+    assert finished.errors.strip().count("\n") == 0
+  assert not (tmp_path / "run").exists()
