@@ -1,4 +1,4 @@
-"""Multi30k, German to English: a recurrent encoder and a decoder with additive attention, on subwords.
+r"""Multi30k, German to English: a recurrent encoder and a decoder with additive attention, on subwords.
 
     python -m experiments.train --config=configs/multi30k.py --workdir=runs/multi30k \
         --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz

@@ -1,4 +1,4 @@
-"""Translation learnt from your own parallel text: tab-separated UTF-8, source first, plain or .gz.
+r"""Translation learnt from your own parallel text: tab-separated UTF-8, source first, plain or .gz.
 
     python -m experiments.train --config=configs/parallel_text.py --workdir=runs/parallel_text \
         --config.data.train=train.tsv --config.data.validation=validation.tsv

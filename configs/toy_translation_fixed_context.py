@@ -1,4 +1,4 @@
-"""Toy translation without attention: the decoder sees one vector for the whole sentence.
+r"""Toy translation without attention: the decoder sees one vector for the whole sentence.
 
     python -m experiments.train --config=configs/toy_translation_fixed_context.py \
         --workdir=runs/toy_translation_fixed_context

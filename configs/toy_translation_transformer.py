@@ -1,4 +1,4 @@
-"""Toy translation with a transformer encoder, and a decoder with multi-head attention.
+r"""Toy translation with a transformer encoder, and a decoder with multi-head attention.
 
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer

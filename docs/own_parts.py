@@ -1,4 +1,4 @@
-"""Parts of one's own for the laboratory: attention, encoder, decoder, task and metric, in a file anywhere.
+r"""Parts of one's own for the laboratory: attention, encoder, decoder, task and metric, in a file anywhere.
 
     python -m experiments.train --workdir=runs/mine --config.data.task=docs/own_parts.py:Backwards \
         --config.model.attention=docs/own_parts.py:gaussian --config.model.encoder=docs/own_parts.py:bag \

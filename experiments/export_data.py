@@ -1,4 +1,4 @@
-"""Writes sentences of a task as tab-separated text, so that other toolkits can train on the same data.
+r"""Writes sentences of a task as tab-separated text, so that other toolkits can train on the same data.
 
     python -m experiments.export_data --config=configs/toy_translation.py --split=train --count=10000 \
         --output=pairs.tsv

@@ -1,4 +1,4 @@
-"""Translates with a trained translator: one text, the lines of a file, or the lines of standard input.
+r"""Translates with a trained translator: one text, the lines of a file, or the lines of standard input.
 
     python -m experiments.translate --workdir=runs/toy_translation \
         --text="the red cat does not see the apples" --figure=map.png

@@ -1,6 +1,7 @@
 """Strictness for every test: no silent rank or dtype promotion, no warnings, the same examples every time."""
 
 import os
+import pathlib
 
 import hypothesis
 import jax
@@ -9,6 +10,21 @@ import pytest
 from attention import functional
 from attention.arrays import devices
 from attention.scores import sums_of_tanh as additive
+from experiments.commands.compilation import make_room
+
+# Nearly all the time of the tests is compilation: what is compiled is kept for the next time, and for the
+# scripts that tests start. The oldest programs make room for those of changed code.
+COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"
+KEEP = {
+  "jax_compilation_cache_dir": str(COMPILED),
+  "jax_persistent_cache_min_compile_time_secs": 0.0,
+  "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+for name, value in KEEP.items():
+  jax.config.update(name, value)
+  os.environ[name.upper()] = str(value)
+# Of each kept program, XLA would tell some machines that it was compiled for a processor it does not know.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # The tests compile as users do. `make test` sets QUICK_COMPILATION for those that are not of the contract of
 # attention: nearly all their time is compilation, which takes a third without the optimizations and with the
@@ -30,6 +46,11 @@ hypothesis.settings.load_profile("ci")
 
 def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error")
+  # Another process may be writing what this one looks for; then it is compiled once more.
+  config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
+  if not hasattr(config, "workerinput"):  # not in each of several processes
+    COMPILED.mkdir(exist_ok=True)
+    make_room(COMPILED, 4 * 2**30)
 
 
 @pytest.fixture

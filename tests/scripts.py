@@ -1,7 +1,6 @@
 """Runs scripts as a person does, `python -m experiments.NAME`, but imports what they share only once.
 
-Each script has a process of its own, forked from a server that has imported JAX and not used it yet. What is
-compiled can be kept in a folder, so that the same program is compiled once.
+Each script has a process of its own, forked from a server that has imported JAX and not used it yet.
 """
 
 import contextlib
@@ -24,9 +23,6 @@ from experiments.translation.settings import read_config
 from experiments.translation.step import abstract_state, make_recipe
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-# Of each program in a cache, XLA would tell that it was compiled for a processor it does not know.
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -68,21 +64,21 @@ class Running(NamedTuple):
     return Finished(self.process.exitcode, self.output(), (self.folder / "errors").read_text("utf-8"))
 
 
-def run(script, *flags, lines="", cache=None, is_optimized=True):
+def run(script, *flags, lines="", is_optimized=True):
   """Returns what a script did with flags, and lines on its standard input."""
-  with start(script, *flags, lines=lines, cache=cache, is_optimized=is_optimized) as running:
+  with start(script, *flags, lines=lines, is_optimized=is_optimized) as running:
     return running.finish()
 
 
 @contextlib.contextmanager
-def start(script, *flags, lines="", cache=None, is_optimized=True):
+def start(script, *flags, lines="", is_optimized=True):
   """Gives a script that is running; what is not optimized is compiled in a third of the time."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "input").write_text(lines, "utf-8")
     (folder / "output").touch()
     (folder / "errors").touch()
-    process = _SERVER.Process(target=_run, args=(script, flags, folder, cache, is_optimized))
+    process = _SERVER.Process(target=_run, args=(script, flags, folder, is_optimized))
     process.start()
     try:
       yield Running(process, folder)
@@ -100,16 +96,7 @@ def newest_checkpoint(folder):
     return checkpoints.restore(abstract_state(recipe))
 
 
-def compilation_cache(folder):
-  """Returns JAX's options that keep all that is compiled."""
-  return {
-    "jax_compilation_cache_dir": str(folder),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-  }
-
-
-def _run(script, flags, folder, cache, is_optimized):
+def _run(script, flags, folder, is_optimized):
   """Becomes the script: its standard streams, its arguments, its directory."""
   for number, name in enumerate(("input", "output", "errors")):
     stream = os.open(folder / name, os.O_RDWR)
@@ -119,8 +106,5 @@ def _run(script, flags, folder, cache, is_optimized):
   os.chdir(ROOT)
   os.environ.pop("XLA_FLAGS", None)  # those of the tests; a script is compiled as for a person
   jax.config.update("jax_disable_most_optimizations", not is_optimized)
-  if cache is not None:
-    for name, value in compilation_cache(cache).items():
-      jax.config.update(name, value)
   sys.argv = [script, *flags]
   runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)

@@ -24,7 +24,7 @@ def keep_compiled() -> None:
   folder = _cache_folder()
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    _make_room(folder, _LARGEST)
+    make_room(folder, _LARGEST)
   except OSError:  # a home that cannot be written to, or another process makes room as well
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -47,7 +47,7 @@ def _cpu_flags() -> str:
   return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _make_room(folder: pathlib.Path, size: int) -> None:
+def make_room(folder: pathlib.Path, size: int) -> None:
   """Deletes the oldest files of a folder until those that are left have at most so many bytes."""
   files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in folder.iterdir())
   total = sum(length for _, length, _ in files)

@@ -18,7 +18,7 @@ from experiments.text.pairs import read_pairs
 
 
 class ParallelText:
-  """Sentence pairs from files: `source TAB target`, one a line. See ../pairs.py.
+  """Sentence pairs from files: `source TAB target`, one a line. See ../text/pairs.py.
 
   Of the training text only the ids are kept. Alignments count words, so they are used where words are the
   unit.

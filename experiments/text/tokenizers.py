@@ -27,6 +27,9 @@ SPACE = "▁"
 _CHARACTER_COVERAGE = 0.9999
 _LONGEST_LINE = 2**20  # bytes; sentencepiece leaves out longer ones
 _THREADS = 2
+
+# Of so few lines the largest size is found in a moment, by asking for a larger one.
+_FEW_LINES, _TOO_MANY = 1_000, 2**20
 _CHUNK = 10_000  # texts that sentencepiece gets at once
 
 
@@ -145,7 +148,7 @@ class Subwords:
     try:
       return cls(_trained_model(lines, vocabulary_size, kind))
     except RuntimeError as error:
-      raise ValueError(_allowed_size(str(error), vocabulary_size)) from error
+      raise ValueError(_allowed_size(str(error), lines, vocabulary_size, kind)) from error
 
 
 def _spaced(text: str) -> str:
@@ -176,10 +179,35 @@ def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> byt
   return model.getvalue()
 
 
-def _allowed_size(message: str, vocabulary_size: int) -> str:
-  """Returns in one line which sizes sentencepiece allows, from what it says of another."""
-  if found := re.search(r"a value <= (\d+)", message):
-    return f"vocabulary_size must be at most {found[1]} for this text, got {vocabulary_size}"
-  if found := re.search(r"required_chars\. -?\d+ vs (\d+)", message):
-    return f"vocabulary_size must be at least {found[1]} for this text, got {vocabulary_size}"
-  return f"vocabulary_size must be one that sentencepiece allows, got {vocabulary_size}: {message}"
+def _allowed_size(message: str, lines: Sequence[str], vocabulary_size: int, kind: str) -> str:
+  """Returns in one line which sizes sentencepiece allows, from what it says of one that it does not."""
+  most, least = _most(message), _least(message)
+  if most and not least:
+    least = _least(_refusal(lines, NUM_SPECIALS, kind))
+  if least and not most and len(lines) <= _FEW_LINES:
+    most = _most(_refusal(lines, _TOO_MANY, kind))
+  if not most and not least:
+    return f"vocabulary_size must be one that sentencepiece allows, got {vocabulary_size}: {message}"
+  allowed = (
+    f"from {least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
+  )
+  return f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}"
+
+
+def _refusal(lines: Sequence[str], vocabulary_size: int, kind: str) -> str:
+  """Returns what sentencepiece says of a size that it does not allow."""
+  try:
+    _trained_model(lines, vocabulary_size, kind)
+  except RuntimeError as error:
+    return str(error)
+  return ""
+
+
+def _most(message: str) -> str:
+  found = re.search(r"a value <= (\d+)", message)
+  return found[1] if found else ""
+
+
+def _least(message: str) -> str:
+  found = re.search(r"required_chars\. -?\d+ vs (\d+)", message)
+  return found[1] if found else ""

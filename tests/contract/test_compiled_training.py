@@ -15,10 +15,11 @@ from experiments.text.batches import make_batch
 from experiments.translation.model import make_model
 from experiments.translation.step import init_state, make_recipe, make_rngs, train_step
 
+# Of configs whose steps are the same, the first.
 CONFIGS = {
   path.stem: path
   for path in sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
-  if path.stem not in ("__init__", "base")
+  if path.stem not in ("__init__", "base", "toy_translation_scores")
 }
 # The words of a side of a text of some 30,000 sentences; it is not here, so its sentences are random.
 WORDS = 4_000

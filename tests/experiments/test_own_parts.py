@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import scripts
 
@@ -9,6 +10,7 @@ from configs import base
 from experiments.commands import own
 from experiments.commands.fields import ConfigError
 from experiments.tasks import make_task
+from experiments.translation import load
 from experiments.translation.model import make_model
 
 FILE = str(scripts.ROOT / "docs" / "own_parts.py")
@@ -87,3 +89,34 @@ def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
   assert finished.errors.startswith(f"error: config.model.attention={broken}:layer")
   assert finished.errors.count("\n") == 1
   assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_of_ones_own_carries_its_state_through_a_search(tmp_path):
+  folder = tmp_path / "run"
+  flags = [flag for flag in FLAGS if "attention" not in flag]
+  decoder = f"--config.model.decoder={FILE}:looking_around"
+  trained = scripts.run("train", f"--workdir={folder}", *flags, decoder, is_optimized=False)
+  assert trained.code == 0, trained.errors
+  assert (
+    json.loads((folder / "config.json").read_text("utf-8"))["model"]["decoder"] == f"{FILE}:looking_around"
+  )
+  translator = load(folder, search={"beam_size": 3})
+  assert type(translator.model.decoder).__name__ == "LookingAround"
+  text = "a b c d"
+  (found,) = translator.translate([text])
+  # What a search finds has the score and the weights that the model gives it at once.
+  (given,) = translator.score([(text, found.text)])
+  assert not found.is_cut
+  assert found.score * given.num_tokens == pytest.approx(given.log_probability, rel=1e-4)
+  np.testing.assert_allclose(found.attention, given.attention, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_no_decoder_is_told(tmp_path):
+  (tmp_path / "mine.py").write_text("def make(config, vocabulary_size):\n  return 3\n", "utf-8")
+  name = f"{tmp_path}/mine.py:make"
+  with pytest.raises(ConfigError) as caught:
+    make_model(base.Model(decoder=name), source_vocabulary_size=5, target_vocabulary_size=5)
+  assert str(caught.value) == (
+    f"config.model.decoder={name} must make a Flax module with the methods prepare, step, __call__, "
+    "features, output_weights (see attention.Seq2Seq), got int"
+  )

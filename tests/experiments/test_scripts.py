@@ -51,16 +51,11 @@ TEXT = "the red cat does not see the zebra"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def run(cache):
+def run():
   """Gives `scripts.run` for scripts that must end well, with what they print."""
 
   def succeed(script, *flags, **options):
-    finished = scripts.run(script, *flags, cache=cache, **options)
+    finished = scripts.run(script, *flags, **options)
     assert finished.code == 0, finished
     return finished
 
@@ -68,14 +63,13 @@ def run(cache):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, cache):
+def trained(tmp_path_factory):
   """Gives the folder of a run, and what training printed; Python is started as a person does."""
   folder = tmp_path_factory.mktemp("runs") / "toy"
-  options = {name.upper(): str(value) for name, value in scripts.compilation_cache(cache).items()}
   finished = subprocess.run(
     [sys.executable, "-m", "experiments.train", f"--workdir={folder}", "--profile=12:14", *SMALL],
     cwd=scripts.ROOT,
-    env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | options,
+    env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"},
     capture_output=True,
     encoding="utf-8",
     check=False,
@@ -203,10 +197,10 @@ def test_a_different_config_is_an_error_that_names_the_fields(trained):
 
 
 @pytest.mark.parametrize("text", ["step 20, validation", "compiled the step"])
-def test_a_folder_that_is_deleted_during_training_is_told_in_one_line(tmp_path, cache, text):
+def test_a_folder_that_is_deleted_during_training_is_told_in_one_line(tmp_path, text):
   folder = tmp_path / "run"
   flags = *SMALL, "--config.train.steps=1000000", "--config.train.log_every=1"
-  with scripts.start("train", f"--workdir={folder}", *flags, cache=cache) as running:
+  with scripts.start("train", f"--workdir={folder}", *flags) as running:
     running.wait_for(text)
     shutil.rmtree(folder, ignore_errors=True)  # while it is being written to
     finished = running.finish()
@@ -216,10 +210,10 @@ def test_a_folder_that_is_deleted_during_training_is_told_in_one_line(tmp_path, 
   assert last == f"error: {folder} was deleted or moved away while training wrote to it"
 
 
-def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, cache, tmp_path):
+def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, tmp_path):
   whole, _ = trained
   folder = tmp_path / "run"
-  with scripts.start("train", f"--workdir={folder}", *SMALL, cache=cache) as running:
+  with scripts.start("train", f"--workdir={folder}", *SMALL) as running:
     running.wait_for(f"step 10/{STEPS}")
     os.kill(running.process.pid, signal.SIGINT)
     stopped = running.finish()
@@ -317,11 +311,11 @@ def test_an_empty_text_has_no_figure_and_says_so(trained, tmp_path):
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
 
 
-def test_a_figure_that_cannot_be_written_is_named(trained, cache, tmp_path):
+def test_a_figure_that_cannot_be_written_is_named(trained, tmp_path):
   (tmp_path / "file").write_text("mine", "utf-8")
   figure = tmp_path / "file" / "map.png"
   flags = (f"--workdir={trained[0]}", "--text=the cat", f"--figure={figure}")
-  finished = scripts.run("translate", *flags, cache=cache)
+  finished = scripts.run("translate", *flags)
   assert finished.code == 2, finished
   assert str(tmp_path / "file") in finished.errors
   assert finished.errors.count("\n") == 1
@@ -400,11 +394,11 @@ def test_without_attention_only_the_curves_are_drawn(trained_on_files):
   assert [path.name for path in (folder / "figures").iterdir()] == ["training_curves.png"]
 
 
-def test_a_map_of_no_attention_is_a_mistake(trained_on_files, cache, tmp_path):
+def test_a_map_of_no_attention_is_a_mistake(trained_on_files, tmp_path):
   folder, *_ = trained_on_files
   figure = tmp_path / "map.png"
   flags = (f"--workdir={folder}", "--text=the cat", f"--figure={figure}")
-  finished = scripts.run("translate", *flags, cache=cache)
+  finished = scripts.run("translate", *flags)
   assert finished.code == 2
   error = finished.errors.splitlines()[-1]
   assert error == "error: --figure needs a model with attention; this one has none"

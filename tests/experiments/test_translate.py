@@ -23,12 +23,7 @@ def _pairs(rng, count):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, cache):
+def trained(tmp_path_factory):
   """Gives the folder of a run that has learnt a few words."""
   folder, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(0)
   for split, count in (("train", 101), ("validation", 7)):
@@ -50,7 +45,7 @@ def trained(tmp_path_factory, cache):
     "--config.evaluation.batch_size=7",
     f"--config.evaluation.max_target_length={LONGEST}",
   )
-  finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags, cache=cache, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags, is_optimized=False)
   assert finished.code == 0, finished
   return folder / "run"
 
@@ -63,12 +58,12 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translate(trained, cache):
+def translate(trained):
   """Gives a function that translates with the run, which must end well."""
 
   def run(*flags, lines=""):
     given = f"--workdir={trained}", *map(str, flags)
-    finished = scripts.run("translate", *given, lines=lines, cache=cache, is_optimized=False)
+    finished = scripts.run("translate", *given, lines=lines, is_optimized=False)
     assert finished.code == 0, finished
     return finished
 

@@ -55,13 +55,13 @@ def _write_data(folder):
     (folder / f"{name}.tsv").write_text("".join(f"{pair}\n" for pair in pairs), "utf-8")
 
 
-def _start(folder, cache):
+def _start(folder):
   files = [f"--config.data.{name}={folder.parent / name}.tsv" for name in ("train", "validation")]
-  return scripts.start("train", f"--workdir={folder}", *FLAGS, *files, cache=cache, is_optimized=False)
+  return scripts.start("train", f"--workdir={folder}", *FLAGS, *files, is_optimized=False)
 
 
-def _finish(folder, cache):
-  with _start(folder, cache) as running:
+def _finish(folder):
+  with _start(folder) as running:
     finished = running.finish()
   assert finished.code == 0, finished
   return finished
@@ -87,10 +87,10 @@ def _half_written(folder):
   return {entry.inode() for entry in os.scandir(checkpoints) if ".orbax-checkpoint-tmp" in entry.name}
 
 
-def _kill(folder, cache, text, seconds):
+def _kill(folder, text, seconds):
   """Starts a run and kills it some seconds after it printed a text; returns what it was doing, or nothing."""
   left = _half_written(folder)
-  with _start(folder, cache) as running:
+  with _start(folder) as running:
     while running.process.is_alive():
       if _half_written(folder) - left if text is None else text in running.output():
         time.sleep(seconds)
@@ -109,15 +109,15 @@ def _kill(folder, cache, text, seconds):
 
 
 def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bits(tmp_path):
-  rng, cache, whole = random.Random(SEED), tmp_path / "compiled", tmp_path / "whole"
+  rng, whole = random.Random(SEED), tmp_path / "whole"
   _write_data(tmp_path)
-  _finish(whole, cache)
+  _finish(whole)
   met = []
   while len(met) < KILLS or not {"training", "checkpoint"} <= set(met):
     folder = tmp_path / str(len(met))
     for text, longest in MOMENTS:
-      met.append(_kill(folder, cache, text, rng.uniform(0, longest)))
-    _finish(folder, cache)
+      met.append(_kill(folder, text, rng.uniform(0, longest)))
+    _finish(folder)
     _assert_same_end(folder, whole)
     assert len(met) <= 4 * KILLS, met
   print({what: met.count(what) for what in sorted(set(met))})

@@ -32,13 +32,8 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("compiled")
-
-
 @contextlib.contextmanager
-def two_processes(folder, cache, *, seconds=("--config.seed=0",)):
+def two_processes(folder, *, seconds=("--config.seed=0",)):
   """Gives two processes that train together; the second has some flags more."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
@@ -54,7 +49,6 @@ def two_processes(folder, cache, *, seconds=("--config.seed=0",)):
           "--num_processes=2",
           f"--process_id={index}",
           *(seconds if index else ()),
-          cache=cache,
           is_optimized=False,
         )
       )
@@ -63,19 +57,19 @@ def two_processes(folder, cache, *, seconds=("--config.seed=0",)):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, cache):
+def alone(tmp_path_factory):
   """Gives the folder of a run by one process."""
   folder = tmp_path_factory.mktemp("runs") / "alone"
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
   assert finished.code == 0, finished
   return folder
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory, cache):
+def stopped(tmp_path_factory):
   """Gives the folder of a run by two processes, of which the second was asked to stop, and what they did."""
   folder = tmp_path_factory.mktemp("runs") / "together"
-  with two_processes(folder, cache) as (first, second):
+  with two_processes(folder) as (first, second):
     first.wait_for(f"step {LOG_EVERY}/{STEPS}")
     os.kill(second.process.pid, signal.SIGTERM)
     return folder, [first.finish(), second.finish()]
@@ -98,19 +92,19 @@ def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
   assert not (folder / "results.json").exists()
 
 
-def test_one_process_goes_on_where_two_have_stopped(stopped, alone, cache, tmp_path):
+def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, cache=cache, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
   assert finished.code == 0, finished
   assert "continuing after step" in finished.output
   _assert_same_records(folder, alone)
 
 
-def test_two_processes_go_on_where_one_has_stopped(alone, cache, tmp_path):
+def test_two_processes_go_on_where_one_has_stopped(alone, tmp_path):
   folder = shutil.copytree(alone, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints" / str(STEPS))
   (folder / "results.json").unlink()
-  with two_processes(folder, cache) as running:
+  with two_processes(folder) as running:
     finished = [each.finish() for each in running]
   assert [each.code for each in finished] == [0, 0], finished
   _assert_same_records(folder, alone)
@@ -154,8 +148,8 @@ def test_two_processes_go_on_where_one_has_stopped(alone, cache, tmp_path):
     ),
   ],
 )
-def test_processes_begin_together_or_not_at_all(cache, tmp_path, flag, said, others):
-  with two_processes(tmp_path / "run", cache, seconds=(flag,)) as (first, second):
+def test_processes_begin_together_or_not_at_all(tmp_path, flag, said, others):
+  with two_processes(tmp_path / "run", seconds=(flag,)) as (first, second):
     finished = [first.finish(), second.finish()]
   assert [each.code for each in finished] == [2, 2], finished
   assert [each.errors.splitlines()[0] for each in finished] == [f"error: {others}", f"error: {said}"]

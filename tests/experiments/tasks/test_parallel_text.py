@@ -237,3 +237,21 @@ def test_an_option_that_the_text_does_not_allow_is_an_error_of_the_field(tmp_pat
   path = tmp_path / "pairs.tsv"
   assert str(caught.value).startswith(f"{path}, source: config.data.{message}")
   assert "\n" not in str(caught.value)
+
+
+def test_what_may_not_be_meant_of_a_text_is_noted(tmp_path):
+  pairs = [(f"a{i % 3} b", "c") for i in range(9)]
+  task = _task(tmp_path, pairs, max_length=7)
+  task.training_batch(0)
+  assert list(task.notes) == [
+    "6 of 9 training pairs repeat another",
+    "9 of 9 validation pairs are training pairs, so their scores say little of other text",
+  ]
+  assert task.longest == 7
+  others = _write(tmp_path / "validation.tsv", [("z z", "y")])
+  clean = _task(tmp_path, _pairs(40), validation=others)
+  clean.training_batch(0)
+  assert list(clean.notes) == []
+  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation=others)
+  broken.training_batch(0)
+  assert list(broken.notes) == ["1 of 41 training pairs have control characters, such as U+001B"]

@@ -195,21 +195,25 @@ def test_a_long_line_is_not_left_out(kind):
 
 @kinds
 @pytest.mark.parametrize("size", [-1, 0, 265])
-def test_too_small_a_vocabulary_is_an_error_with_the_least_that_is_allowed(kind, size):
-  # The specials, the bytes, and the characters ▁ a b c d x.
-  message = rf"^vocabulary_size must be at least 266 for this text, got {size}$"
-  with pytest.raises(ValueError, match=message):
+def test_too_small_a_vocabulary_is_an_error_with_all_that_is_allowed(kind, size):
+  # The specials, the bytes, and the characters ▁ a b c d x are 266.
+  message = rf"^vocabulary_size must be from 266 to (\d+) for this text, got {size}$"
+  with pytest.raises(ValueError, match=message) as caught:
     Subwords.learn(["ab cd", "x"], vocabulary_size=size, kind=kind)
+  most = int(re.search(r"to (\d+) ", str(caught.value))[1])
+  assert len(Subwords.learn(["ab cd", "x"], vocabulary_size=most, kind=kind).tokens) == most - 4
+  with pytest.raises(ValueError, match=f"from 266 to {most} for this text"):
+    Subwords.learn(["ab cd", "x"], vocabulary_size=most + 1, kind=kind)
 
 
 @kinds
-def test_too_large_a_vocabulary_is_an_error_with_the_most_that_is_allowed(kind):
+def test_too_large_a_vocabulary_is_an_error_with_all_that_is_allowed(kind):
   with pytest.raises(ValueError) as caught:
     Subwords.learn(TRAINING, vocabulary_size=8000, kind=kind)
-  allowed = re.fullmatch(r"vocabulary_size must be at most (\d+) for this text, got 8000", str(caught.value))
-  assert (
-    len(Subwords.learn(TRAINING, vocabulary_size=int(allowed[1]), kind=kind).tokens) == int(allowed[1]) - 4
-  )
+  message = r"vocabulary_size must be from (\d+) to (\d+) for this text, got 8000"
+  allowed = re.fullmatch(message, str(caught.value))
+  for size in map(int, allowed.groups()):
+    assert len(Subwords.learn(TRAINING, vocabulary_size=size, kind=kind).tokens) == size - 4
 
 
 @kinds

@@ -1,0 +1,67 @@
+"""Tests of experiments/commands/compilation.py."""
+
+import os
+
+import jax
+import pytest
+
+from experiments.commands import compilation
+
+OPTIONS = (
+  "jax_compilation_cache_dir",
+  "jax_enable_compilation_cache",
+  "jax_persistent_cache_min_compile_time_secs",
+)
+
+
+@pytest.fixture
+def options(monkeypatch, tmp_path):
+  """Gives JAX's options, which are as they were when the test has ended."""
+  before = {name: getattr(jax.config, name) for name in OPTIONS}
+  jax.config.update("jax_compilation_cache_dir", None)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  yield jax.config
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+def test_programs_are_kept_in_the_users_cache_by_kind_of_machine(options, tmp_path, monkeypatch):
+  compilation.keep_compiled()
+  folder = tmp_path / "cache" / "attention-jax"
+  (own,) = folder.iterdir()
+  assert options.jax_compilation_cache_dir == str(own)
+  jax.config.update("jax_compilation_cache_dir", None)
+  monkeypatch.setattr(compilation, "_cpu_flags", lambda: "flags: another")
+  compilation.keep_compiled()
+  assert len(list(folder.iterdir())) == 2
+
+
+def test_a_persons_own_folder_is_left(options, tmp_path):
+  jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
+  compilation.keep_compiled()
+  assert options.jax_compilation_cache_dir == str(tmp_path / "mine")
+  assert not (tmp_path / "cache").exists()
+
+
+def test_nothing_is_kept_if_a_person_says_so(options, tmp_path):
+  jax.config.update("jax_enable_compilation_cache", False)
+  compilation.keep_compiled()
+  assert options.jax_compilation_cache_dir is None
+  assert not (tmp_path / "cache").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(options, tmp_path, monkeypatch):
+  (tmp_path / "file").touch()
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+  compilation.keep_compiled()
+  assert options.jax_compilation_cache_dir is None
+
+
+def test_the_oldest_programs_make_room(tmp_path):
+  for age, name in enumerate("dcba"):
+    (tmp_path / name).write_bytes(b"x" * 10)
+    os.utime(tmp_path / name, (1000 - age, 1000 - age))
+  compilation.make_room(tmp_path, 25)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "d"]
+  compilation.make_room(tmp_path, 25)
+  assert len(list(tmp_path.iterdir())) == 2
