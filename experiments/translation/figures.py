@@ -98,7 +98,7 @@ def head_maps(
     title: one line above.
 
   >>> len(head_maps(np.full((2, 3, 1, 2), 0.5), ["the", "cat"], ["gatto"]).axes)
-  7
+  6
   """
   num_layers, num_heads = weights.shape[:2]
   width, height = _map_size(source_words, target_words, None)

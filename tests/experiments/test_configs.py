@@ -7,8 +7,10 @@ import pathlib
 import pytest
 
 from configs import base
+from experiments.commands.fields import flat
 from experiments.translation.model import make_model
 from experiments.translation.settings import check_config
+from experiments.translation.sweep import make_runs
 
 FOLDER = pathlib.Path(base.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "base"))
@@ -16,6 +18,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("_
 # What each is about, and the other fields in which it may differ from configs/base.py.
 MEANING = {
   "toy_translation": {},
+  "toy_translation_scores": {},
   "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
   "toy_translation_fixed_context": {"model.attention": "none"},
   "parallel_text": {"data.task": "parallel_text"},
@@ -29,6 +32,7 @@ DATA, MODEL, TRAIN, EVALUATION = (
 SIZES = {"model.embedding_width", "model.width", "model.num_layers", "model.dropout_rate"}
 OTHERS = {
   "toy_translation": set(),
+  "toy_translation_scores": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
   "toy_translation_fixed_context": set(),
   "parallel_text": {*TRAIN, *SIZES, "data.num_buckets", "evaluation.sentences"},
@@ -39,15 +43,6 @@ OTHERS = {
 
 def _module(name):
   return importlib.import_module(f"configs.{name}")
-
-
-def _fields(config):
-  """Returns {"train.steps": 2000, ...}."""
-  groups = dataclasses.asdict(config)
-  seed = {"seed": groups.pop("seed")}
-  return seed | {
-    f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()
-  }
 
 
 def _with_paths(config):
@@ -82,7 +77,7 @@ def test_a_config_is_fresh_at_each_call(name):
 
 @pytest.mark.parametrize("name", MEANING)
 def test_a_config_differs_from_the_defaults_in_what_it_is_about(name):
-  defaults, fields = _fields(base.Config()), _fields(_module(name).get_config())
+  defaults, fields = flat(base.Config()), flat(_module(name).get_config())
   differing = {field: value for field, value in fields.items() if value != defaults[field]}
   assert MEANING[name].items() <= differing.items()
   assert set(differing) <= set(MEANING[name]) | OTHERS[name]
@@ -93,8 +88,8 @@ def test_the_baseline_is_trained_as_the_toy_translator_is(name):
   assert _module(name).get_config().train == base.Train()
 
 
-def test_the_names_that_scripts_rely_on_are_fields():
-  assert set(_fields(base.Config())) >= {
+def test_the_names_that_scripts_rely_on_areflat():
+  assert set(flat(base.Config())) >= {
     "seed",
     "train.steps",
     "train.batch_size",
@@ -109,7 +104,14 @@ def test_the_names_that_scripts_rely_on_are_fields():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_docstring_of_a_config_gives_the_command(name):
   # The name of the file, so that a copied config does not give the command of its model.
-  assert f"python -m experiments.train --config=configs/{name}.py" in _module(name).__doc__
+  script = "sweep" if hasattr(_module(name), "get_choices") else "train"
+  assert f"python -m experiments.{script} --config=configs/{name}.py" in _module(name).__doc__
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(_module(name), "get_choices")])
+def test_the_choices_of_a_sweep_are_possible(name):
+  module = _module(name)
+  assert len(make_runs(module.get_config(), module.get_choices())) > 1
 
 
 @pytest.mark.parametrize(
