@@ -5,7 +5,7 @@
 
 Runs of one config but for the seed are one line: mean and standard deviation of each metric. Files are told
 with BLEU and chrF, and with the probability that chance alone makes one as different from the first (paired
-bootstrap by sacrebleu).
+bootstrap by sacrebleu). With --significance the runs are, too: each translates the split once more.
 """
 
 import pathlib
@@ -19,6 +19,9 @@ from experiments.translation import compare
 
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs")
 _SPLIT = flags.DEFINE_string("split", "test", "of which the metrics are compared")
+_SIGNIFICANCE = flags.DEFINE_bool(
+  "significance", False, "whether translations of --workdirs are compared, too"
+)
 _FILES = flags.DEFINE_list("files", None, "translations of the same source, one a line")
 _REFERENCE = flags.DEFINE_string("reference", None, "the true translations")
 
@@ -27,12 +30,17 @@ def main() -> None:
   folders, files = _WORKDIRS.value or [], _FILES.value or []
   if bool(folders) == bool(files):
     raise UsageError(f"either --workdirs or --files must be given, got {'both' if files else 'none'}")
+  if _SIGNIFICANCE.value and len(folders) < 2:
+    raise UsageError(f"--significance is of two --workdirs or more, got {len(folders)}")
   if folders:
     found = compare.groups([pathlib.Path(folder) for folder in folders])
     known = dict.fromkeys(split for group in found for results in group.results for split in results)
     if _SPLIT.value not in known:
       raise UsageError(f"--split must be one of {', '.join(known)}, got {_SPLIT.value!r}")
     print(compare.table(found, _SPLIT.value))
+    if _SIGNIFICANCE.value:
+      systems, references = compare.translations([pathlib.Path(folder) for folder in folders], _SPLIT.value)
+      print(f"\n{compare.significance_table(compare.significance(systems, references))}")
     return
   if not _REFERENCE.value:
     raise UsageError("--files are compared with a --reference, got none")

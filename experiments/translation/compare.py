@@ -12,6 +12,8 @@ from sacrebleu.significance import PairedTest
 
 from experiments.commands import fields
 from experiments.runs import workdir
+from experiments.runs.workdir import WorkdirError
+from experiments.translation.loading import load
 from experiments.translation.report import Results, in_columns
 from experiments.translation.settings import read_config
 
@@ -102,6 +104,27 @@ def _mean(there: Sequence[float]) -> str:
     return "-"
   text = f"{np.mean(there):.3f}"
   return f"{text} ± {np.std(there, ddof=1):.3f}" if len(there) > 1 else text
+
+
+def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str, list[str]], list[str]]:
+  """Returns what each run translates a split of its task to, and the true translations.
+
+  Raises:
+    WorkdirError: if one is no run, or has other sentences than the first.
+  """
+  systems: dict[str, list[str]] = {}
+  references: list[str] = []
+  for folder in folders:
+    translator, count = load(folder), read_config(folder).evaluation.sentences
+    examples = translator.task.examples(split, count)
+    own = [example.target_text for example in examples]
+    if systems and own != references:
+      raise WorkdirError(
+        f"{folder} has other sentences than {folders[0]}: they cannot be compared one by one"
+      )
+    found = translator.n_best([example.source for example in examples], with_attention=False)
+    systems[str(folder)], references = [best.text for best, *_ in found], own
+  return systems, references
 
 
 def significance(

@@ -87,9 +87,36 @@ def test_a_run_without_results_is_told(tmp_path):
     (("--workdirs=a", "--files=b"), "either --workdirs or --files must be given, got both"),
     (("--files=b",), "--files are compared with a --reference, got none"),
     (("--workdirs=nowhere",), "nowhere holds no run"),
+    (("--workdirs=a", "--significance"), "--significance is of two --workdirs or more, got 1"),
   ],
 )
 def test_mistakes_are_one_line(flags, line):
   finished = scripts.run("compare", *flags)
   assert (finished.code, finished.output) == (2, "")
   assert line in finished.errors and finished.errors.count("\n") == 1
+
+
+def test_translations_of_runs_are_compared_by_the_same_test_as_files(tmp_path):
+  flags = (
+    "--config.data.num_buckets=1",
+    "--config.model.attention=none",
+    *("--config.model.width=4", "--config.model.embedding_width=4"),
+    *("--config.train.steps=2", "--config.train.batch_size=2"),
+    *("--config.evaluation.sentences=3", "--config.evaluation.validation_sentences=2"),
+    *("--config.evaluation.batch_size=3", "--config.evaluation.max_target_length=5"),
+  )
+  folders = [str(tmp_path / name) for name in "ab"]
+  for seed, folder in enumerate(folders):
+    trained = scripts.run("train", f"--workdir={folder}", f"--config.seed={seed}", *flags, is_optimized=False)
+    assert trained.code == 0, trained.errors
+  flag = f"--workdirs={','.join(folders)}"
+  finished = scripts.run("compare", flag, "--significance", is_optimized=False)
+  assert finished.code == 0, finished.errors
+  rows = finished.output.split("\n\n")[1].splitlines()
+  assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
+  assert [row.split()[0] for row in rows[1:]] == folders
+  path = tmp_path / "b" / "config.json"
+  path.write_text(path.read_text("utf-8").replace('"sentences": 3', '"sentences": 2'), "utf-8")
+  refused = scripts.run("compare", flag, "--significance", is_optimized=False)
+  assert refused.code == 2
+  assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors
