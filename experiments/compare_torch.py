@@ -29,8 +29,8 @@ from experiments.translation.step import (
   make_recipe,
   make_rngs,
   make_schedule,
+  make_step,
   no_sums,
-  train_step,
 )
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
@@ -95,7 +95,7 @@ def _ours(config: base.Config, batch: Batch):
 
   def step() -> float:
     nonlocal state
-    state, _ = train_step(state._replace(sums=no_sums()), placed, rngs.dropout, recipe=recipe)
+    state, _ = make_step(recipe)(state._replace(sums=no_sums()), placed, rngs.dropout)
     return float(state.sums.loss / state.sums.tokens)
 
   return step, params

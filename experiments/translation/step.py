@@ -170,21 +170,31 @@ def cast(params: Any, dtype: str) -> Any:
   return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
 
-@functools.partial(jax.jit, static_argnames="recipe", donate_argnames="state")
+@functools.cache
+def make_step(recipe: Recipe) -> Any:
+  """Returns `train_step` under jit: the state stays where it is, and its memory is used again."""
+  places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe)), everywhere(recipe.mesh)
+
+  def step(state: TrainState, batch: Batch, rng: jax.Array) -> tuple[TrainState, jax.Array]:
+    return train_step(state, batch, rng, recipe)
+
+  return jax.jit(step, donate_argnames="state", out_shardings=places)
+
+
 def train_step(
-  state: TrainState, batch: Batch, rng: jax.Array, *, recipe: Recipe
+  state: TrainState, batch: Batch, rng: jax.Array, recipe: Recipe
 ) -> tuple[TrainState, jax.Array]:
   """Makes one update.
 
   Args:
-    state: before; its memory is used again, so it is gone afterwards.
+    state: before.
     batch: what to learn from.
     rng: of the dropout, for the whole run; each step derives its own.
     recipe: what to do.
 
   Returns:
     The state after, whose sums have grown by those of the batch; and the norm of the gradient of a token's
-    loss, before it is clipped, which can still be waited for when the state itself has been given away.
+    loss, before it is clipped, which can still be waited for when `make_step` has taken the state's memory.
   """
   gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), recipe)
   updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
@@ -193,7 +203,6 @@ def train_step(
   if recipe.averaging:
     average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
   state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
-  state = jax.lax.with_sharding_constraint(state, state_shardings(state, recipe.mesh))
   return state, optax.tree.norm(gradients)
 
 

@@ -36,8 +36,8 @@ from experiments.translation.step import (
   learning_rate,
   make_recipe,
   make_rngs,
+  make_step,
   no_sums,
-  train_step,
   translating_params,
 )
 from experiments.translation.translator import Translator, make_translator
@@ -156,7 +156,7 @@ class _Run(contextlib.ExitStack):
     if key not in self._compiled:
       (B, S), T = placed.sources.shape, placed.targets.shape[1]
       with self.progress.compiling(f"{B} pairs of {S} and {T} tokens"):
-        lowered = train_step.lower(state, placed, self._dropout_rng, recipe=self._recipe)
+        lowered = make_step(self._recipe).lower(state, placed, self._dropout_rng)
         self._compiled[key] = lowered.compile()
     with self._profile.of(step, lambda: state):
       state, gradient_norm = self._compiled[key](state, placed, self._dropout_rng)

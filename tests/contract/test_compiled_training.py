@@ -13,7 +13,7 @@ from experiments.runs.devices import AXES, place_batch
 from experiments.tasks import make_task
 from experiments.text.batches import make_batch
 from experiments.translation.model import make_model
-from experiments.translation.step import init_state, make_recipe, make_rngs, train_step
+from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 
 # Of configs whose steps are the same, the first.
 CONFIGS = {
@@ -65,7 +65,7 @@ def test_the_gradients_of_a_step_are_those_without_fusions(name):
   recipe = make_recipe(config, model, mesh)._replace(optimizer=optax.trace(decay=0.0))
   rngs, batch = make_rngs(0), place_batch(batch, mesh)
   state = init_state(recipe, rngs.params)
-  lowered = train_step.lower(state, batch, rngs.dropout, recipe=recipe)
+  lowered = make_step(recipe).lower(state, batch, rngs.dropout)
 
   def run(**options):
     compiled = lowered.compile(**options)

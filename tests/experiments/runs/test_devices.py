@@ -18,7 +18,7 @@ from experiments.runs import devices
 from experiments.runs.devices import DeviceError, local_copy, make_mesh, own_rows, place_batch
 from experiments.text.batches import Batch, make_batch
 from experiments.translation.model import make_model
-from experiments.translation.step import init_state, make_recipe, make_rngs, train_step
+from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 
 NUM_ROWS, S, T, V = 11, 7, 5, 211
 STEPS = 3
@@ -69,7 +69,7 @@ def trained(mesh):
   start, compiled = jax.tree.map(lambda leaf: leaf.copy(), state), None
   for step in range(STEPS):
     batch = place_batch(batch_of(step, mesh), mesh)
-    compiled = compiled or train_step.lower(state, batch, rngs.dropout, recipe=recipe).compile()
+    compiled = compiled or make_step(recipe).lower(state, batch, rngs.dropout).compile()
     before = float(state.sums.loss)
     state, _ = compiled(state, batch, rngs.dropout)
     losses.append(float(state.sums.loss) - before)
@@ -135,7 +135,7 @@ def flops_of_one_share():
   recipe = recipe_on(ONE_DEVICE)
   state = jax.eval_shape(functools.partial(init_state, recipe), jax.random.key(0))
   batch = batch_of(0, ONE_DEVICE, num_rows=2)
-  return flops(train_step.lower(state, batch, jax.random.key(1), recipe=recipe).compile())
+  return flops(make_step(recipe).lower(state, batch, jax.random.key(1)).compile())
 
 
 @pytest.mark.parametrize("shards", SHARDS[1:])

@@ -30,8 +30,8 @@ from experiments.translation.step import (
   make_recipe,
   make_rngs,
   make_schedule,
+  make_step,
   no_sums,
-  train_step,
   translating_params,
 )
 
@@ -86,7 +86,7 @@ def _run(recipe, state, batches, seed=0):
   """Makes the steps on a copy: the state that goes in is gone afterwards."""
   state = jax.tree.map(jnp.copy, state)
   for batch in batches:
-    state, _ = train_step(state, batch, jax.random.key(seed), recipe=recipe)
+    state, _ = make_step(recipe)(state, batch, jax.random.key(seed))
   return state
 
 
@@ -175,12 +175,15 @@ def test_the_sums_grow_from_step_to_step():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_step_is_returned_once_more_to_wait_for():
-  state, ticket = train_step(
-    jax.tree.map(jnp.copy, _start(step=4)), _batch(), jax.random.key(0), recipe=PLAIN
-  )
-  assert ticket == state.step == 5
-  assert ticket.unsafe_buffer_pointer() != state.step.unsafe_buffer_pointer()
+def test_the_norm_of_the_gradient_is_returned_and_outlives_the_state():
+  recipe = PLAIN._replace(optimizer=optax.trace(decay=0.0))  # whose state is the gradient
+  step = make_step(recipe)
+  start = jax.tree.map(jnp.copy, init_state(recipe, jax.random.key(0)))
+  state, norm = step(start, _batch(), jax.random.key(0))
+  squares = (np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(state.optimizer.trace))
+  expected = np.sqrt(sum(squares))
+  step(state, _batch(), jax.random.key(0))
+  np.testing.assert_allclose(norm, expected, rtol=1e-5)
 
 
 def _loss(recipe, *, step, seed):

@@ -34,7 +34,7 @@ from experiments.translation.step import (
   make_recipe,
   make_rngs,
   make_schedule,
-  train_step,
+  make_step,
 )
 
 STEPS = 6
@@ -48,16 +48,20 @@ ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(A
 
 
 class Steps:
-  """Stands for `train_step`: it is compiled once for all runs, and a test may change what it returns."""
+  """Stands for what `make_step` returns: it is compiled once for all runs, and a test may change what it returns."""
 
   compiled = None
 
   def __init__(self, damage):
     self.damage = damage
 
-  def lower(self, *arguments, recipe):
+  def __call__(self, recipe):
+    self.recipe = recipe
+    return self
+
+  def lower(self, *arguments):
     if Steps.compiled is None:
-      Steps.compiled = train_step.lower(*arguments, recipe=recipe).compile()
+      Steps.compiled = make_step(self.recipe).lower(*arguments).compile()
     return self
 
   def compile(self):
@@ -74,7 +78,7 @@ def fast():
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
     for module in (loop, opening, loading):
       patch.setattr(module, "make_mesh", lambda shards=1: ONE_DEVICE)
-    patch.setattr(loop, "train_step", Steps(lambda state: state))
+    patch.setattr(loop, "make_step", Steps(lambda state: state))
     yield
 
 
@@ -84,7 +88,7 @@ def break_step(monkeypatch):
 
   def install(broken_step, damage):
     steps = Steps(lambda state: damage(state) if int(state.step) == broken_step else state)
-    monkeypatch.setattr(loop, "train_step", steps)
+    monkeypatch.setattr(loop, "make_step", steps)
 
   return install
 
