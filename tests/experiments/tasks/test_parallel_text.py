@@ -227,8 +227,8 @@ def test_a_malformed_line_is_an_error_that_names_file_and_line(tmp_path):
   ("data", "message"),
   [
     ({"min_count": 2}, "min_count must leave at least one word, got min_count=2 "),
-    ({"unit": "subword"}, "vocabulary_size must be at most "),
-    ({"unit": "subword", "vocabulary_size": 7}, "vocabulary_size must be at least "),
+    ({"unit": "subword"}, "vocabulary_size must be from "),
+    ({"unit": "subword", "vocabulary_size": 7}, "vocabulary_size must be from "),
   ],
 )
 def test_an_option_that_the_text_does_not_allow_is_an_error_of_the_field(tmp_path, data, message):

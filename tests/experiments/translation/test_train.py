@@ -48,7 +48,7 @@ ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(A
 
 
 class Steps:
-  """Stands for what `make_step` returns: it is compiled once for all runs, and a test may change what it returns."""
+  """Stands for `make_step`: it is compiled once for all runs, and a test may change what a step returns."""
 
   compiled = None
 
