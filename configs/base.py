@@ -164,8 +164,8 @@ class Config:
 
   Attributes:
     seed: fixes the parameters, the data's order and the dropout.
-    init_from: folder of a run from which the vocabularies are taken, and the parameters that fit, as to
-      fine-tune it; empty for none.
+    init_from: folder of a run from which the vocabularies are taken, and those of the parameters that it
+      translates with (its `evaluation.checkpoint`) that fit, as to fine-tune it; empty for none.
   """
 
   seed: int = 0

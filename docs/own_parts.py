@@ -116,8 +116,8 @@ class LookingAround(nn.Module):
     (hidden, last), (vectors, is_word) = state, memory
     around = self.of_place(last[..., None])
     sums = self.of_state(hidden)[:, None] + self.of_memory(vectors) + around
-    scores = jnp.where(is_word, self.score(jnp.tanh(sums))[..., 0], -jnp.inf)
-    weights = jax.nn.softmax(scores)
+    scores = self.score(jnp.tanh(sums))[..., 0]
+    weights = attention.masked_softmax(scores[:, None], is_word[:, None])[:, 0]  # a row may have no words
     context = jnp.einsum("BS,BSD->BD", weights, vectors)
     hidden, _ = self.cell(hidden, jnp.concatenate([self.words(tokens), context], axis=-1))
     return (hidden, weights), jnp.tanh(self.readout(jnp.concatenate([hidden, context], axis=-1))), weights

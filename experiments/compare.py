@@ -30,8 +30,8 @@ def main() -> None:
   folders, files = _WORKDIRS.value or [], _FILES.value or []
   if bool(folders) == bool(files):
     raise UsageError(f"either --workdirs or --files must be given, got {'both' if files else 'none'}")
-  if _SIGNIFICANCE.value and len(folders) < 2:
-    raise UsageError(f"--significance is of two --workdirs or more, got {len(folders)}")
+  if _SIGNIFICANCE.value and not len(folders) == len(set(folders)) >= 2:
+    raise UsageError(f"--significance is of two different --workdirs or more, got {','.join(folders)!r}")
   if folders:
     found = compare.groups([pathlib.Path(folder) for folder in folders])
     known = dict.fromkeys(split for group in found for results in group.results for split in results)

@@ -2,8 +2,9 @@
 
     python -m experiments.heads --workdir=runs/transformer --text="the red cat sleeps" --output=heads
 
-The folder gets decoder_heads.png and, of a transformer encoder, encoder_heads.png, and all the weights as
-arrays in heads.npz: decoder [N T S], encoder [L N S S], and the tokens.
+The folder gets heads.npz with arrays: decoder [N T S], of a transformer encoder also encoder [L N S S], and
+the tokens, whose end is one position more. Where there are few enough weights for a figure it also gets
+decoder_heads.png and encoder_heads.png.
 """
 
 import pathlib
@@ -12,7 +13,7 @@ from absl import flags
 
 from experiments.commands import flags as commands
 from experiments.commands.flags import UsageError
-from experiments.translation import figures, load, report, search_flags
+from experiments.translation import load, report, search_flags
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()
@@ -32,9 +33,6 @@ def main() -> None:
     given = found.text
     print(given)
   (heads,) = translator.heads([(_TEXT.value, given)])
-  longest = max(len(heads.source), len(heads.target))
-  if longest > figures.LONGEST:
-    raise UsageError(f"--text is for at most {figures.LONGEST} tokens, got {longest}")
   written = report.draw_heads(pathlib.Path(_OUTPUT.value), translator, heads)
   if not written:
     raise UsageError(f"--workdir must hold a model with attention, got {folder}")

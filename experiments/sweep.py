@@ -36,9 +36,12 @@ def main() -> None:
   file = runpy.run_path(path)
   if "get_choices" not in file:
     raise UsageError(f"{path}: expected a function get_choices for a sweep, got none")
-  choices, original = file["get_choices"](), file["get_config"]()
-  if not isinstance(choices, dict):
-    raise UsageError(f"{path}: get_choices must return a dict of lists, got {type(choices).__name__}")
+  try:
+    choices, original = file["get_choices"](), file["get_config"]()
+  except Exception as error:  # whatever a person's file may raise
+    raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
+  if not isinstance(choices, dict) or not choices:
+    raise UsageError(f"{path}: get_choices must return a dict of lists, at least one, got {choices!r}")
   runs = sweep.make_runs(config, choices)
   for name in choices:
     if fields.flat(config)[name] != fields.flat(original)[name]:
@@ -64,4 +67,4 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  commands.run(main, outlives_readers=True)

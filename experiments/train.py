@@ -17,6 +17,7 @@ from configs import base
 from experiments.commands import flags as commands
 from experiments.commands.cluster import define_cluster, join_cluster
 from experiments.runs.devices import divide_cpu
+from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import is_main, wait_for_all
 from experiments.translation import report
 from experiments.translation.evaluate import own_metrics
@@ -54,7 +55,8 @@ def main() -> None:
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, launch)
   if is_main():
-    _report(folder, translator, config.evaluation)
+    with workdir_lock(folder):  # until it has its results, the run has not ended
+      _report(folder, translator, config.evaluation)
   wait_for_all()
 
 

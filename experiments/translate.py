@@ -39,7 +39,7 @@ _NUM_BEST = flags.DEFINE_integer(
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  folders = [folder] if folder.is_dir() else str(folder).split(",")
+  folders = [folder] if folder.is_dir() else [pathlib.Path(name) for name in str(folder).split(",") if name]
   search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
@@ -85,7 +85,7 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   if _FIGURE.value is not None and not sources[0]:
     raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
-  _note_long([len(words) for words in sources], getattr(translator.task, "longest", None))
+  _note_long([len(words) for words in sources], getattr(translator.task, "max_length", None))
   numbers = range(first, first + len(texts))
   found = translator.n_best(sources, with_attention=_FIGURE.value is not None, numbers=numbers)
   if _FIGURE.value is not None:
@@ -111,7 +111,7 @@ def _note_unknown(words: Sequence[str]) -> None:
 def _note_long(lengths: Sequence[int], longest: int | None) -> None:
   count = sum(length > longest for length in lengths) if longest else 0
   if count:
-    _note(f"{count:,} longer than any source in training: {max(lengths):,} tokens; it saw at most {longest}")
+    _note(f"{count:,} longer than any source in training, {longest} tokens: the longest has {max(lengths):,}")
 
 
 def _draw(language: Language, source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:

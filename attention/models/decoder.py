@@ -207,7 +207,10 @@ class Decoder(nn.Module):
     return self._read_out(outputs, contexts, embedded, deterministic=deterministic), weights
 
   def head_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
-    """Returns the weights of each head, [B N T S], where `__call__` returns their mean; N is 1 of others."""
+    """Returns the weights of each head, [B N T S], of which `__call__` returns the mean over N.
+
+    N is 1 where the attention has no heads. None without attention.
+    """
     if self.look_up is None:
       return None
     first, _, _ = self._read(state[0], self.embedding(targets), memory, None)

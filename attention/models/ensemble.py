@@ -1,5 +1,6 @@
-"""Flax: several translators that translate as one."""
+"""Several translators that translate as one."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -8,36 +9,60 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 
-class Ensemble(nn.Module):
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
   """The mean of what several translators expect: of their probabilities, and of their attention.
 
       log p(y_t | y_<t, x) = log(1/M sum_m p_m(y_t | y_<t, x))
 
-  It has the methods of `Seq2Seq` that a search needs. The parameters of a member stand under "members_0",
-  "members_1" and so on: those of models that were trained apart are `{"params": {"members_0": ..., ...}}`.
+  It is called like `Seq2Seq` by a search: `ensemble.apply({"params": [first, second]}, ..., method="step")`.
 
   Source: Hansen and Salamon 1990, "Neural Network Ensembles"; for translation Sutskever et al. 2014,
   arXiv:1409.3215, section 3.6.
 
   Attributes:
-    members: modules such as `Seq2Seq`, of the same vocabularies.
+    members: modules such as `Seq2Seq`, of the same vocabularies; one module may be several members.
   """
 
   members: tuple[nn.Module, ...]
 
-  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[Any, Any]:
-    """Returns the first state and the memory of each member, for `step`."""
-    encoded: Any = [member.encode(sources, source_lengths) for member in self.members]
+  def apply(self, variables: Any, *arguments: Any, method: str) -> Any:
+    """Returns what a method, "encode" or "step", returns.
+
+    Args:
+      variables: {"params": the parameters of each member}.
+      *arguments: of the method.
+      method: its name.
+
+    Raises:
+      ValueError: if there are not as many parameters as members, or there is no such method.
+    """
+    params = variables["params"]
+    if len(params) != len(self.members):
+      raise ValueError(f"params must be of {len(self.members)} members, got {len(params)}")
+    if method not in ("encode", "step"):
+      raise ValueError(f"method must be encode or step, got {method!r}")
+    return getattr(self, f"_{method}")(params, *arguments)
+
+  def _encode(self, params: Any, sources: jax.Array, source_lengths: jax.Array) -> tuple[Any, Any]:
+    """Returns the first state and the memory of each member."""
+    encoded: Any = [
+      member.apply({"params": own}, sources, source_lengths, method="encode")
+      for member, own in zip(self.members, params, strict=True)
+    ]
     states, memories = zip(*encoded, strict=True)
     return states, memories
 
-  def step(self, state: Any, tokens: jax.Array, memory: Any) -> tuple[Any, jax.Array, jax.Array | None]:
+  def _step(
+    self, params: Any, state: Any, tokens: jax.Array, memory: Any
+  ) -> tuple[Any, jax.Array, jax.Array | None]:
     """Returns the next states, log-probabilities [B V] and weights [B S] after the tokens [B].
 
     The weights are the mean of those members that have any; None if none has.
     """
     steps: Any = [
-      member.step(own, tokens, its) for member, own, its in zip(self.members, state, memory, strict=True)
+      member.apply({"params": own}, before, tokens, its, method="step")
+      for member, own, before, its in zip(self.members, params, state, memory, strict=True)
     ]
     states, logits, weights = zip(*steps, strict=True)
     expected = jnp.stack([jax.nn.log_softmax(each) for each in logits])

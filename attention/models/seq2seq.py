@@ -47,6 +47,7 @@ class Seq2Seq(nn.Module):
     decoder: a `Decoder`, or a module with its methods `prepare`, `step`, `__call__`, `features` and
       `output_weights`. What `prepare` returns as the state is a pytree of arrays [B ...] that it alone knows:
       the weights of the step before, say. A search gives it to `step`, in the order of its hypotheses.
+      A length may be 0: a batch that is shared by devices may end with rows that have no words.
   """
 
   encoder: nn.Module

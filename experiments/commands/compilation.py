@@ -1,9 +1,11 @@
 """Compiled programs, kept for the next start of a script by JAX's compilation cache."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
 import platform
+import warnings
 from typing import Any
 
 import jax
@@ -21,12 +23,14 @@ def keep_compiled() -> None:
   options: Any = jax.config
   if options.jax_compilation_cache_dir is not None or not options.jax_enable_compilation_cache:
     return
-  folder = _cache_folder()
   try:
+    folder = _cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    make_room(folder, _LARGEST)
-  except OSError:  # a home that cannot be written to, or another process makes room as well
+  except (OSError, RuntimeError):  # there is no home, or it cannot be written to
     return
+  make_room(folder, _LARGEST)
+  # What a process was killed at, or is at, is compiled again.
+  warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", _QUICK)
 
@@ -48,11 +52,19 @@ def _cpu_flags() -> str:
 
 
 def make_room(folder: pathlib.Path, size: int) -> None:
-  """Deletes the oldest files of a folder until those that are left have at most so many bytes."""
-  files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in folder.iterdir())
-  total = sum(length for _, length, _ in files)
-  for _, length, path in files:
+  """Deletes programs of a cache, those not used for longest, until what is left has at most so many bytes.
+
+  JAX's own limit reads the times of all programs whenever it writes one, and needs one more package.
+  """
+  programs = []
+  for path in folder.glob("*-cache"):
+    with contextlib.suppress(OSError):  # another process makes room as well
+      found = path.stat()
+      programs.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+  total = sum(length for _, length, _ in programs)
+  for _, length, path in sorted(programs):
     if total <= size:
       return
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      path.unlink()
     total -= length

@@ -76,9 +76,14 @@ def write_text(path: pathlib.Path, text: str) -> None:
   Raises:
     OSError: with this path, if the disk does not take it.
   """
+  write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
+  """Does what `write_text` does, with bytes."""
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    temporary.write_text(text, "utf-8")
+    temporary.write_bytes(content)
     os.replace(temporary, path)
   except OSError as error:
     raise OSError(error.errno, error.strerror, str(path)) from error

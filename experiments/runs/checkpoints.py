@@ -56,14 +56,14 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run; the newest and the best one are kept. A context manager.
+  """The checkpoints of one run; the newest ones and the best are kept. A context manager.
 
   All processes of a run make the same calls; they share the folder.
 
   Args:
     folder: where they are; it is made by the first `save`. Damaged ones are moved to `damaged` beside it.
     higher_is_better: which scores are better.
-    keep: how many of the newest, at least 2: one may be damaged.
+    keep: how many of the newest that have a score; also kept are the newest two, for one may be damaged.
 
   Raises:
     CheckpointError: if the folder is none.
@@ -96,8 +96,11 @@ class Checkpoints:
     return max(self._manager.all_steps(), default=None)
 
   def newest_steps(self) -> list[int]:
-    """Returns the steps of the newest checkpoints, of which so many are kept, in order."""
-    return sorted(self._manager.all_steps())[-self._keep :]
+    """Returns the steps of the newest checkpoints that have a score, `keep` at most, in order.
+
+    One without, where a run was stopped, is not among them: a run that never stopped has none.
+    """
+    return sorted(step for step, score in self._scores.items() if score is not None)[-self._keep :]
 
   def best_step(self) -> int | None:
     """Returns the step with the best score, the latest of equals; no score is worse than any, NaN worst."""
@@ -177,9 +180,10 @@ class Checkpoints:
   def delete_old(self) -> None:
     """Deletes what is not to be kept; `save` does so too, but may have been killed before."""
     steps = sorted(self._manager.all_steps())
-    for step in steps[: -self._keep]:
+    kept = {*steps[-2:], *self.newest_steps(), self.best_step()}
+    for step in steps:
       # One whose record cannot be read may have been the best.
-      if step in self._scores and step != self.best_step():
+      if step in self._scores and step not in kept:
         self._manager.delete(step)
         del self._scores[step]
     self._clear()

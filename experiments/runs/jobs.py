@@ -43,45 +43,63 @@ def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print)
   Raises:
     Interrupted: after Ctrl-C or SIGTERM, when those that ran have stopped as well.
   """
-  waiting = collections.deque(job for job in jobs if not job.is_done())
-  running: dict[str, tuple[Job, subprocess.Popen, float]] = {}
-  failed: list[str] = []
-  if len(waiting) < len(jobs):
-    say(f"{len(jobs) - len(waiting)} of {len(jobs)} were done before")
-  told: set[str] = set()
-  with stop_requests() as requested:
-    while waiting or running:
-      for _ in range(len(waiting) if len(running) < count else 0):
-        job = waiting.popleft()
-        if job.is_done():
-          say(f"{job.name} was done by another process")
-        elif job.is_taken():
-          if job.name not in told:
-            say(f"{job.name}: another process is at it")
-          told.add(job.name)
-          waiting.append(job)
-        else:
-          say(f"{job.name} begins; its output: {job.log}")
-          running[job.name] = job, _start(job), time.monotonic()
-          if len(running) == count:
-            break
-      time.sleep(_PAUSE)
-      if stop := requested():
-        _stop([process for _, process, _ in running.values()])
-        raise Interrupted("stopped; the same command continues from there", 128 + stop)
-      for name, (job, process, begin) in list(running.items()):
-        if process.poll() is None:
-          continue
-        del running[name]
-        seconds = time.monotonic() - begin
-        if process.returncode == 0 and job.is_done():
-          say(f"{name} is done, in {seconds:.0f} s; {len(waiting) + len(running)} to go")
-        elif job.is_taken():  # another process was faster
-          waiting.append(job)
-        else:
-          say(f"{name} failed with exit code {process.returncode}: {_last_line(job.log)}")
-          failed.append(name)
-  return failed
+  queue = _Queue(jobs, count, say)
+  try:
+    with stop_requests() as requested:
+      while queue.waiting or queue.running:
+        queue.begin()
+        time.sleep(_PAUSE)
+        if stop := requested():
+          raise Interrupted("stopped; the same command continues from there", 128 + stop)
+        queue.end()
+  finally:  # whatever has ended this: nothing runs on by itself
+    _stop([process for _, process, _ in queue.running.values()])
+  return queue.failed
+
+
+class _Queue:
+  """Which jobs wait, which run, and which have failed."""
+
+  def __init__(self, jobs: Sequence[Job], count: int, say: Callable[[str], None]):
+    self.waiting = collections.deque(job for job in jobs if not job.is_done())
+    self.running: dict[str, tuple[Job, subprocess.Popen, float]] = {}
+    self.failed: list[str] = []
+    self._count, self._say = count, say
+    self._taken: set[str] = set()  # of which it has been said
+    if len(self.waiting) < len(jobs):
+      say(f"{len(jobs) - len(self.waiting)} of {len(jobs)} were done before")
+
+  def begin(self) -> None:
+    """Starts as many jobs as may run."""
+    for _ in range(len(self.waiting)):
+      if len(self.running) == self._count:
+        return
+      job = self.waiting.popleft()
+      if job.is_done():
+        self._say(f"{job.name} was done by another process")
+      elif job.is_taken():
+        self.waiting.append(job)
+        if job.name not in self._taken:
+          self._taken.add(job.name)
+          self._say(f"{job.name}: another process is at it")
+      else:
+        self._say(f"{job.name} begins; its output: {job.log}")
+        self.running[job.name] = job, _start(job), time.monotonic()
+
+  def end(self) -> None:
+    """Looks which jobs have ended, and how."""
+    for name, (job, process, begin) in list(self.running.items()):
+      if process.poll() is None:
+        continue
+      del self.running[name]
+      if process.returncode == 0 and job.is_done():
+        left = len(self.waiting) + len(self.running)
+        self._say(f"{name} is done, in {time.monotonic() - begin:.0f} s; {left} to go")
+      elif job.is_taken():  # another process was faster
+        self.waiting.append(job)
+      else:
+        self._say(f"{name} failed with exit code {process.returncode}: {_last_line(job.log)}")
+        self.failed.append(name)
 
 
 def _start(job: Job) -> subprocess.Popen:

@@ -5,7 +5,7 @@ subwords.source.model   the subwords, if text is cut into them; subwords.target.
 config.json             the config; it is written after the languages, so where it is, they are
 launches.jsonl          one object a line for each start: command, versions, devices, digests of data, words
 .lock                   held by the process that trains
-checkpoints/            training states: the newest two and the best
+checkpoints/            training states: the newest and the best
 damaged/                those that could not be read
 metrics.jsonl           one object a line: `step` and what was measured then; nothing that depends on time
 tensorboard/            the same, and speeds, for TensorBoard

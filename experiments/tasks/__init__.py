@@ -9,7 +9,15 @@ from experiments.commands.fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.tasks.parallel_text import ParallelText
 from experiments.tasks.scan import Scan
-from experiments.tasks.task import Example, Languages, Task, example_of, read_languages, write_languages
+from experiments.tasks.task import (
+  Example,
+  Languages,
+  Task,
+  example_of,
+  read_languages,
+  words_of,
+  write_languages,
+)
 from experiments.tasks.toy_translation import ToyTranslation
 from experiments.text.languages import UNITS
 from experiments.text.tokenizers import KINDS
@@ -27,6 +35,7 @@ __all__ = [
   "make_task",
   "read_languages",
   "rules",
+  "words_of",
   "write_languages",
 ]
 

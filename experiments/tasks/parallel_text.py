@@ -33,7 +33,7 @@ class ParallelText:
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
-    self.longest = config.data.max_length
+    self.max_length = config.data.max_length
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
     sides = "source", "target"
     self.source, self.target = languages or tuple(map(self._learn, self._training_texts, sides))

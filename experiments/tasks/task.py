@@ -46,8 +46,8 @@ class Task(Protocol):
     reads: the fields of `config.data` that it reads, beside `task`; the others must be as they are.
     is_endless: whether there are as many sentences of a split as are asked for.
 
-  A task may also have `longest`, the most tokens that a source has in training, and `notes`, lines about its
-  text that a person is told when training begins.
+  A task may also have `max_length`, which no source in training is longer than, in tokens; and `notes`, lines
+  about its text that a person is told when training begins.
   """
 
   reads: tuple[str, ...]
@@ -85,6 +85,11 @@ def example_of(pair: SentencePair, source: Language, target: Language) -> Exampl
     source_text=source.normalize(pair.source),
     target_text=target.normalize(pair.target),
   )
+
+
+def words_of(task: Task) -> list[tuple[str, ...]]:
+  """Returns the words of both vocabularies."""
+  return [language.vocabulary.words for language in (task.source, task.target)]
 
 
 def check_own(languages: Languages | None, own: Languages) -> None:

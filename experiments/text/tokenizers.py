@@ -182,7 +182,7 @@ def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> byt
 def _allowed_size(message: str, lines: Sequence[str], vocabulary_size: int, kind: str) -> str:
   """Returns in one line which sizes sentencepiece allows, from what it says of one that it does not."""
   most, least = _most(message), _least(message)
-  if most and not least:
+  if most and not least and len(lines) <= _FEW_LINES:
     least = _least(_refusal(lines, NUM_SPECIALS, kind))
   if least and not most and len(lines) <= _FEW_LINES:
     most = _most(_refusal(lines, _TOO_MANY, kind))

@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 from experiments.commands import fields
-from experiments.runs import workdir
+from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation.loading import load
 from experiments.translation.report import Results, in_columns
@@ -22,7 +22,7 @@ class Group(NamedTuple):
   """Runs of one config, but for the seed.
 
   Attributes:
-    name: the fields in which it differs from the other groups; its first folder, if there are none.
+    name: the fields in which it differs from the other groups; where there is no other, its first folder.
     results: of each run.
   """
 
@@ -111,12 +111,15 @@ def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str,
 
   Raises:
     WorkdirError: if one is no run, or has other sentences than the first.
+    DataError: if a file of data is not what it was when a run began.
   """
   systems: dict[str, list[str]] = {}
   references: list[str] = []
   for folder in folders:
-    translator, count = load(folder), read_config(folder).evaluation.sentences
-    examples = translator.task.examples(split, count)
+    config = read_config(folder)
+    provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
+    translator = load(folder)
+    examples = translator.task.examples(split, config.evaluation.sentences)
     own = [example.target_text for example in examples]
     if systems and own != references:
       raise WorkdirError(

@@ -16,10 +16,9 @@ from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import local_copy, make_mesh
 from experiments.runs.workdir import WorkdirError
-from experiments.tasks import Task, make_task, read_languages
+from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
-from experiments.translation.opening import words_of
 from experiments.translation.settings import read_config, told_defaults
 from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
@@ -55,25 +54,41 @@ def load(
   return make_translator(config, task, recipe.model, params, search)
 
 
-def load_ensemble(folders: Sequence[str | pathlib.Path], **options: Any) -> Translator:
+def load_ensemble(
+  folders: Sequence[str | pathlib.Path],
+  *,
+  checkpoint: str | None = None,
+  batch_size: int | None = None,
+  search: Mapping[str, Any] = MappingProxyType({}),
+) -> Translator:
   """Returns a translator that is the mean of those of some runs; it translates, and cannot `score`.
 
   Args:
     folders: the workdirs, of runs with the same vocabularies; the first one's search is taken.
-    **options: as in `load`.
+    checkpoint, batch_size, search: as in `load`.
 
   Raises:
     WorkdirError, CheckpointError: as in `load`; also if the vocabularies are others.
   """
+  if isinstance(folders, str) or not folders:
+    raise WorkdirError(f"folders must be a list of workdirs, at least one, got {folders!r}")
+  options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "search": search}
   first, *others = members = [load(folder, **options) for folder in folders]
   for folder, other in zip(folders[1:], others, strict=True):
     if words_of(other.task) != words_of(first.task):
       raise WorkdirError(f"{folder} has other vocabularies than {folders[0]}: they cannot translate as one")
   if not others:
     return first
-  model = attention.Ensemble(tuple(member.model for member in members))
-  params = {f"members_{i}": member.params for i, member in enumerate(members)}
+  models: Any = [member.model for member in members]
+  model = attention.Ensemble(tuple(models))
+  params = [member.params for member in members]
   return Translator(first.task, model, params, batch_size=first.batch_size, search=first.search)
+
+
+def check_beginning(config: base.Config, task: Task) -> None:
+  """Raises WorkdirError if the run that `config.init_from` names has no parameter for the config's model."""
+  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  _fitting(abstract_state(recipe).params, pathlib.Path(config.init_from))
 
 
 def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
@@ -86,29 +101,33 @@ def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str
   Raises:
     WorkdirError: if there is none, or none of its arrays fits.
   """
-  _, _, theirs = _restore(read_config(folder), folder)
-  there = dict(jax.tree_util.tree_leaves_with_path(theirs))
-  leaves, structure = jax.tree_util.tree_flatten_with_path(state.params)
-  fits = [path in there and there[path].shape == leaf.shape for path, leaf in leaves]
-  if not any(fits):
-    raise WorkdirError(f"config.init_from={folder}: none of its arrays has a name and shape of this model")
-  new = [
-    jax.tree_util.keystr(path, simple=True, separator="/")
-    for (path, _), fit in zip(leaves, fits, strict=True)
-    if not fit
-  ]
+  theirs = _fitting(state.params, folder)
+  names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in theirs]
+  new = [name for name, array in zip(names, theirs.values(), strict=True) if array is None]
 
   def taken() -> Any:
-    """Each time other arrays, for a step takes over their memory."""
-    found = (
-      _placed_like(leaf, there[path]) if fit else leaf + 0
-      for (path, leaf), fit in zip(leaves, fits, strict=True)
-    )
+    """Returns new arrays at each call: a step uses their memory again."""
+    leaves, structure = jax.tree.flatten(state.params)
+    pairs = zip(leaves, theirs.values(), strict=True)
+    found = [leaf + 0 if array is None else _placed_like(leaf, array) for leaf, array in pairs]
     return jax.tree.unflatten(structure, found)
 
   state = state._replace(params=taken(), average=None if state.average is None else taken())
-  text = f"{sum(fits)} of {len(fits)} arrays are those of {folder}"
+  text = f"{len(names) - len(new)} of {len(names)} arrays are those of {folder}"
   return state, text + (f"; new are {', '.join(new)}" if new else "")
+
+
+def _fitting(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
+  """Returns, for each parameter by its path, that of a run with the same name and shape, or None."""
+  _, _, theirs = _restore(read_config(folder), folder)
+  there = dict(jax.tree_util.tree_leaves_with_path(theirs))
+  found = {
+    path: there[path] if path in there and there[path].shape == leaf.shape else None
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+  }
+  if all(array is None for array in found.values()):
+    raise WorkdirError(f"config.init_from={folder}: none of its arrays has a name and shape of this model")
+  return found
 
 
 def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
@@ -139,7 +158,7 @@ def chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe)
   steps: dict[str, list[int | None]] = {
     "best": [checkpoints.best_step()],
     "last": [checkpoints.latest_step()],
-    "average": [*checkpoints.newest_steps()],
+    "average": [*checkpoints.newest_steps()] or [checkpoints.latest_step()],
   }
   mean, used = None, set()
   for step in steps[config.evaluation.checkpoint]:

@@ -13,7 +13,8 @@ from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
 from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main, say
-from experiments.tasks import Task, make_task, read_languages
+from experiments.tasks import Task, make_task, read_languages, words_of
+from experiments.translation.loading import check_beginning
 from experiments.translation.model import make_task_model
 from experiments.translation.settings import (
   check_config,
@@ -80,6 +81,8 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   provenance.check_same_words(folder, words_of(task))
   description["vocabularies"] = provenance.digest_of(words_of(task))
   _check_model(config, task)
+  if config.init_from and not workdir.holds_run(folder):
+    check_beginning(config, task)
   task.training_batch(0)
   for split in (task.watched, *task.splits):
     task.examples(split, 1)
@@ -119,8 +122,3 @@ def _shared_settings(
   versions, digests = (description["versions"], description["commit"]), list(description["data"].values())
   place = str(folder.resolve())
   return [dataclasses.asdict(config), place, digests, words_of(task), versions, launch.parameter_shards]
-
-
-def words_of(task: Task) -> list[tuple[str, ...]]:
-  """Returns the words of both vocabularies."""
-  return [language.vocabulary.words for language in (task.source, task.target)]

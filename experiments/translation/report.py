@@ -1,5 +1,6 @@
 """What a run shows at its end: a table of scores, some translations, pictures."""
 
+import io
 import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
@@ -18,6 +20,7 @@ from experiments.translation.translator import Heads, Translation, Translator
 Results = dict[str, dict[str, float]]  # split -> metric -> value
 
 _SHOWN = 5  # translations and attention maps
+_DRAWN_WEIGHTS = 16 * 20**2  # of all heads in one figure
 _END = "</s>"  # how the end of a sentence is written in pictures
 
 _COLUMNS = {
@@ -117,26 +120,30 @@ def translation_map(language: Language, source: Sequence[str], translation: Tran
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
-  """Writes the weights of each layer and head: PNG, and heads.npz with the arrays; returns the files."""
+  """Writes the weights of each layer and head: heads.npz, and PNG of those that a person can still read.
+
+  Returns:
+    The files; none if there are no weights.
+  """
   sources = _labels(translator.task.source, heads.source)
   targets = _labels(translator.task.target, heads.target)
-  arrays: dict[str, Any] = {"source": np.array(sources), "target": np.array(targets)}
-  paths: list[pathlib.Path] = []
-  if heads.decoder is not None:
-    arrays["decoder"] = heads.decoder
-    title = "each head of the decoder"
-    figure = figures.head_maps(heads.decoder[None], sources, targets, title=title)
-    paths.append(folder / "decoder_heads.png")
-    figures.save(figure, paths[-1])
-  if heads.encoder is not None:
-    arrays["encoder"] = heads.encoder
-    title = "each head of the encoder's self-attention"
-    figure = figures.head_maps(heads.encoder, sources, sources, title=title)
-    paths.append(folder / "encoder_heads.png")
-    figures.save(figure, paths[-1])
-  if paths:
-    paths.append(folder / "heads.npz")
-    np.savez(paths[-1], **arrays)
+  maps = {
+    "decoder": (None if heads.decoder is None else heads.decoder[None], targets, "the decoder"),
+    "encoder": (heads.encoder, sources, "the encoder's self-attention"),
+  }
+  arrays: dict[str, Any] = {"source": np.array(heads.source), "target": np.array(heads.target)}
+  arrays |= {name: getattr(heads, name) for name, (weights, _, _) in maps.items() if weights is not None}
+  if len(arrays) == 2:
+    return []
+  folder.mkdir(parents=True, exist_ok=True)
+  file = io.BytesIO()
+  np.savez(file, **arrays)
+  paths = [folder / "heads.npz"]
+  write_bytes(paths[0], file.getvalue())
+  for name, (weights, rows, what) in maps.items():
+    if weights is not None and weights.size <= _DRAWN_WEIGHTS:
+      paths.append(folder / f"{name}_heads.png")
+      figures.save(figures.head_maps(weights, sources, rows, title=f"each head of {what}"), paths[-1])
   return paths
 
 

@@ -16,6 +16,9 @@ from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation import evaluate, model, step
 
+# The fields that may change where a run is made longer.
+_OF_LENGTH = ("train.steps", "train.warmup")
+
 # The fields of `config.data` on which it depends what the tokens are.
 _OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "min_count")
 
@@ -64,29 +67,44 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   if not workdir.holds_run(folder):
     workdir.check_nothing_left(folder)
     return
-  theirs, ours = fields.flat(read_config(folder)), fields.flat(config)
+  began_with = read_config(folder)
+  theirs, ours = fields.flat(began_with), fields.flat(config)
+  may_differ = _OF_LENGTH if _is_longer(began_with.train, config.train) else ()
   differing = [
     name
     for name in ours
     if ours[name] != theirs[name]
+    and name not in may_differ
     and not _is_moved(folder, name, theirs[name], ours[name])
-    and not (name == "train.steps" and _is_longer(theirs[name], config.train))
   ]
   if differing:
     listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
-    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir")
+    hint = _longer_hint(began_with.train, config.train) if set(differing) <= set(_OF_LENGTH) else ""
+    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
 
 
 def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
-  """Returns whether a field names a file that is, in another place, what it was when the run began."""
+  """Returns whether a field names what it did when the run began, in another place or with another name."""
+  if name == "init_from":
+    return bool(theirs and ours) and pathlib.Path(theirs) == pathlib.Path(ours)
   if name not in ("data.train", "data.validation", "data.test") or not (theirs and ours):
     return False
   return provenance.digests([ours])[ours] == provenance.first_digest(folder, theirs)
 
 
-def _is_longer(steps: int, train: base.Train) -> bool:
-  """Returns whether training may go on after so many steps as if it had been meant to be longer."""
-  return train.schedule == "constant" and int(train.warmup * train.steps) <= steps < train.steps
+def _is_longer(theirs: base.Train, ours: base.Train) -> bool:
+  """Returns whether a run may go on as if it had been meant to be longer: with the same learning rates."""
+  same_warmup = int(theirs.warmup * theirs.steps) == int(ours.warmup * ours.steps)
+  return ours.schedule == theirs.schedule == "constant" and same_warmup and theirs.steps < ours.steps
+
+
+def _longer_hint(theirs: base.Train, ours: base.Train) -> str:
+  """Returns how a run may be made longer, if it is only its warm-up that forbids it."""
+  warmup = int(theirs.warmup * theirs.steps)
+  if theirs.schedule != "constant" or ours.steps <= theirs.steps:
+    return ""
+  share = (warmup + 0.5) / ours.steps if warmup else 0
+  return f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
 
 
 def inherited_languages(config: base.Config) -> tasks.Languages | None:
@@ -108,7 +126,7 @@ def inherited_languages(config: base.Config) -> tasks.Languages | None:
 
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:
-  """Writes what a run begins with, unless it is there already; of a run that is made longer, the steps."""
+  """Writes what a run begins with, unless it is there already; of one that is made longer, what changes."""
   if not workdir.holds_run(folder):
     tasks.write_languages(folder, languages)
     workdir.write_config(folder, dataclasses.asdict(config))
@@ -116,5 +134,5 @@ def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Langua
   began_with = read_config(folder)
   if began_with.train.steps != config.train.steps:
     workdir.keep_results(folder, f"{began_with.train.steps}_steps")
-    began_with.train.steps = config.train.steps
+    began_with.train.steps, began_with.train.warmup = config.train.steps, config.train.warmup
     workdir.write_config(folder, dataclasses.asdict(began_with))

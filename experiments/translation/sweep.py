@@ -51,8 +51,9 @@ def make_runs(config: base.Config, choices: Choices) -> list[Run]:
   known = fields.flat(config)
   for name, values in choices.items():
     if name not in known:
-      raise ConfigError(f"config has no field {name!r} to choose{fields.closest(name, list(known))}")
-    if isinstance(values, str) or not values or len(set(map(repr, values))) < len(values):
+      raise ConfigError(f"config has no field {name!r} to choose{fields.closest(str(name), list(known))}")
+    is_list = isinstance(values, (list, tuple)) and len(values) > 0
+    if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
   runs = []
   for values in itertools.product(*choices.values()):

@@ -139,7 +139,12 @@ class Translator:
     return self.score_tokens([(source.tokenize(text), target.tokenize(given)) for text, given in pairs])
 
   def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
-    """Returns the weights of each layer and head, of pairs (source, translation) of texts."""
+    """Returns the weights of each layer and head, of pairs (source, translation) of texts.
+
+    Raises:
+      ValueError: if the model is an ensemble.
+    """
+    self._check_is_one()
     source, target = self.task.source, self.task.target
     tokens = [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
     found: dict[int, Heads] = {}
@@ -206,8 +211,7 @@ class Translator:
       ValueError: if the model is an ensemble.
       Diverged: if a probability or the attention is not finite.
     """
-    if isinstance(self.model, attention.Ensemble):
-      raise ValueError("translations are scored by one model, not by an ensemble")
+    self._check_is_one()
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches(pairs):
       losses, weights = _score(self.params, batch, model=self.model)
@@ -220,6 +224,10 @@ class Translator:
           raise Diverged(_NOT_FINITE.format("loss or attention"))
         scored[i] = Scored(-float(losses[row]), length, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
+
+  def _check_is_one(self) -> None:
+    if isinstance(self.model, attention.Ensemble):
+      raise ValueError("given translations are read by one model, not by an ensemble")
 
   def _translation(self, found: Hypotheses, source_length: int) -> Translation:
     """Cuts one hypothesis to the sentence's own lengths."""

@@ -87,7 +87,11 @@ def test_a_run_without_results_is_told(tmp_path):
     (("--workdirs=a", "--files=b"), "either --workdirs or --files must be given, got both"),
     (("--files=b",), "--files are compared with a --reference, got none"),
     (("--workdirs=nowhere",), "nowhere holds no run"),
-    (("--workdirs=a", "--significance"), "--significance is of two --workdirs or more, got 1"),
+    (("--workdirs=a", "--significance"), "--significance is of two different --workdirs or more, got 'a'"),
+    (
+      ("--workdirs=a,a", "--significance"),
+      "--significance is of two different --workdirs or more, got 'a,a'",
+    ),
   ],
 )
 def test_mistakes_are_one_line(flags, line):

@@ -31,7 +31,7 @@ def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
     random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=i)["params"] for i, model in enumerate(models)
   ]
   ensemble = attention.Ensemble(tuple(models))
-  variables = {"params": {f"members_{i}": each for i, each in enumerate(params)}}
+  variables = {"params": params}
   state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
   alone = [
     model.apply({"params": own}, SOURCES, LENGTHS, TARGETS) for model, own in zip(models, params, strict=True)
@@ -46,10 +46,31 @@ def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
     assert_close(weights, np.mean(attended, axis=0), MODEL)
 
 
+def test_one_architecture_twice_has_parameters_for_each():
+  model = translator("additive")
+  params = [random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=seed)["params"] for seed in (0, 1)]
+  found = []
+  for first, second in ((0, 1), (1, 0), (0, 0)):
+    variables = {"params": [params[first], params[second]]}
+    ensemble = attention.Ensemble((model, model))
+    state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
+    found.append(ensemble.apply(variables, state, TARGETS[:, 0], memory, method="step")[1])
+  assert_close(found[0], found[1], MODEL)
+  assert np.max(np.abs(found[0] - found[2])) > 0.01
+
+
+def test_mistakes_are_told():
+  ensemble = attention.Ensemble((translator("none"),))
+  with pytest.raises(ValueError, match=r"^params must be of 1 members, got 2$"):
+    ensemble.apply({"params": [{}, {}]}, method="encode")
+  with pytest.raises(ValueError, match=r"^method must be encode or step, got 'features'$"):
+    ensemble.apply({"params": [{}]}, method="features")
+
+
 def test_members_without_attention_have_no_weights():
   model = translator("none")
   own = random_parameters(model, SOURCES, LENGTHS, TARGETS)["params"]
-  ensemble, variables = attention.Ensemble((model,)), {"params": {"members_0": own}}
+  ensemble, variables = attention.Ensemble((model,)), {"params": [own]}
   state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
   assert ensemble.apply(variables, state, TARGETS[:, 0], memory, method="step")[2] is None
 

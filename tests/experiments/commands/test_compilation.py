@@ -57,11 +57,23 @@ def test_where_nothing_can_be_written_nothing_is_kept(options, tmp_path, monkeyp
   assert options.jax_compilation_cache_dir is None
 
 
-def test_the_oldest_programs_make_room(tmp_path):
+def test_without_a_home_nothing_is_kept(options, monkeypatch):
+  def fail():
+    raise RuntimeError("Could not determine home directory.")
+
+  monkeypatch.delenv("XDG_CACHE_HOME")
+  monkeypatch.setattr(compilation.pathlib.Path, "home", fail)
+  compilation.keep_compiled()
+  assert options.jax_compilation_cache_dir is None
+
+
+def test_the_programs_not_used_for_longest_make_room(tmp_path):
+  (tmp_path / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()  # JAX's, where there is a GPU
   for age, name in enumerate("dcba"):
-    (tmp_path / name).write_bytes(b"x" * 10)
-    os.utime(tmp_path / name, (1000 - age, 1000 - age))
-  compilation.make_room(tmp_path, 25)
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "d"]
-  compilation.make_room(tmp_path, 25)
-  assert len(list(tmp_path.iterdir())) == 2
+    path = tmp_path / f"{name}-cache"
+    path.write_bytes(b"x" * 10)
+    os.utime(path, (1000 - age, 1000 - age))
+  os.utime(tmp_path / "a-cache", (2000, 1000 - 3))  # it was read since
+  for _ in range(2):
+    compilation.make_room(tmp_path, 25)
+    assert sorted(path.name for path in tmp_path.glob("*-cache")) == ["a-cache", "d-cache"]

@@ -97,6 +97,22 @@ def test_a_signal_stops_what_runs_and_is_raised(make, tmp_path):
   assert not (tmp_path / "c.done.begun").exists()
 
 
+def test_whatever_ends_the_caller_ends_what_runs(make, tmp_path):
+  job = make("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
+
+  def fail():
+    if (tmp_path / "a.done.begun").exists():
+      raise OSError("no space left")
+    return False
+
+  waiting = make("b")._replace(is_done=fail)
+  begin = time.monotonic()
+  with pytest.raises(OSError, match="no space left"):
+    run_all([job, waiting], 2, lambda line: time.sleep(1.0))
+  assert time.monotonic() - begin < 30
+  assert not (tmp_path / "a.done").exists()
+
+
 def test_a_folder_is_locked_while_it_is(tmp_path):
   assert not is_locked(tmp_path / "none")
   with workdir_lock(tmp_path):

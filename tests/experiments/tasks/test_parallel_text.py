@@ -247,7 +247,7 @@ def test_what_may_not_be_meant_of_a_text_is_noted(tmp_path):
     "6 of 9 training pairs repeat another",
     "9 of 9 validation pairs are training pairs, so their scores say little of other text",
   ]
-  assert task.longest == 7
+  assert task.max_length == 7
   others = _write(tmp_path / "validation.tsv", [("z z", "y")])
   clean = _task(tmp_path, _pairs(40), validation=others)
   clean.training_batch(0)

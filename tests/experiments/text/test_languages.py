@@ -208,7 +208,11 @@ def test_an_unknown_unit_is_an_error(tmp_path):
   ("unit", "changed", "message"),
   [
     ("word", {"min_count": 9}, r"min_count must leave at least one word, got min_count=9 "),
-    ("subword", {"vocabulary_size": 9000}, r"vocabulary_size must be from \d+ to \d+ for this text, got 9000"),
+    (
+      "subword",
+      {"vocabulary_size": 9000},
+      r"vocabulary_size must be from \d+ to \d+ for this text, got 9000",
+    ),
     ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be from \d+ to \d+ for this text, got 260"),
     ("subword", {"subwords": "word"}, r"subwords must be unigram or bpe, got 'word'"),
     ("subword", {"texts": ()}, r"texts must be at least one that is not blank, got none"),

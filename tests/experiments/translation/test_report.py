@@ -163,12 +163,16 @@ def test_heads_are_written_as_figures_and_arrays(tmp_path):
   encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
   heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
   paths = report.draw_heads(tmp_path, FakeTranslator(), heads)
-  assert [path.name for path in paths] == ["decoder_heads.png", "encoder_heads.png", "heads.npz"]
-  with np.load(paths[-1]) as arrays:
+  assert [path.name for path in paths] == ["heads.npz", "decoder_heads.png", "encoder_heads.png"]
+  with np.load(paths[0]) as arrays:
     np.testing.assert_array_equal(arrays["decoder"], decoder)
     np.testing.assert_array_equal(arrays["encoder"], encoder)
-    assert arrays["source"].tolist() == ["the", "cat (unknown)", "sees", "</s>"]
-    assert arrays["target"].tolist() == ["ciao", "a (unknown)", "</s>"]
+    assert arrays["source"].tolist() == ["the", "cat", "sees"]
+    assert arrays["target"].tolist() == ["ciao", "a"]
+  many = heads._replace(decoder=np.full((9999, 3, 4), 0.1))
+  assert [path.name for path in report.draw_heads(tmp_path, FakeTranslator(), many)][1:] == [
+    "encoder_heads.png"
+  ]
   assert report.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
 
 

@@ -281,7 +281,23 @@ def test_an_average_of_the_newest_checkpoints_translates(tmp_path):
   assert any(np.any(one != other) for one, other in zip(_params(translator), averages[-1], strict=True))
 
 
-def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path):
+def test_an_average_is_the_same_after_a_stop_and_a_warm_start_has_no_part_in_it(
+  trained, tmp_path, break_step
+):
+  config = config_with({"keep": 4}, {"checkpoint": "average"})
+  config = dataclasses.replace(config, init_from=str(trained))
+  break_step(5, _send(signal.SIGTERM))
+  with pytest.raises(Interrupted, match="stopped at step 5"):
+    loop.train(config, tmp_path / "stopped")
+  break_step(0, _send(signal.SIGTERM))  # never
+  ours, theirs = (_params(loop.train(config, tmp_path / name)) for name in ("stopped", "whole"))
+  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  averages = [_average_of(tmp_path / "whole", step, config, load(trained)) for step in (2, 4, 6)]
+  for found, *each in zip(theirs, *averages, strict=True):
+    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-6, atol=1e-7)
+
+
+def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path, monkeypatch):
   for seed in (0, 1):
     loop.train(dataclasses.replace(CONFIG, seed=seed), tmp_path / str(seed))
   both = load_ensemble([tmp_path / "0", tmp_path / "1"], search={"beam_size": 2})
@@ -294,10 +310,15 @@ def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path):
   np.testing.assert_allclose(alone.score, expected.score, rtol=1e-5)
   with pytest.raises(ValueError, match="by one model, not by an ensemble"):
     both.score([("the cat", "il gatto")])
-  other = dataclasses.replace(CONFIG, data=base.Data(task="scan", num_buckets=1))
-  write_run(tmp_path, other, [make_task(other).source, make_task(other).target])
-  with pytest.raises(WorkdirError, match="holds no checkpoint yet"):
-    load_ensemble([tmp_path / "0", tmp_path])
+  with pytest.raises(ValueError, match="by one model, not by an ensemble"):
+    both.heads([("the cat", "il gatto")])
+  with pytest.raises(WorkdirError, match="folders must be a list of workdirs, at least one, got"):
+    load_ensemble([])
+  loaded = {name: load(tmp_path / name) for name in "01"}
+  loaded["1"].task = make_task(base.Config(data=base.Data(task="scan")))
+  monkeypatch.setattr(loading, "load", lambda folder, **_: loaded[folder])
+  with pytest.raises(WorkdirError, match=r"^1 has other vocabularies than 0: they cannot translate as one$"):
+    load_ensemble(["0", "1"])
 
 
 # Longer, and from another run
@@ -317,6 +338,24 @@ def test_a_constant_schedule_may_be_made_longer(tmp_path):
   assert not (tmp_path / "longer" / "results.json").exists()
   with pytest.raises(WorkdirError, match=rf"train.steps {STEPS + 4} \(here {STEPS}\)"):
     loop.train(short, tmp_path / "longer")
+
+
+def test_a_run_may_be_made_longer_if_its_warm_up_keeps_its_steps(tmp_path):
+  constant = {"schedule": "constant", "warmup": 0.5}  # 3 of 6 steps
+  loop.train(config_with(constant), tmp_path)
+  with pytest.raises(WorkdirError) as caught:
+    loop.train(config_with({**constant, "steps": 20}), tmp_path)
+  assert str(caught.value).endswith(
+    f"train.steps {STEPS} (here 20); take another --workdir, or keep its warm-up of 3 steps: "
+    "--config.train.warmup=0.175"
+  )
+  loop.train(config_with({**constant, "steps": 20, "warmup": 0.175}), tmp_path)
+  assert (read_config(tmp_path).train.steps, read_config(tmp_path).train.warmup) == (20, 0.175)
+  rates = [
+    record["train/learning_rate"] for record in workdir.read_metrics(tmp_path) if "train/loss" in record
+  ]
+  highest = CONFIG.train.learning_rate
+  np.testing.assert_allclose(rates, [0, highest / 3, highest * 2 / 3] + 17 * [highest], rtol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{}, {"schedule": "constant", "warmup": 0.9}])
@@ -374,9 +413,16 @@ def test_a_run_with_other_words_is_no_beginning(trained, tmp_path):
     "taken, got 'scan'"
   )
   assert not (tmp_path / "run").exists()
-  with pytest.raises(WorkdirError, match="holds no run"):
-    loop.train(dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), tmp_path / "run")
-  assert not (tmp_path / "run").exists()
+  begun = tmp_path / "begun"
+  begun.mkdir()
+  write_run(begun, CONFIG, [make_task(CONFIG).source, make_task(CONFIG).target])
+  for config, words in (
+    (dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), "holds no run"),
+    (dataclasses.replace(CONFIG, init_from=str(begun)), "holds no checkpoint yet"),
+  ):
+    with pytest.raises(WorkdirError, match=words):
+      loop.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_loss_that_is_worse_than_guessing_is_told_once(tmp_path, break_step, capsys):
