@@ -422,3 +422,31 @@ def test_a_run_on_files_continues(trained_on_files, run):
   finished = run("train", f"--workdir={folder}", *flags, is_optimized=False)
   assert "continuing after step 20 of 20" in finished.output
   assert (folder / "results.json").read_bytes() == results
+
+
+def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
+  output = tmp_path / "heads"
+  flags = (f"--workdir={trained[0]}", f"--output={output}")
+  finished = run("heads", *flags, "--text=the red cat", "--translation=il gatto rosso")
+  assert finished.output.split() == [
+    *("wrote", f"{output}/heads.npz"),
+    *("wrote", f"{output}/decoder_heads.png"),
+  ]
+  with np.load(output / "heads.npz") as arrays:
+    assert arrays["decoder"].shape == (1, 4, 4)
+    np.testing.assert_allclose(arrays["decoder"].sum(axis=-1), 1.0, rtol=1e-5)
+    assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
+  assert _is_png(output / "decoder_heads.png")
+  refused = scripts.run("heads", f"--workdir={trained[0]}", "--text=the cat")
+  assert (refused.code, refused.errors) == (2, "error: --text and --output must be given\n")
+
+
+def test_runs_with_commas_between_are_an_ensemble_and_checkpoints_have_an_average(trained, run):
+  text = "--text=the red cat sleeps"
+  alone = run("translate", f"--workdir={trained[0]}", text)
+  twice = run("translate", f"--workdir={trained[0]},{trained[0]}", text)
+  assert twice.output == alone.output
+  average = run("translate", f"--workdir={trained[0]}", text, "--checkpoint=average")
+  assert average.output.strip()
+  missing = scripts.run("translate", f"--workdir={trained[0]},nowhere", text)
+  assert missing.code == 2 and "nowhere holds no run" in missing.errors
