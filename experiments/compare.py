@@ -9,6 +9,7 @@ bootstrap by sacrebleu). With --significance the runs are, too: each translates 
 """
 
 import pathlib
+import sys
 
 from absl import flags
 
@@ -50,7 +51,14 @@ def main() -> None:
     if len(lines) != len(references) or not lines:
       count = f"{len(references):,}"
       raise UsageError(f"{name} must have as many lines as --reference, {count}, got {len(lines):,}")
+  if not _is_lower(references) and all(_is_lower(lines) for lines in systems.values()):
+    note = "the translations are in lower case, and --reference is not: its words with a capital fit none"
+    print(note, file=sys.stderr)
   print(compare.significance_table(compare.significance(systems, references)))
+
+
+def _is_lower(lines: list[str]) -> bool:
+  return all(line == line.lower() for line in lines)
 
 
 if __name__ == "__main__":

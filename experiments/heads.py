@@ -24,20 +24,25 @@ _OUTPUT = flags.DEFINE_string("output", None, "folder for the figures and arrays
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  if not _TEXT.value or not _OUTPUT.value:
-    raise UsageError("--text and --output must be given")
+  text, output = _given(_TEXT), pathlib.Path(_given(_OUTPUT))
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   given = _TRANSLATION.value
   if given is None:
-    (found,) = translator.translate([_TEXT.value])
+    (found,) = translator.translate([text])
     given = found.text
     print(given)
-  (heads,) = translator.heads([(_TEXT.value, given)])
-  written = report.draw_heads(pathlib.Path(_OUTPUT.value), translator, heads)
+  (heads,) = translator.heads([(text, given)])
+  written = report.draw_heads(output, translator, heads)
   if not written:
     raise UsageError(f"--workdir must hold a model with attention, got {folder}")
   for path in written:
     print(f"wrote {path}")
+
+
+def _given(flag: flags.FlagHolder) -> str:
+  if not flag.value:
+    raise UsageError(f"--{flag.name} must be given, got none")
+  return flag.value
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     path = _config_path(given)
     if path is None:
       path = str(pathlib.Path(base.__file__).parents[1] / _DEFAULT_CONFIG)
-      given = [f"--config={path}", *given]
+    given = [f"--config={path}", *_without_config(given)]  # before those of its fields
     _check_file(path)
     _check_fields(given)
   try:
@@ -175,6 +175,17 @@ def _config_path(arguments: Sequence[str]) -> str | None:
     elif argument.startswith(("--config=", "-config=")):
       path = argument.partition("=")[2]
   return path
+
+
+def _without_config(arguments: Sequence[str]) -> list[str]:
+  """Returns the arguments without any --config."""
+  kept, is_value = [], False
+  for argument in arguments:
+    is_flag = argument in ("--config", "-config")
+    if not (is_value or is_flag or argument.startswith(("--config=", "-config="))):
+      kept.append(argument)
+    is_value = is_flag
+  return kept
 
 
 def _check_file(path: str) -> None:

@@ -41,6 +41,19 @@ def find(field: str, name: str) -> Any:
     raise ConfigError(f"config.{field}={name}: {where} has no {attribute!r}") from error
 
 
+def make(field: str, name: str, *arguments: Any) -> Any:
+  """Returns what a field's function or class makes of arguments.
+
+  Raises:
+    ConfigError: as `find`; also if it cannot.
+  """
+  maker = find(field, name)
+  try:
+    return maker(*arguments)
+  except Exception as error:  # whatever a person's file may raise
+    raise ConfigError(f"config.{field}={name}: {type(error).__name__}: {error}") from error
+
+
 def files(names: Iterable[str]) -> list[str]:
   """Returns the files of those parts that are read from one, to be recorded with a run."""
   paths = (name.rpartition(":")[0] for name in names if is_own(name))

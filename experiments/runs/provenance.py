@@ -87,7 +87,14 @@ def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
   began_with = launches[0]["data"].values()
   for name, digest in found.items():
     if digest not in began_with:
-      raise DataError(f"{name}: expected the file that the run in {folder} began with, got a changed one")
+      began = f"the file that the run in {folder} began with"
+      raise DataError(f"{name}: expected {began}, got a changed one; take another --workdir")
+
+
+def began_with(folder: pathlib.Path, digest: str) -> bool:
+  """Returns whether a run began with a file of this digest, or nothing says what it began with."""
+  launches = _launches(folder)
+  return not launches or digest in launches[0]["data"].values()
 
 
 def first_digest(folder: pathlib.Path, path: str) -> str | None:

@@ -46,6 +46,9 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
+_OF_TASKS = ("source", "target", "splits", "watched", "training_batch", "examples")
+
+
 def make_task(config: base.Config, languages: Languages | None = None) -> Task:
   """Returns the task that a config names.
 
@@ -55,8 +58,18 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
 
   Raises:
     DataError: if a file cannot be used, or the languages are not those of the task.
+    ConfigError: if a person's own task is none.
   """
-  return kind_of(config.data)(config, languages)
+  if not own.is_own(config.data.task):
+    return kind_of(config.data)(config, languages)
+  task = own.make("data.task", config.data.task, config, languages)
+  missing = [name for name in _OF_TASKS if not hasattr(task, name)]
+  if missing:
+    raise ConfigError(
+      f"config.data.task={config.data.task} must make a task (see experiments.tasks.Task) with "
+      f"{', '.join(_OF_TASKS)}; it has no {', '.join(missing)}"
+    )
+  return task
 
 
 def kind_of(data: base.Data) -> type[Task]:

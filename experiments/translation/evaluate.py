@@ -20,8 +20,12 @@ Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[Scored]], 
 
 def own_metrics(config: base.Evaluation) -> dict[str, Metric]:
   """Returns the metrics of a person's own that a config names, by their names."""
-  names = [name.strip() for name in config.metrics.split(",") if name.strip()]
-  return {name.rpartition(":")[2]: own.find("evaluation.metrics", name) for name in names}
+  return {name.rpartition(":")[2]: own.find("evaluation.metrics", name) for name in metric_names(config)}
+
+
+def metric_names(config: base.Evaluation) -> list[str]:
+  """Returns where a config finds metrics of a person's own."""
+  return [name.strip() for name in config.metrics.split(",") if name.strip()]
 
 
 def evaluate(

@@ -38,7 +38,7 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder that a config describes."""
   if own.is_own(config.decoder):
-    decoder = own.find("model.decoder", config.decoder)(config, vocabulary_size)
+    decoder = own.make("model.decoder", config.decoder, config, vocabulary_size)
     if not all(callable(getattr(decoder, method, None)) for method in _METHODS):
       raise ConfigError(
         f"config.model.decoder={config.decoder} must make a Flax module with the methods "
@@ -68,7 +68,7 @@ def _attention(config: base.Model) -> Any:
   """Returns the name of the decoder's attention, or a layer of a person's own."""
   if not own.is_own(config.attention):
     return config.attention
-  layer = own.find("model.attention", config.attention)(config)
+  layer = own.make("model.attention", config.attention, config)
   if not all(hasattr(layer, method) for method in ("prepare", "attend_prepared")):
     raise ConfigError(
       f"config.model.attention={config.attention} must make a Flax module with the methods prepare and "
@@ -80,7 +80,7 @@ def _attention(config: base.Model) -> Any:
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder that a config describes."""
   if own.is_own(config.encoder):
-    return own.find("model.encoder", config.encoder)(config, vocabulary_size)
+    return own.make("model.encoder", config.encoder, config, vocabulary_size)
   if config.encoder == "recurrent":
     return attention.RecurrentEncoder(
       vocabulary_size,

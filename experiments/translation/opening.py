@@ -6,24 +6,31 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from configs import base
 from experiments.commands import own
 from experiments.commands.fields import ConfigError
+from experiments.commands.mistakes import Mistake
 from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
 from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main, say
 from experiments.tasks import Task, make_task, read_languages, words_of
+from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import check_beginning
 from experiments.translation.model import make_task_model
 from experiments.translation.settings import (
   check_config,
   check_same_config,
   inherited_languages,
+  own_parts,
   told_defaults,
   write_run,
 )
-from experiments.translation.step import abstract_state, make_recipe
+from experiments.translation.step import make_rngs
+from experiments.translation.translator import make_translator
 
 
 class Launch(NamedTuple):
@@ -74,13 +81,14 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   check_same_config(folder, config)
   workdir.check_nothing_lost(folder)
   data = config.data
-  files = [data.train, data.validation, data.test, *own.files(own_parts(config))]
+  files = [data.train, data.validation, data.test, *own.files(own_parts(config).values())]
   description = provenance.describe_launch(provenance.digests(files))
   provenance.check_same_data(folder, description["data"])
   task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
   provenance.check_same_words(folder, words_of(task))
   description["vocabularies"] = provenance.digest_of(words_of(task))
-  _check_model(config, task)
+  if own_parts(config):
+    _try_own_parts(config, task)
   if config.init_from and not workdir.holds_run(folder):
     check_beginning(config, task)
   task.training_batch(0)
@@ -89,29 +97,20 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   return task, description
 
 
-def own_parts(config: base.Config) -> list[str]:
-  """Returns the names of what a config may take from a person's own files."""
-  metrics = config.evaluation.metrics.split(",")
-  return [config.data.task, *_own_of_model(config.model).values(), *metrics]
-
-
-def _own_of_model(model: base.Model) -> dict[str, str]:
-  """Returns the fields of a model that name a person's own part."""
-  parts = {name: getattr(model, name) for name in ("encoder", "decoder", "attention")}
-  return {name: value for name, value in parts.items() if own.is_own(value)}
-
-
-def _check_model(config: base.Config, task: Task) -> None:
-  """Raises ConfigError if a person's own part makes no model that can be trained."""
-  parts = _own_of_model(config.model)
-  if not parts:
-    return
-  model = make_task_model(config, task)
+def _try_own_parts(config: base.Config, task: Task) -> None:
+  """Raises ConfigError if a person's own parts do not do what a run will ask of them."""
+  names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
   try:
+    model = make_task_model(config, task)
     hash(model)  # for it is a constant of compiled programs
-    abstract_state(make_recipe(config, model, make_mesh()))
+    words = np.ones((1, 2), np.int32)
+    params = jax.jit(model.init)(make_rngs(config.seed).params, words, words[:, 0], words)["params"]
+    translator = make_translator(config, task, model, params, {"beam_size": 1})
+    for split in dict.fromkeys((task.watched, *task.splits)):
+      evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
+  except Mistake:
+    raise
   except Exception as error:  # whatever a person's file may raise
-    names = ", ".join(f"config.model.{name}={value}" for name, value in parts.items())
     raise ConfigError(f"{names}: {type(error).__name__}: {error}") from error
 
 

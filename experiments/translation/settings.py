@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from configs import base
 from experiments import tasks
-from experiments.commands import fields
+from experiments.commands import fields, own
 from experiments.commands.fields import ConfigError
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
@@ -44,13 +44,15 @@ def read_config(folder: pathlib.Path) -> base.Config:
   Raises:
     WorkdirError: if the folder holds no run, or its config is not one of this version.
   """
-  values = workdir.read_config(folder)
+  values, path = workdir.read_config(folder), folder / "config.json"
   try:
     config = fields.from_dict(base.Config, values)
     check_config(config)
     return config
+  except ConfigError as error:  # such as a file of a person's own that is not there
+    raise WorkdirError(f"{path}: {error}") from error
   except (ValueError, OverflowError) as error:
-    raise WorkdirError(f"{folder / 'config.json'}: not a config of this version: {error}") from error
+    raise WorkdirError(f"{path}: not a config of this version: {error}") from error
 
 
 def told_defaults(folder: pathlib.Path) -> str:
@@ -60,6 +62,25 @@ def told_defaults(folder: pathlib.Path) -> str:
   added = fields.missing(base.Config, workdir.read_config(folder))
   listed = ", ".join(f"{name}={value!r}" for name, value in added.items())
   return f"{folder} began before these fields of the config were added: {listed}" if added else ""
+
+
+def told_changes(folder: pathlib.Path, config: base.Config) -> str:
+  """Returns a line about the files of a person's own parts that are not what a run began with, or nothing."""
+  paths = own.files(own_parts(config).values())
+  changed = [
+    path for path, digest in provenance.digests(paths).items() if not provenance.began_with(folder, digest)
+  ]
+  return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
+
+
+def own_parts(config: base.Config) -> dict[str, str]:
+  """Returns the fields of a config that name parts of a person's own, and the names."""
+  values = fields.flat(config)
+  named = {name: values[name] for name in ("data.task", "model.encoder", "model.decoder", "model.attention")}
+  named |= {
+    f"evaluation.metrics ({i})": name for i, name in enumerate(evaluate.metric_names(config.evaluation))
+  }
+  return {name: value for name, value in named.items() if own.is_own(value)}
 
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
@@ -101,8 +122,10 @@ def _is_longer(theirs: base.Train, ours: base.Train) -> bool:
 def _longer_hint(theirs: base.Train, ours: base.Train) -> str:
   """Returns how a run may be made longer, if it is only its warm-up that forbids it."""
   warmup = int(theirs.warmup * theirs.steps)
-  if theirs.schedule != "constant" or ours.steps <= theirs.steps:
+  if ours.steps <= theirs.steps:
     return ""
+  if theirs.schedule != "constant":
+    return "; only a run with config.train.schedule=constant can be made longer"
   share = (warmup + 0.5) / ours.steps if warmup else 0
   return f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
 

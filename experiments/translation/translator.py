@@ -12,6 +12,7 @@ import numpy as np
 import attention
 from attention.search import Hypotheses, beam, greedy, sample
 from configs import base
+from experiments.commands import fields
 from experiments.commands.mistakes import Diverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up
@@ -130,13 +131,22 @@ class Translator:
     self.batch_size = batch_size
 
   def translate(self, texts: Sequence[str]) -> list[Translation]:
-    """Returns the best translation that the search finds of each text."""
+    """Returns the best translation that the search finds of each text.
+
+    Raises:
+      TypeError: for what is no list of texts.
+    """
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+      raise TypeError(f"texts must be a list of strings, got {texts!r:.60}")
     return [best for best, *_ in self.n_best([self.task.source.tokenize(text) for text in texts])]
 
   def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
-    """Returns how likely the model takes each translation for, of pairs (source, translation) of texts."""
-    source, target = self.task.source, self.task.target
-    return self.score_tokens([(source.tokenize(text), target.tokenize(given)) for text, given in pairs])
+    """Returns how likely the model takes each translation for, of pairs (source, translation) of texts.
+
+    Raises:
+      TypeError: for what is no list of pairs of texts.
+    """
+    return self.score_tokens(self._tokenized(pairs))
 
   def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
     """Returns the weights of each layer and head, of pairs (source, translation) of texts.
@@ -145,8 +155,7 @@ class Translator:
       ValueError: if the model is an ensemble.
     """
     self._check_is_one()
-    source, target = self.task.source, self.task.target
-    tokens = [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
+    tokens = self._tokenized(pairs)
     found: dict[int, Heads] = {}
     for chosen, batch in self._batches(tokens):
       weights = jax.tree.map(np.asarray, _weights(self.params, batch, model=self.model))
@@ -225,6 +234,13 @@ class Translator:
         scored[i] = Scored(-float(losses[row]), length, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
+  def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    for pair in pairs:
+      if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+        raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
+    source, target = self.task.source, self.task.target
+    return [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
+
   def _check_is_one(self) -> None:
     if isinstance(self.model, attention.Ensemble):
       raise ValueError("given translations are read by one model, not by an ensemble")
@@ -267,7 +283,12 @@ def make_translator(
   params: Any,
   search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
-  """Returns a translator with the config's settings for evaluation, and some others of its `Search`."""
+  """Returns a translator with the config's settings for evaluation, and some others of its `Search`.
+
+  Raises:
+    ConfigError: if one of these is impossible.
+  """
+  fields.check(_search_rules(search))
   settings = {
     "max_length": config.evaluation.max_target_length,
     "beam_size": config.evaluation.beam_size,
@@ -280,6 +301,16 @@ def make_translator(
     batch_size=config.evaluation.batch_size,
     search=Search(**{**settings, **search}),
   )
+
+
+def _search_rules(search: Mapping[str, Any]) -> Iterator[fields.Rule]:
+  """Returns what the fields of `Search` must be."""
+  for name, value in search.items():
+    yield f"search {name}", value, name in Search._fields, f"one of {', '.join(Search._fields)}"
+    least = 0 if name in ("temperature", "top_k", "top_p", "seed", "length_penalty") else 1
+    is_float = name in ("temperature", "top_p", "length_penalty")
+    is_number = isinstance(value, (int, float) if is_float else int) and not isinstance(value, bool)
+    yield f"search {name}", value, is_number and value >= least, f"a number of at least {least}"
 
 
 def _copied(view: Any) -> np.ndarray:

@@ -124,3 +124,17 @@ def test_translations_of_runs_are_compared_by_the_same_test_as_files(tmp_path):
   refused = scripts.run("compare", flag, "--significance", is_optimized=False)
   assert refused.code == 2
   assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors
+
+
+def test_a_reference_with_capitals_for_translations_without_is_noted(tmp_path):
+  for name, lines in (
+    ("reference", ["The Cat", "A Dog"]),
+    ("a", ["the cat", "a dog"]),
+    ("b", ["the cat", "the dog"]),
+  ):
+    (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+  files = f"--files={tmp_path / 'a'},{tmp_path / 'b'}"
+  finished = scripts.run("compare", files, f"--reference={tmp_path / 'reference'}")
+  assert (
+    finished.code == 0 and "the translations are in lower case, and --reference is not" in finished.errors
+  )

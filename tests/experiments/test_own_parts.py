@@ -121,3 +121,63 @@ def test_what_is_no_decoder_is_told(tmp_path):
     f"config.model.decoder={name} must make a Flax module with the methods prepare, step, __call__, "
     "features, output_weights (see attention.Seq2Seq), got int"
   )
+
+
+def _mine(tmp_path, text):
+  path = tmp_path / "mine.py"
+  path.write_text(f"from docs import own_parts\n{text}\n", "utf-8")
+  return path
+
+
+@pytest.mark.parametrize(
+  ("part", "text", "words"),
+  [
+    ("data.task", "class Part:\n  def __init__(self, *_):\n    1 / 0", "ZeroDivisionError: division by zero"),
+    (
+      "data.task",
+      "class Part:\n  def __init__(self, *_):\n    self.source = 1",
+      "it has no target, splits, watched",
+    ),
+    (
+      "data.task",
+      "class Part(own_parts.Backwards):\n  def training_batch(self, step, rows=None):\n    return nothing",
+      "NameError: name 'nothing' is not defined",
+    ),
+    ("model.encoder", "def Part():\n  pass", "takes 0 positional arguments but 2 were given"),
+    ("model.attention", "def Part(config):\n  raise KeyError('mine')", "KeyError: 'mine'"),
+    ("evaluation.metrics", "def Part(*_):\n  return 'good'", "could not convert string to float: 'good'"),
+    (
+      "evaluation.metrics",
+      "def Part(translations):\n  return 1",
+      "takes 1 positional argument but 3 were given",
+    ),
+  ],
+)
+def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part, text, words):
+  name = f"{_mine(tmp_path, text)}:Part"
+  flags = [flag for flag in FLAGS if part not in flag]
+  folder = tmp_path / "run"
+  finished = scripts.run(
+    "train", f"--workdir={folder}", *flags, f"--config.{part}={name}", is_optimized=False
+  )
+  assert (finished.code, finished.output) == (2, ""), finished
+  assert finished.errors.count("\n") == 1 and words in finished.errors and part in finished.errors
+  assert not folder.exists()
+
+
+def test_a_part_that_changed_after_training_is_told(tmp_path):
+  path = _mine(tmp_path, "Part = own_parts.Backwards")
+  folder = tmp_path / "run"
+  flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
+  trained = scripts.run("train", f"--workdir={folder}", *flags, is_optimized=False)
+  assert trained.code == 0, trained.errors
+  path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
+  evaluated = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  assert evaluated.code == 0
+  assert evaluated.errors == f"{path}: changed since {folder} was trained\n"
+  again = scripts.run("train", f"--workdir={folder}", *flags, is_optimized=False)
+  assert again.code == 2 and "got a changed one; take another --workdir" in again.errors
+  path.unlink()
+  gone = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  assert gone.code == 2 and "not a config of this version" not in gone.errors
+  assert f"config.data.task={path}:Part: FileNotFoundError" in gone.errors

@@ -438,7 +438,7 @@ def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
     assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
   assert _is_png(output / "decoder_heads.png")
   refused = scripts.run("heads", f"--workdir={trained[0]}", "--text=the cat")
-  assert (refused.code, refused.errors) == (2, "error: --text and --output must be given\n")
+  assert (refused.code, refused.errors) == (2, "error: --output must be given, got none\n")
 
 
 def test_runs_with_commas_between_are_an_ensemble_and_checkpoints_have_an_average(trained, run):

@@ -59,7 +59,7 @@ def test_mistakes_are_one_line(tmp_path):
   path.write_text(FILE, "utf-8")
   for flags, words in (
     (["--config=configs/toy_translation.py"], "expected a function get_choices for a sweep, got none"),
-    ([f"--config={path}", "--config.seed=3"], "--config.seed is one of the choices of"),
+    (["--config.seed=3", f"--config={path}"], "--config.seed is one of the choices of"),
     (
       [f"--config={path}", "--shard=2/2"],
       "--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got '2/2'",

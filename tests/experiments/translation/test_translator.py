@@ -7,6 +7,7 @@ import pytest
 from models import random_parameters
 
 from configs import base
+from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import Diverged
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
@@ -15,7 +16,7 @@ from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
-from experiments.translation.translator import Search, Translator
+from experiments.translation.translator import Search, Translator, make_translator
 
 SOURCE_WORDS = tuple("abcde")
 TARGET_WORDS = tuple("vwxyz")
@@ -395,3 +396,33 @@ def test_a_model_without_attention_has_no_weights():
   log_probabilities, _ = _alone(("a", "b"), LetterTask.target.vocabulary.encode(("x",)), "none")
   expected = -log_probabilities[0, LetterTask.target.vocabulary.encode(("x",))[0]] - log_probabilities[1, END]
   np.testing.assert_allclose(-one.log_probability, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("texts", ["abc", [3], [("a", "b")]])
+def test_what_is_no_list_of_texts_is_an_error(texts):
+  with pytest.raises(TypeError, match=r"^texts must be a list of strings, got "):
+    _translator().translate(texts)
+
+
+@pytest.mark.parametrize("pairs", [("ab", "cd"), ["ab"], [("a", 3)], [("a", "b", "c")]])
+def test_what_is_no_list_of_pairs_is_an_error(pairs):
+  for method in ("score", "heads"):
+    with pytest.raises(
+      TypeError, match=r"^pairs must be a list of \(source, translation\), both strings, got "
+    ):
+      getattr(_translator(), method)(pairs)
+
+
+@pytest.mark.parametrize(
+  ("search", "message"),
+  [
+    ({"beam": 2}, "config.search beam must be one of max_length, beam_size, .*, got 2"),
+    ({"beam_size": 0}, "config.search beam_size must be a number of at least 1, got 0"),
+    ({"beam_size": "2"}, "must be a number of at least 1, got '2'"),
+    ({"temperature": -1.0}, "must be a number of at least 0, got -1.0"),
+  ],
+)
+def test_an_impossible_search_is_an_error(search, message):
+  model, params = MODELS["none"]
+  with pytest.raises(ConfigError, match=message):
+    make_translator(base.Config(), LetterTask(), model, params, search)
