@@ -101,6 +101,7 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
   """Raises ConfigError if a person's own parts do not do what a run will ask of them."""
   names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
   try:
+    task.training_batch(0)
     model = make_task_model(config, task)
     hash(model)  # for it is a constant of compiled programs
     words = np.ones((1, 2), np.int32)

@@ -243,7 +243,8 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
   good.write_text("a b\tx z\n", "utf-8")
   before = _tree(folder)
   line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
-  assert line == f"{good}: expected the file that the run in {folder} began with, got a changed one"
+  began = f"expected the file that the run in {folder} began with, got a changed one"
+  assert line == f"{good}: {began}; take another --workdir"
   assert _tree(folder) == before
 
 

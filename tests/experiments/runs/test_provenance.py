@@ -105,7 +105,8 @@ def test_a_changed_file_is_refused_for_good(data, tmp_path):
   record_launch(tmp_path, {"data": digests(paths(data))})  # what counts is how the run began
   with pytest.raises(DataError) as caught:
     check_same_data(tmp_path, digests(paths(data)))
-  expected = f"{data.validation}: expected the file that the run in {tmp_path} began with, got a changed one"
+  began = f"expected the file that the run in {tmp_path} began with, got a changed one"
+  expected = f"{data.validation}: {began}; take another --workdir"
   assert str(caught.value) == expected
 
 
