@@ -86,19 +86,21 @@ def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
   return first, last
 
 
-def run(main: Callable[[], None], *, outlives_readers: bool = False) -> None:
+def run(main: Callable[[], None], *, outlives_readers: bool = False, is_timed: bool = False) -> None:
   """Parses the flags and runs a script's main function.
 
   Args:
     main: it has no arguments.
     outlives_readers: whether it goes on where nobody reads its output any more, as in `train | head`, for it
       does more than to print.
+    is_timed: whether it measures times, of compilation too: then no compiled programs are kept or found.
   """
   open_streams()
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
-  keep_compiled()
+  if not is_timed:
+    keep_compiled()
   app.run(lambda _: _run(main), flags_parser=_parse)
 
 
