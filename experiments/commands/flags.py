@@ -99,7 +99,9 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False, is_timed: b
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
   logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
-  if not is_timed:
+  if is_timed:
+    jax.config.update("jax_enable_compilation_cache", False)
+  else:
     keep_compiled()
   app.run(lambda _: _run(main), flags_parser=_parse)
 
