@@ -62,7 +62,9 @@ class SoftCapped(Score):
     cap = per_score("cap", self.cap, scores)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)
-    # Far from 0 tanh is 1, and its derivative 0, also where the score of a masked pair has overflowed.
-    is_nan, limit = jnp.isnan(scores), 32 * cap
-    limited = jnp.clip(jnp.where(is_nan, 0, scores), -limit, limit)
-    return jnp.where(is_nan, scores, cap * jnp.tanh(limited / cap))
+    # Far from 0 tanh is 1, and its derivative 0, also where the score of a masked pair has overflowed. Chosen
+    # by where, not by clip, whose tangents are products with 0: an infinite one would become NaN.
+    is_nan, is_near = jnp.isnan(scores), jnp.abs(scores) < 32 * cap
+    near = cap * jnp.tanh(jnp.where(is_near, scores, 0) / cap)
+    far = cap * jnp.sign(jnp.where(is_nan, 0, scores))
+    return jnp.where(is_near, near, jnp.where(is_nan, jnp.nan, far))

@@ -141,6 +141,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     if path is None:
       path = str(pathlib.Path(base.__file__).parents[1] / _DEFAULT_CONFIG)
     given = [f"--config={path}", *_without_config(given)]  # before those of its fields
+    sys.argv = [program, *given]  # where ml_collections looks for them
     _check_file(path)
     _check_fields(given)
   try:

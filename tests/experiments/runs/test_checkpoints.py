@@ -73,14 +73,16 @@ def test_a_step_without_a_checkpoint_is_an_error_that_names_those_there_are(tmp_
     ([4.0, 3.0, 2.0, 5.0, 1.0], 4, [4, 5]),
     ([None, None, None], 3, [2, 3]),
     ([1.0, None, None, None], 1, [1, 3, 4]),
-    ([None, -1.0, None, None, 0.0, None, None], 5, [5, 6, 7]),
+    ([None, -1.0, None, None, 0.0, None, None], 5, [2, 5, 6, 7]),
     ([math.nan, 1.0, math.nan, math.nan], 2, [2, 3, 4]),
     ([None, math.nan, math.nan], 1, [1, 2, 3]),
     ([math.nan, math.nan, math.nan], 3, [2, 3]),
-    ([-math.inf, math.nan, None, None], 1, [1, 3, 4]),
+    ([-math.inf, math.nan, None, None], 1, [1, 2, 3, 4]),
   ],
 )
-def test_the_newest_two_and_the_best_are_kept(tmp_path, higher_is_better, scores, best, kept):
+def test_the_newest_two_the_newest_two_with_a_score_and_the_best_are_kept(
+  tmp_path, higher_is_better, scores, best, kept
+):
   sign = 1 if higher_is_better else -1
   with open_checkpoints(tmp_path, higher_is_better=higher_is_better) as checkpoints:
     for step, score in enumerate(scores, start=1):

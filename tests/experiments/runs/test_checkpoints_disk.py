@@ -74,7 +74,8 @@ def test_a_run_that_is_killed_at_any_moment_goes_on_from_a_whole_state(tmp_path)
     assert last > starts[-1]
     _assert_has_weights_of(checkpoints.restore(shapes_of(_weights_of(0))), last)
     checkpoints.save(last + 1, _weights_of(last + 1), {}, None)
-  assert len(steps_in(folder)) <= 3  # what was left half written or half deleted is gone
+  # The newest two, two with a score, the best; what was left half written or half deleted is gone.
+  assert len(steps_in(folder)) <= 5
   assert not (tmp_path / "damaged").exists()
 
 

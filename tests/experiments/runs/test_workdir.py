@@ -31,15 +31,16 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch, fails
   path = tmp_path / "results.json"
   workdir.write_json(path, {"test": {"bleu": 1.0}})
 
-  def fail_half_way(self, text, encoding):
-    self.write_bytes(text[: len(text) // 2].encode(encoding))
+  def fail_half_way(self, content):
+    with self.open("wb") as file:
+      file.write(content[: len(content) // 2])
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   def fail(*_):
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
   if fails == "write":
-    monkeypatch.setattr(pathlib.Path, "write_text", fail_half_way)
+    monkeypatch.setattr(pathlib.Path, "write_bytes", fail_half_way)
   else:
     monkeypatch.setattr(os, "replace", fail)
   with pytest.raises(OSError, match=str(path)):
