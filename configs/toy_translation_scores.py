@@ -2,8 +2,9 @@
 
     python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores --jobs=2
 
-With --config.train.steps=450, on 2 CPU cores: 8 minutes for the 6 runs; test exact match 0.988 ± 0.004
-(additive) and 0.980 ± 0.004 (scaled dot product), alignment error rate 0.097 ± 0.009 and 0.114 ± 0.010.
+With --config.train.steps=450 --config.train.validate_every=150, on 2 CPU cores: 8 minutes for the 6 runs,
+killed twice on the way; test exact match 0.988 ± 0.004 (additive) and 0.980 ± 0.004 (scaled dot product),
+alignment error rate 0.097 ± 0.009 and 0.114 ± 0.010.
 """
 
 from typing import Any

@@ -84,9 +84,8 @@ def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
   if not launches:
     raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
   # By what is in them: a file may have been moved.
-  began_with = launches[0]["data"].values()
   for name, digest in found.items():
-    if digest not in began_with:
+    if not began_with(folder, digest):
       began = f"the file that the run in {folder} began with"
       raise DataError(f"{name}: expected {began}, got a changed one; take another --workdir")
 
