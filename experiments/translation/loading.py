@@ -135,7 +135,7 @@ def _fitting(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
 
 def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
   """Returns an array on the devices of another, in parts as it is."""
-  values = np.asarray(array, leaf.dtype)
+  values = np.array(array, leaf.dtype)  # a copy: JAX may use a NumPy array's memory as it is
   return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
 
