@@ -18,7 +18,7 @@ _SEEN = 1000
 
 
 class Scan:
-  """The commands of a split of ../scan_grammar.py, whose seed draws the split "simple".
+  """The commands of a split of scan_grammar.py, whose seed draws the split "simple".
 
   There is no validation set: while training, commands that were seen are scored, 1000 at most.
   """
