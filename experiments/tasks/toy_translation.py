@@ -9,7 +9,7 @@ import numpy as np
 from configs import base
 from experiments.commands.mistakes import DataError
 from experiments.runs.rows import ALL, Rows
-from experiments.tasks import grammar, sentences
+from experiments.tasks import drawing, grammar
 from experiments.tasks.lexicon import source_words, target_words
 from experiments.tasks.task import Example, Languages, check_own
 from experiments.text.batches import Batch, make_batch
@@ -21,7 +21,7 @@ from experiments.text.vocabularies import Vocabulary
 # For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
 ROUND = 16
 
-_LONGEST = max(sentences.TRAIN_MAX_SOURCE_LENGTH, sentences.TRAIN_MAX_TARGET_LENGTH) + 1
+_LONGEST = max(drawing.TRAIN_MAX_SOURCE_LENGTH, drawing.TRAIN_MAX_TARGET_LENGTH) + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +33,13 @@ class ItalianWords(Words):
 
 
 class ToyTranslation:
-  """Endless sentences of sentences.py. Every seed is scored on the same ones.
+  """Endless sentences of drawing.py. Every seed is scored on the same ones.
 
   Those of a training batch are alike in length: the sentences of a few batches are drawn, put in order of
   length, and cut into batches, which come in any order. Each is padded to one of a few lengths.
   """
 
-  splits = tuple(split for split in sentences.SPLITS if split != "train")
+  splits = tuple(split for split in drawing.SPLITS if split != "train")
   watched = "validation"
   reads: tuple[str, ...] = ("num_buckets",)
   is_endless = True
@@ -85,8 +85,8 @@ class ToyTranslation:
     return [pairs[i * count : (i + 1) * count] for i in order]
 
   def examples(self, split: str, count: int) -> list[Example]:
-    if split not in sentences.SPLITS:
-      raise DataError(f"split must be one of {', '.join(sentences.SPLITS)}, got {split!r}")
+    if split not in drawing.SPLITS:
+      raise DataError(f"split must be one of {', '.join(drawing.SPLITS)}, got {split!r}")
     if not count:
       raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
     pairs = (self._pair(split, i) for i in range(count))
@@ -94,7 +94,7 @@ class ToyTranslation:
 
   def _pair(self, split: str, index: int) -> grammar.Pair:
     seed = self._seed if split == "train" else 0
-    return sentences.pair(seed=seed, split=split, index=index)
+    return drawing.pair(seed=seed, split=split, index=index)
 
 
 def _size(pair: grammar.Pair) -> int:

@@ -14,7 +14,7 @@ import pytest
 import scripts
 
 from experiments.runs import workdir
-from experiments.tasks import grammar, sentences
+from experiments.tasks import drawing, grammar
 from experiments.text.pairs import read_pairs
 
 STEPS = 60
@@ -340,13 +340,13 @@ def test_exported_sentences_are_those_of_the_task(exported):
     pairs = read_pairs(path)
     assert len(pairs) == count
     for index, pair in enumerate(pairs):
-      source, target, alignment = sentences.pair(seed=seed, split=split, index=index)
+      source, target, alignment = drawing.pair(seed=seed, split=split, index=index)
       assert pair == (" ".join(source), grammar.join(target), alignment)
 
 
 def test_exported_alignments_are_source_target_positions(exported):
   line = exported[0].read_text("utf-8").splitlines()[0]
-  *_, alignment = sentences.pair(seed=5, split="train", index=0)
+  *_, alignment = drawing.pair(seed=5, split="train", index=0)
   links = {tuple(map(int, link.split("-"))) for link in line.split("\t")[2].split(" ")}
   assert links == {(source, target) for target, source in alignment}
 

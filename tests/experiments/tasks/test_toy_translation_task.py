@@ -9,7 +9,7 @@ from configs import base
 from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import DataError
 from experiments.runs.rows import Rows
-from experiments.tasks import TASKS, ParallelText, Scan, ToyTranslation, grammar, make_task, sentences
+from experiments.tasks import TASKS, ParallelText, Scan, ToyTranslation, drawing, grammar, make_task
 from experiments.tasks.toy_translation import ROUND
 from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
@@ -40,7 +40,7 @@ def test_toy_batches_have_each_sentence_once():
     assert batch.source_lengths.tolist() == [len(source) + 1 for source in _sources(task, batch)]
     assert not (batch.sources == UNKNOWN).any()
     assert not (batch.targets == UNKNOWN).any()
-  pairs = [sentences.pair(seed=5, split="train", index=index) for index in range(len(found))]
+  pairs = [drawing.pair(seed=5, split="train", index=index) for index in range(len(found))]
   assert sorted(found) == sorted((pair.source, pair.target) for pair in pairs)
 
 
@@ -59,7 +59,7 @@ def test_toy_batches_have_a_few_shapes_in_any_order(num_buckets):
   batches = [task.training_batch(step) for step in range(3 * ROUND)]
   lengths = [batch.sources.shape[1] for batch in batches]
   assert len(set(lengths)) == num_buckets
-  assert max(lengths) == sentences.TRAIN_MAX_TARGET_LENGTH + 1
+  assert max(lengths) == drawing.TRAIN_MAX_TARGET_LENGTH + 1
   assert {batch.targets.shape for batch in batches} == {(20, length) for length in lengths}
   assert num_buckets == 1 or len({tuple(lengths[i * ROUND : (i + 1) * ROUND]) for i in range(3)}) == 3
 
@@ -91,17 +91,17 @@ def test_training_sentences_are_in_no_other_toy_split():
   task = _toy(batch_size=50)
   trained = set(itertools.chain.from_iterable(_sources(task, task.training_batch(i)) for i in range(6)))
   assert len(trained) > 250
-  assert set(task.splits) == set(sentences.SPLITS) - {"train"}
+  assert set(task.splits) == set(drawing.SPLITS) - {"train"}
   assert task.watched in task.splits
   for split in task.splits:
     assert not trained & {example.source for example in task.examples(split, 60)}
 
 
 def test_toy_examples_have_words_text_and_alignment():
-  for split in sentences.SPLITS:
+  for split in drawing.SPLITS:
     for index, example in enumerate(_toy(seed=5).examples(split, 4)):
       # All seeds are scored on the same sentences.
-      pair = sentences.pair(seed=5 if split == "train" else 0, split=split, index=index)
+      pair = drawing.pair(seed=5 if split == "train" else 0, split=split, index=index)
       assert example == (*pair, " ".join(pair.source), grammar.join(pair.target))
 
 

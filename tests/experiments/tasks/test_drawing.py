@@ -7,8 +7,8 @@ import sys
 import pytest
 from english import read, translate
 
-from experiments.tasks import lexicon, sentences
-from experiments.tasks.sentences import SPLITS, pair
+from experiments.tasks import drawing, lexicon
+from experiments.tasks.drawing import SPLITS, pair
 
 DRAWS = {"train": 10000, "validation": 1500, "test": 1500, "length": 2000, "composition": 1500}
 
@@ -51,14 +51,14 @@ def test_splits_share_no_source_whatever_the_seed(drawn):
 
 def test_lengths(drawn):
   longest = {split: max(len(each.source) for each in pairs) for split, pairs in drawn.items()}
-  assert longest.pop("length") == sentences.MAX_SOURCE_LENGTH
-  assert set(longest.values()) == {sentences.TRAIN_MAX_SOURCE_LENGTH}
+  assert longest.pop("length") == drawing.MAX_SOURCE_LENGTH
+  assert set(longest.values()) == {drawing.TRAIN_MAX_SOURCE_LENGTH}
   shortest = min(len(each.source) for each in drawn["length"])
-  assert shortest == sentences.TRAIN_MAX_SOURCE_LENGTH + 1
+  assert shortest == drawing.TRAIN_MAX_SOURCE_LENGTH + 1
 
 
 def test_no_target_is_longer_than_promised(everything):
-  assert max(len(each.target) for each in everything) <= sentences.MAX_TARGET_LENGTH
+  assert max(len(each.target) for each in everything) <= drawing.MAX_TARGET_LENGTH
 
 
 def noun_phrases(clause):
@@ -152,7 +152,7 @@ def test_only_articles_of_possessives_appear(everything):
 
 def test_a_pair_is_the_same_in_another_process():
   code = (
-    "from experiments.tasks.sentences import SPLITS, pair\n"
+    "from experiments.tasks.drawing import SPLITS, pair\n"
     "pairs = [pair(seed=5, split=split, index=i) for split in SPLITS for i in range(20)]\n"
     "print([(each.source, each.target, sorted(each.alignment)) for each in pairs])"
   )
