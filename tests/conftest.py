@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import zlib
 
 import hypothesis
 import jax
@@ -51,6 +52,39 @@ def pytest_configure(config):
   if not hasattr(config, "workerinput"):  # not in each of several processes
     COMPILED.mkdir(exist_ok=True)
     make_room(COMPILED, 4 * 2**30)
+
+
+# Parameters of tests. Each combination of theirs is a program of its own, which must be compiled.
+OF_PROGRAMS = ("kind", "implementation", "engine", "name")
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    "--one-in", type=int, default=1, metavar="N", help="run one in N combinations of score, engine and name"
+  )
+
+
+def pytest_collection_modifyitems(config, items):
+  """Leaves out combinations, as the black fields of a chessboard: of each row and column some remain."""
+  one_in = config.getoption("--one-in")
+  left_out = [item for item in items if _field(item) % one_in]
+  config.hook.pytest_deselected(items=left_out)
+  items[:] = [item for item in items if item not in left_out]
+
+
+def _field(item):
+  """Returns a number for a test's combination: its row plus its column; 0 for tests of one row or column."""
+  places = []
+  for mark in item.iter_markers("parametrize"):
+    names, rows = mark.args
+    if isinstance(names, str):
+      names, rows = [names], [[row] for row in rows]
+    columns = [i for i, name in enumerate(names) if name in OF_PROGRAMS]
+    if columns:
+      own = [item.callspec.params[names[i]] for i in columns]
+      places.append([[row[i] for i in columns] for row in rows].index(own))
+  # Boards begin with fields of different colours, so that all combinations are run by one test or another.
+  return sum(places, start=zlib.crc32(item.originalname.encode())) if len(places) > 1 else 0
 
 
 @pytest.fixture
