@@ -34,10 +34,10 @@ class Additive:
   """score_vector . tanh(q + k)"""
 
   def scores(q, k, score_vector):
-    return np.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score_vector
+    return _tanh(q[..., :, None, :] + k[..., None, :, :]) @ score_vector
 
   def gradients(q, k, d, score_vector):
-    tanh = np.tanh(q[..., :, None, :] + k[..., None, :, :])
+    tanh = _tanh(q[..., :, None, :] + k[..., None, :, :])
     of_vector = np.sum(d[..., None] * tanh, axis=tuple(range(tanh.ndim - 1)))
     slopes = d[..., None] * (1 - tanh**2) * score_vector
     return slopes.sum(-2), slopes.sum(-3), {"score_vector": of_vector}
@@ -132,6 +132,12 @@ def _attend(kind, inputs, allowed):
   weights = exponentials / np.where(is_empty, 1, total)
   logsumexp = np.where(is_empty, 0, np.log(np.where(is_empty, 1, total)) + largest)
   return Outputs(weights @ inputs.values, logsumexp[..., 0]), weights
+
+
+def _tanh(array):
+  """Returns the hyperbolic tangent; NumPy's own of complex numbers takes ten times as long."""
+  tanh = np.tanh(array.real)
+  return tanh + 1j * (1 - tanh**2) * array.imag if np.iscomplexobj(array) else tanh
 
 
 def _turned(array):
