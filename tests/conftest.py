@@ -32,6 +32,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # old way of XLA to write loops (JAX 0.11 has it no more).
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
+  os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for the scripts that tests start
   if jax.__version_info__ < (0, 11):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 

@@ -13,8 +13,6 @@ import tempfile
 import time
 from typing import NamedTuple
 
-import jax
-
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import make_mesh
 from experiments.tasks import make_task, read_languages
@@ -64,21 +62,21 @@ class Running(NamedTuple):
     return Finished(self.process.exitcode, self.output(), (self.folder / "errors").read_text("utf-8"))
 
 
-def run(script, *flags, lines="", is_optimized=True):
+def run(script, *flags, lines=""):
   """Returns what a script did with flags, and lines on its standard input."""
-  with start(script, *flags, lines=lines, is_optimized=is_optimized) as running:
+  with start(script, *flags, lines=lines) as running:
     return running.finish()
 
 
 @contextlib.contextmanager
-def start(script, *flags, lines="", is_optimized=True):
-  """Gives a script that is running; what is not optimized is compiled in a third of the time."""
+def start(script, *flags, lines=""):
+  """Gives a script that is running, compiled as the tests are."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "input").write_text(lines, "utf-8")
     (folder / "output").touch()
     (folder / "errors").touch()
-    process = _SERVER.Process(target=_run, args=(script, flags, folder, is_optimized))
+    process = _SERVER.Process(target=_run, args=(script, flags, folder))
     process.start()
     try:
       yield Running(process, folder)
@@ -96,7 +94,7 @@ def newest_checkpoint(folder):
     return checkpoints.restore(abstract_state(recipe))
 
 
-def _run(script, flags, folder, is_optimized):
+def _run(script, flags, folder):
   """Becomes the script: its standard streams, its arguments, its directory."""
   for number, name in enumerate(("input", "output", "errors")):
     stream = os.open(folder / name, os.O_RDWR)
@@ -104,7 +102,5 @@ def _run(script, flags, folder, is_optimized):
     os.close(stream)
   sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (multiprocessing has closed it)
   os.chdir(ROOT)
-  os.environ.pop("XLA_FLAGS", None)  # those of the tests; a script is compiled as for a person
-  jax.config.update("jax_disable_most_optimizations", not is_optimized)
   sys.argv = [script, *flags]
   runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)

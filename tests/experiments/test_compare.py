@@ -111,17 +111,17 @@ def test_translations_of_runs_are_compared_by_the_same_test_as_files(tmp_path):
   )
   folders = [str(tmp_path / name) for name in "ab"]
   for seed, folder in enumerate(folders):
-    trained = scripts.run("train", f"--workdir={folder}", f"--config.seed={seed}", *flags, is_optimized=False)
+    trained = scripts.run("train", f"--workdir={folder}", f"--config.seed={seed}", *flags)
     assert trained.code == 0, trained.errors
   flag = f"--workdirs={','.join(folders)}"
-  finished = scripts.run("compare", flag, "--significance", is_optimized=False)
+  finished = scripts.run("compare", flag, "--significance")
   assert finished.code == 0, finished.errors
   rows = finished.output.split("\n\n")[1].splitlines()
   assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
   assert [row.split()[0] for row in rows[1:]] == folders
   path = tmp_path / "b" / "config.json"
   path.write_text(path.read_text("utf-8").replace('"sentences": 3', '"sentences": 2'), "utf-8")
-  refused = scripts.run("compare", flag, "--significance", is_optimized=False)
+  refused = scripts.run("compare", flag, "--significance")
   assert refused.code == 2
   assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors
 

@@ -33,18 +33,18 @@ FLAGS = (
 
 def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
   folder = tmp_path / "run"
-  trained = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
+  trained = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert trained.code == 0, trained.errors
   assert "letters backwards" in trained.output
   results = json.loads((folder / "results.json").read_text("utf-8"))
   assert results["test"]["length_ratio"] > 0
   (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
   assert FILE in json.loads(launch)["data"]
-  evaluated = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  evaluated = scripts.run("evaluate", f"--workdir={folder}")
   assert evaluated.code == 0, evaluated.errors
   assert evaluated.output.strip() in trained.output
   assert "length_ratio" in evaluated.output
-  translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c", is_optimized=False)
+  translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c")
   assert translated.code == 0, translated.errors
 
 
@@ -83,9 +83,7 @@ def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
     "  return Layer()\n",
     "utf-8",
   )
-  finished = scripts.run(
-    "train", f"--workdir={tmp_path / 'run'}", f"--config.model.attention={broken}:layer", is_optimized=False
-  )
+  finished = scripts.run("train", f"--workdir={tmp_path / 'run'}", f"--config.model.attention={broken}:layer")
   assert finished.code == 2
   assert finished.errors.startswith(f"error: config.model.attention={broken}:layer")
   assert finished.errors.count("\n") == 1
@@ -96,7 +94,7 @@ def test_a_decoder_of_ones_own_carries_its_state_through_a_search(tmp_path):
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "attention" not in flag]
   decoder = f"--config.model.decoder={FILE}:looking_around"
-  trained = scripts.run("train", f"--workdir={folder}", *flags, decoder, is_optimized=False)
+  trained = scripts.run("train", f"--workdir={folder}", *flags, decoder)
   assert trained.code == 0, trained.errors
   assert (
     json.loads((folder / "config.json").read_text("utf-8"))["model"]["decoder"] == f"{FILE}:looking_around"
@@ -157,9 +155,7 @@ def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part
   name = f"{_mine(tmp_path, text)}:Part"
   flags = [flag for flag in FLAGS if part not in flag]
   folder = tmp_path / "run"
-  finished = scripts.run(
-    "train", f"--workdir={folder}", *flags, f"--config.{part}={name}", is_optimized=False
-  )
+  finished = scripts.run("train", f"--workdir={folder}", *flags, f"--config.{part}={name}")
   assert (finished.code, finished.output) == (2, ""), finished
   assert finished.errors.count("\n") == 1 and words in finished.errors and part in finished.errors
   assert not folder.exists()
@@ -169,15 +165,15 @@ def test_a_part_that_changed_after_training_is_told(tmp_path):
   path = _mine(tmp_path, "Part = own_parts.Backwards")
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
-  trained = scripts.run("train", f"--workdir={folder}", *flags, is_optimized=False)
+  trained = scripts.run("train", f"--workdir={folder}", *flags)
   assert trained.code == 0, trained.errors
   path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
-  evaluated = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  evaluated = scripts.run("evaluate", f"--workdir={folder}")
   assert evaluated.code == 0
   assert evaluated.errors == f"{path}: changed since {folder} was trained\n"
-  again = scripts.run("train", f"--workdir={folder}", *flags, is_optimized=False)
+  again = scripts.run("train", f"--workdir={folder}", *flags)
   assert again.code == 2 and "got a changed one; take another --workdir" in again.errors
   path.unlink()
-  gone = scripts.run("evaluate", f"--workdir={folder}", is_optimized=False)
+  gone = scripts.run("evaluate", f"--workdir={folder}")
   assert gone.code == 2 and "not a config of this version" not in gone.errors
   assert f"config.data.task={path}:Part: FileNotFoundError" in gone.errors

@@ -24,7 +24,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("runs") / "run"
-  assert scripts.run("train", f"--workdir={folder}", *SMALL, is_optimized=False).code == 0
+  assert scripts.run("train", f"--workdir={folder}", *SMALL).code == 0
   return folder
 
 
@@ -36,7 +36,7 @@ def pairs(tmp_path_factory):
 
 
 def test_scores_are_those_of_the_translator(folder, pairs):
-  finished = scripts.run("score", f"--workdir={folder}", f"--input={pairs}", is_optimized=False)
+  finished = scripts.run("score", f"--workdir={folder}", f"--input={pairs}")
   assert finished.code == 0, finished.errors
   scored = load(folder).score([pair[:2] for pair in read_pairs(pairs)])
   lines = [line.split("\t") for line in finished.output.splitlines()]
@@ -51,9 +51,7 @@ def test_scores_are_those_of_the_translator(folder, pairs):
 
 def test_alignments_are_the_strongest_weights_and_their_error_rate_is_told(folder, pairs, tmp_path):
   output = tmp_path / "alignments.txt"
-  finished = scripts.run(
-    "align", f"--workdir={folder}", f"--input={pairs}", f"--output={output}", is_optimized=False
-  )
+  finished = scripts.run("align", f"--workdir={folder}", f"--input={pairs}", f"--output={output}")
   assert finished.code == 0, finished.errors
   read = read_pairs(pairs)
   scored = load(folder).score([pair[:2] for pair in read])
@@ -70,16 +68,14 @@ def test_alignments_are_the_strongest_weights_and_their_error_rate_is_told(folde
 
 def test_any_file_can_be_evaluated_and_the_numbers_written(folder, pairs, tmp_path):
   output = tmp_path / "scores.json"
-  finished = scripts.run(
-    "evaluate", f"--workdir={folder}", f"--data={pairs}", f"--output={output}", is_optimized=False
-  )
+  finished = scripts.run("evaluate", f"--workdir={folder}", f"--data={pairs}", f"--output={output}")
   assert finished.code == 0, finished.errors
   ((split, values),) = json.loads(output.read_text("utf-8")).items()
   assert (split, values["sentences"]) == ("pairs.tsv", 5.0)
   assert "alignment_error_rate" in values
   assert finished.output == f"{report.table({split: values})}\n"
   # The same sentences of the task's own split have the same numbers.
-  own = scripts.run("evaluate", f"--workdir={folder}", "--sentences=5", is_optimized=False)
+  own = scripts.run("evaluate", f"--workdir={folder}", "--sentences=5")
   row = next(line for line in own.output.splitlines() if line.startswith("test "))
   assert row.split()[1:] == finished.output.splitlines()[1].split()[1:]
 

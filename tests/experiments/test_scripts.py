@@ -69,7 +69,6 @@ def trained(tmp_path_factory):
   finished = subprocess.run(
     [sys.executable, "-m", "experiments.train", f"--workdir={folder}", "--profile=12:14", *SMALL],
     cwd=scripts.ROOT,
-    env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"},
     capture_output=True,
     encoding="utf-8",
     check=False,
@@ -368,7 +367,7 @@ def trained_on_files(exported, run, tmp_path_factory):
     "--config.train.validate_every=20",
     "--config.train.warmup=0.25",
   )
-  return folder, run("train", f"--workdir={folder}", *flags, is_optimized=False), flags
+  return folder, run("train", f"--workdir={folder}", *flags), flags
 
 
 def test_a_persons_own_files_are_trained_on(trained_on_files):
@@ -409,8 +408,8 @@ def test_a_translator_needs_its_training_files_no_more(trained_on_files, exporte
   folder = shutil.copytree(trained_on_files[0], tmp_path / "run")
   moved = exported[0].rename(exported[0].with_suffix(".moved"))
   try:
-    finished = run("translate", f"--workdir={folder}", "--text=the zebra", is_optimized=False)
-    run("evaluate", f"--workdir={folder}", is_optimized=False)
+    finished = run("translate", f"--workdir={folder}", "--text=the zebra")
+    run("evaluate", f"--workdir={folder}")
   finally:
     moved.rename(exported[0])
   assert finished.errors == "unknown words: zebra\n"
@@ -419,7 +418,7 @@ def test_a_translator_needs_its_training_files_no_more(trained_on_files, exporte
 def test_a_run_on_files_continues(trained_on_files, run):
   folder, _, flags = trained_on_files
   results = (folder / "results.json").read_bytes()
-  finished = run("train", f"--workdir={folder}", *flags, is_optimized=False)
+  finished = run("train", f"--workdir={folder}", *flags)
   assert "continuing after step 20 of 20" in finished.output
   assert (folder / "results.json").read_bytes() == results
 

@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
     "--config.evaluation.batch_size=7",
     f"--config.evaluation.max_target_length={LONGEST}",
   )
-  finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags)
   assert finished.code == 0, finished
   return folder / "run"
 
@@ -63,7 +63,7 @@ def translate(trained):
 
   def run(*flags, lines=""):
     given = f"--workdir={trained}", *map(str, flags)
-    finished = scripts.run("translate", *given, lines=lines, is_optimized=False)
+    finished = scripts.run("translate", *given, lines=lines)
     assert finished.code == 0, finished
     return finished
 
@@ -86,7 +86,7 @@ def translated(translate, source, tmp_path_factory):
 
 def _refused(trained, *flags):
   """Returns in which words flags are refused."""
-  finished = scripts.run("translate", f"--workdir={trained}", *map(str, flags), is_optimized=False)
+  finished = scripts.run("translate", f"--workdir={trained}", *map(str, flags))
   assert (finished.code, finished.output) == (2, ""), finished
   assert finished.errors.count("\n") == 1
   return finished.errors.removeprefix("error: ").rstrip("\n")

@@ -57,7 +57,7 @@ def _write_data(folder):
 
 def _start(folder):
   files = [f"--config.data.{name}={folder.parent / name}.tsv" for name in ("train", "validation")]
-  return scripts.start("train", f"--workdir={folder}", *FLAGS, *files, is_optimized=False)
+  return scripts.start("train", f"--workdir={folder}", *FLAGS, *files)
 
 
 def _finish(folder):

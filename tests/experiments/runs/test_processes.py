@@ -49,7 +49,6 @@ def two_processes(folder, *, seconds=("--config.seed=0",)):
           "--num_processes=2",
           f"--process_id={index}",
           *(seconds if index else ()),
-          is_optimized=False,
         )
       )
       for index in range(2)
@@ -60,7 +59,7 @@ def two_processes(folder, *, seconds=("--config.seed=0",)):
 def alone(tmp_path_factory):
   """Gives the folder of a run by one process."""
   folder = tmp_path_factory.mktemp("runs") / "alone"
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert finished.code == 0, finished
   return folder
 
@@ -94,7 +93,7 @@ def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
 
 def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
-  finished = scripts.run("train", f"--workdir={folder}", *FLAGS, is_optimized=False)
+  finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert finished.code == 0, finished
   assert "continuing after step" in finished.output
   _assert_same_records(folder, alone)
