@@ -20,6 +20,7 @@ FLAGS = (
   f"--config.model.attention={FILE}:gaussian",
   f"--config.model.encoder={FILE}:bag",
   f"--config.evaluation.metrics={FILE}:length_ratio",
+  "--config.data.num_buckets=1",
   "--config.model.width=8",
   "--config.model.embedding_width=8",
   "--config.train.steps=4",

@@ -11,6 +11,7 @@ from experiments.text.pairs import read_pairs
 from experiments.translation import load, metrics, report
 
 SMALL = (
+  "--config.data.num_buckets=1",
   "--config.model.embedding_width=4",
   "--config.model.width=6",
   "--config.train.steps=2",

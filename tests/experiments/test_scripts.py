@@ -19,6 +19,7 @@ from experiments.text.pairs import read_pairs
 
 STEPS = 60
 SIZES = (
+  "--config.data.num_buckets=1",
   "--config.model.width=32",
   "--config.model.embedding_width=16",
   "--config.evaluation.sentences=20",

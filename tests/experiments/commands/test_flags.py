@@ -341,7 +341,7 @@ def test_output_is_utf_8_and_closed_streams_are_no_obstacle():
 
 
 def test_who_trains_goes_on_when_nobody_reads_any_more(tmp_path):
-  sizes = "--config.model.width=2", "--config.model.embedding_width=1", "--config.train.steps=2"
+  sizes = "--config.model.width=2", "--config.train.steps=2", "--config.data.num_buckets=1"
   flags = *sizes, "--config.evaluation.sentences=2", "--config.evaluation.validation_sentences=2"
   command = [sys.executable, "-m", "experiments.train", f"--workdir={tmp_path / 'run'}", *flags]
   reader, writer = os.pipe()

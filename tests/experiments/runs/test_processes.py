@@ -18,6 +18,7 @@ FLAGS = (
   f"--config.train.steps={STEPS}",
   f"--config.train.log_every={LOG_EVERY}",
   f"--config.train.validate_every={VALIDATE_EVERY}",
+  "--config.data.num_buckets=2",
   "--config.train.batch_size=5",  # one row of padding for two devices
   "--config.train.learning_rate=0.001",  # so low that roundings stay roundings
   "--config.train.averaging=0.9",
