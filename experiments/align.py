@@ -40,7 +40,8 @@ def main() -> None:
     for weights, pair in zip(found, pairs, strict=True)
     if pair.alignment is not None
   ]
-  if known and isinstance(task.source.tokenizer, Words) and isinstance(task.target.tokenizer, Words):
+  has_truth = any(one.alignment for one in known)
+  if has_truth and isinstance(task.source.tokenizer, Words) and isinstance(task.target.tokenizer, Words):
     rate = metrics.alignment_error_rate(known)
     print(f"{len(known):,} pairs with true alignments: error rate {rate:.4f}", file=sys.stderr)
 

@@ -31,13 +31,18 @@ def main() -> None:
   folders, files = _WORKDIRS.value or [], _FILES.value or []
   if bool(folders) == bool(files):
     raise UsageError(f"either --workdirs or --files must be given, got {'both' if files else 'none'}")
-  if _SIGNIFICANCE.value and not len(folders) == len(set(folders)) >= 2:
-    raise UsageError(f"--significance is of two different --workdirs or more, got {','.join(folders)!r}")
+  for flag, paths in (("--workdirs", folders), ("--files", files)):
+    if len({pathlib.Path(path).resolve() for path in paths}) < len(paths):
+      raise UsageError(f"{flag} must be different ones, got {','.join(paths)!r}")
+  if _SIGNIFICANCE.value and len(folders) < 2:
+    raise UsageError(f"--significance is of two --workdirs or more, got {','.join(folders)!r}")
   if folders:
     found = compare.groups([pathlib.Path(folder) for folder in folders])
     known = dict.fromkeys(split for group in found for results in group.results for split in results)
     if _SPLIT.value not in known:
       raise UsageError(f"--split must be one of {', '.join(known)}, got {_SPLIT.value!r}")
+    for line in compare.repeated([pathlib.Path(folder) for folder in folders]):
+      print(line, file=sys.stderr)
     print(compare.table(found, _SPLIT.value))
     if _SIGNIFICANCE.value:
       systems, references = compare.translations([pathlib.Path(folder) for folder in folders], _SPLIT.value)

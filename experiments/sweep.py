@@ -46,7 +46,7 @@ def main() -> None:
   for name in choices:
     if fields.flat(config)[name] != fields.flat(original)[name]:
       raise UsageError(f"--config.{name} is one of the choices of {path}")
-  jobs = [sweep.make_job(run, folder, path, original) for run in runs]
+  jobs = [sweep.make_job(run, folder) for run in runs]
   failed = run_all(jobs[index::count], _JOBS.value)
   text, paths = sweep.write_report(folder, runs)
   print(f"\n{text}\n")

@@ -5,6 +5,7 @@ import hashlib
 import os
 import pathlib
 import platform
+import re
 import warnings
 from typing import Any
 
@@ -29,8 +30,8 @@ def keep_compiled() -> None:
   except (OSError, RuntimeError):  # there is no home, or it cannot be written to
     return
   make_room(folder, _LARGEST)
-  # What a process was killed at, or is at, is compiled again.
-  warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
+  _delete_what_cannot_be_read(folder)
+  warnings.filterwarnings("ignore", "Error writing persistent compilation cache")
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", _QUICK)
 
@@ -49,6 +50,26 @@ def _cpu_flags() -> str:
   except OSError:
     return ""
   return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _delete_what_cannot_be_read(folder: pathlib.Path) -> None:
+  """Lets a program be kept anew that a kill has cut short, of which JAX only warns, at each start.
+
+  The warning has no more than the name of the program: all of this name are deleted.
+  """
+  pattern = re.compile(r"Error reading persistent compilation cache entry for '(\w+)'")
+  warnings.filterwarnings("always", "Error reading persistent compilation cache")
+  show = warnings.showwarning
+
+  def show_others(message: Any, *args: Any, **options: Any) -> None:
+    if not (found := pattern.match(str(message))):
+      show(message, *args, **options)
+      return
+    for path in folder.glob(f"{found[1]}-*-cache"):
+      with contextlib.suppress(OSError):
+        path.unlink()
+
+  warnings.showwarning = show_others
 
 
 def make_room(folder: pathlib.Path, size: int) -> None:

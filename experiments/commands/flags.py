@@ -68,7 +68,10 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
     raise UsageError("--workdir must name the folder of a run, got none")
   if not fields.is_utf8(flag.value):
     raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
-  return pathlib.Path(flag.value)
+  path = pathlib.Path(flag.value)
+  if path.exists() and not path.is_dir():
+    raise UsageError(f"--workdir must be a folder, got the file {path}")
+  return path
 
 
 def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from experiments.commands.mistakes import Interrupted
 from experiments.runs.stopping import stop_requests
 
 _PAUSE = 0.2  # seconds between two looks at what runs
+_BEGIN = "---- begins"  # the first line of each start in a log
 
 
 class Job(NamedTuple):
@@ -98,13 +99,15 @@ class _Queue:
       elif job.is_taken():  # another process was faster
         self.waiting.append(job)
       else:
-        self._say(f"{name} failed with exit code {process.returncode}: {_last_line(job.log)}")
+        self._say(f"{name} {_how_it_ended(process.returncode)}: {_last_line(job.log)}")
         self.failed.append(name)
 
 
 def _start(job: Job) -> subprocess.Popen:
   job.log.parent.mkdir(parents=True, exist_ok=True)
   with job.log.open("ab") as log:
+    log.write(f"{_BEGIN}\n".encode())
+    log.flush()
     return subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
@@ -117,6 +120,12 @@ def _stop(processes: Sequence[subprocess.Popen]) -> None:
     process.wait()
 
 
+def _how_it_ended(code: int) -> str:
+  """Returns what the exit code of a process says."""
+  return f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+
+
 def _last_line(path: pathlib.Path) -> str:
-  lines = path.read_text("utf-8", "replace").split("\n")
-  return next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+  """Returns the last line that was printed since the last start."""
+  printed = path.read_text("utf-8", "replace").rpartition(f"{_BEGIN}\n")[2].split("\n")
+  return next((line for line in reversed(printed) if line.strip()), "it printed nothing")

@@ -89,7 +89,8 @@ def check_nothing_left(folder: pathlib.Path) -> None:
 
 def check_nothing_lost(folder: pathlib.Path) -> None:
   """Raises WorkdirError if what a run writes first is gone, and what it writes later is there."""
-  has_checkpoints = any((folder / "checkpoints").glob("[0-9]*"))
+  # That of step 0, from which a warm start goes on, is written before all else.
+  has_checkpoints = any((folder / "checkpoints").glob("[1-9]*"))
   if (folder / "results.json").exists() and not has_checkpoints:
     raise WorkdirError(
       f"{folder} holds the results of a run without its checkpoints; take another --workdir, "

@@ -52,6 +52,17 @@ def groups(folders: Sequence[pathlib.Path]) -> list[Group]:
   return [Group(name(members), [results[i] for i in members]) for members in found.values()]
 
 
+def repeated(folders: Sequence[pathlib.Path]) -> list[str]:
+  """Returns a line for each run that has the config and the seed of one before it: it is no other sample."""
+  configs = [read_config(folder) for folder in folders]
+  firsts = [configs.index(config) for config in configs]
+  return [
+    f"{folders[i]} has the config and the seed of {folders[first]}: no deviation is to be seen between them"
+    for i, first in enumerate(firsts)
+    if first < i
+  ]
+
+
 def table(found: Sequence[Group], split: str) -> str:
   """Returns the metrics of a split, a line for each group: mean, and standard deviation over its runs.
 

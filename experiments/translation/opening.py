@@ -78,6 +78,8 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   """Returns the task and what describes this start, after all checks that need no lock."""
   check_config(config)
   make_mesh(launch.parameter_shards)
+  if config.init_from and pathlib.Path(config.init_from).resolve() == folder.resolve():
+    raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
   check_same_config(folder, config)
   workdir.check_nothing_lost(folder)
   data = config.data

@@ -66,27 +66,23 @@ def make_runs(config: base.Config, choices: Choices) -> list[Run]:
   return runs
 
 
-def make_job(run: Run, folder: pathlib.Path, path: str, original: base.Config) -> Job:
-  """Returns what trains a run of a sweep.
+def make_job(run: Run, folder: pathlib.Path) -> Job:
+  """Returns what trains a run of a sweep: a command with all fields, for the file may change meanwhile.
 
   Args:
     run: one of `make_runs`.
     folder: of the sweep.
-    path: the config file.
-    original: what it says, from which the run's command is to differ.
 
   Raises:
     WorkdirError: if the run's folder holds another one.
   """
   workdir = folder / run.name
   check_same_config(workdir, run.config)
-  before = fields.flat(original)
-  changed = {name: value for name, value in fields.flat(run.config).items() if value != before[name]}
   return Job(
     run.name,
     [
-      *(sys.executable, "-m", "experiments.train", f"--config={path}", f"--workdir={workdir}"),
-      *(f"--config.{name}={value}" for name, value in changed.items()),
+      *(sys.executable, "-m", "experiments.train", f"--workdir={workdir}"),
+      *(f"--config.{name}={value}" for name, value in fields.flat(run.config).items()),
     ],
     log=folder / "logs" / f"{run.name}.txt",
     is_done=lambda: is_done(workdir, run.config),

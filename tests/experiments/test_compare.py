@@ -63,6 +63,15 @@ def test_files_are_compared_by_paired_bootstrap(tmp_path):
   assert float(again[1]) == 100.0
 
 
+def test_a_run_that_is_no_other_sample_is_told(tmp_path):
+  folders = [
+    run_folder(tmp_path / name, seed, "additive", 40.0) for name, seed in zip("abc", (0, 1, 0), strict=True)
+  ]
+  assert compare.repeated(folders) == [
+    f"{folders[2]} has the config and the seed of {folders[0]}: no deviation is to be seen between them"
+  ]
+
+
 def test_the_first_has_no_p():
   first, second = compare.significance({"a": TRUE, "b": WORSE}, TRUE, samples=50)
   assert math.isnan(first["bleu p"]) and 0 < second["bleu p"] < 0.05
@@ -87,11 +96,9 @@ def test_a_run_without_results_is_told(tmp_path):
     (("--workdirs=a", "--files=b"), "either --workdirs or --files must be given, got both"),
     (("--files=b",), "--files are compared with a --reference, got none"),
     (("--workdirs=nowhere",), "nowhere holds no run"),
-    (("--workdirs=a", "--significance"), "--significance is of two different --workdirs or more, got 'a'"),
-    (
-      ("--workdirs=a,a", "--significance"),
-      "--significance is of two different --workdirs or more, got 'a,a'",
-    ),
+    (("--workdirs=a", "--significance"), "--significance is of two --workdirs or more, got 'a'"),
+    (("--workdirs=a,a/",), "--workdirs must be different ones, got 'a,a/'"),
+    (("--files=a,./a", "--reference=b"), "--files must be different ones, got 'a,./a'"),
   ],
 )
 def test_mistakes_are_one_line(flags, line):

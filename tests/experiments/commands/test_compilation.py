@@ -1,6 +1,8 @@
 """Tests of experiments/commands/compilation.py."""
 
 import os
+import pathlib
+import warnings
 
 import jax
 import pytest
@@ -65,6 +67,21 @@ def test_without_a_home_nothing_is_kept(options, monkeypatch):
   monkeypatch.setattr(compilation.pathlib.Path, "home", fail)
   compilation.keep_compiled()
   assert options.jax_compilation_cache_dir is None
+
+
+def test_programs_that_cannot_be_read_make_room_for_new_ones(options, monkeypatch):
+  monkeypatch.setattr(warnings, "showwarning", lambda message, *_: said.append(str(message)))
+  said = []
+  compilation.keep_compiled()
+  folder = pathlib.Path(options.jax_compilation_cache_dir)
+  for name in ("jit_step-12ab-cache", "jit_step-12ab-atime", "jit_step_back-12ab-cache"):
+    (folder / name).touch()
+  for _ in range(2):  # as JAX does
+    warnings.warn("Error reading persistent compilation cache entry for 'jit_step': error: cut", stacklevel=1)
+  assert not (folder / "jit_step-12ab-cache").exists() and len(list(folder.iterdir())) == 2
+  warnings.filterwarnings("always", "another")
+  warnings.warn("another", stacklevel=1)
+  assert said == ["another"]
 
 
 def test_the_programs_not_used_for_longest_make_room(tmp_path):

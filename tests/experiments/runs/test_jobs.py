@@ -64,6 +64,9 @@ def test_a_job_that_fails_is_told_with_its_last_words_and_the_others_go_on(make,
   assert run_all([failing, idle, make("c")], 1, said.append) == ["a", "b"]
   assert "a failed with exit code 2: error: no such thing" in said
   assert "b failed with exit code 0: it printed nothing" in said
+  # What an earlier start has printed says nothing of this one.
+  assert run_all([make("a", "import os; os.kill(os.getpid(), 9)")], 1, said.append) == ["a"]
+  assert said[-1] == "a was killed by signal 9: it printed nothing"
   assert (tmp_path / "c.done").exists()
 
 

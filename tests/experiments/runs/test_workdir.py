@@ -148,6 +148,8 @@ def test_metrics_of_another_shape_are_told(tmp_path, line):
 
 def test_later_files_without_the_earlier_ones_are_a_mistake(tmp_path):
   workdir.check_nothing_lost(tmp_path)
+  (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed at once
+  workdir.check_nothing_lost(tmp_path)
   workdir.write_json(tmp_path / "results.json", {})
   with pytest.raises(WorkdirError) as caught:
     workdir.check_nothing_lost(tmp_path)

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 
 from configs import base
 from experiments.commands.fields import ConfigError
-from experiments.commands.mistakes import Diverged, Interrupted
+from experiments.commands.mistakes import Diverged, Interrupted, Mistake
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import AXES, DeviceError
@@ -419,8 +419,9 @@ def test_a_run_with_other_words_is_no_beginning(trained, tmp_path):
   for config, words in (
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "none")), "holds no run"),
     (dataclasses.replace(CONFIG, init_from=str(begun)), "holds no checkpoint yet"),
+    (dataclasses.replace(CONFIG, init_from=str(tmp_path / "run")), "must be another run, got the run's own"),
   ):
-    with pytest.raises(WorkdirError, match=words):
+    with pytest.raises(Mistake, match=words):
       loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
