@@ -25,8 +25,9 @@ def drawn(kind):
     for name, axes in SCORES[kind].parameters.items()
   }
   vectors = (rng.normal(size=shape).astype(np.float32) for shape in ((T, H), (S, H), (S, D)))
+  bias = rng.normal(size=(T, S)).astype(np.float32)
   of_loss = tuple(rng.normal(size=shape).astype(np.float32) for shape in ((T, D), (T, S), (T,)))
-  return Inputs(*vectors, parameters), of_loss
+  return Inputs(*vectors, parameters, bias), of_loss
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -41,8 +42,9 @@ def results_and_gradients(kind, inputs, of_loss, implementation):
 @engines
 def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
   inputs, of_loss = drawn(kind)
-  for argument, position in (("queries", BAD_QUERY), ("keys", BAD_KEY), ("values", BAD_KEY)):
-    is_broken = np.arange(T) == position if argument == "queries" else ALLOWED[:, position]
+  bad_positions = {"queries": BAD_QUERY, "keys": BAD_KEY, "values": BAD_KEY, "bias": BAD_QUERY}
+  for argument, position in bad_positions.items():
+    is_broken = ALLOWED[:, position] if position == BAD_KEY else np.arange(T) == position
     of_others = tuple(np.where(is_broken.reshape(-1, *[1] * (array.ndim - 1)), 0, array) for array in of_loss)
     desired, gradients = results_and_gradients(kind, inputs, of_others, implementation)
     np.testing.assert_array_equal(desired[0][13], np.zeros(D))
