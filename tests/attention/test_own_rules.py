@@ -1,6 +1,7 @@
 """Scores, masks and biases of a user's own, and numbers at the edge of the range, on both engines."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,27 @@ def test_a_score_may_depend_on_positions_after_the_bias(implementation):
     step = 1e-5 * np.eye(DIMS.N)[n]
     ahead, behind = (np.sum(of_loss * expected(half_lives + sign * step)) for sign in (1, -1))
     assert_close(slopes[n], (ahead - behind) / 2e-5, 32 * FLOAT32)
+
+
+@engines
+def test_minus_infinity_of_a_bias_does_not_reach_what_a_score_makes_of_it(implementation):
+  queries, keys, values, *_ = draw("scaled_dot_product")
+  allowed = np.tri(T, S, 1, dtype=bool)
+
+  @functools.partial(jax.jit, static_argnums=1)
+  def context_and_slope(half_life, by_bias):
+    def context(half_life):
+      mask, bias = (None, np.where(allowed, 0, -np.inf).astype(np.float32)) if by_bias else (allowed, None)
+      score = Decaying(1.0, half_life)
+      options = {"implementation": implementation, "block_sizes": BLOCK_SIZES}
+      return attention.attend(score, queries, keys, values, mask=mask, bias=bias, **options)
+
+    return context(half_life), jax.jacrev(context)(half_life)
+
+  # tanh(-infinity) is -1; its derivative is 0 times infinity.
+  for actual, desired in zip(*(context_and_slope(2.0, by_bias) for by_bias in (True, False)), strict=True):
+    assert np.all(np.isfinite(desired))
+    assert_close(actual, desired, 8 * FLOAT32)
 
 
 @engines
