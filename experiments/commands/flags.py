@@ -70,7 +70,7 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
     raise UsageError(f"--workdir must be a name in UTF-8, got {flag.value!r}")
   path = pathlib.Path(flag.value)
   if path.exists() and not path.is_dir():
-    raise UsageError(f"--workdir must be a folder, got the file {path}")
+    raise UsageError(f"{path}: expected a folder, got a file")
   return path
 
 
