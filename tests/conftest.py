@@ -69,7 +69,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves out combinations, as the black fields of a chessboard: of each row and column some remain."""
+  """Leaves out combinations as a chessboard has colours: of all fields, those of one diagonal in N remain."""
   one_in = config.getoption("--one-in")
   left_out = [item for item in items if _field(item) % one_in]
   config.hook.pytest_deselected(items=left_out)
@@ -89,7 +89,7 @@ def _field(item):
     if columns:
       own = [id(item.callspec.params[names[i]]) for i in columns]  # arrays cannot be compared by ==
       places.append([[id(row[i]) for i in columns] for row in rows].index(own))
-  # Boards begin with fields of different colours, so that all combinations are run by one test or another.
+  # Boards begin with fields of different colours: what one test leaves out another may run.
   return sum(places, start=zlib.crc32(item.originalname.encode())) if len(places) > 1 else 0
 
 

@@ -156,7 +156,7 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
 
 
 @pytest.mark.parametrize(
-  ("encoder", "kind"), [("variational", "additive"), ("deep", "scaled_dot_product"), ("deep", "none")]
+  ("encoder", "kind"), [*zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)]
 )
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
