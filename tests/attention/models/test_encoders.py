@@ -56,7 +56,7 @@ def encode(encoder, variables, tokens=TOKENS, lengths=LENGTHS, rngs=None, determ
 @functools.cache
 def differentiated(encoder):
   """Returns a function of parameters and lengths; it returns the gradient and what was encoded."""
-  shapes = jax.eval_shape(lambda: encode(encoder, variables_of(encoder)))
+  shapes = jax.eval_shape(functools.partial(encode, encoder), variables_of(encoder))
   rng = np.random.default_rng(1)
   random = [jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in shapes]
 
