@@ -8,7 +8,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: train test exhaustive quick check format clean
 
