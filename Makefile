@@ -1,4 +1,4 @@
-# make train       trains the toy translator, in two minutes
+# make train       trains the toy translator, in about two minutes
 # make test        runs the tests
 # make exhaustive  runs them with all combinations of scores, engines and derivatives
 # make quick       runs a part of the tests in a minute

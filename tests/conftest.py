@@ -1,5 +1,7 @@
 """Strictness for every test: no silent rank or dtype promotion, no warnings, the same examples every time."""
 
+import collections
+import math
 import os
 import pathlib
 import zlib
@@ -55,7 +57,8 @@ def pytest_configure(config):
     make_room(COMPILED, 4 * 2**30)
 
 
-# Parameters of tests. Each combination of theirs is a program of its own, which must be compiled.
+# Tests whose combinations are compiled, each as a program of its own; and the parameters that make them.
+OF_COMBINATIONS = "tests/attention/", "tests/contract/"
 OF_PROGRAMS = {
   *("kind", "implementation", "engine", "name", "order", "mask", "bias", "rules", "option", "names"),
   *("K", "key_heads", "num_key_heads"),
@@ -69,29 +72,31 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves out combinations as a chessboard has colours: of all fields, those of one diagonal in N remain."""
+  """Leaves one in N of a test's combinations, by a chance that all processes share; if fewer than N, all."""
   one_in = config.getoption("--one-in")
-  left_out = [item for item in items if not _remains(item, one_in)]
-  config.hook.pytest_deselected(items=left_out)
+  boards = collections.defaultdict(list)
+  for item in items:
+    boards[_board(item)].append(item)
+  left_out = set()
+  for board in boards.values():
+    if len(board) >= one_in:
+      board.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+      left_out.update(board[math.ceil(len(board) / one_in) :])
+  config.hook.pytest_deselected(items=list(left_out))
   items[:] = [item for item in items if item not in left_out]
 
 
-def _remains(item, one_in):
-  """Returns whether a test's combination is run; those of boards with fewer than N diagonals all are."""
-  if item.get_closest_marker("compiles_nothing"):
-    return True
-  diagonal, diagonals = 0, 1
-  for mark in item.iter_markers("parametrize"):
-    names, rows = mark.args
-    if isinstance(names, str):
-      names, rows = [names], [[row] for row in rows]
-    columns = [i for i, name in enumerate(names) if name in OF_PROGRAMS]
-    if columns:
-      own = [id(item.callspec.params[names[i]]) for i in columns]  # arrays cannot be compared by ==
-      diagonal += [[id(row[i]) for i in columns] for row in rows].index(own)
-      diagonals += len(rows) - 1
-  # Boards begin with diagonals of their own: what one test leaves out another may run.
-  return diagonals < one_in or (diagonal + zlib.crc32(item.originalname.encode())) % one_in == 0
+def _board(item):
+  """Returns what is the same for tests that differ by nothing but what they compile."""
+  if not hasattr(item, "callspec") or item.get_closest_marker("compiles_nothing"):
+    return item.nodeid
+  if not item.nodeid.startswith(OF_COMBINATIONS):
+    return item.nodeid
+  names_of_marks = (mark.args[0] for mark in item.iter_markers("parametrize"))
+  marks = [names.replace(" ", "").split(",") if isinstance(names, str) else names for names in names_of_marks]
+  of_programs = {name for names in marks if not OF_PROGRAMS.isdisjoint(names) for name in names}
+  others = (id(value) for name, value in item.callspec.params.items() if name not in of_programs)
+  return item.nodeid.partition("[")[0], *others
 
 
 @pytest.fixture

@@ -62,16 +62,12 @@ def write_lines(flag: flags.FlagHolder, lines: Iterable[str]) -> None:
   text = "".join(f"{line}\n" for line in lines)
   if flag.value is None:
     print(text, end="")
-    return
-  path = pathlib.Path(flag.value)
-  if path.is_symlink() or (path.exists() and not path.is_file()):  # a device, say: it stays what it is
-    path.write_text(text, "utf-8")
-    return
-  write_text(path, text)
+  else:
+    write_text(pathlib.Path(flag.value), text)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file of which no half is ever there.
+  """Writes a file of which no half is ever there; a device or a link stays what it is.
 
   Raises:
     OSError: with this path, if the disk does not take it.
@@ -81,6 +77,9 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
   """Does what `write_text` does, with bytes."""
+  if path.is_symlink() or (path.exists() and not path.is_file()):
+    path.write_bytes(content)
+    return
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
     temporary.write_bytes(content)

@@ -96,7 +96,7 @@ class _Queue:
       if process.returncode == 0 and job.is_done():
         left = len(self.waiting) + len(self.running)
         self._say(f"{name} is done, in {time.monotonic() - begin:.0f} s; {left} to go")
-      elif job.is_taken():  # another process was faster
+      elif job.is_done() or job.is_taken():  # another process was faster
         self.waiting.append(job)
       else:
         self._say(f"{name} {_how_it_ended(process.returncode)}: {_last_line(job.log)}")

@@ -4,9 +4,13 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import time
 from collections.abc import Iterator
 
 from experiments.runs.workdir import WorkdirError
+
+# How often, and after how many seconds, a lock is tried: who asks whether there is one has it for a moment.
+_LOOKS, _PAUSE = 5, 0.02
 
 
 @contextlib.contextmanager
@@ -25,7 +29,7 @@ def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
   file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
   try:
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      _take(file)
     except BlockingIOError as error:
       holder = os.pread(file, 20, 0).decode("ascii", "replace").strip()
       raise WorkdirError(f"{folder}: another process trains here (pid {holder or 'unknown'})") from error
@@ -34,6 +38,15 @@ def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
     yield  # the file stays: one that was removed could be locked twice, by its old and its new name
   finally:
     os.close(file)
+
+
+def _take(file: int) -> None:
+  """Locks a file, or raises BlockingIOError if somebody else has it, and not only for a look at it."""
+  for _ in range(_LOOKS):
+    with contextlib.suppress(BlockingIOError):
+      return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    time.sleep(_PAUSE)
+  fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: pathlib.Path) -> bool:

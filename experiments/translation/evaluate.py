@@ -11,6 +11,9 @@ from experiments.translation.translator import Scored, Translation, Translator
 
 CHECKPOINTS = ("best", "last", "average")
 
+# What `evaluate` returns, whatever a person adds.
+METRICS = ("sentences", *metrics.HIGHER_IS_BETTER, "alignment_error_rate", "attention_mass")
+
 # Of the length in beam search: its powers are numbers.
 LARGEST_PENALTY = 10
 
@@ -99,5 +102,9 @@ def rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator[fields.Rule
     yield fields.at_least(f"evaluation.{name}", getattr(evaluation, name), 1, fields.LARGEST)
   for name in evaluation.metrics.split(",") if evaluation.metrics else ():
     yield "evaluation.metrics", name, own.is_own(name), "package.module:Name or file.py:Name, and so on"
+  names = [name.rpartition(":")[2] for name in metric_names(evaluation)]
+  are_distinct = len({*names, *METRICS}) == len(names) + len(METRICS)
+  allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
+  yield "evaluation.metrics", evaluation.metrics, are_distinct, allowed
   penalty = evaluation.length_penalty
   yield "evaluation.length_penalty", penalty, 0 <= penalty <= LARGEST_PENALTY, f"in [0, {LARGEST_PENALTY}]"

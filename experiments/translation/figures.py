@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+
+from experiments.commands.files import write_bytes
 
 # Metrics drawn as scores, and what each is divided by to lie between 0 and 1.
 SCORES = {
@@ -205,12 +208,9 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
   if path.suffix.lower() != ".png":
     raise ValueError(f"path must end in .png, got {path}")
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  try:
-    figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  file = io.BytesIO()
+  figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
+  write_bytes(path, file.getvalue())
 
 
 def _new_figure(width: float, height: float) -> Figure:

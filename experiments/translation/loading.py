@@ -1,6 +1,7 @@
 """From a run's folder to its translator."""
 
 import dataclasses
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def load_ensemble(
   Raises:
     WorkdirError, CheckpointError: as in `load`; also if the vocabularies are others.
   """
-  if isinstance(folders, str) or not folders:
+  if isinstance(folders, (str, os.PathLike)) or not folders:
     raise WorkdirError(f"folders must be a list of workdirs, at least one, got {folders!r}")
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "search": search}
   first, *others = members = [load(folder, **options) for folder in folders]

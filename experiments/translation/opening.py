@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from experiments.translation.settings import (
   told_defaults,
   write_run,
 )
-from experiments.translation.step import make_rngs
+from experiments.translation.step import abstract_state, make_recipe, make_rngs, train_step
 from experiments.translation.translator import make_translator
 
 
@@ -103,7 +104,6 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
   """Raises ConfigError if a person's own parts do not do what a run will ask of them."""
   names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
   try:
-    task.training_batch(0)
     model = make_task_model(config, task)
     hash(model)  # for it is a constant of compiled programs
     words = np.ones((1, 2), np.int32)
@@ -111,6 +111,9 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
     translator = make_translator(config, task, model, params, {"beam_size": 1})
     for split in dict.fromkeys((task.watched, *task.splits)):
       evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
+    recipe, rngs = make_recipe(config, model, make_mesh()), make_rngs(config.seed)
+    step = functools.partial(train_step, recipe=recipe)
+    jax.eval_shape(step, abstract_state(recipe), task.training_batch(0), rngs.dropout)
   except Mistake:
     raise
   except Exception as error:  # whatever a person's file may raise

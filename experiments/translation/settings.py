@@ -114,7 +114,10 @@ def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
 
 
 def _is_longer(theirs: base.Train, ours: base.Train) -> bool:
-  """Returns whether a run may go on as if it had been meant to be longer: with the same learning rates."""
+  """Returns whether a run may go on as if it had been meant to be longer: with the same learning rates.
+
+  Where it ended first it was validated, and its loss recorded, which counts like all other times.
+  """
   same_warmup = int(theirs.warmup * theirs.steps) == int(ours.warmup * ours.steps)
   return ours.schedule == theirs.schedule == "constant" and same_warmup and theirs.steps < ours.steps
 

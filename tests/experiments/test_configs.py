@@ -88,7 +88,7 @@ def test_the_baseline_is_trained_as_the_toy_translator_is(name):
   assert _module(name).get_config().train == base.Train()
 
 
-def test_the_names_that_scripts_rely_on_areflat():
+def test_the_names_that_scripts_rely_on_are_flat():
   assert set(flat(base.Config())) >= {
     "seed",
     "train.steps",

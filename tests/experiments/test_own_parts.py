@@ -143,6 +143,15 @@ def _mine(tmp_path, text):
       "NameError: name 'nothing' is not defined",
     ),
     ("model.encoder", "def Part():\n  pass", "takes 0 positional arguments but 2 were given"),
+    (
+      "model.encoder",
+      "import attention\n"
+      "class Mine(attention.RecurrentEncoder):\n"
+      "  def __call__(self, *inputs, deterministic=True):\n"
+      "    return super().__call__(*inputs) if deterministic else in_training\n"
+      "def Part(config, size):\n  return Mine(size, 8, 8)",
+      "NameError: name 'in_training' is not defined",
+    ),
     ("model.attention", "def Part(config):\n  raise KeyError('mine')", "KeyError: 'mine'"),
     ("evaluation.metrics", "def Part(*_):\n  return 'good'", "could not convert string to float: 'good'"),
     (
@@ -150,10 +159,11 @@ def _mine(tmp_path, text):
       "def Part(translations):\n  return 1",
       "takes 1 positional argument but 3 were given",
     ),
+    ("evaluation.metrics", "", "must be of different names after the colon, none of them sentences, loss,"),
   ],
 )
 def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part, text, words):
-  name = f"{_mine(tmp_path, text)}:Part"
+  name = f"{_mine(tmp_path, text)}:{'Part' if text else 'loss'}"
   flags = [flag for flag in FLAGS if part not in flag]
   folder = tmp_path / "run"
   finished = scripts.run("train", f"--workdir={folder}", *flags, f"--config.{part}={name}")

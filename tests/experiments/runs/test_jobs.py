@@ -80,6 +80,12 @@ def test_what_another_process_is_at_is_waited_for(make, tmp_path):
   assert "a was done by another process" in said
 
 
+def test_what_another_process_has_done_meanwhile_has_not_failed(make):
+  said = []
+  assert run_all([make("a", "open({done!r}, 'w'); sys.exit(2)")], 1, said.append) == []
+  assert said[-1] == "a was done by another process"
+
+
 def test_a_signal_stops_what_runs_and_is_raised(make, tmp_path):
   patient = (
     "import signal\n"

@@ -1,7 +1,9 @@
 """Tests of experiments/runs/locks.py."""
 
+import fcntl
 import multiprocessing
 import os
+import threading
 
 import pytest
 
@@ -57,6 +59,16 @@ def test_the_same_process_cannot_lock_a_folder_twice(tmp_path):
       pass
     with pytest.raises(WorkdirError), workdir_lock(tmp_path):  # the failure has freed nothing
       pass
+
+
+def test_who_asks_whether_a_folder_is_locked_keeps_nobody_out(tmp_path):
+  with workdir_lock(tmp_path):
+    pass
+  asking = os.open(tmp_path / ".lock", os.O_RDWR)
+  fcntl.flock(asking, fcntl.LOCK_EX)
+  threading.Timer(0.03, lambda: os.close(asking)).start()
+  with workdir_lock(tmp_path):
+    pass
 
 
 def test_two_folders_are_two_locks(tmp_path):
