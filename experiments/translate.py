@@ -63,6 +63,8 @@ def _check_flags(search: Mapping[str, Any]) -> None:
   """Raises UsageError for flags that do not go together."""
   if _NUM_BEST.value > 1 and search.get("temperature"):
     raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
+  if _TEXT.present > 1 or "\n" in (_TEXT.value or ""):
+    raise commands.UsageError("--text is one sentence; for several, put them in the lines of an --input")
   if _TEXT.value is not None and not is_utf8(_TEXT.value):
     raise commands.UsageError(f"--text must be in UTF-8, got {_TEXT.value!r}")
   if _TEXT.value is not None and _INPUT.value is not None:

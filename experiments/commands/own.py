@@ -8,11 +8,15 @@ import importlib
 import importlib.util
 import pathlib
 import sys
+import traceback
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from experiments.commands.fields import ConfigError
+
+# From which parts of a person's own were read, as tracebacks name them.
+_FILES: set[str | None] = set()
 
 
 def is_own(name: str) -> bool:
@@ -34,7 +38,8 @@ def find(field: str, name: str) -> Any:
   try:
     module = _read(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
   except (Exception, SystemExit) as error:  # whatever a person's file may raise
-    raise ConfigError(f"config.{field}={name}: {type(error).__name__}: {error}") from error
+    raise ConfigError(f"config.{field}={name}: {told(error)}") from error
+  _FILES.add(module.__file__)
   try:
     return getattr(module, attribute)
   except AttributeError as error:
@@ -51,7 +56,14 @@ def make(field: str, name: str, *arguments: Any) -> Any:
   try:
     return maker(*arguments)
   except Exception as error:  # whatever a person's file may raise
-    raise ConfigError(f"config.{field}={name}: {type(error).__name__}: {error}") from error
+    raise ConfigError(f"config.{field}={name}: {told(error)}") from error
+
+
+def told(error: BaseException) -> str:
+  """Returns an error in one line, with the last place in a person's own files that it has come through."""
+  places = [place for place in traceback.extract_tb(error.__traceback__) if place.filename in _FILES]
+  where = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+  return f"{type(error).__name__}: {error}{where}"
 
 
 def files(names: Iterable[str]) -> list[str]:
@@ -70,6 +82,7 @@ def _read(path: pathlib.Path) -> ModuleType:
       raise ImportError(f"cannot read {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
+    _FILES.add(str(path))
     try:
       spec.loader.exec_module(module)
     except BaseException:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import attention
 from configs import base
 from experiments.commands import own
 from experiments.commands.fields import ConfigError
@@ -108,6 +109,7 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
     hash(model)  # for it is a constant of compiled programs
     words = np.ones((1, 2), np.int32)
     params = jax.jit(model.init)(make_rngs(config.seed).params, words, words[:, 0], words)["params"]
+    _check_ignores_padding(model, params)
     translator = make_translator(config, task, model, params, {"beam_size": 1})
     for split in dict.fromkeys((task.watched, *task.splits)):
       evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
@@ -117,7 +119,21 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
   except Mistake:
     raise
   except Exception as error:  # whatever a person's file may raise
-    raise ConfigError(f"{names}: {type(error).__name__}: {error}") from error
+    raise ConfigError(f"{names}: {own.told(error)}") from error
+
+
+def _check_ignores_padding(model: attention.Seq2Seq, params: Any) -> None:
+  """Raises ValueError if a translation depends on what stands beside its source in a batch."""
+  words, length = np.ones((1, 3), np.int32), np.full(1, 3, np.int32)
+  apply = jax.jit(model.apply)
+  alone, padded = (
+    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), length, words)[0] for count in (0, 30)
+  )
+  if not np.allclose(alone, padded, rtol=0, atol=1e-3):
+    raise ValueError(
+      "what stands at padding must not change the logits, "
+      f"got a change of up to {np.max(np.abs(alone - padded)):.2g}; is a mask or a length left out?"
+    )
 
 
 def _shared_settings(

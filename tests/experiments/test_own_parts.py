@@ -152,7 +152,15 @@ def _mine(tmp_path, text):
       "def Part(config, size):\n  return Mine(size, 8, 8)",
       "NameError: name 'in_training' is not defined",
     ),
-    ("model.attention", "def Part(config):\n  raise KeyError('mine')", "KeyError: 'mine'"),
+    ("model.attention", "def Part(config):\n  raise KeyError('mine')", "KeyError: 'mine' ({mine}, line 3)"),
+    (
+      "model.attention",
+      "class Careless(own_parts.Gaussian):\n"
+      "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
+      "    return super().attend_prepared(queries, prepared, **options)\n"
+      "def Part(config):\n  return Careless(width=8)",
+      "what stands at padding must not change the logits",
+    ),
     ("evaluation.metrics", "def Part(*_):\n  return 'good'", "could not convert string to float: 'good'"),
     (
       "evaluation.metrics",
@@ -168,6 +176,7 @@ def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part
   folder = tmp_path / "run"
   finished = scripts.run("train", f"--workdir={folder}", *flags, f"--config.{part}={name}")
   assert (finished.code, finished.output) == (2, ""), finished
+  words = words.format(mine=tmp_path / "mine.py")
   assert finished.errors.count("\n") == 1 and words in finished.errors and part in finished.errors
   assert not folder.exists()
 

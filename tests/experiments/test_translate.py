@@ -220,6 +220,7 @@ def test_a_file_is_not_translated_into_itself(trained, source, tmp_path):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
+    (("--text=a", "--text=b"), "--text is one sentence; for several, put them in the lines of an --input"),
     (("--text=a", "--input=a"), "--text and --input must not be given together"),
     (("--output=a",), "--output is for the translations of an --input, got no --input"),
     (("--text=a", "--output=a"), "--output is for the translations of an --input, got no --input"),
