@@ -27,7 +27,9 @@ from experiments.translation.translator import Translation, Translator
 
 _WORKDIR = commands.define_workdir(None, "folder of the run; several, with commas between, are an ensemble")
 _CHECKPOINT = search_flags.define_checkpoint()
-_TEXT = flags.DEFINE_string("text", None, "what to translate; without it and --input, standard input")
+_TEXT = flags.DEFINE_string(
+  "text", None, "what to translate; without it and --input, standard input", allow_overwrite=False
+)
 _INPUT = define_input("file whose lines are translated")
 _OUTPUT = define_output("file for the translations of --input; without it they are printed")
 _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
@@ -63,8 +65,8 @@ def _check_flags(search: Mapping[str, Any]) -> None:
   """Raises UsageError for flags that do not go together."""
   if _NUM_BEST.value > 1 and search.get("temperature"):
     raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
-  if _TEXT.present > 1 or "\n" in (_TEXT.value or ""):
-    raise commands.UsageError("--text is one sentence; for several, put them in the lines of an --input")
+  if "\n" in (_TEXT.value or ""):
+    raise commands.UsageError("--text is one line; several are for a file, --input")
   if _TEXT.value is not None and not is_utf8(_TEXT.value):
     raise commands.UsageError(f"--text must be in UTF-8, got {_TEXT.value!r}")
   if _TEXT.value is not None and _INPUT.value is not None:

@@ -220,7 +220,8 @@ def test_a_file_is_not_translated_into_itself(trained, source, tmp_path):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (("--text=a", "--text=b"), "--text is one sentence; for several, put them in the lines of an --input"),
+    (("--text=a\nb",), "--text is one line; several are for a file, --input"),
+    (("--text=a", "--text=b"), "flag --text=b: already defined as a"),
     (("--text=a", "--input=a"), "--text and --input must not be given together"),
     (("--output=a",), "--output is for the translations of an --input, got no --input"),
     (("--text=a", "--output=a"), "--output is for the translations of an --input, got no --input"),
