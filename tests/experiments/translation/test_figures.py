@@ -1,5 +1,6 @@
 """Tests of experiments/translation/figures.py."""
 
+import errno
 import itertools
 import pathlib
 import struct
@@ -207,12 +208,13 @@ def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path,
   path.write_bytes(b"old")
   figure = figures.attention_map(_weights(), SOURCE, TARGET)
 
-  def fail(file, **options):
-    file.write_bytes(b"half a pict")
-    raise OSError("disk full")
+  def fail(file, content):
+    with open(file, "wb") as half:
+      half.write(content[:100])
+    raise OSError(errno.ENOSPC, "disk full")
 
-  monkeypatch.setattr(figure, "savefig", fail)
-  with pytest.raises(OSError, match="disk full"):
+  monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
+  with pytest.raises(OSError, match=f"disk full: '{path}'"):
     figures.save(figure, path)
   assert path.read_bytes() == b"old"
   assert list(tmp_path.iterdir()) == [path]
