@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attention import jax_nn, masks, positions, search
 from attention.arrays.pytrees import register_pytree
 from attention.distributed import ring_attention, zigzag_order
-from attention.engines.dense import Attended, masked_softmax
+from attention.engines.dense import Attended
 from attention.functional import (
   additive_attention,
   attend,
@@ -26,10 +26,23 @@ from attention.multi_head import (
   multi_head_attention,
   project_heads,
 )
+from attention.normalizers import (
+  Entmax15,
+  Local,
+  Monotonic,
+  Normalizer,
+  Rows,
+  Sigmoid,
+  Softmax,
+  Sparsemax,
+  masked_softmax,
+  monotonic_weights,
+)
 from attention.scores import (
   Additive,
   Bilinear,
   Cosine,
+  LocationAware,
   ScaledDotProduct,
   Score,
   SoftCapped,
@@ -37,6 +50,7 @@ from attention.scores import (
   bilinear_scores,
   cosine_scores,
   dot_product_scores,
+  location_features,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +96,18 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Bilinear",
   "Cosine",
   "SoftCapped",
+  "LocationAware",
+  "location_features",
   "register_pytree",
+  "Normalizer",
+  "Rows",
+  "Softmax",
+  "Sparsemax",
+  "Entmax15",
+  "Sigmoid",
+  "Monotonic",
+  "monotonic_weights",
+  "Local",
   # Attention.
   "attend",
   "Attended",

@@ -13,8 +13,15 @@ from attention.arrays.programs import one_program
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
-from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.inputs import (
+  check_inputs,
+  check_normalizer,
+  check_options,
+  to_compute_with,
+  with_arrays,
+)
 from attention.masks import Array, Mask, as_mask
+from attention.normalizers import Normalizer, Softmax
 from attention.options import FullOptions, Options, forwards_to, names_options
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
@@ -46,6 +53,7 @@ def attend(
   bias: BiasLike | None = None,
   dropout_rate: float = 0.0,
   dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
   return_weights: bool = False,
   return_logsumexp: bool = False,
   implementation: str = "auto",
@@ -81,6 +89,8 @@ def attend(
       to be found by t and s (`table[t, s]`), not by a tile's shape. -inf masks a pair.
     dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum.
     dropout_rng: key for the dropout; needed where the rate is not 0.
+    normalizer: what makes weights of scores; None for `Softmax()`. Others, such as `Sparsemax()`, or your own
+      (see `Normalizer`), are "dense", and have no logsumexp.
     return_weights: whether to return the weights too.
     return_logsumexp: whether to return the logarithm of the softmax's denominator too.
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
@@ -106,6 +116,7 @@ def attend(
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_inputs(score, queries, keys, values)
   check_options(dropout_rate, dropout_rng, implementation, block_sizes)
+  normalizer = check_normalizer(normalizer, implementation, return_logsumexp=return_logsumexp)
   attended = _attend(
     with_arrays(score),
     queries,
@@ -115,6 +126,7 @@ def attend(
     bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
     dropout_rate=float(dropout_rate),
     dropout_rng=dropout_rng,
+    normalizer=with_arrays(normalizer),
     return_weights=bool(return_weights),
     return_logsumexp=bool(return_logsumexp),
     implementation=str(implementation),
@@ -134,6 +146,7 @@ def _attend(
   bias: BiasLike | None,
   dropout_rate: float,
   dropout_rng: jax.Array | None,
+  normalizer: Normalizer,
   return_weights: bool,
   return_logsumexp: bool,
   implementation: str,
@@ -142,7 +155,8 @@ def _attend(
   """Returns what `attend` does, from options that are checked."""
   dtype = queries.dtype
   if implementation == "auto":
-    implementation = _fastest(queries, keys, values, return_weights)
+    is_softmax = isinstance(normalizer, Softmax)
+    implementation = _fastest(queries, keys, values, return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
       *to_compute_with(score, queries, keys, values),
@@ -152,7 +166,7 @@ def _attend(
       dropout_rng=dropout_rng,
     )
     if implementation == "dense":
-      attended = dense(inputs, shape, return_logsumexp=return_logsumexp)
+      attended = dense(inputs, shape, normalizer=normalizer, return_logsumexp=return_logsumexp)
     else:
       attended = blockwise(inputs, shape, block_sizes=block_sizes, return_logsumexp=return_logsumexp)
       if return_weights:

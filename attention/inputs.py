@@ -11,6 +11,7 @@ from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT
 from attention.arrays.precision import compute_dtype
+from attention.normalizers import Normalizer, Softmax
 from attention.scores.score import Score
 
 T = TypeVar("T")
@@ -79,6 +80,27 @@ def check_options(
     is_pair = isinstance(block_sizes, (tuple, list)) and len(block_sizes) == 2
     if not is_pair or not all(map(_is_size, block_sizes)):
       raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
+
+
+def check_normalizer(
+  normalizer: Normalizer | None, implementation: str, *, return_logsumexp: bool
+) -> Normalizer:
+  """Returns what makes weights of scores: the softmax for None.
+
+  Raises:
+    ValueError: if it is no normalizer, or one of which something else is asked that the softmax alone can do.
+  """
+  if normalizer is None:
+    return Softmax()
+  if not isinstance(normalizer, Normalizer):
+    raise ValueError(f"normalizer must be a Normalizer such as Sparsemax(), or None, got {normalizer!r}")
+  if not isinstance(normalizer, Softmax):
+    name = type(normalizer).__name__
+    if implementation == "blockwise":
+      raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
+    if return_logsumexp:
+      raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
+  return normalizer
 
 
 def _is_key(rng: Any) -> bool:

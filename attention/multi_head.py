@@ -18,6 +18,7 @@ from attention.engines.plan import tiles_have_leading_axes
 from attention.functional import attend
 from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
+from attention.normalizers import Normalizer
 from attention.options import FullOptions, Options, forwards_to
 from attention.projections import linear, project
 from attention.scores.dot_product import ScaledDotProduct
@@ -244,6 +245,7 @@ def attend_heads(
   score: Score | None = None,
   mask: Mask | Array | None = None,
   bias: BiasLike | None = None,
+  normalizer: Normalizer | None = None,
   **options: Any,
 ) -> jax.Array | Attended:
   """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
@@ -260,6 +262,7 @@ def attend_heads(
     score: with N heads or 1, as mask and bias; `ScaledDotProduct()` by default.
     mask: as in `attend`, as are all other options.
     bias: likewise.
+    normalizer: likewise.
 
   Returns:
     As `attend`: the context [... N T D], or an `Attended` of N heads.
@@ -289,6 +292,7 @@ def attend_heads(
     queries = heads.split("queries", queries, 2)
     mask = None if mask is None else heads.split_leaves("mask", mask)
     bias = None if bias is None else _grouped_bias(bias, heads)
+    normalizer = None if normalizer is None else heads.split_leaves("normalizer", normalizer)
   elif grouped:
     grouped = False
     keys, values = (jnp.repeat(array, num_heads // num_key_heads, axis=-3) for array in (keys, values))
@@ -299,6 +303,7 @@ def attend_heads(
     values,
     mask=mask,
     bias=bias,
+    normalizer=normalizer,
     **options,
   )
   if not grouped:

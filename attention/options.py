@@ -9,6 +9,7 @@ import jax
 
 from attention.engines.inputs import BiasLike
 from attention.masks import Array, Mask
+from attention.normalizers import Normalizer
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,6 +22,7 @@ class Options(TypedDict, total=False):
   bias: BiasLike | None
   dropout_rate: float
   dropout_rng: jax.Array | None
+  normalizer: Normalizer | None
   implementation: str
   block_sizes: tuple[int, int] | None
 

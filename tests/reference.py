@@ -62,8 +62,68 @@ def scores(pair_score, queries, keys, **parameters):
   return result
 
 
-def attend(pair_score, queries, keys, values, *, mask=True, bias=0.0, factors=1.0, **parameters):
-  """Returns the Result of attention; `factors` [... T S] stand for dropout: they multiply the weights."""
+def softmax(logits, attended, row):
+  """exp(z) / sum of exp(z)."""
+  exponentials = np.exp(logits - logits.max())
+  return exponentials / exponentials.sum()
+
+
+def entmax(alpha):
+  """[(alpha - 1) z - threshold]_+ ^ (1 / (alpha - 1)) (Peters et al. 2019, eq. 4), which sums to 1.
+
+  The threshold is found by halving an interval; alpha = 2 is the sparsemax of Martins and Astudillo 2016.
+  """
+
+  def normalize(logits, attended, row):
+    scaled = (alpha - 1) * logits
+    low, high = scaled.max() - 1, scaled.max()
+    for _ in range(100):
+      middle = (low + high) / 2
+      is_low = np.sum(np.maximum(scaled - middle, 0) ** (1 / (alpha - 1))) > 1
+      low, high = (middle, high) if is_low else (low, middle)
+    return np.maximum(scaled - (low + high) / 2, 0) ** (1 / (alpha - 1))
+
+  return normalize
+
+
+def sigmoid(logits, attended, row):
+  """1 / (1 + exp(-z)), written so that nothing overflows."""
+  return (1 + np.tanh(logits / 2)) / 2
+
+
+def monotonic(before):
+  """All ways to go on from where `before` [... T S] says, key by key (Raffel et al. 2017, eq. 8)."""
+
+  def normalize(logits, attended, row):
+    stops = dict(zip(attended, sigmoid(logits, attended, row), strict=True))
+    weights = dict.fromkeys(attended, 0.0)
+    for start, chance in enumerate(before[row]):
+      for s in range(start, len(before[row])):
+        weights[s] = weights.get(s, 0.0) + chance * stops.get(s, 0.0)
+        chance *= 1 - stops.get(s, 0.0)
+    return np.array([weights[s] for s in attended])
+
+  return normalize
+
+
+def local(centers, deviation):
+  """The softmax times exp(-(s - p)^2 / (2 sigma^2)) (Luong et al. 2015, eq. 10)."""
+
+  def normalize(logits, attended, row):
+    distances = np.asarray(attended) - centers[row]
+    return softmax(logits, attended, row) * np.exp(-(distances**2) / (2 * deviation**2))
+
+  return normalize
+
+
+def attend(
+  pair_score, queries, keys, values, *, mask=True, bias=0.0, factors=1.0, normalize=softmax, **parameters
+):
+  """Returns the Result of attention; `factors` [... T S] stand for dropout: they multiply the weights.
+
+  `normalize` makes weights of the logits of the keys that a query attends to, given their positions and which
+  row it is, (..., t).
+  """
   values = _float64(values)
   raw = scores(pair_score, queries, keys, **parameters)
   leading = np.broadcast_shapes(raw.shape[:-2], values.shape[:-2])
@@ -82,9 +142,8 @@ def attend(pair_score, queries, keys, values, *, mask=True, bias=0.0, factors=1.
     if not attended:
       continue
     logits = raw[row][attended] + bias[row][attended]
-    exponentials = np.exp(logits - logits.max())
-    result.logsumexp[row] = logits.max() + np.log(exponentials.sum())
-    result.weights[row][attended] = exponentials / exponentials.sum()
+    result.logsumexp[row] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
+    result.weights[row][attended] = normalize(logits, attended, row)
     for s in attended:
       result.context[row] += result.weights[row][s] * factors[row][s] * values[row[:-1]][s]
   return result

@@ -241,15 +241,20 @@ def _check_one_pair(inputs: Inputs) -> None:
   With as many heads as keys the shapes fit by chance, and no other check would notice.
   """
   score = inputs.score
-  arrays = zip(axes_of(score), jax.tree.leaves(score), strict=True)
-  if all(np.ndim(array) == len(own or "") for own, array in arrays):
+  leaves, structure = jax.tree.flatten(score)
+  if all(np.ndim(array) == len(own or "") for own, array in zip(axes_of(score), leaves, strict=True)):
     return
 
-  def one(array):
-    return jax.ShapeDtypeStruct((*array.shape[:-2], 1, array.shape[-1]), array.dtype)
+  def one(array, axes="TX"):
+    sizes = list(np.shape(array))
+    for i, axis in enumerate(reversed(axes or ""), 1):
+      sizes[-i] = 1 if axis in "TS" else sizes[-i]
+    return jax.ShapeDtypeStruct(sizes, jnp.result_type(array))
 
+  of_one = jax.tree.unflatten(structure, map(one, leaves, axes_of(score)))
+  features = jax.tree.map(one, (inputs.queries, inputs.keys))
   try:
-    shape = jax.eval_shape(score.tile, *jax.tree.map(one, (inputs.queries, inputs.keys))).shape
+    shape = jax.eval_shape(lambda score, features: score.tile(*features), of_one, features).shape
   except Exception:  # of the tile's own; the whole will raise it
     return
   if shape[-2:] != (1, 1):

@@ -30,6 +30,7 @@ from attention.layers.parameters import (
 )
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
+from attention.normalizers import Normalizer
 from attention.projections import project
 from attention.scores.score import Score
 
@@ -51,7 +52,7 @@ class MultiHeadAttention(nn.Module):
     num_key_value_heads: a divisor of num_heads, for grouped-query attention; None for num_heads.
     use_bias: whether the projections have biases.
     dropout_rate: probability that a weight is dropped.
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
     out_features: D of the result; None for N H (where Flax takes the width of the queries).
     score: how well a key fits a query; None for `ScaledDotProduct()`. A score with parameters to train comes
       from a Flax module, or any function, of the projected queries [... N T H] and keys [... N S H].
@@ -95,6 +96,7 @@ class MultiHeadAttention(nn.Module):
   use_bias: bool = True
   dropout_rate: float = 0.0
   implementation: str = "auto"
+  normalizer: Normalizer | None = None
   out_features: int | None = None
   score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
   rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
@@ -275,6 +277,7 @@ class MultiHeadAttention(nn.Module):
       bias=bias,
       dropout_rate=rate,
       dropout_rng=self.make_rng("dropout") if rate else None,
+      normalizer=self.normalizer,
       return_weights=return_weights,
       implementation=self.implementation,
     )

@@ -10,6 +10,7 @@ from attention.engines.inputs import BiasLike
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
 from attention.masks import Array, Mask
+from attention.normalizers import Normalizer
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
@@ -21,10 +22,11 @@ class SingleHeadAttention(nn.Module, kw_only=True):
   """What the layers of one head share: a subclass says how to project, and which score to use.
 
   Attributes:
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
   """
 
   implementation: str = "auto"
+  normalizer: Normalizer | None = None
 
   def project_queries(self, queries: jax.Array) -> jax.Array:
     """Returns what the score compares, for queries [... T H]."""
@@ -88,6 +90,7 @@ class SingleHeadAttention(nn.Module, kw_only=True):
       values,
       mask=mask,
       bias=bias,
+      normalizer=self.normalizer,
       return_weights=return_weights,
       implementation=self.implementation,
     )
@@ -123,7 +126,7 @@ class AdditiveAttention(ProjectedAttention):
 
   Attributes:
     width: A, of the alignment model's hidden layer.
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
   """
 
   def setup(self):
@@ -140,7 +143,7 @@ class DotProductAttention(ProjectedAttention):
 
   Attributes:
     width: H, to which queries and keys are projected.
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
   """
 
   def score(self, queries, keys):
@@ -154,7 +157,7 @@ class CosineAttention(ProjectedAttention):
 
   Attributes:
     width: H, to which queries and keys are projected; its root is the scale at first.
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
   """
 
   def setup(self):
@@ -171,7 +174,7 @@ class BilinearAttention(SingleHeadAttention):
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
 
   Attributes:
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
   """
 
   @nn.compact

@@ -22,6 +22,7 @@ from attention.layers.parameters import LayerNorm, Linear
 from attention.models.encoders import Encoded
 from attention.models.parameters import GRUParameters, LinearParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
+from attention.normalizers import Normalizer
 from attention.projections import linear
 
 ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "cosine", "multi_head", "none")
@@ -75,7 +76,7 @@ class Decoder(nn.Module):
       [B T H], and returns contexts [B T *], as wide as the values, and weights [B T S].
     num_heads: for "multi_head", a divisor of the width.
     dropout_rate: probability that a unit of the embedding or of the read-out is dropped, or between layers.
-    implementation: as in `attend`.
+    implementation, normalizer: as in `attend`.
     num_layers: at least 1.
     residual, use_norm, variational, recurrent_dropout_rate, word_dropout_rate: as in `RecurrentEncoder`.
     tied_embeddings: whether the logits' kernel is the embedding, transposed; the read-out then has its width.
@@ -92,6 +93,7 @@ class Decoder(nn.Module):
   num_heads: int = 1
   dropout_rate: float = 0.0
   implementation: str = "auto"
+  normalizer: Normalizer | None = None
   num_layers: int = 1
   residual: bool = False
   use_norm: bool = False
@@ -119,7 +121,27 @@ class Decoder(nn.Module):
     self.dropout = unit_dropout(self.dropout_rate, variational=self.variational)
     self.drop_words = WordDropout(self.word_dropout_rate)
     self.drop_states = StateDropout(self.recurrent_dropout_rate)
-    self.look_up = _make_attention(self.attention, self.width, self.num_heads, self.implementation)
+    self.look_up = self._make_attention()
+
+  def _make_attention(self) -> nn.Module | None:
+    """Returns the layer that the name of an attention stands for, None for "none"; a layer as it is."""
+    if isinstance(self.attention, nn.Module):
+      return self.attention
+    options: dict[str, Any] = {"implementation": self.implementation, "normalizer": self.normalizer}
+    match self.attention:
+      case "additive":
+        return AdditiveAttention(width=self.width, **options)
+      case "scaled_dot_product":
+        return DotProductAttention(width=self.width, **options)
+      case "bilinear":
+        return BilinearAttention(**options)
+      case "cosine":
+        return CosineAttention(width=self.width, **options)
+      case "multi_head":
+        return MultiHeadAttention(self.num_heads, self.width, **options)
+      case "none":
+        return None
+    raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}")
 
   def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
     """Returns the states of all layers before the first step, [B H] each, and the memory of all steps."""
@@ -322,24 +344,3 @@ def _attend(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple
     states, memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
   )
   return contexts, weights if has_heads else weights[:, None]
-
-
-def _make_attention(
-  kind: str | nn.Module, width: int, num_heads: int, implementation: str
-) -> nn.Module | None:
-  """Returns the layer that a name stands for, None for "none"; a layer as it is."""
-  if isinstance(kind, nn.Module):
-    return kind
-  if kind not in ATTENTIONS:
-    raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {kind!r}")
-  if kind == "additive":
-    return AdditiveAttention(width=width, implementation=implementation)
-  if kind == "scaled_dot_product":
-    return DotProductAttention(width=width, implementation=implementation)
-  if kind == "bilinear":
-    return BilinearAttention(implementation=implementation)
-  if kind == "cosine":
-    return CosineAttention(width=width, implementation=implementation)
-  if kind == "multi_head":
-    return MultiHeadAttention(num_heads, width, implementation=implementation)
-  return None

@@ -4,6 +4,7 @@ from attention.scores.additive import Additive, additive_scores
 from attention.scores.bilinear import Bilinear, bilinear_scores
 from attention.scores.cosine import Cosine, cosine_scores
 from attention.scores.dot_product import ScaledDotProduct, dot_product_scores
+from attention.scores.location_aware import LocationAware, location_features
 from attention.scores.score import Score
 from attention.scores.soft_capped import SoftCapped
 
@@ -18,4 +19,6 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Bilinear",
   "Cosine",
   "SoftCapped",
+  "location_features",
+  "LocationAware",
 ]

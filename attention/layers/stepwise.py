@@ -1,0 +1,164 @@
+"""Flax: attention that depends on where it looked before, and so goes from one query to the next.
+
+Such a layer is called for one query of each sequence. What it remembers is a pytree of arrays [B ...], so
+that a search can reorder it.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.engines.dense import Attended
+from attention.functional import attend
+from attention.layers.parameters import kernel_init
+from attention.layers.single_head import AdditiveAttention
+from attention.masks import Array, Mask
+from attention.normalizers import Monotonic, Normalizer
+from attention.scores.additive import Additive
+from attention.scores.location_aware import LocationAware, location_features
+from attention.scores.score import Score
+
+Prepared = tuple[jax.Array, jax.Array]
+
+
+class Looked(NamedTuple):
+  """What one look of each sequence at its keys has found.
+
+  Attributes:
+    context: [B D].
+    weights: [B S].
+    remembered: for the next look, a pytree of arrays [B ...].
+  """
+
+  context: jax.Array
+  weights: jax.Array
+  remembered: Any
+
+
+class StepwiseAttention(AdditiveAttention):
+  """What the layers share that remember where they looked; subclasses define the methods below."""
+
+  def remember_nothing(self, prepared: Prepared) -> Any:
+    """Returns what is remembered before the first look."""
+    raise NotImplementedError
+
+  def attend_next(
+    self,
+    queries: jax.Array,
+    prepared: Prepared,
+    remembered: Any,
+    *,
+    mask: Mask | Array | None = None,
+    deterministic: bool = True,
+    is_hard: bool = False,
+  ) -> Looked:
+    """Looks once.
+
+    Args:
+      queries: one of each sequence, [B H].
+      prepared: keys and values, from `prepare`.
+      remembered: what the look before has left, or `remember_nothing`.
+      mask: broadcastable to [B 1 S].
+      deterministic: whether to leave out what is drawn in training, from the rng "dropout".
+      is_hard: whether to look at one key for certain, as in decoding, and not at all by their chances.
+    """
+    raise NotImplementedError
+
+
+class LocationAwareAttention(StepwiseAttention):
+  """Additive attention to keys that know how much was looked around them, by the query before or by all.
+
+  Source: Chorowski et al. 2015, arXiv:1506.07503, section 3.1. With `accumulates` and one filter of one
+  position it is coverage: Tu et al. 2016, arXiv:1601.04811; See et al. 2017, arXiv:1704.04368, section 2.3.
+
+  Attributes:
+    width: A, of the alignment model's hidden layer.
+    num_filters: C, features of a location.
+    filter_width: R, how many positions around a key a filter sees.
+    accumulates: whether what is seen are the weights of all queries before, summed; not of the last alone.
+    implementation, normalizer: as in `attend`.
+  """
+
+  num_filters: int = 8
+  filter_width: int = 5
+  accumulates: bool = False
+
+  def setup(self):
+    super().setup()
+    for name in ("num_filters", "filter_width"):
+      if getattr(self, name) < 1:
+        raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+    self.filters = self.param("filters", kernel_init, (self.filter_width, self.num_filters), jnp.float32)
+    shape = self.num_filters, self.width
+    self.location_kernel = self.param("location_kernel", kernel_init, shape, jnp.float32)
+
+  def remember_nothing(self, prepared):
+    keys, _ = prepared
+    return jnp.zeros(keys.shape[:-1], keys.dtype)
+
+  def attend_next(self, queries, prepared, remembered, *, mask=None, deterministic=True, is_hard=False):
+    keys, _ = prepared
+    locations = location_features(remembered[:, None], self.filters.astype(keys.dtype))
+    score = LocationAware(self.score_vector, self.location_kernel, locations)
+    queries = self.project_queries(queries[:, None])
+    context, weights = _look(score, queries, prepared, mask, self.normalizer)
+    return Looked(context, weights, remembered + weights if self.accumulates else weights)
+
+
+class MonotonicAttention(StepwiseAttention):
+  """Additive attention that only goes forward, from the key at which the query before has stopped.
+
+  It stops at a key with the probability sigmoid(energy + noise), noise in training alone:
+
+      energy = gain score_vector / |score_vector| . tanh(query + key) + offset
+
+  Training sees the expectation over all stops. Decoding stops at the first key of an energy above 0.
+
+  Source: Raffel et al. 2017, arXiv:1704.00784, sections 2.3 to 2.5 and equation 16.
+
+  Attributes:
+    width: A, of the alignment model's hidden layer.
+    offset: of the energy at first: the further below 0, the further a look goes.
+    noise: standard deviation of what is added to the energy in training.
+    implementation: as in `attend`.
+  """
+
+  offset: float = -1.0
+  noise: float = 1.0
+
+  def setup(self):
+    super().setup()
+    self.gain = self.param("gain", nn.initializers.constant(self.width**-0.5), (), jnp.float32)
+    self.energy_offset = self.param("offset", nn.initializers.constant(self.offset), (), jnp.float32)
+
+  def remember_nothing(self, prepared):
+    keys, _ = prepared
+    return jnp.zeros(keys.shape[:-1], keys.dtype).at[:, 0].set(1)
+
+  def attend_next(self, queries, prepared, remembered, *, mask=None, deterministic=True, is_hard=False):
+    keys, _ = prepared
+    vector = self.score_vector * self.gain / jnp.linalg.norm(self.score_vector)
+    bias = jnp.broadcast_to(self.energy_offset.astype(keys.dtype), (keys.shape[0], 1, keys.shape[1]))
+    if not deterministic and self.noise:
+      bias += self.noise * jax.random.normal(self.make_rng("dropout"), bias.shape, bias.dtype)
+    queries = self.project_queries(queries[:, None])
+    normalizer = Monotonic(remembered[:, None], is_hard)
+    context, weights = _look(Additive(vector), queries, prepared, mask, normalizer, bias)
+    return Looked(context, weights, weights)
+
+
+def _look(
+  score: Score,
+  queries: jax.Array,
+  prepared: Prepared,
+  mask: Mask | Array | None,
+  normalizer: Normalizer | None,
+  bias: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns what one query of each sequence [B 1 H] finds: its context [B D], and its weights [B S]."""
+  keys, values = prepared
+  options: dict[str, Any] = {"mask": mask, "bias": bias, "normalizer": normalizer}
+  found: Attended = attend(score, queries, keys, values, return_weights=True, **options)
+  return found.context[:, 0], found.weights[:, 0]

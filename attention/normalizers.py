@@ -1,0 +1,355 @@
+"""From scores to weights: the softmax, sparse relatives of it, the sigmoid, a look that only goes forward.
+
+A normalizer is given `Rows`, the scores of each query over the keys that it may attend to. So nothing that is
+masked is in what it makes of them; the engine sees to rows that are empty or broken. Your own is a few lines:
+
+>>> import dataclasses
+>>> from attention import attend, register_pytree, ScaledDotProduct
+>>> @register_pytree
+... @dataclasses.dataclass(frozen=True)
+... class SquaredRelu(Normalizer):
+...   def weights(self, rows):
+...     return jnp.where(rows.used, jax.nn.relu(rows.scores) ** 2, 0)
+>>> queries, keys = jnp.array([[2.0]]), jnp.array([[1.0], [-1.0]])
+>>> attend(ScaledDotProduct(), queries, keys, keys, normalizer=SquaredRelu()).tolist()
+[[4.0]]
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.axes import HasAxes
+from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.precision import compute_dtype
+from attention.arrays.programs import one_program
+from attention.arrays.pytrees import register_pytree
+from attention.engines.guards import (
+  has_weights,
+  is_broken,
+  is_empty,
+  is_minus_infinity,
+  lowest,
+  masked_scores,
+  minus_infinity_where,
+  nan_where,
+  shift_of,
+)
+from attention.engines.inputs import check_pairs
+from attention.masks import Array, Mask, as_mask
+
+
+class Rows(NamedTuple):
+  """The scores of each query over the keys that it may attend to.
+
+  Attributes:
+    scores: of pairs that count, [... T S]; 0 for the others: masked, or of a row that is empty or broken.
+    shifted: the scores less the largest of their row; the lowest number for pairs that do not count. Its
+      derivatives are those of the scores.
+    used: which pairs count, booleans that broadcast to [... T S].
+    largest: the largest masked score, [... T 1].
+    allowed: which pairs may attend, booleans [... T S]; None for all.
+  """
+
+  scores: jax.Array
+  shifted: jax.Array
+  used: jax.Array
+  largest: jax.Array
+  allowed: jax.Array | None
+
+  @classmethod
+  def of(cls, scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> "Rows":
+    """Returns the rows of scores [... T S]; the arguments are those of `masked_scores`."""
+    # Any shift would give the same weights, so it is not differentiated.
+    masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
+    largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
+    used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
+    # The value is that of the masked scores, the derivative that of the scores which are used.
+    held = jnp.where(used, masked, lowest(scores.dtype))
+    scores = jnp.where(is_minus_infinity(scores), lowest(scores.dtype), scores)
+    scores = jnp.where(used, scores, 0)
+    shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
+    return cls(scores, shifted, used, largest, allowed)
+
+  @property
+  def have_weights(self) -> jax.Array:
+    """Which rows are neither empty nor broken, [... T 1]."""
+    return has_weights(self.largest)
+
+  @property
+  def nan(self) -> jax.Array:
+    """NaN for broken rows, else 0, [... T 1]."""
+    return nan_where(is_broken(self.largest), self.shifted.dtype)
+
+  def exponentials(self) -> tuple[jax.Array, jax.Array]:
+    """Returns exp(shifted) [... T S], and its sum [... T 1], 1 for rows without weights."""
+    exponentials = jnp.exp(self.shifted)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    return exponentials, jnp.where(total == 0, 1, total)
+
+  def where_allowed(self, weights: jax.Array) -> jax.Array:
+    """Returns the weights, and zeros that nothing is differentiated through for the pairs that are masked."""
+    return weights if self.allowed is None else jnp.where(self.allowed, weights, 0)
+
+  def with_nan(self, weights: jax.Array) -> jax.Array:
+    """Returns the weights, NaN for broken rows."""
+    return self.where_allowed(weights + self.nan)
+
+  def logsumexp(self) -> jax.Array:
+    """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken ones."""
+    logsumexp = jnp.log(self.exponentials()[1]) + shift_of(self.largest) + self.nan
+    return minus_infinity_where(is_empty(self.largest), logsumexp)[..., 0]
+
+
+class Normalizer(HasAxes):
+  """What makes weights of scores. Subclasses are frozen dataclasses, registered by `register_pytree`.
+
+  Like a score it may hold arrays, whose own axes it names: see `Score`.
+  """
+
+  def weights(self, rows: Rows) -> jax.Array:
+    """Returns the weights [... T S], zeros for pairs that do not count (`rows.used`)."""
+    raise NotImplementedError(f"{type(self).__name__} must define weights(rows)")
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Softmax(Normalizer):
+  """weights[t, s] = exp(scores[t, s]) / sum over r of exp(scores[t, r])."""
+
+  def weights(self, rows):
+    exponentials, total = rows.exponentials()
+    # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
+    return rows.where_allowed(exponentials / total)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Sparsemax(Normalizer):
+  """The weights, of those that sum to 1, that are nearest to the scores: many are zero.
+
+      weights[t, s] = max(scores[t, s] - threshold[t], 0)
+
+  Source: Martins and Astudillo 2016, arXiv:1602.02068, algorithm 1.
+  """
+
+  def weights(self, rows):
+    held = _near_the_largest(rows.shifted)
+    sizes = _sizes(held)
+    ordered = jnp.sort(held, axis=-1, descending=True)
+    support = _support(rows, held, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
+    size, scores = _size(support, held.dtype), jnp.where(support, rows.shifted, 0)
+    return _where_positive(support, scores - (_sum(scores) - 1) / size)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Entmax15(Normalizer):
+  """Half way from the softmax to `Sparsemax`: some weights are zero.
+
+      weights[t, s] = max(scores[t, s] / 2 - threshold[t], 0)^2
+
+  Source: Peters et al. 2019, arXiv:1905.05702, algorithm 2.
+  """
+
+  def weights(self, rows):
+    held = _near_the_largest(rows.shifted / 2)
+    sizes = _sizes(held)
+    ordered = jnp.sort(held, axis=-1, descending=True)
+    means = jnp.cumsum(ordered, axis=-1) / sizes
+    variances = jnp.cumsum(ordered**2, axis=-1) / sizes - means**2
+    support = _support(rows, held, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
+    size, halves = _size(support, held.dtype), jnp.where(support, rows.shifted, 0) / 2
+    mean = _sum(halves) / size
+    variance = _sum(jnp.where(support, (halves - mean) ** 2, 0)) / size
+    # The root is how far the mean is above the threshold.
+    return _where_positive(support, halves - mean + jnp.sqrt(jnp.maximum(1 / size - variance, 1e-30))) ** 2
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(Normalizer):
+  """weights[t, s] = sigmoid(scores[t, s]): each key by itself. A bias of -log(S) makes them sum to about 1.
+
+  Source: Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
+  """
+
+  def weights(self, rows):
+    return jnp.where(rows.used, jax.nn.sigmoid(rows.scores), 0)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Monotonic(Normalizer):
+  """Where a query looks that goes on from where the one before it has looked: see `monotonic_weights`.
+
+  The probability to stop at a key is the sigmoid of its score.
+
+  Source: Raffel et al. 2017, arXiv:1704.00784.
+
+  Attributes:
+    before: weights of the query before, [... T S]; for a first query, 1 at the first key and 0 at the others.
+    is_hard: whether to stop at the first key of a probability of at least 1/2, and not in expectation: the
+      weights are 1 at that key then, and have no gradients. Static.
+  """
+
+  axes = {"before": "TS"}
+  before: jax.Array
+  is_hard: bool = dataclasses.field(default=False, metadata={"static": True})
+
+  def weights(self, rows):
+    scores = rows.scores
+    stops = (scores >= 0).astype(scores.dtype) if self.is_hard else jax.nn.sigmoid(scores)
+    return monotonic_weights(jnp.where(rows.used, stops, 0), self.before)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Local(Normalizer):
+  """The softmax, times a bell curve around a key that is expected to fit.
+
+      weights[t, s] = softmax(scores[t])[s] exp(-(s - centers[t])^2 / (2 deviation^2))
+
+  Source: Luong et al. 2015, arXiv:1508.04025, equation 10, "local-p"; the keys beyond its window are for a
+  mask to leave out.
+
+  Attributes:
+    centers: positions of keys, not rounded, [... T].
+    deviation: half of the paper's half width D of the window.
+  """
+
+  axes = {"centers": "T", "deviation": ""}
+  centers: jax.Array
+  deviation: jax.Array | float
+
+  def weights(self, rows):
+    softmax = Softmax().weights(rows)
+    positions = with_rank(jnp.arange(softmax.shape[-1], dtype=softmax.dtype), softmax.ndim)
+    centers = with_rank(jnp.asarray(self.centers, softmax.dtype)[..., None], softmax.ndim)
+    deviation = with_rank(jnp.asarray(self.deviation, softmax.dtype)[..., None, None], softmax.ndim)
+    return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
+
+
+@one_program
+def masked_softmax(
+  scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+  """Returns the softmax over the last axis of the scores that the mask allows.
+
+      weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
+
+  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients. A row
+  that allows a NaN gets NaN weights and zero gradients.
+
+  Args:
+    scores: [... T S], floating.
+    mask: a mask, or booleans that broadcast to [... T S], True = may attend.
+    return_logsumexp: whether to return the logarithm of the sum too.
+
+  Returns:
+    Weights [... T S] in the dtype of the scores; or a tuple of them and the logsumexp [... T], which is at
+    least float32, and -inf for a row that allows nothing.
+
+  Raises:
+    ValueError: if the scores are not floating, the mask is not boolean or does not broadcast to them.
+
+  >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
+  [[1.0, 0.0], [0.0, 0.0]]
+  """
+  scores = as_array("scores", scores)
+  check_rank("scores", scores, "[... T S]")
+  if not jnp.issubdtype(scores.dtype, jnp.floating):
+    raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
+  array = as_mask(mask).array(*scores.shape[-2:])
+  check_pairs("mask", array.shape, scores.shape)
+  allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
+  rows = Rows.of(scores.astype(compute_dtype(scores.dtype)), allowed)
+  weights = rows.with_nan(Softmax().weights(rows)).astype(scores.dtype)
+  return (weights, rows.logsumexp()) if return_logsumexp else weights
+
+
+@one_program
+def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
+  """Returns where a query looks that goes on from where the one before it has looked.
+
+  From there it goes key by key, and stops at each with the key's probability:
+
+      reached[s] = (1 - probabilities[s - 1]) reached[s - 1] + before[s]
+      weights[s] = probabilities[s] reached[s]
+
+  With probabilities between 0 and 1 these are the expected weights, which have gradients. With those of 0
+  and 1 they are what happens: one key, or none if the end is reached, and then no key for all that follow.
+
+  Source: Raffel et al. 2017, arXiv:1704.00784, equations 9 and 10, without the division of equation 11.
+
+  Args:
+    probabilities: of stopping at each key, [... S]; 0 for masked keys.
+    before: weights of the query before, [... S]; for the first query, 1 at the first key and 0 at others.
+
+  Returns:
+    Weights [... S], which sum to 1 at most.
+
+  Raises:
+    ValueError: if the shapes do not fit.
+
+  >>> monotonic_weights(jnp.array([0.5, 0.5, 1.0]), jnp.array([1.0, 0.0, 0.0])).tolist()
+  [0.5, 0.25, 0.25]
+  """
+  probabilities, before = as_array("probabilities", probabilities), as_array("before", before)
+  check_rank("before", before, "[... S]")
+  if not broadcasts_to(before.shape, probabilities.shape):
+    raise ValueError(
+      "before must be broadcastable to the probabilities [... S], "
+      f"got before {before.shape}, probabilities {probabilities.shape}"
+    )
+  dtype = compute_dtype(probabilities.dtype)
+  stops, starts = probabilities.astype(dtype), jnp.broadcast_to(before, probabilities.shape).astype(dtype)
+  passes = jnp.concatenate([jnp.zeros_like(stops[..., :1]), 1 - stops[..., :-1]], axis=-1)
+
+  def joined(first, second):
+    (passed, reached), (passes, starts) = first, second
+    return passed * passes, reached * passes + starts
+
+  _, reached = jax.lax.associative_scan(joined, (passes, starts), axis=-1)
+  return (stops * reached).astype(probabilities.dtype)
+
+
+def _near_the_largest(shifted: jax.Array) -> jax.Array:
+  """Returns what is 0 at most, and -1 for all below: more than 1 below the largest nothing has weight."""
+  return jnp.maximum(jax.lax.stop_gradient(shifted), -1)
+
+
+def _sizes(scores: jax.Array) -> jax.Array:
+  """Returns 1 to S, of the rank and dtype of scores [... T S]."""
+  return with_rank(jnp.arange(1, scores.shape[-1] + 1, dtype=scores.dtype), scores.ndim)
+
+
+def _support(rows: Rows, scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> jax.Array:
+  """Returns which pairs have weight, booleans [... T S].
+
+  Args:
+    rows: of all scores.
+    scores: from which the threshold is found, [... T S], as are the others.
+    ordered: the same, each row from the largest to the smallest.
+    thresholds: what the threshold is, if as many of the first have weight. It is so up to the last number
+      that is above its own.
+  """
+  size = _sum(((ordered > thresholds) & (ordered > -1)).astype(scores.dtype))
+  threshold = _sum(jnp.where(_sizes(scores) == size, thresholds, 0))
+  return rows.used & (scores > threshold)
+
+
+def _size(support: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """Returns how many pairs of each row have weight, at least 1, [... T 1]."""
+  return jnp.maximum(_sum(support.astype(dtype)), 1)
+
+
+def _sum(numbers: jax.Array) -> jax.Array:
+  return jnp.sum(numbers, axis=-1, keepdims=True)
+
+
+def _where_positive(support: jax.Array, numbers: jax.Array) -> jax.Array:
+  """Returns the numbers of the support, zeros elsewhere; not above zero they are by rounding alone."""
+  return jnp.where(support & (numbers > 0), numbers, 0)

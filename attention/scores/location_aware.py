@@ -1,0 +1,104 @@
+"""Additive scores of keys that say where one looked before: score_vector . tanh(query + key + location)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.broadcasting import as_array, check_rank, same_rank
+from attention.arrays.precision import matmul_precision
+from attention.arrays.pytrees import register_pytree
+from attention.arrays.recomputing import recomputed
+from attention.scores.arguments import check_width
+from attention.scores.score import Score
+
+
+def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
+  """Returns what is seen around each key of where a query before has looked.
+
+      features[t, s, c] = sum over r of filters[r, c] weights[t, s + r - R // 2]
+
+  Source: Chorowski et al. 2015, arXiv:1506.07503, equation 8; `filters` are the paper's F.
+
+  Args:
+    weights: of the query before each query, or of all before it; [... T S].
+    filters: [R C].
+
+  Returns:
+    [... T S C].
+
+  Raises:
+    ValueError: if an array has too few axes.
+
+  >>> location_features(jnp.array([[0.0, 1.0, 0.0, 0.0]]), jnp.array([[3.0], [2.0], [1.0]]))[..., 0].tolist()
+  [[1.0, 2.0, 3.0, 0.0]]
+  """
+  weights, filters = as_array("weights", weights), as_array("filters", filters)
+  check_rank("weights", weights, "[... T S]")
+  check_rank("filters", filters, "[R C]")
+  R, S = filters.shape[0], weights.shape[-1]
+  before = R // 2
+  padded = jnp.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(before, R - 1 - before)])
+  around = jnp.stack([padded[..., r : r + S] for r in range(R)], axis=-1)
+  return jnp.einsum("...TSR,RC->...TSC", around, filters.astype(weights.dtype), precision=matmul_precision())
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class LocationAware(Score):
+  """Additive scores that know where one looked before.
+
+      scores[t, s] = score_vector . tanh(queries[t] + keys[s] + locations[t, s] . kernel)
+
+  `locations` are `location_features` of the weights of the query before, or, with one feature, the sum of the
+  weights of all queries before: coverage. What is fed with weights of its own goes from query to query in a
+  loop.
+
+  Source: Chorowski et al. 2015, arXiv:1506.07503, equation 9; coverage: Tu et al. 2016, arXiv:1601.04811,
+  equation 6, in the form of See et al. 2017, arXiv:1704.04368, equation 11.
+
+  Attributes:
+    score_vector: [A] or [... A].
+    kernel: U of the paper, [C A] or [... C A].
+    locations: [... T S C].
+  """
+
+  axes = {"score_vector": "A", "kernel": "CA", "locations": "TSC"}
+  score_vector: jax.Array
+  kernel: jax.Array
+  locations: jax.Array
+
+  def query_features(self, queries):
+    self._check(queries=queries)
+    return queries
+
+  def key_features(self, keys):
+    self._check(keys=keys)
+    return keys
+
+  def tile(self, query_features, key_features):
+    pairs, got = (query_features.shape[-2], key_features.shape[-2]), jnp.shape(self.locations)
+    if got[-3:-1] != pairs:
+      raise ValueError(f"locations must have axes [... T S C] with T, S = {pairs}, got shape {got}")
+    return _scores(query_features, key_features, self.score_vector, self.kernel, self.locations)
+
+  def _check(self, **named: jax.Array) -> None:
+    """Raises ValueError if the widths of queries or keys, or of the score's own arrays, do not fit."""
+    ((name, vectors),) = named.items()
+    score_vector, kernel = as_array("score_vector", self.score_vector), as_array("kernel", self.kernel)
+    check_rank("kernel", kernel, "[... C A]")
+    check_width("score_vector", score_vector, vectors.shape[-1], f"the width of the {name}")
+    check_width("kernel", kernel, vectors.shape[-1], f"the width of the {name}")
+    check_width("locations", as_array("locations", self.locations), kernel.shape[-2], "C of the kernel")
+
+
+@recomputed
+def _scores(
+  queries: jax.Array, keys: jax.Array, score_vector: jax.Array, kernel: jax.Array, locations: jax.Array
+) -> jax.Array:
+  """Returns the scores of a tile; its derivatives keep nothing [T S A]."""
+  around = jnp.einsum("...TSC,...CA->...TSA", locations, kernel, precision=matmul_precision())
+  pairs, around = same_rank(queries[..., :, None, :] + keys[..., None, :, :], around)
+  return jnp.einsum(
+    "...TSA,...A->...TS", jnp.tanh(pairs + around), score_vector, precision=matmul_precision()
+  )

@@ -1,0 +1,336 @@
+"""The contract of attention with other weights than the softmax: points 2 to 9 for each normalizer."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from cases import (
+  DIFFERENCES,
+  DIMS,
+  FLOAT32,
+  SCORES,
+  assert_close,
+  assert_trees_close,
+  assert_trees_equal,
+  assert_trees_finite,
+  draw,
+  replaced,
+)
+
+import attention
+
+B, T, S = DIMS["BTS"]
+RNG = np.random.default_rng(7)
+BEFORE = RNG.dirichlet(np.ones(S), size=(B, T))
+CENTERS = RNG.uniform(0, S - 1, size=(B, T))
+
+
+class Case(NamedTuple):
+  """A normalizer, made of arrays that it is differentiated by; the reference's formula, made of the same."""
+
+  make: Any
+  formula: Any
+  arrays: tuple[np.ndarray, ...] = ()
+
+
+NORMALIZERS = {
+  "softmax": Case(attention.Softmax, lambda: reference.softmax),
+  "sparsemax": Case(attention.Sparsemax, lambda: reference.entmax(2.0)),
+  "entmax15": Case(attention.Entmax15, lambda: reference.entmax(1.5)),
+  "sigmoid": Case(attention.Sigmoid, lambda: reference.sigmoid),
+  "monotonic": Case(attention.Monotonic, reference.monotonic, (BEFORE,)),
+  "local": Case(
+    lambda centers: attention.Local(centers, 1.5), lambda centers: reference.local(centers, 1.5), (CENTERS,)
+  ),
+}
+normalizers = pytest.mark.parametrize("name", NORMALIZERS)
+scores = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine"])
+
+
+def draw_mask():
+  """Returns a mask whose row 1 of batch 1 is empty."""
+  mask = np.random.default_rng(3).random((B, T, S)) < 0.7
+  mask[1, 1], mask[0, 0] = False, True
+  return mask
+
+
+def draw_inputs(kind, name):
+  """Returns Inputs whose scores differ by some units, so that sparse weights have zeros; and the arrays."""
+  inputs = draw(kind, "BTH", "BSH", "BSD", bias="BTS")
+  arrays = tuple(array.astype(np.float32) for array in NORMALIZERS[name].arrays)
+  return inputs._replace(bias=2 * inputs.bias), arrays
+
+
+def run(kind, name, inputs, arrays, mask=None, **options):
+  """Returns context and weights."""
+  found = attention.attend(
+    SCORES[kind].score(**inputs.parameters),
+    *inputs[:3],
+    bias=inputs.bias,
+    mask=mask,
+    normalizer=NORMALIZERS[name].make(*arrays),
+    return_weights=True,
+    **options,
+  )
+  return found.context, found.weights
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def results_and_gradients(kind, name, inputs, arrays, mask, of_loss):
+  results, pull = jax.vjp(lambda *args: run(kind, name, *args, mask), inputs, arrays)
+  return results, pull(tuple(array.astype(out.dtype) for array, out in zip(of_loss, results, strict=True)))
+
+
+def expected(kind, name, inputs, arrays, **options):
+  arrays = (np.asarray(array).astype(np.float64) for array in arrays)
+  found = reference.attend(
+    SCORES[kind].pair_score,
+    *inputs[:3],
+    bias=inputs.bias,
+    normalize=NORMALIZERS[name].formula(*arrays),
+    **inputs.parameters,
+    **options,
+  )
+  return found.context, found.weights
+
+
+def random_loss(seed=1):
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=DIMS["BTD"]), rng.normal(size=DIMS["BTS"])
+
+
+# Scores (1, 0, -1): the softmax is e^z / (e + 1 + 1/e); sparsemax: threshold 0, weights (1, 0, 0);
+# entmax15 of halves (1/2, 0, -1/2): (1/2 - t)^2 + t^2 = 1, t = (1 - sqrt(7)) / 4 = -0.41144, and
+# (0.91144^2, 0.41144^2, 0); sigmoid: 1 / (1 + 1/e), 1/2, 1 / (1 + e); monotonic from the first key: p1,
+# (1 - p1) p2, (1 - p1)(1 - p2) p3; local around key 1 with deviation 1: times exp(-1/2), 1, exp(-1/2).
+HAND_VALUES = {
+  "softmax": (attention.Softmax(), [0.66524096, 0.24472847, 0.09003057]),
+  "sparsemax": (attention.Sparsemax(), [1.0, 0.0, 0.0]),
+  "entmax15": (attention.Entmax15(), [0.83071891, 0.16928109, 0.0]),
+  "sigmoid": (attention.Sigmoid(), [0.73105858, 0.5, 0.26894142]),
+  "monotonic": (
+    attention.Monotonic(np.float32([[1.0, 0.0, 0.0]])),
+    [0.73105858, 0.13447071, 0.03616437],
+  ),
+  "hard": (attention.Monotonic(np.float32([[0.0, 1.0, 0.0]]), is_hard=True), [0.0, 1.0, 0.0]),
+  "local": (attention.Local(np.float32([1.0]), 1.0), [0.40348918, 0.24472847, 0.05460630]),
+}
+
+
+@pytest.mark.parametrize("name", HAND_VALUES)
+def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(name):
+  normalizer, weights = HAND_VALUES[name]
+  queries, keys = np.float32([[1.0]]), np.float32([[1.0], [0.0], [-1.0]])
+  found = attention.attend(
+    attention.ScaledDotProduct(1.0), queries, keys, keys, normalizer=normalizer, return_weights=True
+  )
+  assert_close(found.weights, [weights], FLOAT32)
+  assert_close(found.context, [[weights[0] - weights[2]]], FLOAT32)
+
+
+@normalizers
+@scores
+def test_weights_and_contexts_are_the_references_masked_and_not(kind, name):
+  inputs, arrays = draw_inputs(kind, name)
+  for mask in (draw_mask(), np.ones((B, T, S), bool)):
+    found = jax.jit(functools.partial(run, kind, name))(inputs, arrays, mask)
+    assert_trees_close(found, expected(kind, name, inputs, arrays, mask=mask), FLOAT32)
+  # Some weights are zero, for the sparse ones: else this says nothing of where they begin.
+  are_sparse = name in ("sparsemax", "entmax15")
+  assert are_sparse == bool(np.any(np.asarray(found[1]) == 0))
+
+
+@normalizers
+def test_every_derivative_is_the_references(name, float64):
+  kind = "additive"
+  inputs, arrays = jax.tree.map(np.float64, draw_inputs(kind, name))
+  arrays = NORMALIZERS[name].arrays
+  mask, of_loss = draw_mask(), random_loss()
+  rng = np.random.default_rng(5)
+  leaves, structure = jax.tree.flatten((inputs, arrays))
+  direction = jax.tree.unflatten(structure, [rng.normal(size=leaf.shape) for leaf in leaves])
+
+  def loss(inputs, arrays):
+    return sum(
+      jnp.sum(one * other) for one, other in zip(of_loss, run(kind, name, inputs, arrays, mask), strict=True)
+    )
+
+  def moved(step):
+    return jax.tree.map(lambda leaf, along: leaf + step * along, (inputs, arrays), direction)
+
+  def along(step):
+    return sum(
+      np.sum(one * other)
+      for one, other in zip(of_loss, expected(kind, name, *moved(step), mask=mask), strict=True)
+    )
+
+  step = 1e-5
+  desired = (along(step) - along(-step)) / (2 * step)
+  gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
+  by_reverse = sum(
+    np.sum(one * other)
+    for one, other in zip(jax.tree.leaves(gradient(inputs, arrays)), jax.tree.leaves(direction), strict=True)
+  )
+  by_forward = jax.jit(lambda *args: jax.jvp(loss, args, direction)[1])(inputs, arrays)
+  np.testing.assert_allclose([by_reverse, by_forward], desired, rtol=DIFFERENCES, atol=10 * DIFFERENCES)
+
+  second = jax.jit(lambda *args: jax.jvp(jax.grad(loss, argnums=(0, 1)), args, direction)[1])(inputs, arrays)
+  ahead, behind = gradient(*moved(step)), gradient(*moved(-step))
+  differences = jax.tree.map(lambda one, other: (one - other) / (2 * step), ahead, behind)
+  assert_trees_close(second, differences, 100 * DIFFERENCES)
+
+
+@normalizers
+@scores
+def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(kind, name):
+  inputs, arrays = draw_inputs(kind, name)
+  mask, of_loss = draw_mask(), random_loss()
+  mask[:, :, 2] = False
+  clean, slopes = results_and_gradients(kind, name, inputs, arrays, mask, of_loss)
+  assert_trees_finite((clean, slopes))
+  np.testing.assert_array_equal(clean[0][1, 1], 0)
+  np.testing.assert_array_equal(clean[1][1, 1], 0)
+  np.testing.assert_array_equal(slopes[0].queries[1, 1], 0)
+  np.testing.assert_array_equal(slopes[0].keys[:, 2], 0)
+  for value in (np.nan, np.inf):
+    spoilt = inputs._replace(
+      keys=replaced(inputs.keys, np.s_[:, 2], value), values=replaced(inputs.values, np.s_[:, 2], value)
+    )
+    assert_trees_equal(results_and_gradients(kind, name, spoilt, arrays, mask, of_loss), (clean, slopes))
+
+
+@normalizers
+def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(name):
+  inputs, arrays = draw_inputs("scaled_dot_product", name)
+  mask = np.ones((B, T, S), bool)
+  mask[0, 0, 2] = False
+  spoilt = inputs._replace(keys=replaced(inputs.keys, (0, 2), np.nan))
+  (context, weights), slopes = results_and_gradients(
+    "scaled_dot_product", name, spoilt, arrays, mask, random_loss()
+  )
+  assert np.all(np.isnan(context[0, 1:])) and np.all(np.isnan(weights[0, 1:]))
+  assert_trees_finite((context[0, 0], context[1], weights[1], slopes))
+  np.testing.assert_array_equal(slopes[0].queries[0, 1:], 0)
+
+
+@normalizers
+def test_scores_of_ten_thousand_lose_nothing(name):
+  inputs, arrays = draw_inputs("scaled_dot_product", name)
+  inputs = inputs._replace(bias=1e4 * np.round(inputs.bias))  # exact in float32
+  (context, weights), slopes = results_and_gradients(
+    "scaled_dot_product", name, inputs, arrays, draw_mask(), random_loss()
+  )
+  desired = expected("scaled_dot_product", name, inputs, arrays, mask=draw_mask())
+  # A score of 1e4 is rounded to 1e-3.
+  assert_trees_close((context, weights), desired, 2e-3)
+  assert_trees_finite(slopes)
+
+
+@normalizers
+def test_half_precision_is_calculated_in_float32(name):
+  inputs, arrays = draw_inputs("scaled_dot_product", name)
+  halves = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), inputs)
+  context, weights = run("scaled_dot_product", name, halves, arrays)
+  assert context.dtype == weights.dtype == jnp.bfloat16
+  back = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), halves)
+  desired = expected("scaled_dot_product", name, back, arrays)
+  assert_trees_close(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (context, weights)), desired, 2**-7)
+
+
+@normalizers
+def test_vmap_and_no_jit_are_jit(name):
+  inputs, arrays = draw_inputs("scaled_dot_product", name)
+  function = functools.partial(run, "scaled_dot_product", name)
+  whole = jax.jit(function)(inputs, arrays)
+  assert_trees_close(function(inputs, arrays), whole, FLOAT32)
+  axes = inputs._replace(queries=0, keys=0, values=0, parameters=dict.fromkeys(inputs.parameters), bias=0)
+  one_by_one = jax.vmap(function, in_axes=(axes, 0))(inputs, arrays)
+  assert_trees_close(one_by_one, whole, FLOAT32)
+
+
+@normalizers
+def test_dropout_multiplies_the_weights(name):
+  inputs, arrays = draw_inputs("scaled_dot_product", name)
+  options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(3)}
+  context, weights = run("scaled_dot_product", name, inputs, arrays, **options)
+  assert_close(weights, run("scaled_dot_product", name, inputs, arrays)[1], FLOAT32)
+  by_softmax = run("scaled_dot_product", "softmax", inputs, (), **options)[0]
+  kept = _kept(options["dropout_rng"])
+  assert_close(
+    context,
+    np.einsum("BTS,BSD->BTD", weights * kept.astype(np.float32) / np.float32(0.5), inputs.values),
+    8 * FLOAT32,
+  )
+  assert not np.allclose(context, by_softmax) or name == "softmax"
+
+
+def _kept(rng):
+  """Returns which pairs are kept, from attention to values that name their key."""
+  zeros = jnp.zeros(DIMS["BTS"])
+  values = jnp.broadcast_to(jnp.eye(S), (B, S, S))
+  return (
+    attention.attend(
+      attention.ScaledDotProduct(), zeros, jnp.zeros((B, S, S)), values, dropout_rate=0.5, dropout_rng=rng
+    )
+    > 0
+  )
+
+
+def test_heads_that_share_keys_have_their_own_rows():
+  rng = np.random.default_rng(0)
+  queries = rng.normal(size=(B, 6, T, 4)).astype(np.float32)
+  keys = rng.normal(size=(B, 2, S, 4)).astype(np.float32)
+  before = rng.dirichlet(np.ones(S), size=(B, 6, T)).astype(np.float32)
+  shared = attention.attend_heads(queries, keys, keys, normalizer=attention.Monotonic(before))
+  repeated = np.repeat(keys, 3, axis=1)
+  alone = attention.attend_heads(queries, repeated, repeated, normalizer=attention.Monotonic(before))
+  assert_close(shared, alone, FLOAT32)
+
+
+def test_the_hard_look_is_the_expected_one_of_certain_probabilities():
+  scores = np.float32([[-3.0, 2.0, -1.0, 5.0, -2.0]])
+  keys = np.eye(S, dtype=np.float32)
+  weights = BEFORE[0, :1].astype(np.float32) * 0 + np.eye(S, dtype=np.float32)[2]
+  for start, stop in ((0, 1), (1, 1), (2, 3), (3, 3), (4, None)):
+    before = np.eye(S, dtype=np.float32)[start][None]
+    found = attention.attend(
+      attention.ScaledDotProduct(1.0),
+      scores,
+      keys,
+      keys,
+      normalizer=attention.Monotonic(before, is_hard=True),
+    )
+    np.testing.assert_array_equal(found[0], np.zeros(S) if stop is None else np.eye(S)[stop])
+  assert weights.shape == (1, S)
+
+
+def test_what_cannot_be_is_told():
+  inputs, _ = draw_inputs("scaled_dot_product", "softmax")
+  with pytest.raises(
+    ValueError, match=r"^normalizer must be a Normalizer such as Sparsemax\(\), or None, got 'sparsemax'$"
+  ):
+    attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer="sparsemax")
+  for options, words in (
+    ({"implementation": "blockwise"}, "implementation must be auto or dense for the normalizer Sparsemax"),
+    ({"return_logsumexp": True}, "return_logsumexp must be False for the normalizer Sparsemax, got True"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Sparsemax(), **options)
+  with pytest.raises(ValueError, match="before must be broadcastable to the probabilities"):
+    attention.attend(
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Monotonic(np.ones((1, 3), np.float32))
+    )
+
+
+def test_the_softmax_may_be_asked_for_by_name_and_says_the_same():
+  inputs, _ = draw_inputs("scaled_dot_product", "softmax")
+  options = {"return_logsumexp": True, "implementation": "blockwise"}
+  default = attention.attend(attention.ScaledDotProduct(), *inputs[:3], **options)
+  named = attention.attend(
+    attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Softmax(), **options
+  )
+  assert_trees_equal(default, named)
