@@ -28,12 +28,12 @@ class Looked(NamedTuple):
 
   Attributes:
     context: [B D].
-    weights: [B S].
+    weights: [B S]; None without attention.
     remembered: for the next look, a pytree of arrays [B ...].
   """
 
   context: jax.Array
-  weights: jax.Array
+  weights: Any
   remembered: Any
 
 

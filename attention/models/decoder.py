@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +19,29 @@ from attention.layers import (
 )
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.parameters import LayerNorm, Linear
+from attention.layers.stepwise import LocationAwareAttention, Looked, MonotonicAttention
 from attention.models.encoders import Encoded
 from attention.models.parameters import GRUParameters, LinearParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
 from attention.normalizers import Normalizer
 from attention.projections import linear
 
-ATTENTIONS = ("additive", "scaled_dot_product", "bilinear", "cosine", "multi_head", "none")
+ATTENTIONS = (
+  *("additive", "scaled_dot_product", "bilinear", "cosine", "multi_head"),
+  *("location_aware", "coverage", "monotonic", "none"),
+)
 
-# The state of each layer, [B H].
-State: TypeAlias = tuple[jax.Array, ...]
+
+class State(NamedTuple):
+  """What a decoder's step hands to the next.
+
+  Attributes:
+    layers: the state of each layer, [B H].
+    remembered: of where was looked, a pytree of arrays [B ...]; None for attention that remembers nothing.
+  """
+
+  layers: tuple[jax.Array, ...]
+  remembered: Any = None
 
 
 class DecoderMemory(NamedTuple):
@@ -121,7 +134,7 @@ class Decoder(nn.Module):
     self.dropout = unit_dropout(self.dropout_rate, variational=self.variational)
     self.drop_words = WordDropout(self.word_dropout_rate)
     self.drop_states = StateDropout(self.recurrent_dropout_rate)
-    self.look_up = self._make_attention()
+    self.look_up: Any = self._make_attention()
 
   def _make_attention(self) -> nn.Module | None:
     """Returns the layer that the name of an attention stands for, None for "none"; a layer as it is."""
@@ -137,6 +150,13 @@ class Decoder(nn.Module):
         return BilinearAttention(**options)
       case "cosine":
         return CosineAttention(width=self.width, **options)
+      case "location_aware":
+        return LocationAwareAttention(width=self.width, **options)
+      case "coverage":
+        seen: dict[str, Any] = {"num_filters": 1, "filter_width": 1, "accumulates": True}
+        return LocationAwareAttention(width=self.width, **seen, **options)
+      case "monotonic":
+        return MonotonicAttention(width=self.width)
       case "multi_head":
         return MultiHeadAttention(self.num_heads, self.width, **options)
       case "none":
@@ -144,11 +164,12 @@ class Decoder(nn.Module):
     raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {self.attention!r}")
 
   def prepare(self, encoded: Encoded, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
-    """Returns the states of all layers before the first step, [B H] each, and the memory of all steps."""
+    """Returns the state before the first step, and the memory of all steps."""
     prepared = None if self.look_up is None else self.look_up.prepare(encoded.memory)
     memory = DecoderMemory(prepared, source_lengths, encoded.summary)
-    layers = [self.initial, *self.upper_initials]
-    return tuple(jnp.tanh(initial(encoded.summary)) for initial in layers), memory
+    initials = [self.initial, *self.upper_initials]
+    layers = tuple(jnp.tanh(initial(encoded.summary)) for initial in initials)
+    return State(layers, self.look_up.remember_nothing(prepared) if self._remembers else None), memory
 
   def step(
     self, state: State, tokens: jax.Array, memory: DecoderMemory
@@ -156,26 +177,30 @@ class Decoder(nn.Module):
     """Reads one token of each sentence and says what may come next.
 
     Args:
-      state: of each layer, [B H].
+      state: from `prepare` or the step before.
       tokens: the words before, integers [B].
       memory: from `prepare`.
 
     Returns:
-      The next state of each layer [B H], logits [B V], and weights [B S], None without attention. The weights
+      The next state, logits [B V], and weights [B S], None without attention. The weights
       of several heads are averaged.
     """
     embedded = self.embedding(tokens)
-    context, weights = self._look_up(state[0][:, None], memory)
+    if self._remembers:
+      looked = _look_next(self.look_up, state, memory, is_hard=True)
+    else:
+      contexts, rows = self._look_up(state.layers[0][:, None], memory)
+      looked = Looked(contexts[:, 0], None if rows is None else rows[:, 0], None)
     cell, context_cell = self._cells(memory)
-    projected = project_inputs(cell, embedded) + linear(context[:, 0], context_cell.input)
-    first = gru_step(cell, state[0], projected)
+    projected = project_inputs(cell, embedded) + linear(looked.context, context_cell.input)
+    first = gru_step(cell, state.layers[0], projected)
 
     def advance(cell: GRUWeights, state: jax.Array, inputs: jax.Array) -> jax.Array:
       return gru_step(cell, state, project_inputs(cell, inputs))
 
-    state, outputs = self._ascend(first, state, advance, deterministic=True)
-    features = self._read_out(outputs, context[:, 0], embedded, deterministic=True)
-    return state, self._logits(features), None if weights is None else weights[:, 0]
+    layers, outputs = self._ascend(first, state.layers, advance, deterministic=True)
+    features = self._read_out(outputs, looked.context, embedded, deterministic=True)
+    return State(layers, looked.remembered), self._logits(features), looked.weights
 
   def __call__(
     self,
@@ -188,7 +213,7 @@ class Decoder(nn.Module):
     """Reads whole targets (teacher forcing): `step` for each token in turn.
 
     Args:
-      state: of each layer, [B H].
+      state: from `prepare`.
       targets: the word before each position, integers [B T].
       memory: from `prepare`.
       deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
@@ -224,8 +249,11 @@ class Decoder(nn.Module):
     def read(cell: GRUWeights, state: jax.Array, inputs: jax.Array) -> jax.Array:
       return gru(cell, state, inputs, recurrent_mask=mask(state))[1]
 
-    first, contexts, weights = self._read(state[0], embedded, memory, mask(state[0]))
-    _, outputs = self._ascend(first, state, read, deterministic=deterministic)
+    look = self._read_in_turn if self._remembers else self._read
+    first, contexts, weights = look(
+      state, embedded, memory, mask(state.layers[0]), deterministic=deterministic
+    )
+    _, outputs = self._ascend(first, state.layers, read, deterministic=deterministic)
     return self._read_out(outputs, contexts, embedded, deterministic=deterministic), weights
 
   def head_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
@@ -235,44 +263,82 @@ class Decoder(nn.Module):
     """
     if self.look_up is None:
       return None
-    first, _, _ = self._read(state[0], self.embedding(targets), memory, None)
-    before = jnp.concatenate([state[0][:, None], first[:, :-1]], axis=1)
+    embedded = self.embedding(targets)
+    if self._remembers:
+      return self._read_in_turn(state, embedded, memory, None, deterministic=True)[2][:, None]
+    first, _, _ = self._read(state, embedded, memory, None, deterministic=True)
+    before = jnp.concatenate([state.layers[0][:, None], first[:, :-1]], axis=1)
     _, weights = _attend(self.look_up, before, memory)
     return weights
 
   def _read(
-    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, recurrent_mask: jax.Array | None
+    self,
+    state: State,
+    embedded: jax.Array,
+    memory: DecoderMemory,
+    recurrent_mask: jax.Array | None,
+    *,
+    deterministic: bool,
   ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Returns the first layer's states [B T H] after embedded words, contexts [B T D], weights [B T S]."""
+    before = state.layers[0]
     cell, context_cell = self._cells(memory)
     projected = project_inputs(cell, embedded)
     if self.look_up is None:  # the context is an input like any other
       contexts, _ = self._look_up(embedded, memory)
       projected += linear(contexts, context_cell.input)
-      states, _ = attentive_gru(context_cell, state, projected, recurrent_mask=recurrent_mask)
+      states, _ = attentive_gru(context_cell, before, projected, recurrent_mask=recurrent_mask)
       return states, contexts, None
     if self.is_initializing():
-      self._look_up(state[:, None], memory)  # makes the parameters
+      self._look_up(before[:, None], memory)  # makes the parameters
     layer, variables = self.look_up.unbind()
 
     def look_up(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
       return _find(layer.bind(memory[0]), queries, memory[1])[0]
 
     states, contexts = attentive_gru(
-      context_cell, state, projected, look_up, (variables, memory), recurrent_mask=recurrent_mask
+      context_cell, before, projected, look_up, (variables, memory), recurrent_mask=recurrent_mask
     )
     # The weights again, of all states at once: nothing is done for them if nobody asks.
-    weights = self._look_up(jnp.concatenate([state[:, None], states[:, :-1]], axis=1), memory)[1]
+    weights = self._look_up(jnp.concatenate([before[:, None], states[:, :-1]], axis=1), memory)[1]
     return states, contexts, weights
+
+  @property
+  def _remembers(self) -> bool:
+    """Whether the attention depends on where it looked before."""
+    return hasattr(self.look_up, "attend_next")
+
+  def _read_in_turn(
+    self,
+    state: State,
+    embedded: jax.Array,
+    memory: DecoderMemory,
+    recurrent_mask: jax.Array | None,
+    *,
+    deterministic: bool,
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Does what `_read` does, with attention that goes from one look to the next."""
+    cell, context_cell = self._cells(memory)
+
+    def step(look_up: nn.Module, state: State, projected: jax.Array) -> tuple[State, Any]:
+      looked = _look_next(look_up, state, memory, deterministic=deterministic)
+      projected += linear(looked.context, context_cell.input)
+      after = gru_step(cell, state.layers[0], projected, recurrent_mask=recurrent_mask)
+      return State((after,), looked.remembered), (after, looked.context, looked.weights)
+
+    rngs: Any = {"params": False, "dropout": True}
+    scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=rngs, in_axes=1, out_axes=1)
+    start = State(state.layers[:1], state.remembered)
+    return scan(self.look_up, start, project_inputs(cell, embedded))[1]
 
   def _ascend(
     self,
     first: jax.Array,
-    state: State,
+    state: tuple[jax.Array, ...],
     read: Callable[[GRUWeights, jax.Array, jax.Array], jax.Array],
     *,
     deterministic: bool,
-  ) -> tuple[State, jax.Array]:
+  ) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """Goes from the first layer's states to the last's.
 
     Args:
@@ -328,6 +394,25 @@ class Decoder(nn.Module):
     if self.tied_embeddings:
       return jnp.swapaxes(self.embedding.embedding, 0, 1), self.logits_bias
     return self.logits(self.width)
+
+
+def _look_next(
+  layer: nn.Module,
+  state: State,
+  memory: DecoderMemory,
+  *,
+  deterministic: bool = True,
+  is_hard: bool = False,
+) -> Looked:
+  """Returns what the first layer's state finds, by a layer that remembers where it looked."""
+  return layer.attend_next(
+    state.layers[0],
+    memory.prepared,
+    state.remembered,
+    mask=masks.lengths(source=memory.lengths),
+    deterministic=deterministic,
+    is_hard=is_hard,
+  )
 
 
 def _find(layer: nn.Module, states: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array]:

@@ -39,7 +39,9 @@ class GRUWeights:
   recurrent_bias: jax.Array
 
 
-def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax.Array:
+def gru_step(
+  weights: GRUWeights, state: jax.Array, projected: jax.Array, *, recurrent_mask: jax.Array | None = None
+) -> jax.Array:
   """Returns the next state of a GRU.
 
       reset = sigmoid(W_r input + U_r state + b_r)
@@ -55,6 +57,7 @@ def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax
     state: [... H].
     projected: the products of the input with its weights, W input + b, for the three gates: [... 3H].
       They do not depend on the state, so a whole sequence's are computed at once.
+    recurrent_mask: as in `gru`, [... H]; None for none.
 
   Returns:
     [... H].
@@ -63,7 +66,7 @@ def gru_step(weights: GRUWeights, state: jax.Array, projected: jax.Array) -> jax
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  products = linear(state, weights.recurrent)
+  products = linear(state if recurrent_mask is None else state * recurrent_mask, weights.recurrent)
   return _after(state, _gates(_by_gate(projected), products, weights.recurrent_bias))
 
 
