@@ -51,8 +51,11 @@ class Model:
       file.py:Name, a function of this group and the size of the vocabulary that makes a Flax module.
     decoder: "recurrent" (GRU); or one of your own, a function of this group and the size of the vocabulary
       that makes a Flax module with the methods that `attention.Seq2Seq` tells of.
-    attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head" or "none";
-      or one of your own, a function of this group that makes a Flax module (see `attention.Decoder`).
+    attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head";
+      "location_aware" or "coverage", which know where they looked before; "monotonic", which goes forward only; or "none". Or one
+      of your own, a function of this group that makes a Flax module (see `attention.Decoder`).
+    normalizer: what makes the weights of the decoder's attention: "softmax", "sparsemax", "entmax15" or
+      "sigmoid".
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
     width: of the decoder's state, of each direction of the recurrent encoder, of the transformer encoder.
     num_layers: of the encoder.
@@ -72,6 +75,7 @@ class Model:
   encoder: str = "recurrent"
   decoder: str = "recurrent"
   attention: str = "additive"
+  normalizer: str = "softmax"
   embedding_width: int = 64
   width: int = 128
   num_layers: int = 1

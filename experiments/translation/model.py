@@ -13,6 +13,12 @@ from experiments.tasks import Task
 DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
 DECODERS = ("recurrent",)
+NORMALIZERS: dict[str, attention.Normalizer] = {
+  "softmax": attention.Softmax(),
+  "sparsemax": attention.Sparsemax(),
+  "entmax15": attention.Entmax15(),
+  "sigmoid": attention.Sigmoid(),
+}
 _METHODS = ("prepare", "step", "__call__", "features", "output_weights")  # of a decoder
 
 
@@ -52,6 +58,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     config.embedding_width,
     config.width,
     attention=_attention(config),
+    normalizer=NORMALIZERS[config.normalizer],
     num_heads=config.num_heads,
     num_layers=config.num_decoder_layers,
     residual=config.residual,
@@ -113,6 +120,7 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   yield fields.one_of("model.encoder", model.encoder, ENCODERS, or_own=True)
   yield fields.one_of("model.decoder", model.decoder, DECODERS, or_own=True)
   yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
+  yield fields.one_of("model.normalizer", model.normalizer, NORMALIZERS)
   yield fields.one_of("model.dtype", model.dtype, DTYPES)
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
@@ -126,7 +134,12 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   if has_heads:
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
-  for name, is_read in (("num_heads", has_heads), ("feed_forward_width", is_transformer)):
+  is_normalized = model.attention not in ("monotonic", "none")
+  for name, is_read in (
+    ("num_heads", has_heads),
+    ("feed_forward_width", is_transformer),
+    ("normalizer", is_normalized),
+  ):
     value, default = getattr(model, name), getattr(base.Model(), name)
     is_allowed = is_own or is_read or value == default
     yield f"model.{name}", value, is_allowed, f"{default}, for no part of this model reads it"
