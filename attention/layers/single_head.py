@@ -1,16 +1,18 @@
 """Flax: attention of one head with parameters; the layers call the pure functions of this package."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.arrays.broadcasting import same_rank, with_rank
 from attention.engines.inputs import BiasLike
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
-from attention.masks import Array, Mask
-from attention.normalizers import Normalizer
+from attention.masks import Array, Mask, as_mask
+from attention.normalizers import Local, Normalizer
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
@@ -180,3 +182,51 @@ class BilinearAttention(SingleHeadAttention):
   @nn.compact
   def score(self, queries, keys):
     return Bilinear(self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32))
+
+
+class LocalAttention(SingleHeadAttention):
+  """Bilinear attention around one position, which the query predicts: "local-p".
+
+      center = length sigmoid(position_vector . tanh(W query))
+      weights[s] = softmax(scores of keys in the window)[s] exp(-(s - center)^2 / (2 sigma^2))
+
+  The window is `half_width` to both sides of the center, sigma half of that. The weights sum to less than 1.
+
+  Source: Luong et al. 2015, arXiv:1508.04025, section 3.2.
+
+  Attributes:
+    half_width: D of the paper, in positions.
+    implementation: as in `attend`.
+  """
+
+  half_width: float = 5.0
+
+  @nn.compact
+  def attend_prepared(self, queries, prepared, *, mask=None, bias=None, return_weights=False):
+    """Does what `__call__` does, for keys and values that `prepare` has seen.
+
+    A query's length, [... T], is how many keys its mask allows.
+    """
+    keys, values = prepared
+    T, S = queries.shape[-2], keys.shape[-2]
+    allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
+    hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(queries))
+    init = nn.initializers.normal(hidden.shape[-1] ** -0.5)
+    vector = self.param("position_vector", init, hidden.shape[-1:], jnp.float32)
+    share = jax.nn.sigmoid(jnp.einsum("...TH,H->...T", hidden, vector.astype(hidden.dtype)))
+    lengths = jnp.sum(allowed, axis=-1).astype(share.dtype)
+    centers = share * with_rank(lengths, share.ndim)
+    positions = with_rank(jnp.arange(S, dtype=centers.dtype), centers.ndim + 1)
+    in_window = jnp.abs(positions - centers[..., None]) <= self.half_width
+    matrix = self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32)
+    found: Any = attend(
+      Bilinear(matrix),
+      queries,
+      keys,
+      values,
+      mask=functools.reduce(jnp.logical_and, same_rank(allowed, in_window)),
+      bias=bias,
+      normalizer=Local(centers, self.half_width / 2),
+      return_weights=return_weights,
+    )
+    return (found.context, found.weights) if return_weights else found

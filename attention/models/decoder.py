@@ -19,6 +19,7 @@ from attention.layers import (
 )
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.parameters import LayerNorm, Linear
+from attention.layers.single_head import LocalAttention
 from attention.layers.stepwise import LocationAwareAttention, Looked, MonotonicAttention
 from attention.models.encoders import Encoded
 from attention.models.parameters import GRUParameters, LinearParameters
@@ -28,7 +29,7 @@ from attention.projections import linear
 
 ATTENTIONS = (
   *("additive", "scaled_dot_product", "bilinear", "cosine", "multi_head"),
-  *("location_aware", "coverage", "monotonic", "none"),
+  *("location_aware", "coverage", "monotonic", "local", "none"),
 )
 
 
@@ -155,6 +156,8 @@ class Decoder(nn.Module):
       case "coverage":
         seen: dict[str, Any] = {"num_filters": 1, "filter_width": 1, "accumulates": True}
         return LocationAwareAttention(width=self.width, **seen, **options)
+      case "local":
+        return LocalAttention()
       case "monotonic":
         return MonotonicAttention(width=self.width)
       case "multi_head":

@@ -134,7 +134,7 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   if has_heads:
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
-  is_normalized = model.attention not in ("monotonic", "none")
+  is_normalized = model.attention not in ("monotonic", "local", "none")
   for name, is_read in (
     ("num_heads", has_heads),
     ("feed_forward_width", is_transformer),
