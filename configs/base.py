@@ -52,9 +52,9 @@ class Model:
     decoder: "recurrent" (GRU); or one of your own, a function of this group and the size of the vocabulary
       that makes a Flax module with the methods that `attention.Seq2Seq` tells of.
     attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head";
-      "location_aware" or "coverage", which know where they looked before; "monotonic", which goes forward only;
-      "local", which looks around one place; or "none". Or one of your own, a function of this group that makes a Flax module
-      (see `attention.Decoder`).
+      "location_aware" or "coverage", which know where they looked; "monotonic", which only goes forward;
+      "local", which looks around one place; or "none". Or one of your own, a function of this group that
+      makes a Flax module (see `attention.Decoder`).
     normalizer: what makes the weights of the decoder's attention: "softmax", "sparsemax", "entmax15" or
       "sigmoid".
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
