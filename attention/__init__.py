@@ -10,6 +10,18 @@ from attention import jax_nn, masks, positions, search
 from attention.arrays.pytrees import register_pytree
 from attention.distributed import ring_attention, zigzag_order
 from attention.engines.dense import Attended
+from attention.engines.normalizers import (
+  Entmax15,
+  Local,
+  Monotonic,
+  Normalizer,
+  Rows,
+  Sigmoid,
+  Softmax,
+  Sparsemax,
+  masked_softmax,
+  monotonic_weights,
+)
 from attention.functional import (
   additive_attention,
   attend,
@@ -25,18 +37,6 @@ from attention.multi_head import (
   merge_heads,
   multi_head_attention,
   project_heads,
-)
-from attention.normalizers import (
-  Entmax15,
-  Local,
-  Monotonic,
-  Normalizer,
-  Rows,
-  Sigmoid,
-  Softmax,
-  Sparsemax,
-  masked_softmax,
-  monotonic_weights,
 )
 from attention.scores import (
   Additive,

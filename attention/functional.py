@@ -13,6 +13,7 @@ from attention.arrays.programs import one_program
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
+from attention.engines.normalizers import Normalizer, Softmax
 from attention.inputs import (
   check_inputs,
   check_normalizer,
@@ -21,7 +22,6 @@ from attention.inputs import (
   with_arrays,
 )
 from attention.masks import Array, Mask, as_mask
-from attention.normalizers import Normalizer, Softmax
 from attention.options import FullOptions, Options, forwards_to, names_options
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear

@@ -11,7 +11,7 @@ from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT
 from attention.arrays.precision import compute_dtype
-from attention.normalizers import Normalizer, Softmax
+from attention.engines.normalizers import Normalizer, Softmax
 from attention.scores.score import Score
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, Inputs
+from attention.engines.normalizers import Normalizer
 from attention.engines.plan import tiles_have_leading_axes
 from attention.functional import attend
 from attention.inputs import with_arrays
 from attention.masks import Array, Mask, as_mask
-from attention.normalizers import Normalizer
 from attention.options import FullOptions, Options, forwards_to
 from attention.projections import linear, project
 from attention.scores.dot_product import ScaledDotProduct

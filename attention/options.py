@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import jax
 
 from attention.engines.inputs import BiasLike
+from attention.engines.normalizers import Normalizer
 from attention.masks import Array, Mask
-from attention.normalizers import Normalizer
 
 T = TypeVar("T")
 P = ParamSpec("P")

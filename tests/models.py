@@ -189,21 +189,62 @@ class Look(NamedTuple):
   weights: np.ndarray  # [S]
 
 
-def look_up(kind, parameters, state, memory, summary):
-  """Returns what a decoder's state [H] finds in the memory [S D]."""
+def locations(filters, weights):
+  """Returns [S C]: what each filter sees around each position (Chorowski et al. 2015, eq. 8)."""
+  (R, C), S = filters.shape, len(weights)
+  seen = np.zeros((S, C))
+  for s, r in np.ndindex(S, R):
+    if 0 <= s + r - R // 2 < S:
+      seen[s] += filters[r] * weights[s + r - R // 2]
+  return seen
+
+
+def look_up(kind, parameters, state, memory, summary, looked):
+  """Returns what a decoder's state [H] finds in the memory [S D], after looks with weights [S] each."""
   if kind == "none":
     return Look(summary, None)
   queries, parameters = state[None], parameters["look_up"]
   if kind == "multi_head":
     result = reference.multi_head_attention(queries, memory, multi_head_fields(parameters))
     return Look(result.context[0], result.weights.mean(axis=0)[0])
-  if kind == "bilinear":
+  if kind == "local":  # Luong et al. 2015, eq. 9 and 10
+    hidden = np.tanh(dense(parameters["position"], state))
+    center = len(memory) * sigmoid(np.sum(parameters["position_vector"] * hidden))
+    result = reference.attend(
+      reference.bilinear,
+      queries,
+      memory,
+      memory,
+      mask=np.abs(np.arange(len(memory)) - center) <= 5.0,
+      normalize=reference.local({(0,): center}, 2.5),
+      matrix=parameters["matrix"],
+    )
+  elif kind == "bilinear":
     result = reference.attend(reference.bilinear, queries, memory, memory, matrix=parameters["matrix"])
   else:
     queries, keys = dense(parameters["query"], queries), dense(parameters["key"], memory)
     if kind == "additive":
       result = reference.attend(
         reference.additive, queries, keys, memory, score_vector=parameters["score_vector"]
+      )
+    elif kind in ("location_aware", "coverage"):
+      nowhere = np.zeros(len(memory))
+      before = sum(looked, nowhere) if kind == "coverage" else [nowhere, *looked][-1]
+      keys = keys + locations(parameters["filters"], before) @ parameters["location_kernel"]
+      result = reference.attend(
+        reference.additive, queries, keys, memory, score_vector=parameters["score_vector"]
+      )
+    elif kind == "monotonic":  # Raffel et al. 2017, eq. 16
+      first = np.eye(len(memory))[0]
+      vector = parameters["score_vector"]
+      result = reference.attend(
+        reference.additive,
+        queries,
+        keys,
+        memory,
+        bias=parameters["offset"],
+        normalize=reference.monotonic({(0,): [first, *looked][-1]}),
+        score_vector=parameters["gain"] * vector / np.sqrt(np.sum(vector**2)),
       )
     elif kind == "cosine":
       result = reference.attend(reference.cosine, queries, keys, memory, scale=parameters["scale"])
@@ -223,9 +264,9 @@ def decoder_start(parameters, summary):
   return [np.tanh(dense(initial, summary)) for initial in numbered(parameters, "initial")]
 
 
-def decoder_step(kind, parameters, states, token, memory, summary, residual=False):
+def decoder_step(kind, parameters, states, token, memory, summary, looked, residual=False):
   """Returns each layer's next state [H], logits [V] and weights [S] (Bahdanau et al. 2015, A.2.2)."""
-  context, weights = look_up(kind, parameters, states[0], memory, summary)
+  context, weights = look_up(kind, parameters, states[0], memory, summary, looked)
   embedding = parameters["embedding"]["embedding"]
   layer, after = np.concatenate([embedding[token], context]), []
   for i, cell in enumerate(numbered(parameters, "cell")):
@@ -242,7 +283,7 @@ def decoder(kind, parameters, memory, summary, targets, residual=False):
   states = decoder_start(parameters, summary)
   logits, weights = [], []
   for token in targets:
-    states, *found = decoder_step(kind, parameters, states, token, memory, summary, residual)
+    states, *found = decoder_step(kind, parameters, states, token, memory, summary, weights, residual)
     logits.append(found[0])
     weights.append(found[1])
   return np.stack(logits), None if kind == "none" else np.stack(weights)

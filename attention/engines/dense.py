@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from attention.arrays.broadcasting import with_rank
 from attention.engines.guards import finite
 from attention.engines.inputs import Inputs
-from attention.normalizers import Normalizer, Rows, Softmax
+from attention.engines.normalizers import Normalizer, Rows, Softmax
 
 
 class Attended(NamedTuple):

@@ -11,6 +11,7 @@ from flax.typing import Dtype, Initializer
 
 from attention.arrays.broadcasting import as_array
 from attention.engines.inputs import BiasLike
+from attention.engines.normalizers import Normalizer
 from attention.layers.cache import (
   KeyValueCache,
   bias_after,
@@ -30,7 +31,6 @@ from attention.layers.parameters import (
 )
 from attention.masks import Array, Mask
 from attention.multi_head import attend_heads
-from attention.normalizers import Normalizer
 from attention.projections import project
 from attention.scores.score import Score
 

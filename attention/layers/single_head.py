@@ -9,10 +9,10 @@ from flax import linen as nn
 
 from attention.arrays.broadcasting import same_rank, with_rank
 from attention.engines.inputs import BiasLike
+from attention.engines.normalizers import Local, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
 from attention.masks import Array, Mask, as_mask
-from attention.normalizers import Local, Normalizer
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.engines.dense import Attended
+from attention.engines.normalizers import Monotonic, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import kernel_init
 from attention.layers.single_head import AdditiveAttention
 from attention.masks import Array, Mask
-from attention.normalizers import Monotonic, Normalizer
 from attention.scores.additive import Additive
 from attention.scores.location_aware import LocationAware, location_features
 from attention.scores.score import Score

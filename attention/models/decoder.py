@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from attention import masks
 from attention.arrays.precision import compute_dtype
+from attention.engines.normalizers import Normalizer
 from attention.layers import (
   AdditiveAttention,
   BilinearAttention,
@@ -24,7 +25,6 @@ from attention.layers.stepwise import LocationAwareAttention, Looked, MonotonicA
 from attention.models.encoders import Encoded
 from attention.models.parameters import GRUParameters, LinearParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step, project_inputs
-from attention.normalizers import Normalizer
 from attention.projections import linear
 
 ATTENTIONS = (
