@@ -13,7 +13,8 @@ from experiments.translation.settings import check_config
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
 DECODERS = "one of recurrent" + OWN
-ATTENTIONS = "one of additive, scaled_dot_product, bilinear, cosine, multi_head, none" + OWN
+OURS = "additive, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, monotonic, local"
+ATTENTIONS = f"one of {OURS}, none{OWN}"
 FILE = "the path of a file: source TAB target, one pair a line"
 
 # field, impossible value, what is allowed
@@ -42,6 +43,7 @@ IMPOSSIBLE = [
   ("model.encoder", "Transformer", ENCODERS),
   ("model.decoder", "transformer", DECODERS),
   ("model.attention", "", ATTENTIONS),
+  ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid"),
   ("model.embedding_width", 0, "at least 1"),
   ("model.width", -2, "at least 1"),
   ("model.num_layers", 0, "at least 1"),
@@ -110,6 +112,7 @@ POSSIBLE = [
   {"model.attention": "multi_head", "model.width": 9, "model.num_heads": 3},
   {"model.encoder": "transformer", "model.width": 2, "model.num_heads": 1},
   {"model.attention": "none"},
+  {"model.attention": "coverage", "model.normalizer": "entmax15"},
   {"train.learning_rate": 1},
   {"model.dropout_rate": 0.999},
   {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
