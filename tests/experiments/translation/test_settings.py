@@ -13,8 +13,10 @@ from experiments.translation.settings import check_config
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
 DECODERS = "one of recurrent" + OWN
-OURS = "additive, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, monotonic, local"
-ATTENTIONS = f"one of {OURS}, none{OWN}"
+ATTENTIONS = (
+  "one of additive, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, monotonic, "
+  f"local, none{OWN}"
+)
 FILE = "the path of a file: source TAB target, one pair a line"
 
 # field, impossible value, what is allowed
