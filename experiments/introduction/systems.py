@@ -423,10 +423,10 @@ def decoder_step(rng: jax.Array) -> DecoderStep:
   summary = jax.random.normal(summary_rng, (B, D))
   tokens = jax.random.randint(tokens_rng, (B,), 0, V)
   decoder = attention.Decoder(vocabulary_size=V, embedding_width=256, width=512)
-  ((state,), logits, weights), variables = decoder.init_with_output(
+  (state, logits, weights), variables = decoder.init_with_output(
     params_rng, attention.Encoded(memory, summary), tokens, method=_first_step
   )
-  return DecoderStep(memory, summary, tokens, variables["params"], logits, state, weights)
+  return DecoderStep(memory, summary, tokens, variables["params"], logits, state.layers[0], weights)
 
 
 def _first_step(decoder: attention.Decoder, encoded: attention.Encoded, tokens: jax.Array):
