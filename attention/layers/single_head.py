@@ -196,7 +196,6 @@ class LocalAttention(SingleHeadAttention):
 
   Attributes:
     half_width: D of the paper, in positions.
-    implementation: as in `attend`.
   """
 
   half_width: float = 5.0

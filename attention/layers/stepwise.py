@@ -103,7 +103,9 @@ class LocationAwareAttention(StepwiseAttention):
     locations = location_features(remembered[:, None], self.filters.astype(keys.dtype))
     score = LocationAware(self.score_vector, self.location_kernel, locations)
     queries = self.project_queries(queries[:, None])
-    context, weights = _look(score, queries, prepared, mask, self.normalizer)
+    context, weights = _look(
+      score, queries, prepared, mask, self.normalizer, implementation=self.implementation
+    )
     return Looked(context, weights, remembered + weights if self.accumulates else weights)
 
 
@@ -122,7 +124,6 @@ class MonotonicAttention(StepwiseAttention):
     width: A, of the alignment model's hidden layer.
     offset: of the energy at first: the further below 0, the further a look goes.
     noise: standard deviation of what is added to the energy in training.
-    implementation: as in `attend`.
   """
 
   offset: float = -1.0
@@ -156,9 +157,11 @@ def _look(
   mask: Mask | Array | None,
   normalizer: Normalizer | None,
   bias: jax.Array | None = None,
+  implementation: str = "auto",
 ) -> tuple[jax.Array, jax.Array]:
   """Returns what one query of each sequence [B 1 H] finds: its context [B D], and its weights [B S]."""
   keys, values = prepared
   options: dict[str, Any] = {"mask": mask, "bias": bias, "normalizer": normalizer}
+  options["implementation"] = implementation
   found: Attended = attend(score, queries, keys, values, return_weights=True, **options)
   return found.context[:, 0], found.weights[:, 0]

@@ -84,8 +84,8 @@ class Decoder(nn.Module):
     vocabulary_size: V.
     embedding_width: width of a word's vector.
     width: H of the state, also that of the attention and of the read-out.
-    attention: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head", "none", or a layer of
-      one's own: a Flax module with two methods. `prepare(sources)` takes [B S D], and returns a pair, keys
+    attention: one of `ATTENTIONS`, or a layer of one's own: a Flax module with two methods.
+      `prepare(sources)` takes [B S D], and returns a pair, keys
       and values [B S *]. `attend_prepared(states, prepared, mask=..., return_weights=True)` takes states
       [B T H], and returns contexts [B T *], as wide as the values, and weights [B T S].
     num_heads: for "multi_head", a divisor of the width.

@@ -109,11 +109,11 @@ class Seq2Seq(nn.Module):
     return AttentionWeights(own, None if weights is None else weights[:, None])
 
   def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
-    """Returns the first state of each of the decoder's layers [B H] and the memory, for `step`."""
+    """Returns the decoder's first state and the memory, for `step`."""
     return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
 
   def step(
     self, state: State, tokens: jax.Array, memory: DecoderMemory
   ) -> tuple[State, jax.Array, jax.Array | None]:
-    """Returns the next state of each layer [B H], logits [B V] and weights [B S] after the tokens [B]."""
+    """Returns the next state, logits [B V] and weights [B S] after the tokens [B]."""
     return self.decoder.step(state, tokens, memory)

@@ -109,7 +109,7 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
     hash(model)  # for it is a constant of compiled programs
     words = np.ones((1, 2), np.int32)
     params = jax.jit(model.init)(make_rngs(config.seed).params, words, words[:, 0], words)["params"]
-    _check_ignores_padding(model, params)
+    _check_ignores_padding(model, params, task.training_batch(0).sources.shape[1])
     translator = make_translator(config, task, model, params, {"beam_size": 1})
     for split in dict.fromkeys((task.watched, *task.splits)):
       evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
@@ -122,12 +122,13 @@ def _try_own_parts(config: base.Config, task: Task) -> None:
     raise ConfigError(f"{names}: {own.told(error)}") from error
 
 
-def _check_ignores_padding(model: attention.Seq2Seq, params: Any) -> None:
-  """Raises ValueError if a translation depends on what stands beside its source in a batch."""
+def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:
+  """Raises ValueError if a translation depends on whether its source is padded to a width."""
   words, length = np.ones((1, 3), np.int32), np.full(1, 3, np.int32)
   apply = jax.jit(model.apply)
   alone, padded = (
-    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), length, words)[0] for count in (0, 30)
+    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), length, words)[0]
+    for count in (0, max(width - 3, 1))
   )
   if not np.allclose(alone, padded, rtol=0, atol=1e-3):
     raise ValueError(
