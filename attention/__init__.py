@@ -66,7 +66,7 @@ if TYPE_CHECKING:
   )
   from attention.models import (
     AttentionWeights,
-    Decoder,
+    RecurrentDecoder,
     DecoderMemory,
     Encoded,
     Ensemble,
@@ -146,7 +146,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "RecurrentEncoder",
   "TransformerEncoder",
   "DecoderMemory",
-  "Decoder",
+  "RecurrentDecoder",
   "Features",
   "AttentionWeights",
   "Seq2Seq",
@@ -174,7 +174,7 @@ _LATER = {
     (
       "models",
       "AttentionWeights",
-      "Decoder",
+      "RecurrentDecoder",
       "DecoderMemory",
       "Encoded",
       "Ensemble",

@@ -54,7 +54,7 @@ class Model:
     attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head";
       "location_aware" or "coverage", which know where they looked; "monotonic", which only goes forward;
       "local", which looks around one place; or "none". Or one of your own, a function of this group that
-      makes a Flax module (see `attention.Decoder`).
+      makes a Flax module (see `attention.RecurrentDecoder`).
     normalizer: what makes the weights of the decoder's attention: "softmax", "sparsemax", "entmax15" or
       "sigmoid".
     embedding_width: width of a word's vector; the transformer encoder uses `width` instead.

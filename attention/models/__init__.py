@@ -1,6 +1,6 @@
 """Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
 
-from attention.models.decoder import Decoder, DecoderMemory
+from attention.models.recurrent_decoder import RecurrentDecoder, DecoderMemory
 from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
 from attention.models.ensemble import Ensemble
 from attention.models.parameters import GRUParameters
@@ -17,7 +17,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "RecurrentEncoder",
   "TransformerEncoder",
   "DecoderMemory",
-  "Decoder",
+  "RecurrentDecoder",
   "Features",
   "AttentionWeights",
   "Seq2Seq",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from attention.models.decoder import Decoder, DecoderMemory, State
+from attention.models.recurrent_decoder import RecurrentDecoder, DecoderMemory, State
 from attention.models.encoders import TransformerEncoder
 
 
@@ -44,14 +44,14 @@ class Seq2Seq(nn.Module):
 
   Attributes:
     encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
-    decoder: a `Decoder`, or a module with its methods `prepare`, `step`, `__call__`, `features` and
+    decoder: a `RecurrentDecoder`, or a module with its methods `prepare`, `step`, `__call__`, `features` and
       `output_weights`. What `prepare` returns as the state is a pytree of arrays [B ...] that it alone knows:
       the weights of the step before, say. A search gives it to `step`, in the order of its hypotheses.
       A length may be 0: a batch that is shared by devices may end with rows that have no words.
   """
 
   encoder: nn.Module
-  decoder: Decoder
+  decoder: RecurrentDecoder
 
   def __call__(
     self,
@@ -103,7 +103,7 @@ class Seq2Seq(nn.Module):
     else:
       encoded = self.encoder(sources, source_lengths)
     state, memory = self.decoder.prepare(encoded, source_lengths)
-    if isinstance(self.decoder, Decoder):
+    if isinstance(self.decoder, RecurrentDecoder):
       return AttentionWeights(own, self.decoder.head_weights(state, targets, memory))
     _, weights = self.decoder(state, targets, memory)
     return AttentionWeights(own, None if weights is None else weights[:, None])

@@ -390,7 +390,7 @@ class DecoderStep(NamedTuple):
     memory: [B S D].
     summary: the encoder's summary, [B D].
     tokens: the words before, [B].
-    params: of `attention.Decoder`.
+    params: of `attention.RecurrentDecoder`.
     logits: [B V].
     state: after the step, [B H].
     weights: [B S].
@@ -422,14 +422,14 @@ def decoder_step(rng: jax.Array) -> DecoderStep:
   memory = jax.random.normal(memory_rng, (B, S, D))
   summary = jax.random.normal(summary_rng, (B, D))
   tokens = jax.random.randint(tokens_rng, (B,), 0, V)
-  decoder = attention.Decoder(vocabulary_size=V, embedding_width=256, width=512)
+  decoder = attention.RecurrentDecoder(vocabulary_size=V, embedding_width=256, width=512)
   (state, logits, weights), variables = decoder.init_with_output(
     params_rng, attention.Encoded(memory, summary), tokens, method=_first_step
   )
   return DecoderStep(memory, summary, tokens, variables["params"], logits, state.layers[0], weights)
 
 
-def _first_step(decoder: attention.Decoder, encoded: attention.Encoded, tokens: jax.Array):
+def _first_step(decoder: attention.RecurrentDecoder, encoded: attention.Encoded, tokens: jax.Array):
   """Starts the decoder on sources without padding and takes one step."""
   B, S, _ = encoded.memory.shape
   state, memory = decoder.prepare(encoded, jnp.full(B, S))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attention
-from attention.models.decoder import ATTENTIONS
+from attention.models.recurrent_decoder import ATTENTIONS
 from configs import base
 from experiments.commands import fields, own
 from experiments.commands.fields import ConfigError
@@ -53,7 +53,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     return decoder
   if config.decoder not in DECODERS:
     raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {config.decoder!r}")
-  return attention.Decoder(
+  return attention.RecurrentDecoder(
     vocabulary_size,
     config.embedding_width,
     config.width,
@@ -79,7 +79,7 @@ def _attention(config: base.Model) -> Any:
   if not all(hasattr(layer, method) for method in ("prepare", "attend_prepared")):
     raise ConfigError(
       f"config.model.attention={config.attention} must make a Flax module with the methods prepare and "
-      f"attend_prepared (see attention.Decoder), got {type(layer).__name__}"
+      f"attend_prepared (see attention.RecurrentDecoder), got {type(layer).__name__}"
     )
   return layer
 

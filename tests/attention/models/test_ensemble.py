@@ -22,7 +22,7 @@ def translator(kind, encoder="recurrent"):
     "recurrent": attention.RecurrentEncoder(V, E, H),
     "transformer": attention.TransformerEncoder(V, H, num_layers=3, num_heads=2, feed_forward_width=7),
   }[encoder]
-  return attention.Seq2Seq(made, attention.Decoder(V, E, H, kind, num_heads=2))
+  return attention.Seq2Seq(made, attention.RecurrentDecoder(V, E, H, kind, num_heads=2))
 
 
 def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
@@ -119,7 +119,7 @@ def test_an_encoder_layer_returns_weights_and_a_cache_together():
 
 def test_a_decoder_of_ones_own_needs_no_heads():
   class Wrapped(nn.Module):
-    inner: attention.Decoder
+    inner: attention.RecurrentDecoder
 
     def prepare(self, *arguments):
       return self.inner.prepare(*arguments)
@@ -127,7 +127,7 @@ def test_a_decoder_of_ones_own_needs_no_heads():
     def __call__(self, *arguments, **options):
       return self.inner(*arguments, **options)
 
-  model = attention.Seq2Seq(attention.RecurrentEncoder(V, E, H), Wrapped(attention.Decoder(V, E, H)))
+  model = attention.Seq2Seq(attention.RecurrentEncoder(V, E, H), Wrapped(attention.RecurrentDecoder(V, E, H)))
   variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
   of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
   assert of_encoder is None

@@ -12,7 +12,7 @@ from cases import assert_close
 from models import MODEL, compiled, random_parameters
 
 import attention
-from attention.models.decoder import ATTENTIONS
+from attention.models.recurrent_decoder import ATTENTIONS
 
 # H: width of the decoder's state; the transformer's width is 2 E.
 DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)
@@ -44,7 +44,7 @@ pairs = pytest.mark.parametrize(("encoder", "kind"), PAIRS)
 
 def model(encoder, kind):
   options = {"tied_embeddings": True, **RECURRENT} if encoder in ("deep", "variational") else {}
-  decoder = attention.Decoder(DIMS.V, DIMS.E, DIMS.H, kind, num_heads=2, dropout_rate=0.5, **options)
+  decoder = attention.RecurrentDecoder(DIMS.V, DIMS.E, DIMS.H, kind, num_heads=2, dropout_rate=0.5, **options)
   return attention.Seq2Seq(ENCODERS[encoder], decoder)
 
 

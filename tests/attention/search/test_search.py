@@ -179,7 +179,9 @@ def test_a_models_translation_is_that_of_choosing_word_by_word(kind):
   B, S, V = DIMS["BSV"]
   rng = np.random.default_rng(1)
   sources, lengths = jnp.asarray(rng.integers(V, size=(B, S))), jnp.asarray([11, 3, 7, 1, 5])
-  model = attention.Seq2Seq(attention.RecurrentEncoder(V, 3, 5), attention.Decoder(V, 3, 5, attention=kind))
+  model = attention.Seq2Seq(
+    attention.RecurrentEncoder(V, 3, 5), attention.RecurrentDecoder(V, 3, 5, attention=kind)
+  )
   variables = random_parameters(model, sources, lengths, sources)
 
   @jax.jit

@@ -12,7 +12,7 @@ from cases import FLOAT32, assert_close
 from models import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention.models.decoder import ATTENTIONS
+from attention.models.recurrent_decoder import ATTENTIONS
 
 # E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
@@ -48,7 +48,7 @@ attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind
 
 
 def decoder(kind, **options):
-  return attention.Decoder(DIMS.V, DIMS.E, DIMS.H, attention=kind, num_heads=DIMS.N, **options)
+  return attention.RecurrentDecoder(DIMS.V, DIMS.E, DIMS.H, attention=kind, num_heads=DIMS.N, **options)
 
 
 def encoded():
@@ -213,7 +213,7 @@ def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_g
   B, T, S, A = 3, 64, 64, 64
 
   def temporary_memory(kind):
-    model = attention.Decoder(vocabulary_size=5, embedding_width=7, width=A, attention=kind)
+    model = attention.RecurrentDecoder(vocabulary_size=5, embedding_width=7, width=A, attention=kind)
     memory, targets = jnp.ones((B, S, A)), jnp.ones((B, T), jnp.int32)
 
     def loss(variables):
@@ -263,7 +263,7 @@ def test_gradients_reach_every_parameter_of_a_decoder(kind, options):
 
 
 def test_tied_embeddings_get_both_gradients():
-  tied = attention.Decoder(DIMS.V, DIMS.H, DIMS.H, tied_embeddings=True)
+  tied = attention.RecurrentDecoder(DIMS.V, DIMS.H, DIMS.H, tied_embeddings=True)
   untied = tied.clone(tied_embeddings=False)
   arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
   parameters = random_parameters(tied, *arguments, method=decode)["params"]
@@ -407,7 +407,7 @@ def test_a_decoder_drops_units_between_its_layers():
     (decoder("additive", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (decoder("additive", recurrent_dropout_rate=-1.0), "recurrent_dropout_rate must be .*, got -1.0"),
     (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
-    (attention.Decoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
+    (attention.RecurrentDecoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
     *(
       (decoder(kind, implementation="fast"), "implementation must be one of .*, got 'fast'")
       for kind in ("additive", "scaled_dot_product", "bilinear", "multi_head")

@@ -59,7 +59,7 @@ class DecoderMemory(NamedTuple):
   summary: jax.Array
 
 
-class Decoder(nn.Module):
+class RecurrentDecoder(nn.Module):
   """A GRU language model of the target that attends to the source.
 
       context_t = attention(state_{t-1}, memory)
