@@ -66,13 +66,13 @@ if TYPE_CHECKING:
   )
   from attention.models import (
     AttentionWeights,
-    RecurrentDecoder,
     DecoderMemory,
     Encoded,
     Ensemble,
     Features,
     GRUParameters,
     GRUWeights,
+    RecurrentDecoder,
     RecurrentEncoder,
     Seq2Seq,
     TransformerEncoder,

@@ -37,7 +37,7 @@ class NegativeDistance(attention.Score):
 
 
 class Gaussian(ProjectedAttention):
-  """An attention: a layer that `attention.RecurrentDecoder` can use. Its base projects queries and keys to `width`."""
+  """An attention: a layer that `attention.RecurrentDecoder` can use. Its base projects to `width`."""
 
   @nn.compact
   def score(self, queries, keys):

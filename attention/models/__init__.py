@@ -1,10 +1,10 @@
 """Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
 
-from attention.models.recurrent_decoder import RecurrentDecoder, DecoderMemory
 from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
 from attention.models.ensemble import Ensemble
 from attention.models.parameters import GRUParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
+from attention.models.recurrent_decoder import DecoderMemory, RecurrentDecoder
 from attention.models.seq2seq import AttentionWeights, Features, Seq2Seq
 
 __all__ = [  # noqa: RUF022 (in reading order)

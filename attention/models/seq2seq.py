@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 from flax import linen as nn
 
-from attention.models.recurrent_decoder import RecurrentDecoder, DecoderMemory, State
 from attention.models.encoders import TransformerEncoder
+from attention.models.recurrent_decoder import DecoderMemory, RecurrentDecoder, State
 
 
 class Features(NamedTuple):
