@@ -6,7 +6,7 @@ The pure functions come first; the layers and models below hold parameters and c
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from attention import jax_nn, masks, positions, search
+from attention import jax_nn, losses, masks, positions, search
 from attention.arrays.pytrees import register_pytree
 from attention.distributed import ring_attention, zigzag_order
 from attention.engines.dense import Attended
@@ -58,10 +58,14 @@ if TYPE_CHECKING:
     AdditiveAttention,
     BilinearAttention,
     CosineAttention,
+    DecoderLayer,
     DotProductAttention,
     EncoderLayer,
     FeedForward,
     KeyValueCache,
+    LocalAttention,
+    LocationAwareAttention,
+    MonotonicAttention,
     MultiHeadAttention,
   )
   from attention.models import (
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
     RecurrentDecoder,
     RecurrentEncoder,
     Seq2Seq,
+    TransformerDecoder,
     TransformerEncoder,
     attentive_gru,
     gru,
@@ -132,6 +137,7 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "gru",
   "attentive_gru",
   "search",
+  "losses",
   # Flax layers and models.
   "MultiHeadAttention",
   "KeyValueCache",
@@ -139,14 +145,19 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "DotProductAttention",
   "BilinearAttention",
   "CosineAttention",
+  "LocalAttention",
+  "LocationAwareAttention",
+  "MonotonicAttention",
   "FeedForward",
   "EncoderLayer",
+  "DecoderLayer",
   "GRUParameters",
   "Encoded",
   "RecurrentEncoder",
   "TransformerEncoder",
   "DecoderMemory",
   "RecurrentDecoder",
+  "TransformerDecoder",
   "Features",
   "AttentionWeights",
   "Seq2Seq",
@@ -162,10 +173,14 @@ _LATER = {
       "AdditiveAttention",
       "BilinearAttention",
       "CosineAttention",
+      "DecoderLayer",
       "DotProductAttention",
       "EncoderLayer",
       "FeedForward",
       "KeyValueCache",
+      "LocalAttention",
+      "LocationAwareAttention",
+      "MonotonicAttention",
       "MultiHeadAttention",
     ),
     "attention.layers",
@@ -183,6 +198,7 @@ _LATER = {
       "GRUWeights",
       "RecurrentEncoder",
       "Seq2Seq",
+      "TransformerDecoder",
       "TransformerEncoder",
       "attentive_gru",
       "gru",

@@ -49,22 +49,26 @@ class Model:
   Attributes:
     encoder: "recurrent" (bidirectional GRU) or "transformer"; or one of your own, package.module:Name or
       file.py:Name, a function of this group and the size of the vocabulary that makes a Flax module.
-    decoder: "recurrent" (GRU); or one of your own, a function of this group and the size of the vocabulary
-      that makes a Flax module with the methods that `attention.Seq2Seq` tells of.
-    attention: of the decoder: "additive", "scaled_dot_product", "bilinear", "cosine", "multi_head";
-      "location_aware" or "coverage", which know where they looked; "monotonic", which only goes forward;
-      "local", which looks around one place; or "none". Or one of your own, a function of this group that
-      makes a Flax module (see `attention.RecurrentDecoder`).
-    normalizer: what makes the weights of the decoder's attention: "softmax", "sparsemax", "entmax15" or
-      "sigmoid".
-    embedding_width: width of a word's vector; the transformer encoder uses `width` instead.
-    width: of the decoder's state, of each direction of the recurrent encoder, of the transformer encoder.
+    decoder: "recurrent" (GRU) or "transformer"; or one of your own, a function of this group and the size of
+      the vocabulary that makes a Flax module with the methods that `attention.models.Decoder` tells of.
+    attention: of the recurrent decoder: "additive", "dot_product", "scaled_dot_product", "bilinear",
+      "cosine", "multi_head"; "location_aware" or "coverage", which know where they looked; "monotonic", which
+      only goes forward; "local", which looks around one place; or "none". Or one of your own, a function of
+      this group that makes a Flax module (see `attention.RecurrentDecoder`).
+    attention_width: to which that attention projects queries and keys; 0 for `width`.
+    normalizer: what makes the weights of that attention: "softmax", "sparsemax", "entmax15" or "sigmoid".
+    looks: whether the recurrent decoder looks at the source "before" it reads a word, or "after".
+    input_feeding: whether the recurrent decoder reads what it made the logits of, at the next step.
+    embedding_width: width of a word's vector; transformers use `width` instead.
+    width: of the decoder's state, of each direction of the recurrent encoder, of transformers.
     num_layers: of the encoder.
     num_decoder_layers: of the decoder.
     residual: whether recurrent layers from the second on add their input to their output.
     use_norm: whether the output of each recurrent layer is normalised.
-    num_heads: of the transformer encoder, and of the decoder's multi_head attention.
-    feed_forward_width: of the transformer encoder.
+    num_heads: of transformers, and of the recurrent decoder's multi_head attention.
+    feed_forward_width: of transformers.
+    positions: how transformers know where a word stands: "sinusoidal", "relative", "rotary" or "none".
+    normalize_qk: whether transformers normalise the queries and keys of each head.
     tied_embeddings: whether the decoder's logits are made with its embedding.
     dropout_rate: probability in [0, 1) that a unit is dropped in training.
     variational: whether a unit is dropped at all positions of a sentence or at none.
@@ -76,7 +80,10 @@ class Model:
   encoder: str = "recurrent"
   decoder: str = "recurrent"
   attention: str = "additive"
+  attention_width: int = 0
   normalizer: str = "softmax"
+  looks: str = "before"
+  input_feeding: bool = False
   embedding_width: int = 64
   width: int = 128
   num_layers: int = 1
@@ -85,6 +92,8 @@ class Model:
   use_norm: bool = False
   num_heads: int = 4
   feed_forward_width: int = 256
+  positions: str = "sinusoidal"
+  normalize_qk: bool = False
   tied_embeddings: bool = False
   dropout_rate: float = 0.0
   variational: bool = False
@@ -111,6 +120,10 @@ class Train:
       scales are left alone.
     label_smoothing: share of the training loss's weight, in [0, 1), that is spread over all words; that of a
       validation has none.
+    alignment_weight: of the guided alignment loss, for each target word that is aligned, where the task knows
+      alignments (see `attention.losses.alignment_loss`); 0 for none.
+    coverage_weight: of the coverage loss, for each target word (see `attention.losses.coverage_loss`); 0 for
+      none.
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.
@@ -128,6 +141,8 @@ class Train:
   clip_norm: float = 1.0
   weight_decay: float = 0.0
   label_smoothing: float = 0.0
+  alignment_weight: float = 0.0
+  coverage_weight: float = 0.0
   averaging: float = 0.0
   metric: str = "loss"
   patience: int = 0

@@ -74,7 +74,7 @@ class LookingAround(nn.Module):
   """A decoder whose attention remembers where it looked: the state is the GRU's [B H] and its weights [B S].
 
   The scores are additive in what was attended to just before, around each position (Chorowski et al. 2015,
-  arXiv:1506.07503). `attention.Seq2Seq` tells of the methods.
+  arXiv:1506.07503). `attention.models.Decoder` tells of the methods.
   """
 
   vocabulary_size: int
@@ -89,7 +89,7 @@ class LookingAround(nn.Module):
     self.kernel = self.param("kernel", nn.initializers.lecun_normal(), (self.width, self.vocabulary_size))
     self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
 
-  def prepare(self, encoded, lengths):
+  def prepare(self, encoded, lengths, max_length):
     is_word = jnp.arange(encoded.memory.shape[1]) < lengths[:, None]
     left = jnp.zeros_like(encoded.memory[..., 0]).at[:, 0].set(1)  # where it begins
     return (jnp.tanh(self.first(encoded.summary)), left), (encoded.memory, is_word)

@@ -2,7 +2,7 @@
 
     python -m experiments.heads --workdir=runs/transformer --text="the red cat sleeps" --output=heads
 
-The folder gets heads.npz with arrays: decoder [N T S], of a transformer encoder also encoder [L N S S], and
+The folder gets heads.npz with arrays: decoder [L N T S], of a transformer encoder also encoder [L N S S], and
 the tokens, whose end is one position more. Where there are few enough weights for a figure it also gets
 decoder_heads.png and encoder_heads.png.
 """

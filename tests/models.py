@@ -110,6 +110,32 @@ def multi_head(
   return context, np.stack([head.weights for head in heads])
 
 
+def head_positions(kind, parameters, T, S, bidirectional):
+  """Returns the bias [N T S] of relative positions (Raffel et al. 2020, their code), 0 for other kinds."""
+  if kind != "relative":
+    return 0.0
+  table = parameters["relative"]["table"]
+  bias = np.zeros((len(table), T, S))
+  for t, s in np.ndindex(T, S):
+    distance, half = s - t, table.shape[1] // (2 if bidirectional else 1)
+    first = half if bidirectional and distance > 0 else 0
+    distance = abs(distance) if bidirectional else max(-distance, 0)
+    assert distance < half // 2  # farther ones share a bucket, which test_positions is about
+    bias[:, t, s] = table[:, first + distance]
+  return bias
+
+
+def placed_attention(kind, parameters, T, causal=False):
+  """Returns the self-attention of a transformer's layers, a function of their parameters and inputs [T D]."""
+  bias = head_positions(kind, parameters, T, T, not causal)
+  mask = np.tril(np.ones((T, T), bool)) if causal else True
+
+  def attend(parameters, inputs):
+    return multi_head(parameters, inputs, inputs, rotates=kind == "rotary", mask=mask, bias=bias)[0]
+
+  return attend
+
+
 def encoder_layer(parameters, inputs, norm, attend=None, **options):
   """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention.
 
@@ -172,16 +198,52 @@ def sinusoidal(length, width):
   return encodings
 
 
-def transformer_encoder(parameters, tokens, norm):
-  """Returns memory [S D] and summary [D] of a sentence."""
+def placed_words(parameters, tokens, places):
+  """Returns what the first layer of a transformer reads, [T D]."""
   embedding = parameters["embedding"]["embedding"]
   width = embedding.shape[-1]
-  layer = embedding[tokens] * np.sqrt(width) + sinusoidal(len(tokens), width)
+  return embedding[tokens] * np.sqrt(width) + (places == "sinusoidal") * sinusoidal(len(tokens), width)
+
+
+def transformer_encoder(parameters, tokens, norm, places="sinusoidal"):
+  """Returns memory [S D] and summary [D] of a sentence."""
+  layer = placed_words(parameters, tokens, places)
+  attend = placed_attention(places, parameters, len(tokens))
   for i in range(sum(name.startswith("layer_") for name in parameters)):
-    layer = encoder_layer(parameters[f"layer_{i}"], layer, norm)
+    layer = encoder_layer(parameters[f"layer_{i}"], layer, norm, attend)
   if norm == "pre":
     layer = layer_norm(parameters["norm"], layer)
   return layer, layer.mean(axis=0)
+
+
+def decoder_layer(parameters, inputs, sources, norm, attend, source_mask=True):
+  """Returns the output [T D] for inputs [T D] and sources [S E], and the weights [N T S]."""
+  names = "attention", "source_attention", "feed_forward"
+  own, source, network = (parameters[name] for name in names)
+  first, second, third = (parameters[f"{name}_norm"] for name in names)
+  if norm == "post":
+    inputs = layer_norm(first, inputs + attend(own, inputs))
+    found, weights = multi_head(source, inputs, sources, mask=source_mask)
+    inputs = layer_norm(second, inputs + found)
+    return layer_norm(third, inputs + feed_forward(network, inputs)), weights
+  inputs = inputs + attend(own, layer_norm(first, inputs))
+  found, weights = multi_head(source, layer_norm(second, inputs), sources, mask=source_mask)
+  inputs = inputs + found
+  return inputs + feed_forward(network, layer_norm(third, inputs)), weights
+
+
+def transformer_decoder(parameters, memory, targets, norm="pre", places="sinusoidal"):
+  """Returns logits [T V] and weights [L N T S] for targets [T] and a memory [S D]."""
+  layer, heads = placed_words(parameters, targets, places), []
+  attend = placed_attention(places, parameters, len(targets), causal=True)
+  for i in range(sum(name.startswith("layer_") for name in parameters)):
+    layer, weights = decoder_layer(parameters[f"layer_{i}"], layer, memory, norm, attend)
+    heads.append(weights)
+  if norm == "pre":
+    layer = layer_norm(parameters["norm"], layer)
+  if "logits" in parameters:
+    return dense(parameters["logits"], layer), np.stack(heads)
+  return layer @ parameters["embedding"]["embedding"].T + parameters["logits_bias"], np.stack(heads)
 
 
 class Look(NamedTuple):
@@ -246,6 +308,8 @@ def look_up(kind, parameters, state, memory, summary, looked):
         normalize=reference.monotonic({(0,): [first, *looked][-1]}),
         score_vector=parameters["gain"] * vector / np.sqrt(np.sum(vector**2)),
       )
+    elif kind == "dot_product":
+      result = reference.attend(reference.dot_product, queries, keys, memory, scale=1.0)
     elif kind == "cosine":
       result = reference.attend(reference.cosine, queries, keys, memory, scale=parameters["scale"])
     else:
@@ -264,26 +328,37 @@ def decoder_start(parameters, summary):
   return [np.tanh(dense(initial, summary)) for initial in numbered(parameters, "initial")]
 
 
-def decoder_step(kind, parameters, states, token, memory, summary, looked, residual=False):
-  """Returns each layer's next state [H], logits [V] and weights [S] (Bahdanau et al. 2015, A.2.2)."""
-  context, weights = look_up(kind, parameters, states[0], memory, summary, looked)
+def decoder_step(
+  kind, parameters, states, token, memory, summary, looked, fed, residual=False, looks="before"
+):
+  """Returns each layer's next state [H], features, logits [V] and weights [S].
+
+  Bahdanau et al. 2015, A.2.2; looking after, and what is fed: Luong et al. 2015, sections 3 and 3.3.
+  """
   embedding = parameters["embedding"]["embedding"]
-  layer, after = np.concatenate([embedding[token], context]), []
+  context, weights = look_up(kind, parameters, states[0], memory, summary, looked)
+  read = [embedding[token], context, fed] if looks == "before" else [embedding[token], fed]
+  layer, after = np.concatenate(read), []
   for i, cell in enumerate(numbered(parameters, "cell")):
     after.append(gru_step(cell, states[i], layer))
     layer = layer_output(parameters, i, after[i], layer, residual)
+  if looks == "after":
+    context, weights = look_up(kind, parameters, layer, memory, summary, looked)
   features = np.tanh(dense(parameters["readout"], np.concatenate([layer, context, embedding[token]])))
   if "logits" in parameters:
-    return after, dense(parameters["logits"], features), weights
-  return after, features @ embedding.T + parameters["logits_bias"], weights
+    return after, features, dense(parameters["logits"], features), weights
+  return after, features, features @ embedding.T + parameters["logits_bias"], weights
 
 
-def decoder(kind, parameters, memory, summary, targets, residual=False):
+def decoder(kind, parameters, memory, summary, targets, residual=False, looks="before", input_feeding=False):
   """Returns logits [T V] and weights [T S] (None without attention) for targets [T]."""
   states = decoder_start(parameters, summary)
   logits, weights = [], []
+  fed = np.zeros(parameters["readout"]["bias"].shape if input_feeding else 0)
   for token in targets:
-    states, *found = decoder_step(kind, parameters, states, token, memory, summary, weights, residual)
+    looked = memory, summary, weights
+    states, features, *found = decoder_step(kind, parameters, states, token, *looked, fed, residual, looks)
+    fed = features if input_feeding else fed
     logits.append(found[0])
     weights.append(found[1])
   return np.stack(logits), None if kind == "none" else np.stack(weights)

@@ -27,6 +27,7 @@ PURE = (
   "jax_nn",
   "positions",
   "search",
+  "losses",
 )
 FLAX = ("layers", "models")
 ORDER = (*PURE, *FLAX, "__init__")

@@ -42,7 +42,53 @@ class FeedForward(nn.Module):
     return Linear(inputs.shape[-1], self.dtype, self.param_dtype, name="out")(hidden)
 
 
-class EncoderLayer(nn.Module):
+class TransformerLayer(nn.Module):
+  """What the layers of encoder and decoder share; its attributes are told of in `EncoderLayer`."""
+
+  num_heads: int
+  feed_forward_width: int
+  dropout_rate: float = 0.0
+  norm: str = "pre"
+  implementation: str = "auto"
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
+  make_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
+
+  def setup(self):
+    if self.norm not in ("pre", "post"):
+      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
+    dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+    self.attention = self.make_attention(
+      num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
+    )
+    self.feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, **dtypes)
+    self.attention_norm = LayerNorm(**dtypes)
+    self.feed_forward_norm = LayerNorm(**dtypes)
+    # A layer draws from its name: with others, a seed would no longer give what it gave.
+    self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
+    self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
+
+  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
+    """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
+    return self.attention.init_cache(self._before(self.attention_norm, inputs), max_length)
+
+  def _feed_forward(self, inputs: jax.Array, *, deterministic: bool) -> jax.Array:
+    """Returns what the network makes of inputs [... S D], joined with them."""
+    changed = self.feed_forward(self._before(self.feed_forward_norm, inputs), deterministic=deterministic)
+    changed = self.feed_forward_dropout(changed, deterministic=deterministic)
+    return self._after(self.feed_forward_norm, inputs, changed)
+
+  def _before(self, norm: LayerNorm, inputs: jax.Array) -> jax.Array:
+    """Returns what a sublayer is given."""
+    return norm(inputs) if self.norm == "pre" else inputs
+
+  def _after(self, norm: LayerNorm, inputs: jax.Array, changed: jax.Array) -> jax.Array:
+    """Returns the inputs of a sublayer and its result joined."""
+    inputs, changed = promoted(inputs, changed, dtype=self.dtype)
+    return inputs + changed if self.norm == "pre" else norm(inputs + changed)
+
+
+class EncoderLayer(TransformerLayer):
   """One layer of the transformer's encoder: self-attention, then a feed-forward network.
 
       post-norm:  x = norm(x + sublayer(x))
@@ -78,29 +124,6 @@ class EncoderLayer(nn.Module):
   (3, 5, 8)
   """
 
-  num_heads: int
-  feed_forward_width: int
-  dropout_rate: float = 0.0
-  norm: str = "pre"
-  implementation: str = "auto"
-  dtype: Dtype | None = None
-  param_dtype: Dtype = jnp.float32
-  make_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
-
-  def setup(self):
-    if self.norm not in ("pre", "post"):
-      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
-    dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-    self.attention = self.make_attention(
-      num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
-    )
-    self.feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, **dtypes)
-    self.attention_norm = LayerNorm(**dtypes)
-    self.feed_forward_norm = LayerNorm(**dtypes)
-    # A layer draws from its name: with others, a seed would no longer give what it gave.
-    self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
-    self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
-
   def __call__(
     self,
     inputs: jax.Array,
@@ -124,20 +147,5 @@ class EncoderLayer(nn.Module):
     attended, *others = found if has_others else (found,)
     attended = self.attention_dropout(attended, deterministic=deterministic)
     middle = self._after(self.attention_norm, inputs, attended)
-    changed = self.feed_forward(self._before(self.feed_forward_norm, middle), deterministic=deterministic)
-    changed = self.feed_forward_dropout(changed, deterministic=deterministic)
-    outputs = self._after(self.feed_forward_norm, middle, changed)
+    outputs = self._feed_forward(middle, deterministic=deterministic)
     return (outputs, *others) if has_others else outputs
-
-  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
-    """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
-    return self.attention.init_cache(self._before(self.attention_norm, inputs), max_length)
-
-  def _before(self, norm: LayerNorm, inputs: jax.Array) -> jax.Array:
-    """Returns what a sublayer is given."""
-    return norm(inputs) if self.norm == "pre" else inputs
-
-  def _after(self, norm: LayerNorm, inputs: jax.Array, changed: jax.Array) -> jax.Array:
-    """Returns the inputs of a sublayer and its result joined."""
-    inputs, changed = promoted(inputs, changed, dtype=self.dtype)
-    return inputs + changed if self.norm == "pre" else norm(inputs + changed)

@@ -145,11 +145,14 @@ class DotProductAttention(ProjectedAttention):
 
   Attributes:
     width: H, to which queries and keys are projected.
+    scale: factor of the scores; None for 1 / sqrt(H).
     implementation, normalizer: as in `attend`.
   """
 
+  scale: float | None = None
+
   def score(self, queries, keys):
-    return ScaledDotProduct()
+    return ScaledDotProduct(self.scale)
 
 
 class CosineAttention(ProjectedAttention):

@@ -2,10 +2,12 @@
 
 from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
 from attention.models.ensemble import Ensemble
+from attention.models.looking import DecoderMemory
 from attention.models.parameters import GRUParameters
 from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
-from attention.models.recurrent_decoder import DecoderMemory, RecurrentDecoder
-from attention.models.seq2seq import AttentionWeights, Features, Seq2Seq
+from attention.models.recurrent_decoder import RecurrentDecoder
+from attention.models.seq2seq import AttentionWeights, Decoder, Features, Seq2Seq
+from attention.models.transformer_decoder import TransformerDecoder
 
 __all__ = [  # noqa: RUF022 (in reading order)
   "GRUWeights",
@@ -18,6 +20,8 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "TransformerEncoder",
   "DecoderMemory",
   "RecurrentDecoder",
+  "TransformerDecoder",
+  "Decoder",
   "Features",
   "AttentionWeights",
   "Seq2Seq",

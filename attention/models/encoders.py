@@ -11,6 +11,7 @@ from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.parameters import LayerNorm
 from attention.models.parameters import GRUParameters
+from attention.models.places import RelativeBias, self_attention
 from attention.models.recurrent import gru
 
 
@@ -96,11 +97,12 @@ class RecurrentEncoder(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-  """A stack of encoder layers over embeddings with sinusoidal positions.
+  """A stack of encoder layers over the words of the source.
 
   The summary is the mean of the memory over the real positions.
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.1, 3.4 and 3.5.
+  Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.1, 3.4 and 3.5; relative positions: Raffel et al.
+  2020, arXiv:1910.10683, section 2.1; rotary: Su et al. 2021, arXiv:2104.09864.
 
   Attributes:
     vocabulary_size: V.
@@ -113,6 +115,13 @@ class TransformerEncoder(nn.Module):
     implementation: as in `attend`.
     variational: whether a unit of the embedding is dropped at all positions of a sentence or at none.
     word_dropout_rate: as in `RecurrentEncoder`; the position stays.
+    positions: how it knows where a word stands: "sinusoidal" vectors are added to the words; "relative", a
+      trained term of the scores for each distance, the same in all layers; "rotary", queries and keys are
+      turned; or "none".
+    normalize_qk: as in `MultiHeadAttention`.
+
+  Raises:
+    ValueError: if `positions` is not one of these.
   """
 
   vocabulary_size: int
@@ -125,6 +134,8 @@ class TransformerEncoder(nn.Module):
   implementation: str = "auto"
   variational: bool = False
   word_dropout_rate: float = 0.0
+  positions: str = "sinusoidal"
+  normalize_qk: bool = False
 
   @nn.compact
   def __call__(
@@ -142,15 +153,16 @@ class TransformerEncoder(nn.Module):
     """
     embedding_init = nn.initializers.normal(self.width**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
-    encodings = positions.sinusoidal(sources.shape[1], self.width)
     is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
     tokens = jnp.where(is_real, sources, 0)
     layer = embed(tokens) * self.width**0.5
     layer = WordDropout(self.word_dropout_rate)(layer, tokens, deterministic=deterministic)
-    layer += encodings[None].astype(layer.dtype)
+    if self.positions == "sinusoidal":
+      layer += positions.sinusoidal(sources.shape[1], self.width)[None].astype(layer.dtype)
     dropout = unit_dropout(self.dropout_rate, variational=self.variational)
     layer = dropout(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
+    bias = RelativeBias(self.num_heads, name="relative")() if self.positions == "relative" else None
     weights: list[jax.Array] = []
     for i in range(self.num_layers):
       encoder_layer = EncoderLayer(
@@ -159,9 +171,12 @@ class TransformerEncoder(nn.Module):
         self.dropout_rate,
         self.norm,
         self.implementation,
+        make_attention=self_attention(self.positions, normalize_qk=self.normalize_qk),
         name=f"layer_{i}",
       )
-      found = encoder_layer(layer, mask=mask, deterministic=deterministic, return_weights=return_weights)
+      found = encoder_layer(
+        layer, mask=mask, bias=bias, deterministic=deterministic, return_weights=return_weights
+      )
       layer, *others = found if return_weights else (found,)
       weights += others
     memory = LayerNorm(name="norm")(layer) if self.norm == "pre" else layer

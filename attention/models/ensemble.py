@@ -44,10 +44,12 @@ class Ensemble:
       raise ValueError(f"method must be encode or step, got {method!r}")
     return getattr(self, f"_{method}")(params, *arguments)
 
-  def _encode(self, params: Any, sources: jax.Array, source_lengths: jax.Array) -> tuple[Any, Any]:
+  def _encode(
+    self, params: Any, sources: jax.Array, source_lengths: jax.Array, max_length: int | None = None
+  ) -> tuple[Any, Any]:
     """Returns the first state and the memory of each member."""
     encoded: Any = [
-      member.apply({"params": own}, sources, source_lengths, method="encode")
+      member.apply({"params": own}, sources, source_lengths, max_length, method="encode")
       for member, own in zip(self.members, params, strict=True)
     ]
     states, memories = zip(*encoded, strict=True)

@@ -4,8 +4,16 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.arrays.precision import compute_dtype
 from attention.layers.parameters import kernel_init
 from attention.models.recurrent import GRUWeights
+from attention.projections import linear
+
+
+def logits_of(features: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+  """Returns logits [... V] of features [... H], in float32 also where these are of fewer bits."""
+  logits = linear(features, kernel, compute_dtype(features.dtype))
+  return logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
 
 
 class LinearParameters(nn.Module):

@@ -1,12 +1,11 @@
 """Flax: an encoder and a decoder make a translator."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from flax import linen as nn
 
-from attention.models.encoders import TransformerEncoder
-from attention.models.recurrent_decoder import DecoderMemory, RecurrentDecoder, State
+from attention.models.encoders import Encoded, TransformerEncoder
 
 
 class Features(NamedTuple):
@@ -30,11 +29,55 @@ class AttentionWeights(NamedTuple):
 
   Attributes:
     encoder: each source position to each other, [B L N S S]; None for an encoder without self-attention.
-    decoder: each target position to the source, [B N T S]; None without attention.
+    decoder: each target position to the source, [B L N T S]; None without attention.
   """
 
   encoder: jax.Array | None
   decoder: jax.Array | None
+
+
+class Decoder(Protocol):
+  """What `Seq2Seq` asks of a decoder, a Flax module.
+
+  Its state is a pytree of arrays [B ...] that it alone knows: of a GRU, of where it looked, of the words that
+  it has read. A search gives it to `step`, in the order of its hypotheses. A source may have no words: a
+  batch that is shared by devices may end with rows of padding.
+
+  A decoder of several layers or heads may also have `head_weights(state, targets, memory)`, which returns
+  their weights [B L N T S].
+  """
+
+  def prepare(
+    self, encoded: Encoded, source_lengths: jax.Array, max_length: int | None, /
+  ) -> tuple[Any, Any]:
+    """Returns the state before the first step, and what is the same for all steps.
+
+    Args:
+      encoded: the source.
+      source_lengths: how many of its positions are real, [B].
+      max_length: how often `step` will be called at most; None if it will not.
+    """
+    ...
+
+  def step(self, state: Any, tokens: jax.Array, memory: Any, /) -> tuple[Any, jax.Array, jax.Array | None]:
+    """Returns the next state, logits [B V] and weights [B S], if it has any, after the tokens [B]."""
+    ...
+
+  def __call__(
+    self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns logits [B T V] and weights [B T S] after each of the tokens [B T]."""
+    ...
+
+  def features(
+    self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns of what the logits are made, [B T H], and weights [B T S]."""
+    ...
+
+  def output_weights(self) -> tuple[jax.Array, jax.Array]:
+    """Returns the kernel [H V] and the bias [V] that make logits of features."""
+    ...
 
 
 class Seq2Seq(nn.Module):
@@ -44,14 +87,11 @@ class Seq2Seq(nn.Module):
 
   Attributes:
     encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
-    decoder: a `RecurrentDecoder`, or a module with its methods `prepare`, `step`, `__call__`, `features` and
-      `output_weights`. What `prepare` returns as the state is a pytree of arrays [B ...] that it alone knows:
-      the weights of the step before, say. A search gives it to `step`, in the order of its hypotheses.
-      A length may be 0: a batch that is shared by devices may end with rows that have no words.
+    decoder: a `RecurrentDecoder`, a `TransformerDecoder`, or a module with the methods of `Decoder`.
   """
 
   encoder: nn.Module
-  decoder: RecurrentDecoder
+  decoder: Decoder
 
   def __call__(
     self,
@@ -73,7 +113,7 @@ class Seq2Seq(nn.Module):
       Logits [B T V], and attention weights [B T S], None without attention.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
-    state, memory = self.decoder.prepare(encoded, source_lengths)
+    state, memory = self.decoder.prepare(encoded, source_lengths, None)
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
   def features(
@@ -89,7 +129,7 @@ class Seq2Seq(nn.Module):
     Logits of all positions at once may be too many to store.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
-    state, memory = self.decoder.prepare(encoded, source_lengths)
+    state, memory = self.decoder.prepare(encoded, source_lengths, None)
     vectors, weights = self.decoder.features(state, targets, memory, deterministic=deterministic)
     return Features(vectors, *self.decoder.output_weights(), weights)
 
@@ -102,18 +142,22 @@ class Seq2Seq(nn.Module):
       encoded, own = self.encoder(sources, source_lengths, return_weights=True)
     else:
       encoded = self.encoder(sources, source_lengths)
-    state, memory = self.decoder.prepare(encoded, source_lengths)
-    if isinstance(self.decoder, RecurrentDecoder):
-      return AttentionWeights(own, self.decoder.head_weights(state, targets, memory))
+    state, memory = self.decoder.prepare(encoded, source_lengths, None)
+    head_weights = getattr(self.decoder, "head_weights", None)
+    if head_weights is not None:
+      return AttentionWeights(own, head_weights(state, targets, memory))
     _, weights = self.decoder(state, targets, memory)
-    return AttentionWeights(own, None if weights is None else weights[:, None])
+    return AttentionWeights(own, None if weights is None else weights[:, None, None])
 
-  def encode(self, sources: jax.Array, source_lengths: jax.Array) -> tuple[State, DecoderMemory]:
-    """Returns the decoder's first state and the memory, for `step`."""
-    return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths)
+  def encode(
+    self, sources: jax.Array, source_lengths: jax.Array, max_length: int | None = None
+  ) -> tuple[Any, Any]:
+    """Returns the decoder's first state and the memory, for at most max_length calls of `step`.
 
-  def step(
-    self, state: State, tokens: jax.Array, memory: DecoderMemory
-  ) -> tuple[State, jax.Array, jax.Array | None]:
+    A recurrent decoder does without this number; one that keeps what it has read needs it.
+    """
+    return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths, max_length)
+
+  def step(self, state: Any, tokens: jax.Array, memory: Any) -> tuple[Any, jax.Array, jax.Array | None]:
     """Returns the next state, logits [B V] and weights [B S] after the tokens [B]."""
     return self.decoder.step(state, tokens, memory)

@@ -14,7 +14,7 @@ from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
 from experiments.text.notes import notes
-from experiments.text.pairs import read_pairs
+from experiments.text.pairs import Alignment, SentencePair, read_pairs
 
 
 class ParallelText:
@@ -29,7 +29,9 @@ class ParallelText:
     field.name for field in dataclasses.fields(base.Data) if field.name not in ("task", "split")
   )
   is_endless = False
+  knows_alignments = True
   notes: Sequence[str] = ()
+  _alignments: Sequence[Alignment] | None = None
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
@@ -59,6 +61,8 @@ class ParallelText:
   def _training_texts(self) -> tuple[list[str], list[str]]:
     """Source and target of all training pairs."""
     pairs = read_pairs(self._config.data.train)
+    if self._config.train.alignment_weight:
+      self._alignments = self._known_alignments(pairs)
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
   @functools.cached_property
@@ -75,13 +79,25 @@ class ParallelText:
         f"{data.train}: expected a pair of at most config.data.max_length={longest} {data.unit}s a side, "
         "got none"
       )
+    alignments = None if self._alignments is None else [self._alignments[i] for i in used.tolist()]
     return Buckets(
       sources.take(used),
       targets.take(used),
       num_buckets=data.num_buckets,
       batch_size=self._config.train.batch_size,
       seed=self._config.seed,
+      alignments=alignments,
     )
+
+  def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
+    """Returns the alignments of pairs, all of which must have one, or raises DataError."""
+    known = [pair.alignment for pair in pairs if pair.alignment is not None]
+    if self._config.data.unit != "word" or len(known) < len(pairs):
+      raise DataError(
+        f"{self._config.data.train}: with config.train.alignment_weight each line must have an alignment, "
+        f"and config.data.unit be word, got {len(known):,} of {len(pairs):,}, {self._config.data.unit}"
+      )
+    return known
 
   def _learn(self, texts: list[str], side: str) -> Language:
     data = self._config.data

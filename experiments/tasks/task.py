@@ -46,8 +46,9 @@ class Task(Protocol):
     reads: the fields of `config.data` that it reads, beside `task`; the others must be as they are.
     is_endless: whether there are as many sentences of a split as are asked for.
 
-  A task may also have `max_length`, which no source in training is longer than, in tokens; and `notes`, lines
-  about its text that a person is told when training begins.
+  A task may also have `knows_alignments`, if its training batches have links where
+  `config.train.alignment_weight` asks for them; `max_length`, which no source in training is longer than, in
+  tokens; and `notes`, lines about its text that a person is told when training begins.
   """
 
   reads: tuple[str, ...]

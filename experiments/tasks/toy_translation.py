@@ -43,6 +43,7 @@ class ToyTranslation:
   watched = "validation"
   reads: tuple[str, ...] = ("num_buckets",)
   is_endless = True
+  knows_alignments = True
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed
@@ -51,6 +52,7 @@ class ToyTranslation:
     self.target = Language(ItalianWords(), Vocabulary(target_words()), lowercase=True)
     check_own(languages, (self.source, self.target))
     self._num_buckets = config.data.num_buckets
+    self._wants_links = config.train.alignment_weight > 0
 
   def __str__(self) -> str:
     return "toy sentences, as many as are wanted"
@@ -67,6 +69,7 @@ class ToyTranslation:
       source_length=length,
       target_length=length,
       num_rows=len(own),
+      alignments=[pair.alignment for pair in chosen] if self._wants_links else None,
     )
 
   @functools.cached_property

@@ -1,6 +1,6 @@
 """Sentence pairs as arrays of fixed shape."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,14 @@ class Batch(NamedTuple):
     source_lengths: how many of them are real, END included, int32 [B].
     inputs: what the decoder reads, START and the target words, int32 [B T].
     targets: what it should say, the target words and END, int32 [B T].
+    links: which source words each target word translates, booleans [B T S]; None where nobody asks for them.
   """
 
   sources: np.ndarray
   source_lengths: np.ndarray
   inputs: np.ndarray
   targets: np.ndarray
+  links: np.ndarray | None = None
 
 
 def make_batch(
@@ -31,6 +33,7 @@ def make_batch(
   source_length: int,
   target_length: int,
   num_rows: int | None = None,
+  alignments: Sequence[Iterable[tuple[int, int]]] | None = None,
 ) -> Batch:
   """Returns sentences, given as ids without START and END, padded to fixed lengths.
 
@@ -40,6 +43,7 @@ def make_batch(
     source_length: S; a source has at most S - 1 words.
     target_length: T; a target has at most T - 1 words.
     num_rows: B; rows after the sentences are padding alone. None for the number of sentences.
+    alignments: of each pair, links (target position, source position); None to leave them out.
 
   Raises:
     ValueError: if a sentence is too long, for none is ever cut, or if there are more than B.
@@ -58,6 +62,7 @@ def make_batch(
     source_lengths=lengths,
     inputs=_padded([[START, *words] for words in targets], (B, target_length), "target"),
     targets=_padded([[*words, END] for words in targets], (B, target_length), "target"),
+    links=None if alignments is None else _links(alignments, (B, target_length, source_length)),
   )
 
 
@@ -68,6 +73,14 @@ def round_up(length: int, multiple: int) -> int:
   32
   """
   return -(-length // multiple) * multiple
+
+
+def _links(alignments: Sequence[Iterable[tuple[int, int]]], shape: tuple[int, int, int]) -> np.ndarray:
+  array = np.zeros(shape, bool)
+  for row, links in zip(array[: len(alignments)], alignments, strict=True):
+    for target, source in links:
+      row[target, source] = True
+  return array
 
 
 def _padded(rows: Sequence[Sequence[int]], shape: tuple[int, int], side: str) -> np.ndarray:

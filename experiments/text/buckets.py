@@ -2,11 +2,13 @@
 
 import functools
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 from experiments.runs.rows import ALL, Rows
 from experiments.text.batches import Batch, make_batch
+from experiments.text.pairs import Alignment
 from experiments.text.sentences import Sentences
 
 
@@ -24,6 +26,7 @@ class Buckets:
     num_buckets: how many, or fewer where there are fewer lengths.
     batch_size: rows of a batch on average; those of short sentences have more, those of long ones fewer.
     seed: of the order.
+    alignments: of the pairs, if batches should have their links.
   """
 
   def __init__(
@@ -34,7 +37,9 @@ class Buckets:
     num_buckets: int,
     batch_size: int,
     seed: int,
+    alignments: Sequence[Alignment] | None = None,
   ):
+    self._alignments = alignments
     self._sources, self._targets = sources, targets
     self._seed = seed
     sizes = np.maximum(sources.lengths, targets.lengths) + 1  # with the end symbol
@@ -68,6 +73,7 @@ class Buckets:
       source_length=self.lengths[bucket],
       target_length=self.lengths[bucket],
       num_rows=len(own),
+      alignments=None if self._alignments is None else [self._alignments[i] for i in chosen.tolist()],
     )
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)

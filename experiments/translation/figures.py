@@ -193,6 +193,52 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
   return figure
 
 
+def curves(
+  panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]], *, x: str, doubles: bool = False
+) -> Figure:
+  """Returns lines through the means of runs, with a bar of one standard deviation to both sides.
+
+  Args:
+    panels: title -> line -> place on the horizontal axis -> the value of each run.
+    x: what the horizontal axis shows.
+    doubles: whether each step to the right doubles the number, and not adds to it.
+
+  >>> figure = curves({"bleu": {"additive": {64: [40.0, 41.5], 128: [42.0]}}}, x="width", doubles=True)
+  >>> [axes.get_title() for axes in figure.axes]
+  ['bleu']
+  """
+  figure = _new_figure(4.4 * len(panels), 3.6)
+  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+  for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
+    places = sorted({place for points in lines.values() for place in points})
+    if doubles:
+      axes.set_xscale("log", base=2)
+      axes.set_xticks(places, [f"{place:g}" for place in places])
+      axes.minorticks_off()
+    for name, points in lines.items():
+      means = [float(np.mean(points[place])) for place in sorted(points)]
+      spreads = [float(np.std(there, ddof=1)) if len(there := points[p]) > 1 else 0.0 for p in sorted(points)]
+      index = names.index(name)
+      axes.errorbar(
+        sorted(points),
+        means,
+        spreads,
+        label=name,
+        color=_LINES[index % len(_LINES)],
+        linestyle=("-", "--")[index // len(_LINES) % 2],
+        marker="o",
+        markersize=4,
+        capsize=2,
+        elinewidth=0.8,
+      )
+    axes.set_title(title, fontsize=11, color=_INK)
+    axes.set_xlabel(x, color=_INK)
+    _tidy(axes)
+  all_axes[-1].legend(frameon=False, fontsize=9, labelcolor=_INK, loc="center left", bbox_to_anchor=(1, 0.5))
+  return figure
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
   """Writes a figure as PNG, so that a file of this name is never half written.
 
@@ -311,8 +357,13 @@ def _draw_panel(
   axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
   if title == "scores":
     axes.set_ylim(-0.02, 1.02)
+  _tidy(axes)
+  axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
+
+
+def _tidy(axes: Axes) -> None:
+  """Draws the frame of lines over an axis: thin rules, no box."""
   axes.tick_params(color=_EDGE, labelsize=9, labelcolor=_INK)
   axes.grid(color=_RULE, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
   axes.spines[["left", "bottom"]].set_color(_EDGE)
-  axes.legend(frameon=False, fontsize=9, labelcolor=_INK)

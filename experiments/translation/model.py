@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import attention
-from attention.models.recurrent_decoder import ATTENTIONS
+from attention.models.looking import ATTENTIONS
+from attention.models.places import POSITIONS
+from attention.models.recurrent_decoder import LOOKS
 from configs import base
 from experiments.commands import fields, own
 from experiments.commands.fields import ConfigError
@@ -12,9 +14,9 @@ from experiments.tasks import Task
 
 DTYPES = ("float32", "bfloat16")
 ENCODERS = ("recurrent", "transformer")
-DECODERS = ("recurrent",)
-NORMALIZERS: dict[str, attention.Normalizer] = {
-  "softmax": attention.Softmax(),
+DECODERS = ("recurrent", "transformer")
+NORMALIZERS: dict[str, attention.Normalizer | None] = {
+  "softmax": None,
   "sparsemax": attention.Sparsemax(),
   "entmax15": attention.Entmax15(),
   "sigmoid": attention.Sigmoid(),
@@ -48,17 +50,28 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     if not all(callable(getattr(decoder, method, None)) for method in _METHODS):
       raise ConfigError(
         f"config.model.decoder={config.decoder} must make a Flax module with the methods "
-        f"{', '.join(_METHODS)} (see attention.Seq2Seq), got {type(decoder).__name__}"
+        f"{', '.join(_METHODS)} (see attention.models.Decoder), got {type(decoder).__name__}"
       )
     return decoder
-  if config.decoder not in DECODERS:
+  if config.decoder == "transformer":
+    return attention.TransformerDecoder(
+      vocabulary_size,
+      config.width,
+      num_layers=config.num_decoder_layers,
+      tied_embeddings=config.tied_embeddings,
+      **_transformer_options(config),
+    )
+  if config.decoder != "recurrent":
     raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {config.decoder!r}")
   return attention.RecurrentDecoder(
     vocabulary_size,
     config.embedding_width,
     config.width,
     attention=_attention(config),
+    attention_width=config.attention_width or None,
     normalizer=NORMALIZERS[config.normalizer],
+    looks=config.looks,
+    input_feeding=config.input_feeding,
     num_heads=config.num_heads,
     num_layers=config.num_decoder_layers,
     residual=config.residual,
@@ -107,12 +120,21 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
     vocabulary_size,
     config.width,
     num_layers=config.num_layers,
-    num_heads=config.num_heads,
-    feed_forward_width=config.feed_forward_width,
-    dropout_rate=config.dropout_rate,
-    variational=config.variational,
-    word_dropout_rate=config.word_dropout_rate,
+    **_transformer_options(config),
   )
+
+
+def _transformer_options(config: base.Model) -> dict[str, Any]:
+  """Returns what encoder and decoder have in common if they are transformers."""
+  return {
+    "num_heads": config.num_heads,
+    "feed_forward_width": config.feed_forward_width,
+    "positions": config.positions,
+    "normalize_qk": config.normalize_qk,
+    "dropout_rate": config.dropout_rate,
+    "variational": config.variational,
+    "word_dropout_rate": config.word_dropout_rate,
+  }
 
 
 def rules(model: base.Model) -> Iterator[fields.Rule]:
@@ -121,24 +143,45 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   yield fields.one_of("model.decoder", model.decoder, DECODERS, or_own=True)
   yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
   yield fields.one_of("model.normalizer", model.normalizer, NORMALIZERS)
+  yield fields.one_of("model.looks", model.looks, LOOKS)
+  yield fields.one_of("model.positions", model.positions, POSITIONS)
   yield fields.one_of("model.dtype", model.dtype, DTYPES)
   sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
   for name in sizes:
     yield fields.at_least(f"model.{name}", getattr(model, name), 1, fields.LARGEST)
   parts = model.encoder, model.decoder, model.attention
   is_own = any(map(own.is_own, parts))  # which may read any field
-  is_transformer = model.encoder == "transformer"
+  is_transformer = "transformer" in (model.encoder, model.decoder)
+  is_recurrent = model.decoder == "recurrent"
   has_heads = is_transformer or model.attention == "multi_head"
   if is_transformer:
     yield "model.width", model.width, model.width % 2 == 0, "even"
-  if has_heads:
+  if is_transformer or (has_heads and not model.attention_width):
     fits = model.width % model.num_heads == 0
     yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
-  is_normalized = model.attention not in ("monotonic", "local", "none")
+  if model.positions == "rotary" and is_transformer:
+    width = model.width // model.num_heads
+    yield "model.width", model.width, width % 2 == 0, "such that a head's is even, for rotary positions"
+  yield fields.at_least("model.attention_width", model.attention_width, 0, fields.LARGEST)
+  if model.attention == "multi_head" and model.attention_width:
+    fits = model.attention_width % model.num_heads == 0
+    allowed = f"a multiple of config.model.num_heads={model.num_heads}"
+    yield "model.attention_width", model.attention_width, fits, allowed
+  has_recurrence = is_recurrent or model.encoder == "recurrent"
   for name, is_read in (
     ("num_heads", has_heads),
     ("feed_forward_width", is_transformer),
-    ("normalizer", is_normalized),
+    ("positions", is_transformer),
+    ("normalize_qk", is_transformer),
+    ("attention", is_recurrent),
+    ("attention_width", is_recurrent and model.attention not in ("bilinear", "local", "none")),
+    ("normalizer", is_recurrent and model.attention not in ("monotonic", "local", "none")),
+    ("looks", is_recurrent),
+    ("input_feeding", is_recurrent),
+    ("embedding_width", has_recurrence),
+    ("residual", has_recurrence),
+    ("use_norm", has_recurrence),
+    ("recurrent_dropout_rate", has_recurrence),
   ):
     value, default = getattr(model, name), getattr(base.Model(), name)
     is_allowed = is_own or is_read or value == default

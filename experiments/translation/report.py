@@ -128,7 +128,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   sources = _labels(translator.task.source, heads.source)
   targets = _labels(translator.task.target, heads.target)
   maps = {
-    "decoder": (None if heads.decoder is None else heads.decoder[None], targets, "the decoder"),
+    "decoder": (heads.decoder, targets, "the decoder"),
     "encoder": (heads.encoder, sources, "the encoder's self-attention"),
   }
   arrays: dict[str, Any] = {"source": np.array(heads.source), "target": np.array(heads.target)}

@@ -34,8 +34,14 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
   yield from tasks.rules(config.data)
   yield from model.rules(config.model)
   yield from step.rules(config.train)
-  is_endless = getattr(tasks.kind_of(config.data), "is_endless", False)
+  kind = tasks.kind_of(config.data)
+  is_endless = getattr(kind, "is_endless", False)
   yield from evaluate.rules(config.evaluation, is_endless=is_endless)
+  weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
+  yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
+  for name in ("alignment_weight", "coverage_weight"):
+    weight, has_none = getattr(config.train, name), config.model.attention == "none"
+    yield f"train.{name}", weight, not weight or not has_none, "0, for there is no attention"
 
 
 def read_config(folder: pathlib.Path) -> base.Config:

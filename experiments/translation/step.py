@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 import attention
+from attention import losses
 from configs import base
 from experiments.commands import fields
 from experiments.runs.devices import AXES, everywhere, state_shardings
@@ -25,8 +26,8 @@ class Sums(NamedTuple):
   """What training steps measure: sums to be divided by `tokens` where they are reported.
 
   Attributes:
-    loss: what is trained, summed over the target tokens: cross-entropy, in nats, with label smoothing and
-      dropout if there are any, float32 [].
+    loss: what is trained, summed over the target tokens: cross-entropy, in nats, with label smoothing,
+      dropout and losses of the attention if there are any, float32 [].
     tokens: target tokens, the end symbols included and padding not, float32 [].
   """
 
@@ -61,6 +62,7 @@ class Recipe(NamedTuple):
     mesh: the devices.
     accumulation: in how many parts a batch is computed.
     label_smoothing: as in `linear_cross_entropy`.
+    alignment_weight, coverage_weight: of the losses of the attention.
     averaging: decay of the parameters' average, 0 for none.
     dtype: what is computed in.
   """
@@ -70,6 +72,8 @@ class Recipe(NamedTuple):
   mesh: Mesh
   accumulation: int = 1
   label_smoothing: float = 0.0
+  alignment_weight: float = 0.0
+  coverage_weight: float = 0.0
   averaging: float = 0.0
   dtype: str = "float32"
 
@@ -82,6 +86,8 @@ def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Re
     mesh=mesh,
     accumulation=config.train.accumulation,
     label_smoothing=config.train.label_smoothing,
+    alignment_weight=config.train.alignment_weight,
+    coverage_weight=config.train.coverage_weight,
     averaging=config.train.averaging,
     dtype=config.model.dtype,
   )
@@ -264,7 +270,14 @@ def _loss(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Arra
   share = jax.shard_map(
     own_loss, mesh=recipe.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
   )
-  return jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
+  loss = jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
+  if recipe.alignment_weight:
+    links = jnp.asarray(batch.links)
+    loss += recipe.alignment_weight * jnp.sum(losses.alignment_loss(features.weights, links))
+  if recipe.coverage_weight:
+    lengths = jnp.sum(batch.targets != PAD, axis=-1)
+    loss += recipe.coverage_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
+  return loss
 
 
 @jax.jit
@@ -297,6 +310,9 @@ def rules(train: base.Train) -> Iterator[fields.Rule]:
   yield fields.one_of("train.metric", train.metric, HIGHER_IS_BETTER)
   for name in ("warmup", "label_smoothing", "averaging"):
     yield fields.share(f"train.{name}", getattr(train, name))
+  for name in ("alignment_weight", "coverage_weight"):
+    value = getattr(train, name)
+    yield f"train.{name}", value, 0 <= value < 1e38, "at least 0, and below 1e38"
   for name in ("learning_rate", "clip_norm"):
     value = getattr(train, name)
     yield f"train.{name}", value, 0 < value < 1e38, "positive, and below 1e38"

@@ -35,12 +35,13 @@ class Run(NamedTuple):
   config: base.Config
 
 
-def make_runs(config: base.Config, choices: Choices) -> list[Run]:
+def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list[Run]:
   """Returns a run for each combination of the choices, the last of which changes fastest.
 
   Args:
     config: what is the same for all.
-    choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}.
+    choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}; or
+      several of these, whose runs come one after the other.
 
   Raises:
     ConfigError: if there is no such field, or no such config.
@@ -48,6 +49,8 @@ def make_runs(config: base.Config, choices: Choices) -> list[Run]:
   >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
   ['width=64_seed=0', 'width=128_seed=0']
   """
+  if not isinstance(choices, Mapping):
+    return _all_different([run for each in choices for run in make_runs(config, each)])
   known = fields.flat(config)
   for name, values in choices.items():
     if name not in known:
@@ -61,6 +64,11 @@ def make_runs(config: base.Config, choices: Choices) -> list[Run]:
     run = Run(_name(chosen), _with(config, chosen))
     check_config(run.config)
     runs.append(run)
+  return _all_different(runs)
+
+
+def _all_different(runs: list[Run]) -> list[Run]:
+  """Returns the runs, or raises ConfigError if two have one name."""
   if len({run.name for run in runs}) < len(runs):
     raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
   return runs

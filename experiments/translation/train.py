@@ -152,7 +152,7 @@ class _Run(contextlib.ExitStack):
   def advance(self, step: int, state: TrainState, batch: Batch) -> TrainState:
     """Makes a step; it waits for the one before, so a request to stop waits for two steps at most."""
     placed = place_batch(batch, self._recipe.mesh)
-    key = tuple(array.shape for array in placed)
+    key = tuple(array.shape for array in jax.tree.leaves(placed))
     if key not in self._compiled:
       (B, S), T = placed.sources.shape, placed.targets.shape[1]
       with self.progress.compiling(f"{B} pairs of {S} and {T} tokens"):

@@ -92,7 +92,7 @@ class Heads(NamedTuple):
     source: tokens; the end of the sentence is one position more.
     target: likewise.
     encoder: [L N S S], of the source to itself; None for an encoder without self-attention.
-    decoder: [N T S], of the target to the source; None without attention.
+    decoder: [L N T S], of the target to the source; None without attention.
   """
 
   source: tuple[str, ...]
@@ -337,7 +337,7 @@ def _decode(
 ) -> Hypotheses:
   """Returns translations of a batch of sentences with their numbers, with an axis for the best N."""
   variables = {"params": params}
-  state, memory = model.apply(variables, sources, source_lengths, method="encode")
+  state, memory = model.apply(variables, sources, source_lengths, search.max_length, method="encode")
 
   def step(state: Any, tokens: jax.Array) -> Any:
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")

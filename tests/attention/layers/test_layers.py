@@ -191,6 +191,38 @@ def test_encoder_layer_normalises_before_or_after_each_sublayer(norm, restricted
   assert_close(compiled(layer)(variables, inputs, **options), desired, 10 * MODEL)
 
 
+def decoder_layer(norm, **options):
+  return attention.DecoderLayer(DIMS.N, DIMS.F, norm=norm, width=WIDTH, **options)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("restricted", [False, True], ids=["all", "mask_and_bias"])
+def test_decoder_layer_attends_to_what_came_before_and_to_the_sources(norm, restricted):
+  inputs = array(DIMS.B, DIMS.T, WIDTH, seed=6)
+  rng = np.random.default_rng(7)
+  mask, source_mask = rng.random(DIMS["BNTT"]) < 0.6, rng.random(DIMS["BNTS"]) < 0.6
+  bias = array(*DIMS["NTT"], seed=8)
+  if not restricted:
+    mask, source_mask, bias = mask | True, source_mask | True, 0 * bias
+  layer = decoder_layer(norm)
+  variables = random_parameters(layer, inputs, sources)
+  options = {"mask": jnp.asarray(mask), "source_mask": jnp.asarray(source_mask), "bias": bias}
+  apply = compiled(layer, return_weights=True)
+  outputs, weights = apply(variables, inputs, sources, **(options if restricted else {}))
+  parameters = float64(variables["params"])
+  for b in range(DIMS.B):
+    before = mask[b] & np.tril(np.ones((DIMS.T, DIMS.T), bool))
+
+    def attend(parameters, inputs, before=before):
+      return models.multi_head(parameters, inputs, inputs, mask=before, bias=np.float64(bias))[0]
+
+    desired, desired_weights = models.decoder_layer(
+      parameters, np.float64(inputs[b]), np.float64(sources[b]), norm, attend, source_mask[b]
+    )
+    assert_close(outputs[b], desired, 10 * MODEL)
+    assert_close(weights[b], desired_weights, 10 * MODEL)
+
+
 STOCHASTIC = {
   "multi_head": (our_attention(dropout_rate=0.4), (DIMS.B, DIMS.S, DIMS.E)),
   "feed_forward": (attention.FeedForward(DIMS.F, dropout_rate=0.4), (DIMS.B, DIMS.S, DIMS.E)),
@@ -231,15 +263,22 @@ def test_dropout_leaves_the_mean_as_it_is(name):
   assert np.all(np.abs(error) < 5 * deviation + 1e-5)
 
 
-@pytest.mark.parametrize("sublayer", ["attention", "feed_forward"])
-def test_encoder_layer_drops_units_of_each_sublayers_output(sublayer):
+@pytest.mark.parametrize(
+  ("kind", "sublayer"),
+  [
+    *(("encoder", name) for name in ("attention", "feed_forward")),
+    *(("decoder", name) for name in ("attention", "source_attention", "feed_forward")),
+  ],
+)
+def test_a_transformers_layer_drops_units_of_each_sublayers_output(kind, sublayer):
   # All parameters but one sublayer's last bias are zero, so the layer adds that bias, dropped, to its inputs.
-  layer = encoder_layer("pre", dropout_rate=0.25)
+  layer = {"encoder": encoder_layer, "decoder": decoder_layer}[kind]("pre", dropout_rate=0.25)
   inputs = jnp.zeros((DIMS.B, DIMS.S, WIDTH))
-  parameters = jax.tree.map(jnp.zeros_like, random_parameters(layer, inputs)["params"])
+  arguments = (inputs,) if kind == "encoder" else (inputs, sources)
+  parameters = jax.tree.map(jnp.zeros_like, random_parameters(layer, *arguments)["params"])
   parameters[sublayer]["out"]["bias"] = 3.0 + jnp.arange(WIDTH, dtype=jnp.float32)
   rngs = {"dropout": jax.random.key(0)}
-  result = layer.apply({"params": parameters}, inputs, deterministic=False, rngs=rngs)
+  result = layer.apply({"params": parameters}, *arguments, deterministic=False, rngs=rngs)
   scaled = np.broadcast_to(parameters[sublayer]["out"]["bias"] / 0.75, result.shape)
   assert_close(result, np.where(result == 0, 0, scaled), FLOAT32)
   share = np.mean(result == 0)
@@ -332,6 +371,7 @@ LAYERS = {
   **{kind: (layer, (queries, sources)) for kind, layer in SINGLE_HEAD.items()},
   "feed_forward": (attention.FeedForward(DIMS.F), (queries,)),
   "encoder_layer": (encoder_layer("pre"), (array(DIMS.B, DIMS.S, WIDTH),)),
+  "decoder_layer": (decoder_layer("pre"), (array(DIMS.B, DIMS.T, WIDTH), sources)),
 }
 
 

@@ -39,6 +39,13 @@ ENCODERS = {
   ),
   "transformer_pre": transformer(),
   "transformer_post": transformer(norm="post", **DROPOUT),
+  # Heads of a width that can be turned.
+  **{
+    f"transformer_{places}": attention.TransformerEncoder(
+      DIMS.V, 12, num_heads=3, feed_forward_width=DIMS.F, positions=places, normalize_qk=places == "rotary"
+    )
+    for places in ("relative", "rotary", "none")
+  },
 }
 encoders = pytest.mark.parametrize("name", ENCODERS)
 
@@ -80,7 +87,8 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
     if name.startswith("recurrent"):
       desired = models.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[name].residual)
     else:
-      desired = models.transformer_encoder(parameters, TOKENS[b, :length], name[12:])
+      encoder = ENCODERS[name]
+      desired = models.transformer_encoder(parameters, TOKENS[b, :length], encoder.norm, encoder.positions)
     assert_close(memory[b, :length], desired[0], TOLERANCE)
     assert_close(summary[b], desired[1], TOLERANCE)
 
@@ -154,13 +162,17 @@ def test_one_direction_sees_the_past_and_the_other_the_future():
 
 
 @encoders
-def test_the_order_of_words_matters(name):
+def test_the_order_of_words_matters_unless_there_are_no_positions(name):
   variables = variables_of(ENCODERS[name])
-  same = np.full(DIMS["BS"], 5)
-  memory, _ = encode(ENCODERS[name], variables, same)
-  # The same word at every position: only where it stands can tell its vectors apart.
-  steps = np.max(np.abs(np.diff(memory[1], axis=0)), axis=-1)
-  assert np.all(steps > 1e-4)
+  swapped = TOKENS.copy()
+  swapped[1, [0, 2]] = TOKENS[1, [2, 0]]
+  assert TOKENS[1, 0] != TOKENS[1, 2]
+  one, other = (encode(ENCODERS[name], variables, tokens)[0][1] for tokens in (TOKENS, swapped))
+  change = np.max(np.abs(one - other), axis=-1)[[1, *range(3, DIMS.S)]]  # at the words that stay
+  if name == "transformer_none":
+    assert np.all(change < TOLERANCE)
+  else:
+    assert np.all(change > 1e-4)
 
 
 @encoders
@@ -354,6 +366,7 @@ def test_embeddings_of_a_transformer_begin_with_unit_variance_beside_the_positio
   [
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
     (transformer(norm="none"), "norm must be pre or post, got 'none'"),
+    (transformer(positions="learnt"), "positions must be one of sinusoidal, .*, none, got 'learnt'"),
     (transformer(num_heads=3), "width=22, num_heads=3"),
     (recurrent(word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (recurrent(recurrent_dropout_rate=1.5), r"recurrent_dropout_rate must be a number in .*, got 1.5"),

@@ -85,10 +85,10 @@ def test_the_weights_of_heads_have_the_mean_that_the_call_returns(kind, encoder)
   if kind == "none":
     assert of_decoder is None and mean is None
   else:
-    assert of_decoder.shape == (B, {"additive": 1, "multi_head": 2}[kind], T, S)
-    assert_close(of_decoder.mean(axis=1), mean, FLOAT32)
+    assert of_decoder.shape == (B, 1, {"additive": 1, "multi_head": 2}[kind], T, S)
+    assert_close(of_decoder.mean(axis=(1, 2)), mean, FLOAT32)
   if kind == "multi_head":
-    assert np.max(np.abs(of_decoder[:, 0] - of_decoder[:, 1])) > 0.001
+    assert np.max(np.abs(of_decoder[:, 0, 0] - of_decoder[:, 0, 1])) > 0.001
   if encoder == "recurrent":
     assert of_encoder is None
     return
@@ -131,7 +131,7 @@ def test_a_decoder_of_ones_own_needs_no_heads():
   variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
   of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
   assert of_encoder is None
-  assert_close(of_decoder[:, 0], model.apply(variables, SOURCES, LENGTHS, TARGETS)[1], FLOAT32)
+  assert_close(of_decoder[:, 0, 0], model.apply(variables, SOURCES, LENGTHS, TARGETS)[1], FLOAT32)
 
 
 def test_weights_of_heads_compile():

@@ -12,7 +12,7 @@ from cases import FLOAT32, assert_close
 from models import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention.models.recurrent_decoder import ATTENTIONS
+from attention.models.looking import ATTENTIONS
 
 # E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
@@ -26,6 +26,10 @@ OPTIONS = {
   "norm": {"num_layers": 2, "use_norm": True},
   "one_norm": {"use_norm": True},
   "tied": {"tied_embeddings": True},
+  "wide": {"attention_width": 26},
+  "after": {"looks": "after", "num_layers": 2, "residual": True, "use_norm": True},
+  "fed": {"input_feeding": True},
+  "luong": {"looks": "after", "input_feeding": True, "num_layers": 2, "tied_embeddings": True},
   "all": {
     "num_layers": 3,
     "residual": True,
@@ -37,13 +41,19 @@ OPTIONS = {
     "word_dropout_rate": 0.3,
   },
 }
-modules = pytest.mark.parametrize(
-  ("kind", "options"),
-  [
-    *((kind, name) for kind in ATTENTIONS for name in ("plain", "all")),
-    *(("additive", name) for name in OPTIONS if name not in ("plain", "all")),
-  ],
-)
+OPTIONS["all_luong"] = {"looks": "after", "input_feeding": True, **OPTIONS["all"]}
+MODULES = [
+  *((kind, name) for kind in ATTENTIONS for name in ("plain", "all")),
+  *(("additive", name) for name in OPTIONS if name not in ("plain", "all")),
+  *(
+    ("location_aware", "luong"),
+    ("multi_head", "luong"),
+    ("multi_head", "wide"),
+    ("coverage", "after"),
+    ("none", "luong"),
+  ),
+]
+modules = pytest.mark.parametrize(("kind", "options"), MODULES)
 attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
 
 
@@ -103,16 +113,16 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
   memory, summary = float64(encoded())
   for b, length in enumerate(LENGTHS):
     source = memory[b, :length], summary[b]
-    desired = models.decoder(kind, parameters, *source, TARGETS[b], module.residual)
+    how = {name: getattr(module, name) for name in ("residual", "looks", "input_feeding")}
+    desired = models.decoder(kind, parameters, *source, TARGETS[b], **how)
     assert_close(logits[b], desired[0], 10 * MODEL)
     if kind != "none":
       assert_close(weights[b, :, :length], desired[1], MODEL)
 
 
-@modules
+# Monotonic attention decodes with a look at one key, and not in expectation at several.
+@pytest.mark.parametrize(("kind", "options"), [module for module in MODULES if module[0] != "monotonic"])
 def test_step_by_step_is_the_scan_of_the_whole(kind, options):
-  if kind == "monotonic":
-    return  # decoding looks at one key, and not in expectation at several
   module = decoder(kind, **OPTIONS[options])
   variables = variables_of(module)
   logits, weights = run(kind, options=options)
@@ -154,13 +164,14 @@ def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
     np.testing.assert_array_equal(difference[[0, 2]], 0.0)
 
 
-def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_dropout():
-  logits, weights = run("additive", options="all", seed=0)
-  assert np.max(np.abs(logits - run("additive", options="all")[0])) > 0.1
+@pytest.mark.parametrize("options", ["all", "all_luong"])
+def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_dropout(options):
+  logits, weights = run("additive", options=options, seed=0)
+  assert np.max(np.abs(logits - run("additive", options=options)[0])) > 0.1
   for t in range(DIMS.T):
     changed = TARGETS.copy()
     changed[1, t] = (changed[1, t] + 1) % DIMS.V
-    other, other_weights = run("additive", changed, options="all", seed=0)
+    other, other_weights = run("additive", changed, options=options, seed=0)
     for one, two in ((logits, other), (weights, other_weights)):
       np.testing.assert_array_equal(one[1, :t], two[1, :t])
       np.testing.assert_array_equal(one[::2], two[::2])
@@ -176,7 +187,20 @@ def test_a_token_changes_the_weights_of_later_positions_only(kind):
     _, other = run(kind, changed)
     difference = np.max(np.abs(other - weights)[1], axis=-1)
     np.testing.assert_array_equal(difference[: t + 1], 0.0)
-    assert np.all(difference[t + 1 :] > 1e-6)
+    # The softmax of products without a scale is nearly that of their largest.
+    assert np.all(difference[t + 1 :] > (1e-6 if kind != "dot_product" else 0))
+
+
+@attending
+def test_looking_after_a_word_a_token_changes_its_own_weights_too(kind):
+  _, weights = run(kind, options="after")
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    _, other = run(kind, changed, options="after")
+    difference = np.max(np.abs(other - weights)[1], axis=-1)
+    np.testing.assert_array_equal(difference[:t], 0.0)
+    assert np.all(difference[t:] > (1e-6 if kind != "dot_product" else 0))
 
 
 @attending
@@ -196,7 +220,7 @@ def test_weights_are_zero_at_padding_and_sum_to_one(kind):
 def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options, content):
   module = decoder(kind, **OPTIONS[options])
   variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
-  differentiate = differentiated(kind, options, deterministic=options != "all")
+  differentiate = differentiated(kind, options, deterministic="all" not in options)
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
   whole = encoded()
   padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
@@ -254,7 +278,7 @@ def test_the_context_is_the_summary_only_without_attention(kind):
 @modules
 def test_gradients_reach_every_parameter_of_a_decoder(kind, options):
   variables = variables_of(decoder(kind, **OPTIONS[options]))
-  differentiate = differentiated(kind, options, deterministic=options != "all")
+  differentiate = differentiated(kind, options, deterministic="all" not in options)
   (gradients, _), _ = differentiate(variables, encoded(), jnp.asarray(LENGTHS))
   for path, gradient in jax.tree.leaves_with_path(gradients):
     assert np.all(np.isfinite(gradient)), path
@@ -358,12 +382,14 @@ def test_a_decoder_drops_whole_words():
   assert_close(logits, np.where(is_dropped[..., None], 0, np.tanh(table[TARGETS] / 0.5)), FLOAT32)
 
 
-def reading_states(num_layers, bias):
+def reading_states(bias, num_layers, **options):
   """Returns variables whose logits are tanh of the top layer's first V units.
 
   That layer's state is tanh of the bias [H] and half the state before; nothing else is read.
   """
-  variables = jax.tree.map(jnp.zeros_like, variables_of(decoder("additive", num_layers=num_layers)))
+  variables = jax.tree.map(
+    jnp.zeros_like, variables_of(decoder("additive", num_layers=num_layers, **options))
+  )
   parameters, H = variables["params"], DIMS.H
   cell = parameters["cell" if num_layers == 1 else f"cell_{num_layers - 1}"]
   cell["recurrent"] = 0.5 * jnp.eye(H, 3 * H, 2 * H)
@@ -373,11 +399,15 @@ def reading_states(num_layers, bias):
   return variables
 
 
+ways = pytest.mark.parametrize("way", [{}, {"looks": "after"}, {"input_feeding": True}], ids=str)
+
+
+@ways
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps(num_layers):
+def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps(num_layers, way):
   bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
-  options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers}
-  logits, _ = dropped(reading_states(num_layers, bias), deterministic=False, **options)
+  options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers, **way}
+  logits, _ = dropped(reading_states(bias, num_layers=num_layers, **way), deterministic=False, **options)
   dropped_states, kept = np.tanh(np.tile(bias, (DIMS.T, 1))), [np.tanh(bias)]
   for _ in range(1, DIMS.T):
     kept.append(np.tanh(bias + kept[-1]))  # a state twice as large, halved by its weight
@@ -387,13 +417,14 @@ def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps
   assert 0.1 < np.mean(is_dropped) < 0.9 and len(np.unique(is_dropped, axis=0)) > 1
 
 
-def test_a_decoder_drops_units_between_its_layers():
+@ways
+def test_a_decoder_drops_units_between_its_layers(way):
   bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
-  variables, H = reading_states(2, np.zeros(DIMS.H, np.float32)), DIMS.H
+  variables, H = reading_states(np.zeros(DIMS.H, np.float32), num_layers=2, **way), DIMS.H
   lower, upper = variables["params"]["cell"], variables["params"]["cell_1"]
   lower["bias"] = upper["bias"] + jnp.pad(bias, (2 * H, 0))
   upper["recurrent"], upper["input"] = 0 * upper["recurrent"], jnp.eye(H, 3 * H, 2 * H)
-  logits = np.asarray(dropped(variables, deterministic=False, num_layers=2, dropout_rate=0.25)[0])
+  logits = np.asarray(dropped(variables, deterministic=False, num_layers=2, dropout_rate=0.25, **way)[0])
   twice = np.tanh(np.tanh(np.tanh(bias[: DIMS.V]) / 0.75)) / 0.75  # dropped there, and from the read-out
   assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
   kept = 0.75**2
@@ -407,6 +438,8 @@ def test_a_decoder_drops_units_between_its_layers():
     (decoder("additive", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (decoder("additive", recurrent_dropout_rate=-1.0), "recurrent_dropout_rate must be .*, got -1.0"),
     (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
+    (decoder("additive", looks="never"), "looks must be one of before, after, got 'never'"),
+    (decoder("local", normalizer=attention.Sigmoid()), 'normalizer must be None with attention "local"'),
     (attention.RecurrentDecoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
     *(
       (decoder(kind, implementation="fast"), "implementation must be one of .*, got 'fast'")

@@ -12,7 +12,7 @@ from cases import assert_close
 from models import MODEL, compiled, random_parameters
 
 import attention
-from attention.models.recurrent_decoder import ATTENTIONS
+from attention.models.looking import ATTENTIONS
 
 # H: width of the decoder's state; the transformer's width is 2 E.
 DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)

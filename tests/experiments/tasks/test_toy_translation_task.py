@@ -44,6 +44,21 @@ def test_toy_batches_have_each_sentence_once():
   assert sorted(found) == sorted((pair.source, pair.target) for pair in pairs)
 
 
+def test_toy_batches_have_links_where_they_are_asked_for():
+  assert _toy().training_batch(1).links is None
+  train = base.Train(batch_size=5, alignment_weight=0.5)
+  batch = ToyTranslation(base.Config(train=train)).training_batch(1)
+  assert batch.links.shape == (5, batch.targets.shape[1], batch.sources.shape[1])
+  task = _toy()
+  pairs = {
+    pair.source: pair for pair in (drawing.pair(seed=0, split="train", index=i) for i in range(5 * ROUND))
+  }
+  for words, links in zip(_sources(task, batch), batch.links, strict=True):
+    assert set(map(tuple, np.argwhere(links).tolist())) == pairs[words].alignment
+  own = ToyTranslation(base.Config(train=train)).training_batch(1, Rows(1, 2, 2))
+  np.testing.assert_array_equal(own.links[:2], batch.links[3:])
+
+
 def test_a_toy_batch_is_a_function_of_seed_and_step():
   batch = _toy(seed=5).training_batch(2)
   other = _toy(seed=5)
@@ -80,7 +95,7 @@ def test_the_rows_of_all_processes_are_the_toy_batch_and_padding(count, multiple
   task = _toy(batch_size=5)
   whole = task.training_batch(3)
   parts = [task.training_batch(3, Rows(index, count, multiple)) for index in range(count)]
-  for array, *own in zip(whole, *parts, strict=True):
+  for array, *own in list(zip(whole, *parts, strict=True))[:4]:
     together = np.concatenate(own)
     assert len(together) == {2: 6, 8: 8, 7: 7}[multiple]
     assert together[:5].tolist() == array.tolist()

@@ -22,7 +22,16 @@ def test_sentences_become_these_arrays():
   assert batch.source_lengths.tolist() == [3, 2]
   assert batch.inputs.tolist() == [[1, 5, 0, 0, 0], [1, 6, 4, 11, 0]]
   assert batch.targets.tolist() == [[5, 2, 0, 0, 0], [6, 4, 11, 2, 0]]
-  assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+  assert {array.dtype for array in batch[:4]} == {np.dtype(np.int32)}
+  assert batch.links is None
+
+
+def test_alignments_become_links_of_words_and_of_nothing_else():
+  sentences = [[7, 8], [9]], [[5], [6, 4, 11]]
+  alignments = [{(0, 1), (0, 0)}, frozenset({(2, 0)})]
+  batch = make_batch(*sentences, source_length=3, target_length=5, num_rows=3, alignments=alignments)
+  assert batch.links.shape == (3, 5, 3) and batch.links.dtype == bool
+  assert np.argwhere(batch.links).tolist() == [[0, 0, 0], [0, 0, 1], [1, 2, 0]]
 
 
 def test_an_empty_sentence_is_its_end_alone():
@@ -63,13 +72,13 @@ def test_rows_after_the_sentences_are_padding_of_length_0():
   assert batch.source_lengths.tolist() == [3, 0, 0]
   assert batch.inputs.tolist() == [[1, 5, 0, 0, 0], [0] * 5, [0] * 5]
   assert batch.targets.tolist() == [[5, 2, 0, 0, 0], [0] * 5, [0] * 5]
-  assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+  assert {array.dtype for array in batch[:4]} == {np.dtype(np.int32)}
 
 
 def test_a_batch_can_be_padding_alone():
   batch = make_batch([], [], source_length=3, target_length=5, num_rows=2)
-  assert [array.shape for array in batch] == [(2, 3), (2,), (2, 5), (2, 5)]
-  assert not any(array.any() for array in batch)
+  assert [array.shape for array in batch[:4]] == [(2, 3), (2,), (2, 5), (2, 5)]
+  assert not any(array.any() for array in batch[:4])
 
 
 @pytest.mark.parametrize(

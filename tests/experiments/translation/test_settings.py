@@ -12,10 +12,10 @@ from experiments.translation.settings import check_config
 
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
-DECODERS = "one of recurrent" + OWN
+DECODERS = "one of recurrent, transformer" + OWN
 ATTENTIONS = (
-  "one of additive, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, monotonic, "
-  f"local, none{OWN}"
+  "one of additive, dot_product, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, "
+  f"monotonic, local, none{OWN}"
 )
 FILE = "the path of a file: source TAB target, one pair a line"
 
@@ -43,9 +43,15 @@ IMPOSSIBLE = [
   ("data.max_length", 0, "at least 1"),
   ("data.num_buckets", 0, "at least 1"),
   ("model.encoder", "Transformer", ENCODERS),
-  ("model.decoder", "transformer", DECODERS),
+  ("model.decoder", "Transformer", DECODERS),
   ("model.attention", "", ATTENTIONS),
   ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid"),
+  ("model.attention_width", -1, "at least 0"),
+  ("model.looks", "never", "one of before, after"),
+  ("model.input_feeding", 1, "of type bool"),
+  ("model.positions", "learnt", "one of sinusoidal, relative, rotary, none"),
+  ("model.positions", "rotary", "sinusoidal, for no part of this model reads it"),
+  ("model.normalize_qk", True, "False, for no part of this model reads it"),
   ("model.embedding_width", 0, "at least 1"),
   ("model.width", -2, "at least 1"),
   ("model.num_layers", 0, "at least 1"),
@@ -71,6 +77,8 @@ IMPOSSIBLE = [
   ("train.keep", 1, "at least 2"),
   ("train.label_smoothing", 1.0, "in [0, 1)"),
   ("train.averaging", 1.0, "in [0, 1)"),
+  ("train.alignment_weight", -0.1, "at least 0, and below 1e38"),
+  ("train.coverage_weight", math.nan, "at least 0, and below 1e38"),
   ("train.weight_decay", -0.1, "at least 0"),
   ("train.weight_decay", math.inf, "at least 0"),
   ("train.log_every", 0, "at least 1"),
@@ -115,6 +123,11 @@ POSSIBLE = [
   {"model.encoder": "transformer", "model.width": 2, "model.num_heads": 1},
   {"model.attention": "none"},
   {"model.attention": "coverage", "model.normalizer": "entmax15"},
+  {"model.attention": "multi_head", "model.num_heads": 2, "model.width": 4, "model.attention_width": 6},
+  {"model.looks": "after", "model.input_feeding": True},
+  {"model.encoder": "transformer", "model.positions": "rotary", "model.normalize_qk": True},
+  {"model.decoder": "transformer", "model.positions": "none", "model.num_decoder_layers": 2},
+  {"train.alignment_weight": 0.5, "train.coverage_weight": 1},
   {"train.learning_rate": 1},
   {"model.dropout_rate": 0.999},
   {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
@@ -193,13 +206,64 @@ def test_scan_is_of_words(unit):
   assert str(caught.value) == f"config.data.unit must be 'word' for config.data.task=scan, got {unit!r}"
 
 
-def test_the_width_of_a_transformer_is_even():
-  config = _set(base.Config(model=base.Model(encoder="transformer", num_heads=1)), "model.width", 7)
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_the_width_of_a_transformer_is_even(part):
+  config = _set(base.Config(model=base.Model(**{part: "transformer"}, num_heads=1)), "model.width", 7)
   with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
     check_config(config)
 
 
-@pytest.mark.parametrize("changes", [{"encoder": "transformer"}, {"attention": "multi_head"}], ids=str)
+def test_the_width_of_a_head_that_is_turned_is_even():
+  model = base.Model(encoder="transformer", positions="rotary", num_heads=2, width=6)
+  allowed = "such that a head's is even, for rotary positions"
+  with pytest.raises(ConfigError, match=f"^config.model.width must be {allowed}, got 6$"):
+    check_config(base.Config(model=model))
+
+
+TRANSFORMERS = base.Model(encoder="transformer", decoder="transformer")
+
+
+@pytest.mark.parametrize(
+  ("field", "value"),
+  [
+    ("attention", "none"),
+    ("normalizer", "sigmoid"),
+    ("looks", "after"),
+    ("input_feeding", True),
+    ("embedding_width", 32),
+    ("residual", True),
+    ("use_norm", True),
+    ("recurrent_dropout_rate", 0.1),
+  ],
+)
+def test_what_transformers_do_not_read_is_left_as_it_is(field, value):
+  check_config(base.Config(model=TRANSFORMERS))
+  config = _set(base.Config(model=dataclasses.replace(TRANSFORMERS)), f"model.{field}", value)
+  default = getattr(base.Model(), field)
+  with pytest.raises(ConfigError) as caught:
+    check_config(config)
+  assert f"config.model.{field} must be {default}, for no part of this model reads it" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["alignment_weight", "coverage_weight"])
+def test_losses_of_the_attention_need_attention(name):
+  config = base.Config(model=base.Model(attention="none"), train=base.Train(**{name: 0.5}))
+  with pytest.raises(ConfigError) as caught:
+    check_config(config)
+  assert str(caught.value) == f"config.train.{name} must be 0, for there is no attention, got 0.5"
+
+
+def test_a_guided_alignment_loss_needs_alignments():
+  config = _set(_scan(), "train.alignment_weight", 0.5)
+  with pytest.raises(ConfigError) as caught:
+    check_config(config)
+  told = "config.train.alignment_weight must be 0, for this task knows no alignments, got 0.5"
+  assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+  "changes", [{"encoder": "transformer"}, {"attention": "multi_head"}, {"decoder": "transformer"}], ids=str
+)
 def test_heads_must_divide_the_width_where_there_are_heads(changes):
   model = dataclasses.replace(base.Model(width=30, num_heads=4), **changes)
   with pytest.raises(ConfigError) as caught:

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, Mesh
 from models import random_parameters
 
+from attention.losses import alignment_loss, coverage_loss
 from configs import base
 from experiments.runs.devices import AXES
 from experiments.text.batches import make_batch
@@ -249,6 +250,27 @@ def test_label_smoothing_reaches_the_loss():
 
 
 @pytest.mark.usefixtures("standard_promotion")
+def test_losses_of_the_attention_are_added_with_their_weights():
+  config = base.Model(attention="additive", embedding_width=5, width=6)
+  model = make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
+  batch = _batch(num_rows=4)
+  batch = batch._replace(links=np.random.default_rng(2).random((4, 6, 7)) < 0.3)
+  arguments = (batch.sources, batch.source_lengths, batch.inputs)
+  params = random_parameters(model, *arguments)["params"]
+
+  def loss(**weights):
+    recipe = Recipe(model, OPTIMIZER, MESH, **weights)
+    state = TrainState(jnp.int32(0), params, None, OPTIMIZER.init(params), no_sums())
+    return float(_run(recipe, state, [batch]).sums.loss)
+
+  _, weights = model.apply({"params": params}, *arguments)
+  lengths = np.sum(batch.targets != 0, axis=-1)
+  extra = 0.5 * jnp.sum(alignment_loss(weights, batch.links)) + 3 * jnp.sum(coverage_loss(weights, lengths))
+  np.testing.assert_allclose(loss(alignment_weight=0.5, coverage_weight=3.0) - loss(), extra, rtol=1e-4)
+  assert extra > 1
+
+
+@pytest.mark.usefixtures("standard_promotion")
 def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32():
   exact, coarse = (_run(recipe, _start(), [_batch(), _batch(1)]) for recipe in (PLAIN, BFLOAT16))
   assert {leaf.dtype for leaf in jax.tree.leaves((coarse.params, coarse.sums))} == {jnp.dtype("float32")}
@@ -431,11 +453,21 @@ def test_one_number_that_is_not_finite_is_found(wrong):
 
 
 def test_a_recipe_is_what_the_config_says():
-  train = base.Train(accumulation=3, label_smoothing=0.1, averaging=0.99)
+  train = base.Train(
+    accumulation=3, label_smoothing=0.1, averaging=0.99, alignment_weight=0.2, coverage_weight=0.3
+  )
   config = base.Config(model=base.Model(dtype="bfloat16"), train=train)
   recipe = make_recipe(config, PLAIN.model, MESH)
   assert recipe._replace(optimizer=OPTIMIZER) == Recipe(
-    PLAIN.model, OPTIMIZER, MESH, accumulation=3, label_smoothing=0.1, averaging=0.99, dtype="bfloat16"
+    PLAIN.model,
+    OPTIMIZER,
+    MESH,
+    accumulation=3,
+    label_smoothing=0.1,
+    averaging=0.99,
+    dtype="bfloat16",
+    alignment_weight=0.2,
+    coverage_weight=0.3,
   )
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from attention.models.recurrent_decoder import ATTENTIONS
+from attention.models.looking import ATTENTIONS
 from configs import base
 from experiments.text.batches import make_batch
 from experiments.translation.model import ENCODERS, make_model

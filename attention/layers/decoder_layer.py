@@ -1,0 +1,133 @@
+"""Flax: the layer of a Transformer decoder that reads a target and attends to its source."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from attention import masks
+from attention.arrays.broadcasting import as_array
+from attention.engines.inputs import BiasLike
+from attention.layers.cache import KeyValueCache
+from attention.layers.encoder_layer import TransformerLayer
+from attention.layers.multi_head import MultiHeadAttention
+from attention.layers.parameters import LayerNorm
+from attention.masks import Array, Mask
+
+
+class DecoderLayer(TransformerLayer):
+  """One layer of the transformer's decoder: causal self-attention, attention to a source, a network.
+
+  The three are joined as in `EncoderLayer`, whose attributes it has.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
+
+  Attributes:
+    width: D, of the inputs; None for that of the source.
+    make_source_attention: makes the attention to the source, as `make_attention` makes that of the inputs to
+      themselves; it is also called with the width.
+
+  >>> layer = DecoderLayer(num_heads=2, feed_forward_width=32)
+  >>> targets, source = jnp.ones((3, 5, 8)), jnp.ones((3, 7, 8))
+  >>> parameters = layer.init(jax.random.key(0), targets, source)
+  >>> layer.apply(parameters, targets, source).shape
+  (3, 5, 8)
+
+  Decoding computes keys and values of the source once, and keeps those of the target (see
+  `MultiHeadAttention`):
+
+  >>> prepared = layer.apply(parameters, source, method="prepare")
+  >>> cache = layer.apply(parameters, targets, 5, method="init_cache")
+  >>> first, cache = layer.apply(
+  ...   parameters, targets[:, :1], prepared, cache=cache, method="attend_prepared"
+  ... )
+  """
+
+  width: int | None = None
+  make_source_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
+
+  def setup(self):
+    super().setup()
+    dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+    self.source_attention = self.make_source_attention(
+      num_heads=self.num_heads,
+      width=self.width,
+      dropout_rate=self.dropout_rate,
+      implementation=self.implementation,
+      **dtypes,
+    )
+    self.source_attention_norm = LayerNorm(**dtypes)
+    self.source_attention_dropout = nn.Dropout(self.dropout_rate)
+
+  def __call__(
+    self,
+    inputs: jax.Array,
+    sources: jax.Array,
+    *,
+    mask: Mask | Array | None = None,
+    source_mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Returns the layer's output [... T D].
+
+    Args:
+      inputs: [... T D]; a position sees itself and those before it.
+      sources: [... S E].
+      mask: which of these it may see, broadcastable to [... N T T].
+      source_mask: which of the sources, broadcastable to [... N T S].
+      bias: of the scores among the inputs, broadcastable to [... N T T].
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      return_weights: whether to return a tuple of the output and the weights of the sources [... N T S].
+    """
+    return self.attend_prepared(
+      inputs,
+      self.prepare(as_array("sources", sources)),
+      mask=mask,
+      source_mask=source_mask,
+      bias=bias,
+      deterministic=deterministic,
+      return_weights=return_weights,
+    )
+
+  def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [... N S H] of the sources: what does not depend on the inputs."""
+    return self.source_attention.prepare(sources)
+
+  def attend_prepared(
+    self,
+    inputs: jax.Array,
+    prepared: tuple[jax.Array, jax.Array],
+    *,
+    mask: Mask | Array | None = None,
+    source_mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    cache: KeyValueCache | None = None,
+    deterministic: bool = True,
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for sources that `prepare` has seen.
+
+    With a cache from `init_cache` or an earlier call, the inputs come after its tokens, and it returns a
+    tuple of the output, then, if asked for, the weights, then the new cache.
+    """
+    inputs = as_array("inputs", inputs)
+    causal = masks.causal() if mask is None else masks.causal() & masks.as_mask(mask)
+    own = self._before(self.attention_norm, inputs)
+    found = self.attention(own, mask=causal, bias=bias, cache=cache, deterministic=deterministic)
+    found, *caches = found if cache is not None else (found,)
+    found = self.attention_dropout(found, deterministic=deterministic)
+    middle = self._after(self.attention_norm, inputs, found)
+
+    queries = self._before(self.source_attention_norm, middle)
+    options: dict[str, Any] = {"mask": source_mask, "deterministic": deterministic}
+    found = self.source_attention.attend_prepared(queries, prepared, return_weights=return_weights, **options)
+    found, *weights = found if return_weights else (found,)
+    found = self.source_attention_dropout(found, deterministic=deterministic)
+    middle = self._after(self.source_attention_norm, middle, found)
+
+    outputs = self._feed_forward(middle, deterministic=deterministic)
+    others = (*weights, *caches)
+    return (outputs, *others) if others else outputs

@@ -1,0 +1,1 @@
+"""Questions about attention, each a file: what is trained for it, and what is written of what that finds."""

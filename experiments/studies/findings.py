@@ -1,0 +1,164 @@
+"""What studies are made of: the numbers of their runs, kept as CSV, and the page that shows them."""
+
+import csv
+import io
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.commands import fields
+from experiments.commands.files import write_text
+from experiments.runs import workdir
+from experiments.translation import figures
+from experiments.translation.sweep import Run, is_done
+
+Row = Mapping[str, Any]
+
+
+class Finding(NamedTuple):
+  """The answer of a study.
+
+  Attributes:
+    text: Markdown: tables, and what they say.
+    figures: by the last part of their names.
+  """
+
+  text: str
+  figures: Mapping[str, Figure]
+
+
+class Runs:
+  """The numbers of runs: the fields in which they differ, and their metrics, `split/metric`.
+
+  >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
+  >>> runs.of(width=8).values("test/bleu"), runs.different("seed")
+  ([40.0, 42.0], [0, 1])
+  """
+
+  def __init__(self, rows: Iterable[Row]):
+    self.rows = list(rows)
+
+  def of(self, **wanted: Any) -> "Runs":
+    """Returns the runs with these values of some fields, each named by its last part, or chosen by a test."""
+
+    def fits(row: Row) -> bool:
+      short = {name.rpartition(".")[2]: value for name, value in row.items()}
+      return all(
+        wish(short.get(name)) if callable(wish) else short.get(name) == wish for name, wish in wanted.items()
+      )
+
+    return Runs(row for row in self.rows if fits(row))
+
+  def values(self, metric: str) -> list[float]:
+    """Returns a metric of each run that has it."""
+    return [row[metric] for row in self.rows if row.get(metric) not in (None, "")]
+
+  def different(self, name: str) -> list[Any]:
+    """Returns the values of a field, named by its last part, each once, in the order of the runs."""
+    found = (value for row in self.rows for key, value in row.items() if key.rpartition(".")[2] == name)
+    return list(dict.fromkeys(found))
+
+  def by(self, name: str, metric: str) -> dict[Any, list[float]]:
+    """Returns value of a field -> a metric of its runs."""
+    return {value: self.of(**{name: value}).values(metric) for value in self.different(name)}
+
+
+def mean(values: Sequence[float], digits: int = 3) -> str:
+  """Returns the mean, and the standard deviation of a sample.
+
+  >>> mean([0.5, 0.7]), mean([0.5]), mean([])
+  ('0.600 ± 0.141', '0.500', '-')
+  """
+  if not values:
+    return "-"
+  text = f"{np.mean(values):.{digits}f}"
+  return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+  """Returns a table in Markdown.
+
+  >>> print(table(["width", "bleu"], [[8, "40.0"]]))
+  | width | bleu |
+  | --- | --- |
+  | 8 | 40.0 |
+  """
+  lines = [header, ["---"] * len(header), *rows]
+  return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def collect(folder: pathlib.Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
+  """Returns a row for each finished run of a sweep: the fields in which all differ, and its metrics."""
+  configs = [fields.flat(run.config) for run in runs]
+  chosen = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
+  rows = []
+  for run, config in zip(runs, configs, strict=True):
+    if is_done(folder / run.name, run.config):
+      results = workdir.read_results(folder / run.name)
+      metrics = {
+        f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
+      }
+      rows.append({"run": run.name, **{name: config[name] for name in chosen}, **metrics})
+  return rows
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the rows of a CSV file, numbers as numbers; none if there is no file."""
+  if not path.exists():
+    return []
+  with path.open(encoding="utf-8", newline="") as file:
+    return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
+  """Writes what `read` reads, in the order of the runs' names."""
+  text = io.StringIO()
+  names = dict.fromkeys(name for row in rows for name in row)
+  writer = csv.DictWriter(text, list(names), lineterminator="\n")
+  writer.writeheader()
+  for row in rows:
+    writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+  path.parent.mkdir(parents=True, exist_ok=True)
+  write_text(path, text.getvalue())
+
+
+def merged(before: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+  """Returns rows of both, by the names of their runs; of two for one run the new one."""
+  both = {row["run"]: row for row in (*before, *new)}
+  return list(both.values())
+
+
+def write_page(folder: pathlib.Path, name: str, header: str, finding: Finding) -> list[pathlib.Path]:
+  """Writes NAME.md and its figures; returns their paths.
+
+  Args:
+    folder: of all findings.
+    name: of the study.
+    header: what its file begins with: the question in a line, then how to repeat it.
+    finding: the answer.
+  """
+  paths = []
+  for part, figure in finding.figures.items():
+    paths.append(folder / f"{name}_{part}.png")
+    figures.save(figure, paths[-1])
+  question, _, rest = header.strip().partition("\n")
+  shown = "\n\n".join(f"![{path.stem}]({path.name})" for path in paths)
+  paths.append(folder / f"{name}.md")
+  text = f"# {question}\n\n{rest.strip()}\n\n{finding.text.strip()}\n\n{shown}\n"
+  write_text(paths[-1], text)
+  return paths
+
+
+Write = Callable[[Runs], Finding]
+
+
+def _value(text: str) -> Any:
+  for kind in (int, float):
+    try:
+      return kind(text)
+    except ValueError:
+      continue
+  return {"True": True, "False": False, "": None}.get(text, text)

@@ -1,0 +1,42 @@
+"""Writes what a study has found, from the numbers of its runs.
+
+    python -m experiments.sweep --config=experiments/studies/score_and_width.py --workdir=runs/score_and_width
+    python -m experiments.study --study=score_and_width --workdir=runs/score_and_width
+
+The second command adds the numbers of the finished runs to docs/findings/NAME.csv, and writes NAME.md and
+its figures of all that stands there; without --workdir it writes them again.
+"""
+
+import importlib
+import pathlib
+import pkgutil
+
+from absl import flags
+
+from experiments import studies
+from experiments.commands import flags as commands
+from experiments.studies import findings
+from experiments.translation.sweep import make_runs
+
+_NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "findings")
+_STUDY = flags.DEFINE_enum("study", None, _NAMES, "which one", required=True)
+_WORKDIR = commands.define_workdir(None)
+_OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the findings")
+
+
+def main() -> None:
+  name, folder = _STUDY.value, pathlib.Path(_OUTPUT.value)
+  study = importlib.import_module(f"experiments.studies.{name}")
+  stored = folder / f"{name}.csv"
+  rows: list[findings.Row] = [*findings.read(stored)]
+  if _WORKDIR.value:
+    runs = make_runs(study.get_config(), study.get_choices())
+    rows = findings.merged(rows, findings.collect(pathlib.Path(_WORKDIR.value), runs))
+    findings.write(stored, rows)
+    print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
+  for path in findings.write_page(folder, name, str(study.__doc__), study.write(findings.Runs(rows))):
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+  commands.run(main)

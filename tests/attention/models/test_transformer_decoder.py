@@ -1,0 +1,268 @@
+"""The transformer decoder: values, caches, causality, padding, positions, search."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import models
+import numpy as np
+import pytest
+from cases import assert_close
+from models import MODEL, compiled, float64, random_parameters
+
+import attention
+from attention import search
+from attention.models.places import POSITIONS
+
+# D: of the memory. N divides W, the decoder's width, whose heads are even.
+DIMS = chex.Dimensions(B=3, T=5, S=7, N=3, W=18, V=13, F=11, D=17, C=19)
+LENGTHS = np.array([4, 7, 1])
+TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
+OPTIONS = {
+  **{places: {"positions": places} for places in POSITIONS},
+  "post": {"norm": "post", "tied_embeddings": True},
+  "normal": {"positions": "rotary", "normalize_qk": True, "num_layers": 3},
+  "one": {"positions": "relative", "num_layers": 1},
+}
+options = pytest.mark.parametrize("options", OPTIONS)
+
+
+def decoder(options, **others):
+  sizes = {"num_heads": DIMS.N, "feed_forward_width": DIMS.F}
+  return attention.TransformerDecoder(DIMS.V, DIMS.W, **{**sizes, **OPTIONS[options], **others})
+
+
+def encoded():
+  rng = np.random.default_rng(1)
+  return attention.Encoded(
+    memory=jnp.asarray(rng.normal(size=DIMS["BSD"]), jnp.float32),
+    summary=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
+  )
+
+
+def decode(module, encoded, targets, lengths, **options):
+  """Runs a bound decoder over whole targets."""
+  state, memory = module.prepare(encoded, lengths)
+  return module(state, targets, memory, **options)
+
+
+def arguments(targets=TARGETS, source=None):
+  return (encoded() if source is None else source), jnp.asarray(targets), jnp.asarray(LENGTHS)
+
+
+@functools.cache
+def variables_of(module):
+  return random_parameters(module, *arguments(), method=decode)
+
+
+def run(options, targets=TARGETS, source=None):
+  """Returns logits [B T V] and weights [B T S]."""
+  module = decoder(options)
+  return compiled(module, decode)(variables_of(module), *arguments(targets, source))
+
+
+@options
+def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(options):
+  module = decoder(options)
+  parameters = float64(variables_of(module)["params"])
+  logits, weights = run(options)
+  state, memory = module.apply(variables_of(module), encoded(), LENGTHS, method="prepare")
+  heads = module.apply(variables_of(module), state, jnp.asarray(TARGETS), memory, method="head_weights")
+  L = module.num_layers
+  chex.assert_shape(heads, (DIMS.B, L, DIMS.N, DIMS.T, DIMS.S))
+  for b, length in enumerate(LENGTHS):
+    source = np.float64(encoded().memory[b, :length])
+    desired, desired_heads = models.transformer_decoder(
+      parameters, source, TARGETS[b], module.norm, module.positions
+    )
+    assert_close(logits[b], desired, 10 * MODEL)
+    assert_close(heads[b, ..., :length], desired_heads, 10 * MODEL)
+    np.testing.assert_array_equal(heads[b, ..., length:], 0.0)
+    layer = {1: 0, 2: 0, 3: 1}[L]  # the one before the last
+    assert_close(weights[b, :, :length], np.mean(desired_heads[layer], axis=0), 10 * MODEL)
+
+
+# How many words are read at once: a beginning that is given, then one after the other.
+@options
+@pytest.mark.parametrize("reads", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)], ids=str)
+def test_reading_with_caches_is_reading_the_whole(options, reads):
+  module = decoder(options)
+  variables = variables_of(module)
+  logits, weights = run(options)
+  state, memory = module.apply(variables, encoded(), LENGTHS, DIMS.T + 2, method="prepare")
+  start = 0
+  for count in reads:
+    tokens, now = jnp.asarray(TARGETS[:, start : start + count]), slice(start, start + count)
+    if count == 1:
+      state, *found = compiled(module, "step")(variables, state, tokens[:, 0], memory)
+      found = [array[:, None] for array in found]
+    else:
+      state, *found = compiled(module, "read")(variables, state, tokens, memory)
+    assert_close(found[0], logits[:, now], 10 * MODEL)
+    assert_close(found[1], weights[:, now], 10 * MODEL)
+    start += count
+  for cache in state:
+    np.testing.assert_array_equal(cache.length, DIMS.B * [DIMS.T])
+
+
+def test_sentences_of_different_lengths_read_on_together():
+  module = decoder("sinusoidal")
+  variables = variables_of(module)
+  logits, _ = run("sinusoidal")
+  state, memory = module.apply(variables, encoded(), LENGTHS, DIMS.T, method="prepare")
+  state, *_ = module.apply(variables, state, jnp.asarray(TARGETS[:, :4]), memory, method="read")
+  begun = np.array([2, 4, 3])
+  state = tuple(cache._replace(length=jnp.asarray(begun)) for cache in state)
+  _, next_logits, _ = module.apply(
+    variables, state, jnp.asarray(TARGETS[np.arange(DIMS.B), begun]), memory, method="step"
+  )
+  assert_close(next_logits, logits[np.arange(DIMS.B), begun], 10 * MODEL)
+
+
+def test_more_words_than_there_is_room_for_give_nan():
+  module = decoder("sinusoidal")
+  variables = variables_of(module)
+  state, memory = module.apply(variables, encoded(), LENGTHS, 2, method="prepare")
+  step = compiled(module, "step")
+  for t in range(3):
+    state, logits, _ = step(variables, state, jnp.asarray(TARGETS[:, t]), memory)
+    assert np.all(np.isnan(logits)) == (t == 2)
+  with pytest.raises(ValueError, match=r"a state must have caches, from prepare\(.*max_length\); got none"):
+    module.apply(variables, (), jnp.asarray(TARGETS[:, 0]), memory, method="step")
+
+
+@options
+def test_a_token_changes_its_own_and_all_later_logits_and_none_before(options):
+  logits, weights = run(options)
+  for t in range(DIMS.T):
+    changed = TARGETS.copy()
+    changed[1, t] = (changed[1, t] + 1) % DIMS.V
+    for one, other in zip((logits, weights), run(options, changed), strict=True):
+      difference = np.max(np.abs(other - one), axis=-1)
+      assert difference[1, t] > 1e-5
+      np.testing.assert_array_equal(difference[1, :t], 0.0)
+      np.testing.assert_array_equal(difference[[0, 2]], 0.0)
+
+
+@options
+def test_all_but_no_positions_know_the_order_of_words(options):
+  # The last word sees the same words in another order.
+  one, other = TARGETS.copy(), TARGETS.copy()
+  other[0, [0, 1]] = one[0, [1, 0]]
+  assert one[0, 0] != one[0, 1]
+  difference = np.max(np.abs(run(options, one)[0] - run(options, other)[0])[0, -1])
+  is_same = OPTIONS[options].get("positions") == "none"
+  # Later layers hear from the words between, which see the two in their order, but of one layer it is exact.
+  if options == "none":
+    module = decoder(options, num_layers=1)
+    apply = functools.partial(compiled(module, decode), variables_of(module))
+    difference = np.max(np.abs(apply(*arguments(one))[0] - apply(*arguments(other))[0])[0, -1])
+  assert (difference < 10 * MODEL) == is_same
+
+
+@pytest.mark.parametrize("content", [1e4, np.nan])
+@options
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options, content):
+  module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
+  variables = variables_of(module)
+
+  @jax.jit
+  def differentiate(variables, source):
+    def loss(variables, source):
+      results = module.apply(
+        variables,
+        *arguments(source=source),
+        method=decode,
+        deterministic=False,
+        rngs={"dropout": jax.random.key(0)},
+      )
+      return jnp.sum(results[0] ** 2), results
+
+    return jax.grad(loss, argnums=(0, 1), has_aux=True)(variables, source)
+
+  is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
+  whole = encoded()
+  padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
+  desired, desired_results = differentiate(variables, whole)
+  gradients, results = differentiate(variables, padded)
+  np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+  chex.assert_tree_all_finite((desired, desired_results))
+  chex.assert_trees_all_equal(results, desired_results)
+  chex.assert_trees_all_equal(gradients, desired)
+  for path, gradient in jax.tree.leaves_with_path(gradients[0]):
+    if [key.key for key in path[-2:]] != ["key", "bias"] and "table" not in path[-1].key:
+      assert np.max(np.abs(gradient)) > 1e-4, path
+
+
+def test_a_trained_distance_has_a_gradient_if_there_is_such_a_pair():
+  module = decoder("relative")
+
+  def loss(variables):
+    return jnp.sum(module.apply(variables, *arguments(), method=decode)[0] ** 2)
+
+  table = jax.jit(jax.grad(loss))(variables_of(module))["params"]["relative"]["table"]
+  assert np.all(np.abs(table[:, : DIMS.T]) > 1e-5) and not np.any(table[:, DIMS.T :])
+
+
+def test_a_sentence_without_words_gives_finite_logits():
+  module = decoder("sinusoidal")
+  source, targets, _ = arguments()
+  logits, weights = module.apply(variables_of(module), source, targets, jnp.asarray([0, 7, 2]), method=decode)
+  chex.assert_tree_all_finite((logits, weights))
+  np.testing.assert_array_equal(weights[0], 0.0)
+
+
+def greedily(model, variables, sources, lengths, max_length):
+  """Returns the greedy translations, found by reading all that is translated so far again and again."""
+  targets = np.full((len(sources), 1), 1)
+  for _ in range(max_length):
+    logits, _ = model.apply(variables, sources, lengths, jnp.asarray(targets))
+    targets = np.concatenate([targets, np.argmax(logits[:, -1:], axis=-1)], axis=1)
+  return targets[:, 1:]
+
+
+@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
+@pytest.mark.parametrize("places", ["sinusoidal", "relative", "rotary"])
+def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, places):
+  V, W = DIMS.V, DIMS.W
+  encoders = {
+    "recurrent": attention.RecurrentEncoder(V, 5, 7),
+    "transformer": attention.TransformerEncoder(V, W, num_heads=3, feed_forward_width=5, positions=places),
+  }
+  model = attention.Seq2Seq(encoders[encoder], decoder(places))
+  sources, lengths = jnp.asarray(TARGETS), jnp.asarray([5, 2, 4])
+  variables = random_parameters(model, sources, lengths, sources)
+  state, memory = model.apply(variables, sources, lengths, 6, method="encode")
+
+  def step(state, tokens):
+    return model.apply(variables, state, tokens, memory, method="step")
+
+  how = {"batch_size": DIMS.B, "max_length": 6, "start": 1, "end": V}  # no sentence ends
+  found = jax.jit(lambda state: search.greedy(step, state, **how))(state)
+  np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
+  # Beams change places, and their caches with them: a score is that of the tokens read at once.
+  found = jax.jit(lambda state: search.beam(step, state, beam_size=4, num_best=4, **how))(state)
+  for k in range(4):
+    targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
+    logits, weights = model.apply(variables, sources, lengths, targets)
+    log_probabilities = jax.nn.log_softmax(logits)
+    chosen = jnp.take_along_axis(log_probabilities, found.tokens[:, k, :, None], axis=-1)[..., 0]
+    assert_close(found.scores[:, k], jnp.sum(chosen, axis=-1), 100 * MODEL)
+    assert_close(found.weights[:, k], weights, 10 * MODEL)
+
+
+@pytest.mark.parametrize(
+  ("module", "message"),
+  [
+    (decoder("post", num_layers=0), "num_layers must be at least 1, got 0"),
+    (decoder("post", norm="none"), "norm must be pre or post, got 'none'"),
+    (decoder("post", positions="learnt"), "positions must be one of sinusoidal, .*, none, got 'learnt'"),
+    (decoder("post", num_heads=5), "width=18, num_heads=5"),
+    (decoder("post", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
+    (decoder("post", implementation="fast"), "implementation must be one of .*, got 'fast'"),
+  ],
+)
+def test_impossible_fields_of_a_decoder_are_errors(module, message):
+  with pytest.raises(ValueError, match=message):
+    variables_of(module)
