@@ -16,6 +16,7 @@ class Data:
     task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated) or
       "parallel_text" (your own files); or a task of your own, package.module:Name or file.py:Name.
     split: scan: "simple", "length", "add_jump" or "add_turn_left".
+    scan_cutoff: scan, split length: commands of more actions are for the test.
     train: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
     validation: parallel_text: path of likewise text; scored while training.
     test: parallel_text: path of likewise text; scored at the end; empty for none.
@@ -30,6 +31,7 @@ class Data:
 
   task: str = "toy_translation"
   split: str = "simple"
+  scan_cutoff: int = 22
   train: str = ""
   validation: str = ""
   test: str = ""
@@ -120,6 +122,8 @@ class Train:
       scales are left alone.
     label_smoothing: share of the training loss's weight, in [0, 1), that is spread over all words; that of a
       validation has none.
+    learns_end: whether the end of a sentence is learnt; without it translations have no end (Newman et al.
+      2020, arXiv:2010.07174).
     alignment_weight: of the guided alignment loss, for each target word that is aligned, where the task knows
       alignments (see `attention.losses.alignment_loss`); 0 for none.
     coverage_weight: of the coverage loss, for each target word (see `attention.losses.coverage_loss`); 0 for
@@ -141,6 +145,7 @@ class Train:
   clip_norm: float = 1.0
   weight_decay: float = 0.0
   label_smoothing: float = 0.0
+  learns_end: bool = True
   alignment_weight: float = 0.0
   coverage_weight: float = 0.0
   averaging: float = 0.0

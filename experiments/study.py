@@ -29,9 +29,10 @@ def main() -> None:
   study = importlib.import_module(f"experiments.studies.{name}")
   stored = folder / f"{name}.csv"
   rows: list[findings.Row] = [*findings.read(stored)]
+  runs = make_runs(study.get_config(), study.get_choices())
   if _WORKDIR.value:
-    runs = make_runs(study.get_config(), study.get_choices())
-    rows = findings.merged(rows, findings.collect(pathlib.Path(_WORKDIR.value), runs))
+    measure = getattr(study, "measure", None)
+    rows = findings.collect(pathlib.Path(_WORKDIR.value), runs, rows, measure)
     findings.write(stored, rows)
     print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
   for path in findings.write_page(folder, name, str(study.__doc__), study.write(findings.Runs(rows))):

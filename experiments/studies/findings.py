@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from experiments.commands import fields
 from experiments.commands.files import write_text
 from experiments.runs import workdir
-from experiments.translation import figures
+from experiments.translation import figures, load
 from experiments.translation.sweep import Run, is_done
+from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
 
@@ -78,7 +79,7 @@ def mean(values: Sequence[float], digits: int = 3) -> str:
   return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
   """Returns a table in Markdown.
 
   >>> print(table(["width", "bleu"], [[8, "40.0"]]))
@@ -90,19 +91,32 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
   return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def collect(folder: pathlib.Path, runs: Sequence[Run]) -> list[dict[str, Any]]:
-  """Returns a row for each finished run of a sweep: the fields in which all differ, and its metrics."""
+def collect(
+  folder: pathlib.Path,
+  runs: Sequence[Run],
+  stored: Sequence[Row] = (),
+  measure: Callable[[Translator], Mapping[str, float]] | None = None,
+) -> list[Row]:
+  """Returns a row for each finished run of a sweep: the fields in which all differ, and its metrics.
+
+  Args:
+    folder: of the sweep.
+    runs: of the sweep; of those that are not finished there is no row, unless it is stored.
+    stored: rows of an earlier call; those of finished runs are not measured again.
+    measure: returns more metrics of a run's translator, if there are any.
+  """
   configs = [fields.flat(run.config) for run in runs]
   chosen = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
-  rows = []
+  rows: dict[str, Row] = {row["run"]: row for row in stored}
   for run, config in zip(runs, configs, strict=True):
-    if is_done(folder / run.name, run.config):
+    if run.name not in rows and is_done(folder / run.name, run.config):
       results = workdir.read_results(folder / run.name)
       metrics = {
         f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
       }
-      rows.append({"run": run.name, **{name: config[name] for name in chosen}, **metrics})
-  return rows
+      more = {} if measure is None else measure(load(folder / run.name))
+      rows[run.name] = {"run": run.name, **{name: config[name] for name in chosen}, **metrics, **more}
+  return [rows[run.name] for run in runs if run.name in rows]
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -114,7 +128,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
-  """Writes what `read` reads, in the order of the runs' names."""
+  """Writes what `read` reads."""
   text = io.StringIO()
   names = dict.fromkeys(name for row in rows for name in row)
   writer = csv.DictWriter(text, list(names), lineterminator="\n")
@@ -123,12 +137,6 @@ def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
     writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
   path.parent.mkdir(parents=True, exist_ok=True)
   write_text(path, text.getvalue())
-
-
-def merged(before: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-  """Returns rows of both, by the names of their runs; of two for one run the new one."""
-  both = {row["run"]: row for row in (*before, *new)}
-  return list(both.values())
 
 
 def write_page(folder: pathlib.Path, name: str, header: str, finding: Finding) -> list[pathlib.Path]:
@@ -150,9 +158,6 @@ def write_page(folder: pathlib.Path, name: str, header: str, finding: Finding) -
   text = f"# {question}\n\n{rest.strip()}\n\n{finding.text.strip()}\n\n{shown}\n"
   write_text(paths[-1], text)
   return paths
-
-
-Write = Callable[[Runs], Finding]
 
 
 def _value(text: str) -> Any:

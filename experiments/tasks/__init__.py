@@ -93,6 +93,7 @@ def rules(data: base.Data) -> Iterator[fields.Rule]:
   yield fields.one_of("data.subwords", data.subwords, KINDS)
   for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
     yield fields.at_least(f"data.{name}", getattr(data, name), 1)
+  yield "data.scan_cutoff", data.scan_cutoff, 1 <= data.scan_cutoff <= 47, "in [1, 47]"
   defaults = base.Data()
   every = [field.name for field in dataclasses.fields(data)]
   reads = getattr(kind_of(data), "reads", every)

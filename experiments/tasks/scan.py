@@ -25,11 +25,11 @@ class Scan:
 
   splits: tuple[str, ...] = ("seen", "test")
   watched = "seen"
-  reads: tuple[str, ...] = ("split", "num_buckets")
+  reads: tuple[str, ...] = ("split", "scan_cutoff", "num_buckets")
   is_endless = False
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
-    training, test = scan_grammar.split(config.data.split, config.seed)
+    training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_cutoff)
     # Drawn, for where the grammar orders the training commands the first of them are all alike.
     order = np.random.default_rng(0).permutation(len(training))
     self._commands = {"train": training, "seen": [training[i] for i in order[:_SEEN]], "test": test}

@@ -31,8 +31,8 @@ SPLITS = {
   "add_turn_left": (21_890, 1_208),
 }
 
-# The split by length has no more actions than this in training.
-_MOST_ACTIONS = 22
+# The split by length has no more actions than this in training. The longest commands have 48.
+CUTOFF = 22
 
 _PRIMITIVES = ("walk", "look", "run", "jump")
 _DIRECTIONS = ("left", "right")
@@ -75,11 +75,11 @@ def meaning(command: str) -> str:
 
 
 @functools.cache
-def split(name: str, seed: int = 0) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
+def split(name: str, seed: int = 0, cutoff: int = CUTOFF) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
   """Returns the training and the test commands of a split.
 
   * simple: one in five commands, drawn at random, is for the test. It is another draw than the published one.
-  * length: those of more than 22 actions are for the test.
+  * length: those of more actions than the cut-off are for the test, with the published one of more than 22.
   * add_jump: those with "jump" are for the test, but for the command "jump" itself. That is repeated until it
     is a tenth of the training commands, as published.
   * add_turn_left: the same with "turn left".
@@ -87,9 +87,10 @@ def split(name: str, seed: int = 0) -> tuple[tuple[Command, ...], tuple[Command,
   Args:
     name: of the split.
     seed: draws the split "simple".
+    cutoff: of the split "length".
 
   Raises:
-    ValueError: if there is no such split.
+    ValueError: if there is no such split, or nothing on one side of the cut-off.
   """
   if name not in SPLITS:
     raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {name!r}")
@@ -99,7 +100,10 @@ def split(name: str, seed: int = 0) -> tuple[tuple[Command, ...], tuple[Command,
     shuffled = [commands()[i] for i in order]
     return tuple(shuffled[:num_training]), tuple(shuffled[num_training:])
   if name == "length":
-    return _parted(lambda command: len(command.actions) <= _MOST_ACTIONS)
+    parts = _parted(lambda command: len(command.actions) <= cutoff)
+    if not all(parts):
+      raise ValueError(f"cutoff must leave commands for training and test, 1 to 47, got {cutoff}")
+    return parts
   primitive = ("jump",) if name == "add_jump" else ("turn", "left")
   training, test = _parted(lambda command: command.words == primitive or not _holds(command.words, primitive))
   own = Command(primitive, _meanings()[primitive])

@@ -3,10 +3,13 @@
 from typing import Any
 
 import grain
+import numpy as np
 
 from configs import base
 from experiments.runs.rows import Rows
 from experiments.tasks import Task
+from experiments.text.batches import Batch
+from experiments.text.vocabularies import END, PAD
 
 # Batches that are made ahead, by one thread.
 _AHEAD = 16
@@ -23,5 +26,12 @@ def make_pipeline(task: Task, config: base.Train, rows: Rows) -> grain.DatasetIt
     rows: which rows this process makes.
   """
   steps: Any = grain.MapDataset.range(config.steps)
-  batches = steps.map(lambda step: task.training_batch(step, rows))
+
+  def batch(step: int) -> Batch:
+    made = task.training_batch(step, rows)
+    return (
+      made if config.learns_end else made._replace(targets=np.where(made.targets == END, PAD, made.targets))
+    )
+
+  batches = steps.map(batch)
   return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))

@@ -85,6 +85,15 @@ def test_a_split_has_the_sizes_published_and_shares_nothing(name, sizes):
   assert set(training) | set(test) == set(scan_grammar.commands())
 
 
+def test_the_split_by_length_may_have_another_cut_off():
+  training, test = scan_grammar.split("length", cutoff=30)
+  assert len(training) + len(test) == 20_910 and len(training) > 16_990
+  assert max(len(command.actions) for command in training) <= 30 < min(len(each.actions) for each in test)
+  for cutoff in (0, 48):
+    with pytest.raises(ValueError, match=rf"cutoff must leave .*, 1 to 47, got {cutoff}"):
+      scan_grammar.split("length", cutoff=cutoff)
+
+
 def test_the_split_by_length_is_by_the_number_of_actions():
   training, test = scan_grammar.split("length")
   assert max(len(command.actions) for command in training) == 22

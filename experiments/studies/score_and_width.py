@@ -1,0 +1,56 @@
+r"""Which score, and how wide?
+
+    python -m experiments.sweep --config=experiments/studies/score_and_width.py \
+        --workdir=runs/score_and_width --jobs=2
+    python -m experiments.study --study=score_and_width --workdir=runs/score_and_width
+
+Five scores of the decoder's attention on the toy, 450 steps, five seeds. Queries and keys are projected to 16
+to 512 units; the model around them stays as it is. The bilinear score has no width of its own.
+"""
+
+from typing import Any
+
+from configs import base
+from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.translation import figures
+
+SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
+WIDTHS = 16, 32, 64, 128, 256, 512
+SEEDS = 0, 1, 2, 3, 4
+
+
+def get_config() -> base.Config:
+  config = base.Config()
+  config.train.steps = 450
+  config.train.validate_every = 450
+  return config
+
+
+def get_choices() -> list[dict[str, list[Any]]]:
+  return [
+    {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": [*SEEDS]},
+    {"model.attention": ["bilinear"], "seed": [*SEEDS]},
+  ]
+
+
+def write(runs: Runs) -> Finding:
+  metrics = {"exact match": "test/exact_match", "alignment error rate": "test/alignment_error_rate"}
+  tables = []
+  for title, metric in metrics.items():
+    rows = [
+      [score, *(mean(runs.of(attention=score, attention_width=width).values(metric)) for width in WIDTHS)]
+      for score in SCORES
+    ]
+    rows.append(["bilinear", mean(runs.of(attention="bilinear").values(metric)), *["-"] * (len(WIDTHS) - 1)])
+    tables.append(f"Test {title}:\n\n{table(['score', *WIDTHS], rows)}")
+  panels = {
+    title: {score: runs.of(attention=score).by("attention_width", metric) for score in SCORES}
+    for title, metric in metrics.items()
+  }
+  figure = figures.curves(panels, x="width of queries and keys", doubles=True)
+  published = table(
+    ["score", 128, 256, 512, 1024],
+    [["multiplicative", 22.03, 22.33, 21.78, 18.22], ["additive", 22.23, 22.33, 22.47, 22.10]],
+  )
+  tables.append(f"Published, BLEU (Britz et al. 2017, arXiv:1703.03906, table 5):\n\n{published}")
+  return Finding("\n\n".join(tables), {"widths": figure})
