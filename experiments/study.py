@@ -33,8 +33,10 @@ def main() -> None:
   if _WORKDIR.value:
     measure = getattr(study, "measure", None)
     rows = findings.collect(pathlib.Path(_WORKDIR.value), runs, rows, measure)
-    findings.write(stored, rows)
+    others = getattr(study, "others", tuple)  # what is no run of ours
+    findings.write(stored, [*rows, *others()])
     print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
+    rows = [*findings.read(stored)]
   for path in findings.write_page(folder, name, str(study.__doc__), study.write(findings.Runs(rows))):
     print(f"wrote {path}")
 

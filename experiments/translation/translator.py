@@ -38,6 +38,7 @@ class Search(NamedTuple):
     top_k: so many of the likeliest tokens can be drawn; 0 for all.
     top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
     seed: of the drawing.
+    ends: whether translations may end; otherwise all have the greatest length.
   """
 
   max_length: int
@@ -48,6 +49,7 @@ class Search(NamedTuple):
   top_k: int = 0
   top_p: float = 1.0
   seed: int = 0
+  ends: bool = True
 
 
 class Translation(NamedTuple):
@@ -307,6 +309,9 @@ def _search_rules(search: Mapping[str, Any]) -> Iterator[fields.Rule]:
   """Returns what the fields of `Search` must be."""
   for name, value in search.items():
     yield f"search {name}", value, name in Search._fields, f"one of {', '.join(Search._fields)}"
+    if name == "ends":
+      yield "search ends", value, isinstance(value, bool), "True or False"
+      continue
     least = 0 if name in ("temperature", "top_k", "top_p", "seed", "length_penalty") else 1
     is_float = name in ("temperature", "top_p", "length_penalty")
     is_number = isinstance(value, (int, float) if is_float else int) and not isinstance(value, bool)
@@ -343,7 +348,8 @@ def _decode(
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")
     state, logits, weights = outputs
     # They are no words, and were never seen as targets.
-    logits = logits.at[:, jnp.array([PAD, START])].set(-jnp.inf)
+    never = [PAD, START] if search.ends else [PAD, START, END]
+    logits = logits.at[:, jnp.array(never)].set(-jnp.inf)
     return state, logits, _float32(weights) if with_weights else None
 
   arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}

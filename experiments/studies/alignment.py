@@ -1,0 +1,181 @@
+r"""How well does attention align?
+
+    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
+    python -m experiments.study --study=alignment --workdir=runs/alignment
+
+Ways to attend on the toy, whose true alignments are known, 450 steps, five seeds. A target word is linked to
+the source word with the largest weight. Weights are also read one word earlier and one later: some decoders
+look at a word's source when they have read the word, and not when they are to say it. Beside them stands
+eflomal, a statistical aligner (https://pypi.org/project/eflomal), if it is installed, on as many sentences.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from configs import base
+from experiments.studies.findings import Finding, Row, Runs, mean, table
+from experiments.tasks import Example, drawing
+from experiments.translation import figures
+from experiments.translation.metrics import AlignedAttention, alignment_error_rate
+from experiments.translation.translator import Translator
+
+SEEDS = 0, 1, 2, 3, 4
+KINDS = (
+  "additive",
+  "scaled_dot_product",
+  "bilinear",
+  "cosine",
+  "location_aware",
+  "coverage",
+  "monotonic",
+  "local",
+)
+TRANSFORMER = {
+  "model.encoder": "transformer",
+  "model.decoder": "transformer",
+  "model.num_layers": 2,
+  "model.num_decoder_layers": 2,
+  "train.learning_rate": 3e-3,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+  **{kind: {"model.attention": kind} for kind in KINDS},
+  "looks after": {"model.looks": "after"},
+  "looks after, input feeding": {"model.looks": "after", "model.input_feeding": True},
+  **{kind: {"model.normalizer": kind} for kind in ("sparsemax", "entmax15", "sigmoid")},
+  "coverage loss": {"train.coverage_weight": 1.0},
+  "guided": {"train.alignment_weight": 1.0},
+  "looks after, guided": {"model.looks": "after", "train.alignment_weight": 1.0},
+  "transformer": TRANSFORMER,
+  "transformer, guided": {**TRANSFORMER, "train.alignment_weight": 1.0},
+}
+SHIFTS = {-1: "one word earlier", 0: "as it is", 1: "one word later"}
+
+
+def get_config() -> base.Config:
+  config = base.Config()
+  config.train.steps = 450
+  config.train.validate_every = 450
+  return config
+
+
+def get_choices() -> list[dict[str, list[Any]]]:
+  named = ({name: [value] for name, value in fields.items()} for fields in VARIANTS.values())
+  return [{**fields, "seed": [*SEEDS]} for fields in named]
+
+
+def measure(translator: Translator) -> dict[str, float]:
+  """Returns the alignment error rates of shifted weights, and of each layer and head."""
+  examples = translator.task.examples("test", 1000)
+  scored: Any = translator.score_tokens([(example.source, example.target) for example in examples])
+  found = {
+    f"aer/shift={shift}": _error_rate([_shifted(one.attention, shift) for one in scored], examples)
+    for shift in SHIFTS
+  }
+  heads: Any = translator.heads([(example.source_text, example.target_text) for example in examples])
+  L, N = heads[0].decoder.shape[:2]
+  for layer, head in np.ndindex(L, N) if L * N > 1 else ():
+    weights = [one.decoder[layer, head] for one in heads]
+    found[f"aer/layer={layer} head={head}"] = _error_rate(weights, examples)
+  return found
+
+
+def others() -> Iterator[Row]:
+  """Yields what eflomal finds in the test sentences, beside as many as were trained on."""
+  if shutil.which("eflomal-align") is None:
+    return
+  config = get_config()
+  pairs = [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
+  pairs += [
+    drawing.pair(seed=0, split="train", index=i) for i in range(config.train.steps * config.train.batch_size)
+  ]
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    for side in ("source", "target"):
+      lines = (" ".join(getattr(pair, side)) for pair in pairs)
+      (folder / side).write_text("\n".join(lines) + "\n", "utf-8")
+    files = {"-s": "source", "-t": "target", "-f": "forward", "-r": "reverse"}
+    arguments = [part for flag, file in files.items() for part in (flag, str(folder / file))]
+    subprocess.run(["eflomal-align", *arguments], check=True)
+    ways = {way: _read_links(folder / way) for way in ("forward", "reverse")}
+  ways["both"] = [one & other for one, other in zip(*ways.values(), strict=True)]
+  for way, links in ways.items():
+    common = sum(len(found & pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
+    total = sum(len(found) + len(pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
+    yield {"run": f"eflomal, {way}", "test/alignment_error_rate": 1 - 2 * common / total}
+
+
+def write(runs: Runs) -> Finding:
+  groups = _groups(runs)
+  header = ["", "exact match", *SHIFTS.values(), "best head"]
+  rows = []
+  for name, group in groups.items():
+    shifted = [mean(group.values(f"aer/shift={shift}")) for shift in SHIFTS]
+    rows.append([name, mean(group.values("test/exact_match")), *shifted, _best_head(group)])
+  for row in runs.rows:
+    if str(row["run"]).startswith("eflomal"):
+      rows.append([row["run"], "-", "-", f"{row['test/alignment_error_rate']:.3f}", "-", "-"])
+  panels = {
+    "test exact match": {name: group.values("test/exact_match") for name, group in groups.items()},
+    "alignment error rate": {name: group.values("aer/shift=0") for name, group in groups.items()},
+  }
+  return Finding(
+    f"Alignment error rates of the test split:\n\n{table(header, rows)}", {"variants": figures.spread(panels)}
+  )
+
+
+def _groups(runs: Runs) -> dict[str, Runs]:
+  """Returns the runs of each variant."""
+  defaults = {name: value for fields in VARIANTS.values() for name, value in _defaults(fields).items()}
+  return {
+    variant: Runs(
+      row
+      for row in runs.rows
+      if "seed" in row and all(row[name] == {**defaults, **fields}[name] for name in defaults)
+    )
+    for variant, fields in VARIANTS.items()
+  }
+
+
+def _defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what the fields are where nothing is said of them."""
+  config = get_config()
+  return {name: getattr(getattr(config, name.split(".")[0]), name.split(".")[1]) for name in fields}
+
+
+def _best_head(group: Runs) -> str:
+  """Returns the name of the head with the lowest mean error rate, and this."""
+  names = [name for row in group.rows for name in row if name.startswith("aer/layer")]
+  found = {name: values for name in dict.fromkeys(names) if (values := group.values(name))}
+  if not found:
+    return "-"
+  best = min(found, key=lambda name: float(np.mean(found[name])))
+  return f"{mean(found[best])} ({best.removeprefix('aer/').replace('=', ' ')})"
+
+
+def _error_rate(weights: list[np.ndarray], examples: list[Example]) -> float:
+  pairs = zip(weights, examples, strict=True)
+  return alignment_error_rate([AlignedAttention(each, example.alignment or ()) for each, example in pairs])
+
+
+def _shifted(weights: np.ndarray, shift: int) -> np.ndarray:
+  """Returns weights whose row t is that of t + shift; rows beyond the end are zero."""
+  moved = np.zeros_like(weights)
+  T = len(weights)
+  for t in range(T):
+    if 0 <= t + shift < T:
+      moved[t] = weights[t + shift]
+  return moved
+
+
+def _read_links(path: pathlib.Path) -> list[frozenset[tuple[int, int]]]:
+  """Returns the links of the test sentences, (target, source)."""
+  lines = path.read_text("utf-8").splitlines()[:1000]
+  return [
+    frozenset((int(t), int(s)) for s, t in (link.split("-") for link in line.split())) for line in lines
+  ]

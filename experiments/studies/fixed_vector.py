@@ -1,0 +1,63 @@
+r"""What does a fixed vector lose?
+
+    python -m experiments.sweep --config=experiments/studies/fixed_vector.py \
+        --workdir=runs/fixed_vector --jobs=2
+    python -m experiments.study --study=fixed_vector --workdir=runs/fixed_vector
+
+The toy with and without attention, 900 steps, five seeds. Sentences of 4 to 14 words are like those in
+training; longer ones are those of the split `length`.
+"""
+
+from typing import Any
+
+from configs import base
+from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.translation import figures
+from experiments.translation.metrics import corpus_bleu, exact_match
+from experiments.translation.translator import Translator
+
+BANDS = (4, 6), (7, 9), (10, 12), (13, 14), (15, 17), (18, 20), (21, 22)
+KINDS = {"additive": "with attention", "none": "one vector"}
+METRICS = {"exact match": "exact_match", "BLEU": "bleu"}
+
+
+def get_config() -> base.Config:
+  config = base.Config()
+  config.train.validate_every = 900
+  return config
+
+
+def get_choices() -> dict[str, list[Any]]:
+  return {"model.attention": [*KINDS], "seed": [0, 1, 2, 3, 4]}
+
+
+def measure(translator: Translator) -> dict[str, float]:
+  """Returns exact match and BLEU of the test sentences of each band of lengths, in words of the source."""
+  examples = [*translator.task.examples("test", 1000), *translator.task.examples("length", 1000)]
+  found = [best.text for best in translator.translate([example.source_text for example in examples])]
+  values = {}
+  for first, last in BANDS:
+    chosen = [i for i, example in enumerate(examples) if first <= len(example.source) <= last]
+    texts, references = [found[i] for i in chosen], [examples[i].target_text for i in chosen]
+    values[f"{first}-{last} words/exact_match"] = exact_match(texts, references)
+    values[f"{first}-{last} words/bleu"] = corpus_bleu(texts, references)
+  return values
+
+
+def write(runs: Runs) -> Finding:
+  panels: dict[str, dict[str, dict[float, list[float]]]] = {}
+  tables = []
+  for title, metric in METRICS.items():
+    lines = {
+      shown: {
+        (first + last) / 2: runs.of(attention=kind).values(f"{first}-{last} words/{metric}")
+        for first, last in BANDS
+      }
+      for kind, shown in KINDS.items()
+    }
+    panels[title] = lines
+    digits = 1 if metric == "bleu" else 3
+    rows = [[name, *(mean(there, digits) for there in points.values())] for name, points in lines.items()]
+    header = ["words", *(f"{first}-{last}" for first, last in BANDS)]
+    tables.append(f"{title}, by the words of the source:\n\n{table(header, rows)}")
+  return Finding("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})
