@@ -1,0 +1,98 @@
+"""Studies: their runs are possible, their pages are made of stored numbers, and these are in the project."""
+
+import dataclasses
+import importlib
+import pathlib
+
+import numpy as np
+import pytest
+
+from configs import base
+from experiments import study as script
+from experiments.commands.fields import flat
+from experiments.runs import workdir
+from experiments.studies import alignment, findings
+from experiments.translation import sweep
+
+NAMES = script._NAMES
+FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"
+studies = pytest.mark.parametrize("name", NAMES)
+
+
+def module(name):
+  return importlib.import_module(f"experiments.studies.{name}")
+
+
+@studies
+def test_the_runs_of_a_study_are_possible_and_have_five_seeds_at_least(name):
+  study = module(name)
+  runs = sweep.make_runs(study.get_config(), study.get_choices())
+  seeds = {}
+  for run in runs:
+    values = flat(run.config)
+    seeds.setdefault(str({**values, "seed": 0}), set()).add(values["seed"])
+  assert min(map(len, seeds.values())) >= getattr(study, "FEWEST_SEEDS", 5)
+
+
+@studies
+def test_the_page_of_a_study_is_that_of_its_stored_numbers(name, tmp_path):
+  stored = FOLDER / f"{name}.csv"
+  if not stored.exists():
+    pytest.skip("nothing is stored yet")
+  study = module(name)
+  finding = study.write(findings.Runs(findings.read(stored)))
+  paths = findings.write_page(tmp_path, name, study.__doc__, finding)
+  for path in paths:
+    assert (FOLDER / path.name).exists()
+  assert (FOLDER / f"{name}.md").read_text("utf-8") == paths[-1].read_text("utf-8")
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+  rows = [
+    {"run": "a", "model.attention": "additive", "train.learns_end": True, "seed": 0, "test/bleu": 40.125},
+    {"run": "b", "model.attention": "none", "train.learns_end": False, "seed": 1, "other/bleu": 1e-7},
+  ]
+  findings.write(tmp_path / "new" / "rows.csv", rows)
+  names = dict.fromkeys([*rows[0], *rows[1]])
+  assert findings.read(tmp_path / "new" / "rows.csv") == [
+    {name: row.get(name) for name in names} for row in rows
+  ]
+  assert findings.read(tmp_path / "none.csv") == []
+
+
+def test_runs_are_chosen_by_fields_and_give_their_values():
+  runs = findings.Runs(
+    {"run": f"{kind} {seed}", "model.attention": kind, "seed": seed, "test/bleu": 10.0 * seed}
+    for kind in ("additive", "none")
+    for seed in (1, 2)
+  )
+  assert runs.of(attention="none", seed=lambda seed: seed > 1).values("test/bleu") == [20.0]
+  assert runs.by("attention", "test/bleu") == {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
+  assert runs.of(attention="local").values("test/bleu") == []
+  assert runs.values("test/chrf") == []
+
+
+def test_finished_runs_are_collected_once(tmp_path):
+  runs = sweep.make_runs(base.Config(), {"model.attention": ["additive", "none"], "seed": [0, 1]})
+  for run in runs[:3]:
+    folder = tmp_path / run.name
+    folder.mkdir()
+    workdir.write_config(folder, dataclasses.asdict(run.config))
+    workdir.write_json(folder / "results.json", {"test": {"bleu": 40.0 + run.config.seed}})
+  stored = [{"run": runs[0].name, "test/bleu": 7.0}]
+  rows = findings.collect(tmp_path, runs, stored)
+  assert [row["run"] for row in rows] == [run.name for run in runs[:3]]
+  assert rows[0]["test/bleu"] == 7.0
+  assert rows[1] == {"run": runs[1].name, "model.attention": "additive", "seed": 1, "test/bleu": 41.0}
+
+
+def test_shifted_weights_are_those_of_the_word_before_or_after():
+  weights = np.arange(6.0).reshape(3, 2)
+  assert alignment._shifted(weights, 1).tolist() == [[2, 3], [4, 5], [0, 0]]
+  assert alignment._shifted(weights, -1).tolist() == [[0, 0], [0, 1], [2, 3]]
+  assert alignment._shifted(weights, 0).tolist() == weights.tolist()
+
+
+def test_links_of_an_aligner_are_turned_round(tmp_path):
+  (tmp_path / "links").write_text("0-1 2-0\n\n", "utf-8")
+  assert alignment._read_links(tmp_path / "links") == [{(1, 0), (0, 2)}, set()]
