@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -111,38 +111,34 @@ def others() -> Iterator[Row]:
 
 
 def write(runs: Runs) -> Finding:
-  groups = _groups(runs)
+  groups = {name: group(runs, name) for name in VARIANTS}
   header = ["", "exact match", *SHIFTS.values(), "best head"]
   rows = []
-  for name, group in groups.items():
-    shifted = [mean(group.values(f"aer/shift={shift}")) for shift in SHIFTS]
-    rows.append([name, mean(group.values("test/exact_match")), *shifted, _best_head(group)])
+  for name, found in groups.items():
+    shifted = [mean(found.values(f"aer/shift={shift}")) for shift in SHIFTS]
+    rows.append([name, mean(found.values("test/exact_match")), *shifted, _best_head(found)])
   for row in runs.rows:
     if str(row["run"]).startswith("eflomal"):
       rows.append([row["run"], "-", "-", f"{row['test/alignment_error_rate']:.3f}", "-", "-"])
   panels = {
-    "test exact match": {name: group.values("test/exact_match") for name, group in groups.items()},
-    "alignment error rate": {name: group.values("aer/shift=0") for name, group in groups.items()},
+    "test exact match": {name: found.values("test/exact_match") for name, found in groups.items()},
+    "alignment error rate": {name: found.values("aer/shift=0") for name, found in groups.items()},
   }
   return Finding(
     f"Alignment error rates of the test split:\n\n{table(header, rows)}", {"variants": figures.spread(panels)}
   )
 
 
-def _groups(runs: Runs) -> dict[str, Runs]:
-  """Returns the runs of each variant."""
-  defaults = {name: value for fields in VARIANTS.values() for name, value in _defaults(fields).items()}
-  return {
-    variant: Runs(
-      row
-      for row in runs.rows
-      if "seed" in row and all(row[name] == {**defaults, **fields}[name] for name in defaults)
-    )
-    for variant, fields in VARIANTS.items()
+def group(runs: Runs, variant: str) -> Runs:
+  """Returns the runs of a variant."""
+  names = {name for fields in VARIANTS.values() for name in fields} & {
+    name for row in runs.rows for name in row
   }
+  wanted = {**_defaults(names), **VARIANTS[variant]}
+  return Runs(row for row in runs.rows if "seed" in row and all(row[name] == wanted[name] for name in names))
 
 
-def _defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(fields: Iterable[str]) -> dict[str, Any]:
   """Returns what the fields are where nothing is said of them."""
   config = get_config()
   return {name: getattr(getattr(config, name.split(".")[0]), name.split(".")[1]) for name in fields}

@@ -1,0 +1,180 @@
+r"""Is attention an explanation?
+
+    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
+    python -m experiments.study --study=explanation --workdir=runs/alignment
+
+Some of the translators of the study `alignment` read 200 test sentences along their true translations. At
+each word the weights alone are changed, the state before stays, and it is measured how far the distribution
+of the next word moves: by the total variation distance (TVD), 0 to 1. Weights are shuffled, made all alike,
+and taken from, or left to, the source words that the target word truly translates, which only a language
+with known alignments can tell. Adversarial weights are, of 64 shuffles and all that look at one word, those
+that are farthest from the model's own (Jensen-Shannon divergence, JSD, 0 to 0.69) and move the distribution
+by less than 0.05; an adversary is found where their divergence is above 0.5.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from configs import base
+from experiments.studies import alignment
+from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.text.batches import Batch, make_batch
+from experiments.translation import figures
+from experiments.translation.translator import Translator
+
+VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"
+SHUFFLES = 64
+LEAST = 0.05  # a distance below which a distribution has not moved
+METRICS = {
+  "shuffled": "tvd/shuffled",
+  "all alike": "tvd/alike",
+  "without the true words": "tvd/without",
+  "the true words alone": "tvd/alone",
+  "adversarial JSD": "jsd/adversarial",
+  "an adversary is found": "share/adversarial",
+}
+
+
+def get_config() -> base.Config:
+  return alignment.get_config()
+
+
+def get_choices() -> list[dict[str, list[Any]]]:
+  chosen = (alignment.VARIANTS[name] for name in VARIANTS)
+  return [
+    {**{name: [value] for name, value in fields.items()}, "seed": [*alignment.SEEDS]} for fields in chosen
+  ]
+
+
+class Given(nn.Module):
+  """Attention with weights that are given, in the place of keys."""
+
+  def attend_prepared(self, states, prepared, *, mask=None, return_weights=True):
+    """Returns the contexts [B T D] of the weights [B S] and values [B S D], and the weights [B T S]."""
+    weights, values = prepared
+    weights = jnp.broadcast_to(weights[:, None], (*states.shape[:2], weights.shape[-1]))
+    return jnp.einsum("BTS,BSD->BTD", weights, values), weights
+
+
+def measure(translator: Translator) -> dict[str, float]:
+  """Returns how far changed weights move the next word's distribution, over all words."""
+  examples = translator.task.examples("test", 200)
+  source, target = translator.task.source.vocabulary, translator.task.target.vocabulary
+  batch = make_batch(
+    [source.encode(example.source) for example in examples],
+    [target.encode(example.target) for example in examples],
+    source_length=max(len(example.source) for example in examples) + 1,
+    target_length=max(len(example.target) for example in examples) + 1,
+    alignments=[example.alignment or () for example in examples],
+  )
+  found = jax.device_get(_measured(translator.params, batch, jax.random.key(0), model=translator.model))
+  is_linked = np.asarray(batch.links).any(axis=-1)  # words of which it is known what they translate
+  values = {name: float(np.mean(array[is_linked])) for name, array in found.items()}
+  is_there = found["jsd/adversarial"][is_linked] > 0.5
+  return values | {"share/adversarial": float(np.mean(is_there))}
+
+
+def write(runs: Runs) -> Finding:
+  groups = {name: alignment.group(runs, name) for name in VARIANTS}
+  rows = [
+    [name, *(mean(group.values(metric)) for metric in METRICS.values())] for name, group in groups.items()
+  ]
+  chances = {
+    "as it is": "p/own",
+    "without the true words": "p/without",
+    "the true words alone": "p/alone",
+  }
+  likely = [
+    [name, *(mean(group.values(metric)) for metric in chances.values())] for name, group in groups.items()
+  ]
+  panels = {
+    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
+  }
+  text = (
+    f"How far the distribution of the next word moves (TVD):\n\n{table(['', *METRICS], rows)}\n\n"
+    f"The probability of the right word:\n\n{table(['', *chances], likely)}"
+  )
+  return Finding(text, {"distances": figures.spread(panels)})
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _measured(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> dict[str, jax.Array]:
+  """Returns the measures of each target word, [B T]."""
+  variables = {"params": params}
+  state, memory = model.apply(variables, batch.sources, batch.source_lengths, method="encode")
+  given = model.decoder.clone(attention=Given(), normalizer=None, parent=None)
+  is_real = jnp.arange(batch.sources.shape[1])[None] < jnp.asarray(batch.source_lengths)[:, None]
+
+  def step(state: Any, inputs: Any) -> Any:
+    tokens, targets, links, rng = inputs
+    after, logits, own = model.apply(variables, state, tokens, memory, method="step")
+    expected = jax.nn.softmax(logits)
+
+    def probabilities(weights: jax.Array) -> jax.Array:
+      changed = memory._replace(prepared=(weights, memory.prepared[1]))
+      own_params = {"params": params["decoder"]}
+      return jax.nn.softmax(given.apply(own_params, state, tokens, changed, method="step")[1])
+
+    def right(found: jax.Array) -> jax.Array:
+      return jnp.take_along_axis(found, targets[:, None], axis=-1)[:, 0]
+
+    shuffles = jax.vmap(lambda rng: _shuffled(own, is_real, rng))(jax.random.split(rng, SHUFFLES))
+    single = jax.nn.one_hot(jnp.arange(own.shape[1]), own.shape[1], dtype=own.dtype)
+    singles = jnp.where(is_real.T[:, :, None], single[:, None], own[None])
+    distances = jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), shuffles)
+    candidates = jnp.concatenate([shuffles, singles])
+    moved = jnp.concatenate(
+      [distances, jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), singles)]
+    )
+    divergences = jax.vmap(lambda weights: _divergence(own, weights))(candidates)
+    alike = is_real / jnp.sum(is_real, axis=-1, keepdims=True)
+    without, alone = (probabilities(_left(own, is_left & is_real)) for is_left in (~links, links))
+    return after, {
+      "tvd/shuffled": jnp.mean(distances, axis=0),
+      "tvd/alike": _distance(expected, probabilities(alike.astype(own.dtype))),
+      "tvd/without": _distance(expected, without),
+      "tvd/alone": _distance(expected, alone),
+      "jsd/adversarial": jnp.max(jnp.where(moved < LEAST, divergences, 0), axis=0),
+      "p/own": right(expected),
+      "p/without": right(without),
+      "p/alone": right(alone),
+    }
+
+  T = batch.targets.shape[1]
+  links = jnp.swapaxes(jnp.asarray(batch.links), 0, 1)
+  inputs = jnp.asarray(batch.inputs).T, jnp.asarray(batch.targets).T, links, jax.random.split(rng, T)
+  found = jax.lax.scan(step, state, inputs)[1]
+  return jax.tree.map(lambda array: array.T, found)
+
+
+def _shuffled(weights: jax.Array, is_real: jax.Array, rng: jax.Array) -> jax.Array:
+  """Returns weights [B S] of which the real ones have changed places."""
+  order = jnp.argsort(jnp.where(is_real, jax.random.uniform(rng, weights.shape), 2.0), axis=-1)
+  return jnp.take_along_axis(weights, order, axis=-1)
+
+
+def _left(weights: jax.Array, is_left: jax.Array) -> jax.Array:
+  """Returns weights [B S] of which only some are left, with their sum; where all were zero, all alike."""
+  left = jnp.where(is_left, jnp.maximum(weights, 1e-9), 0)
+  total = jnp.sum(left, axis=-1, keepdims=True)
+  return left * jnp.sum(weights, axis=-1, keepdims=True) / jnp.where(total > 0, total, 1)
+
+
+def _distance(one: jax.Array, other: jax.Array) -> jax.Array:
+  """Returns the total variation distance of distributions [B V], [B]."""
+  return jnp.sum(jnp.abs(one - other), axis=-1) / 2
+
+
+def _divergence(one: jax.Array, other: jax.Array) -> jax.Array:
+  """Returns the Jensen-Shannon divergence of weights [B S], each taken as a distribution, in nats, [B]."""
+
+  def entropy(weights: jax.Array) -> jax.Array:
+    return -jnp.sum(weights * jnp.log(jnp.maximum(weights, 1e-12)), axis=-1)
+
+  one, other = (each / jnp.sum(each, axis=-1, keepdims=True) for each in (one, other))
+  return entropy((one + other) / 2) - (entropy(one) + entropy(other)) / 2
