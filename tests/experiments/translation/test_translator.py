@@ -21,7 +21,7 @@ from experiments.translation.translator import Search, Translator, make_translat
 SOURCE_WORDS = tuple("abcde")
 TARGET_WORDS = tuple("vwxyz")
 MAX_LENGTH = 7
-END_BIAS = 1.0
+END_BIAS = {"recurrent": 1.0, "transformer": 4.0}
 
 # More words than 15 need longer arrays than the others; the lengths are in no order.
 LENGTHS = (3, 17, 1, 5, 2, 4, 15)
@@ -39,10 +39,10 @@ def best(translator, sources, **options):
   return [found[0] for found in translator.n_best(sources, **options)]
 
 
-def _make(attention):
+def _make(**changes):
   """Returns an untrained model and its parameters."""
   model = make_model(
-    base.Model(attention=attention, embedding_width=5, width=6, num_heads=2),
+    base.Model(embedding_width=5, width=6, num_heads=2, **changes),
     source_vocabulary_size=len(LetterTask.source.vocabulary),
     target_vocabulary_size=len(LetterTask.target.vocabulary),
   )
@@ -53,11 +53,12 @@ def _make(attention):
   # As after training, nothing makes it say the symbols that are in no target.
   bias = params["decoder"]["logits"]["bias"].at[np.array([PAD, START])].set(-1e4)
   # It ends some sentences, and some not.
-  params["decoder"]["logits"]["bias"] = bias.at[END].add(END_BIAS)
+  params["decoder"]["logits"]["bias"] = bias.at[END].add(END_BIAS[changes.get("decoder", "recurrent")])
   return model, params
 
 
-MODELS = {attention: _make(attention) for attention in ("additive", "none")}
+MODELS = {kind: _make(attention=kind) for kind in ("additive", "none")}
+MODELS["transformer"] = _make(decoder="transformer", positions="relative")
 
 
 def _translator(attention="additive", batch_size=5, change=None, max_length=MAX_LENGTH, **search):
@@ -120,11 +121,11 @@ def _pairs():
   return [(example.source, example.target) for example in _examples()]
 
 
-def _greedy(source):
+def _greedy(source, kind):
   """Returns ids, their log-probability and the weights of the greedy translation, word by word."""
   ids, score = [], 0.0
   while True:
-    log_probabilities, weights = _alone(source, ids)
+    log_probabilities, weights = _alone(source, ids, kind)
     best = int(log_probabilities[len(ids)].argmax())
     score += log_probabilities[len(ids), best]
     ids.append(best)
@@ -148,10 +149,11 @@ def scored():
   return _translator().score_tokens(_pairs())
 
 
-def test_translations_are_greedy_and_in_order(translations):
+@pytest.mark.parametrize("kind", ["additive", "transformer"])
+def test_translations_are_greedy_and_in_order(kind):
   ends = set()
-  for source, found in zip(_sources(), translations, strict=True):
-    ids, score, weights = _greedy(source)
+  for source, found in zip(_sources(), best(_translator(kind), _sources()), strict=True):
+    ids, score, weights = _greedy(source, kind)
     assert found.tokens == LetterTask.target.vocabulary.decode(ids)
     ends.add(ids[-1] == END)
     assert found.is_cut == (ids[-1] != END)
@@ -167,6 +169,15 @@ def test_the_size_of_the_batch_does_not_change_translations(translations):
     assert one.tokens == other.tokens
     np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
     np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
+
+
+def test_translations_that_may_not_end_have_the_greatest_length():
+  for source, found in zip(_sources(), best(_translator(ends=False), _sources()), strict=True):
+    assert found.is_cut and len(found.tokens) == MAX_LENGTH
+    inputs = LetterTask.target.vocabulary.encode(found.tokens)
+    log_probabilities = _alone(source, inputs)[0][: len(inputs)]
+    log_probabilities[:, END] = -np.inf
+    assert np.argmax(log_probabilities, axis=-1).tolist() == inputs
 
 
 def test_no_sentences_have_no_translations():
@@ -419,6 +430,7 @@ def test_what_is_no_list_of_pairs_is_an_error(pairs):
     ({"beam": 2}, "config.search beam must be one of max_length, beam_size, .*, got 2"),
     ({"beam_size": 0}, "config.search beam_size must be a number of at least 1, got 0"),
     ({"beam_size": "2"}, "must be a number of at least 1, got '2'"),
+    ({"ends": 0}, "config.search ends must be True or False, got 0"),
     ({"temperature": -1.0}, "must be a number of at least 0, got -1.0"),
   ],
 )
