@@ -38,11 +38,19 @@ PAIRS = [
   ("recurrent", "none"),
   ("deep", "additive"),
   ("variational", "multi_head"),
+  ("recurrent", "transformer"),
+  ("variational", "transformer"),
 ]
 pairs = pytest.mark.parametrize(("encoder", "kind"), PAIRS)
 
 
 def model(encoder, kind):
+  if kind == "transformer":
+    options = {"tied_embeddings": True, **DROPOUT} if encoder == "variational" else {}
+    sizes = {"num_heads": 2, "feed_forward_width": 17, "dropout_rate": 0.5}
+    return attention.Seq2Seq(
+      ENCODERS[encoder], attention.TransformerDecoder(DIMS.V, DIMS.H, **sizes, **options)
+    )
   options = {"tied_embeddings": True, **RECURRENT} if encoder in ("deep", "variational") else {}
   decoder = attention.RecurrentDecoder(DIMS.V, DIMS.E, DIMS.H, kind, num_heads=2, dropout_rate=0.5, **options)
   return attention.Seq2Seq(ENCODERS[encoder], decoder)
@@ -62,7 +70,7 @@ def test_encode_and_steps_are_the_whole_call(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
   logits, weights = compiled(module)(variables, *arguments())
-  state, memory = compiled(module, "encode")(variables, *arguments()[:2])
+  state, memory = compiled(module, "encode", max_length=DIMS.T)(variables, *arguments()[:2])
   for t in range(DIMS.T):
     state, step_logits, step_weights = compiled(module, "step")(
       variables, state, jnp.asarray(TARGETS[:, t]), memory
@@ -142,7 +150,8 @@ def initial(module):
 
 # A model without options, and every attention with half of the options each time.
 @pytest.mark.parametrize(
-  ("encoder", "kind"), [PAIRS[0], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)]
+  ("encoder", "kind"),
+  [PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
 )
 def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
@@ -156,7 +165,8 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
 
 
 @pytest.mark.parametrize(
-  ("encoder", "kind"), [*zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)]
+  ("encoder", "kind"),
+  [*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)],
 )
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
@@ -168,7 +178,7 @@ def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind
     return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(results)), results
 
   gradients, results = jax.jit(jax.grad(loss, has_aux=True))(variables)
-  encoded = compiled(module, "encode")(variables, *arguments()[:2])
+  encoded = compiled(module, "encode", max_length=DIMS.T)(variables, *arguments()[:2])
   step = compiled(module, "step")(variables, encoded[0], arguments()[2][:, 0], encoded[1])
   state, logits, weights = step
   assert logits.dtype == jnp.float32
