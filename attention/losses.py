@@ -29,8 +29,8 @@ def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:
 
   >>> weights = jnp.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]])
   >>> links = jnp.array([[True, False, False], [False, False, False]])
-  >>> alignment_loss(weights, links).round(2).tolist()
-  0.69
+  >>> f"{alignment_loss(weights, links):.2f}"
+  '0.69'
   """
   if weights.shape != links.shape:
     raise ValueError(f"weights and links must have one shape, got {weights.shape} and {links.shape}")

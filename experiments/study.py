@@ -15,24 +15,28 @@ from absl import flags
 
 from experiments import studies
 from experiments.commands import flags as commands
+from experiments.commands.flags import UsageError
 from experiments.studies import findings
 from experiments.translation.sweep import make_runs
 
 _NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "findings")
-_STUDY = flags.DEFINE_enum("study", None, _NAMES, "which one", required=True)
+_STUDY = flags.DEFINE_enum("study", None, _NAMES, "which one")
 _WORKDIR = commands.define_workdir(None)
 _OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the findings")
 
 
 def main() -> None:
+  if not _STUDY.value:
+    raise UsageError(f"--study must be one of {', '.join(_NAMES)}, got none")
   name, folder = _STUDY.value, pathlib.Path(_OUTPUT.value)
   study = importlib.import_module(f"experiments.studies.{name}")
   stored = folder / f"{name}.csv"
   rows: list[findings.Row] = [*findings.read(stored)]
   runs = make_runs(study.get_config(), study.get_choices())
   if _WORKDIR.value:
+    workdir = commands.workdir_path(_WORKDIR)
     measure = getattr(study, "measure", None)
-    rows = findings.collect(pathlib.Path(_WORKDIR.value), runs, rows, measure)
+    rows = findings.collect(workdir, runs, rows, measure)
     others = getattr(study, "others", tuple)  # what is no run of ours
     findings.write(stored, [*rows, *others()])
     print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")

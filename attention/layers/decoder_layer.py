@@ -28,6 +28,7 @@ class DecoderLayer(TransformerLayer):
     make_source_attention: makes the attention to the source, as `make_attention` makes that of the inputs to
       themselves; it is also called with the width.
 
+  >>> import jax.numpy as jnp
   >>> layer = DecoderLayer(num_heads=2, feed_forward_width=32)
   >>> targets, source = jnp.ones((3, 5, 8)), jnp.ones((3, 7, 8))
   >>> parameters = layer.init(jax.random.key(0), targets, source)

@@ -118,7 +118,7 @@ def test_what_is_no_decoder_is_told(tmp_path):
     make_model(base.Model(decoder=name), source_vocabulary_size=5, target_vocabulary_size=5)
   assert str(caught.value) == (
     f"config.model.decoder={name} must make a Flax module with the methods prepare, step, __call__, "
-    "features, output_weights (see attention.Seq2Seq), got int"
+    "features, output_weights (see attention.models.Decoder), got int"
   )
 
 

@@ -433,7 +433,7 @@ def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
     *("wrote", f"{output}/decoder_heads.png"),
   ]
   with np.load(output / "heads.npz") as arrays:
-    assert arrays["decoder"].shape == (1, 4, 4)
+    assert arrays["decoder"].shape == (1, 1, 4, 4)
     np.testing.assert_allclose(arrays["decoder"].sum(axis=-1), 1.0, rtol=1e-5)
     assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
   assert _is_png(output / "decoder_heads.png")

@@ -3,18 +3,19 @@
 import dataclasses
 import importlib
 import pathlib
+import pkgutil
 
 import numpy as np
 import pytest
 
 from configs import base
-from experiments import study as script
+from experiments import studies as folder
 from experiments.commands.fields import flat
 from experiments.runs import workdir
 from experiments.studies import alignment, findings
 from experiments.translation import sweep
 
-NAMES = script._NAMES
+NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"
 studies = pytest.mark.parametrize("name", NAMES)
 
@@ -75,10 +76,10 @@ def test_runs_are_chosen_by_fields_and_give_their_values():
 def test_finished_runs_are_collected_once(tmp_path):
   runs = sweep.make_runs(base.Config(), {"model.attention": ["additive", "none"], "seed": [0, 1]})
   for run in runs[:3]:
-    folder = tmp_path / run.name
-    folder.mkdir()
-    workdir.write_config(folder, dataclasses.asdict(run.config))
-    workdir.write_json(folder / "results.json", {"test": {"bleu": 40.0 + run.config.seed}})
+    own = tmp_path / run.name
+    own.mkdir()
+    workdir.write_config(own, dataclasses.asdict(run.config))
+    workdir.write_json(own / "results.json", {"test": {"bleu": 40.0 + run.config.seed}})
   stored = [{"run": runs[0].name, "test/bleu": 7.0}]
   rows = findings.collect(tmp_path, runs, stored)
   assert [row["run"] for row in rows] == [run.name for run in runs[:3]]

@@ -31,7 +31,9 @@ def test_a_config_is_made_of_what_json_holds():
 
 def test_another_name_of_a_field_is_an_error_that_says_which():
   values = dataclasses.asdict(base.Train()) | {"colour": 1}
-  with pytest.raises(ValueError, match=r"^expected the fields accumulation, averaging, .*, got also colour$"):
+  with pytest.raises(
+    ValueError, match=r"^expected the fields accumulation, alignment_weight, .*, got also colour$"
+  ):
     from_dict(base.Train, values)
 
 

@@ -159,7 +159,7 @@ def test_words_that_the_model_does_not_know_are_marked():
 
 
 def test_heads_are_written_as_figures_and_arrays(tmp_path):
-  decoder = np.random.default_rng(0).uniform(0, 0.5, (2, 3, 4))
+  decoder = np.random.default_rng(0).uniform(0, 0.5, (1, 2, 3, 4))
   encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
   heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
   paths = report.draw_heads(tmp_path, FakeTranslator(), heads)
@@ -169,7 +169,7 @@ def test_heads_are_written_as_figures_and_arrays(tmp_path):
     np.testing.assert_array_equal(arrays["encoder"], encoder)
     assert arrays["source"].tolist() == ["the", "cat", "sees"]
     assert arrays["target"].tolist() == ["ciao", "a"]
-  many = heads._replace(decoder=np.full((9999, 3, 4), 0.1))
+  many = heads._replace(decoder=np.full((1, 9999, 3, 4), 0.1))
   assert [path.name for path in report.draw_heads(tmp_path, FakeTranslator(), many)][1:] == [
     "encoder_heads.png"
   ]
