@@ -18,7 +18,7 @@ def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:
   Source: Chen et al. 2016, arXiv:1607.01628, section 3.2 (their mean over the targets is here a sum).
 
   Args:
-    weights: of the attention, [... T S].
+    weights: of the attention, [... T S]; those of a target sum to 1 at most, or all could be 1.
     links: which sources each target translates, booleans [... T S].
 
   Returns:

@@ -37,10 +37,14 @@ def main() -> None:
     workdir = commands.workdir_path(_WORKDIR)
     measure = getattr(study, "measure", None)
     rows = findings.collect(workdir, runs, rows, measure)
-    others = getattr(study, "others", tuple)  # what is no run of ours
-    findings.write(stored, [*rows, *others()])
+    # What is no run of ours, such as another program's numbers: kept where they cannot be found again.
+    others = {row["run"]: row for row in findings.read(stored) if row["config"] is None}
+    others |= {row["run"]: row for row in getattr(study, "others", tuple)()}
+    findings.write(stored, [*rows, *others.values()])
     print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
     rows = [*findings.read(stored)]
+  if not rows:
+    raise UsageError(f"{stored} holds no numbers yet: --workdir must name the folder of the sweep")
   for path in findings.write_page(folder, name, str(study.__doc__), study.write(findings.Runs(rows))):
     print(f"wrote {path}")
 

@@ -269,7 +269,7 @@ class RecurrentDecoder(nn.Module):
       mask = self.drop_states(state.layers[0], deterministic=deterministic)
       first, contexts = self._read_attentively(state.layers[0], embedded, memory, mask)
       # The weights again, of all states at once: nothing is done for them if nobody asks.
-      before = jnp.concatenate([state.layers[0][:, None], first[:, :-1]], axis=1)
+      before = jnp.concatenate([state.layers[0][:, None], first], axis=1)[:, : embedded.shape[1]]
       weights = look(self.look_up, before, memory)[1]
       outputs = self._ascend(first, read, drop)[1]
     return self._read_out(outputs, contexts, embedded), weights

@@ -125,14 +125,15 @@ def _measured(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> dict[
 
     shuffles = jax.vmap(lambda rng: _shuffled(own, is_real, rng))(jax.random.split(rng, SHUFFLES))
     single = jax.nn.one_hot(jnp.arange(own.shape[1]), own.shape[1], dtype=own.dtype)
-    singles = jnp.where(is_real.T[:, :, None], single[:, None], own[None])
+    total = jnp.sum(own, axis=-1, keepdims=True)  # whatever is changed, the sum stays
+    singles = jnp.where(is_real.T[:, :, None], single[:, None] * total[None], own[None])
     distances = jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), shuffles)
     candidates = jnp.concatenate([shuffles, singles])
     moved = jnp.concatenate(
       [distances, jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), singles)]
     )
     divergences = jax.vmap(lambda weights: _divergence(own, weights))(candidates)
-    alike = is_real / jnp.sum(is_real, axis=-1, keepdims=True)
+    alike = total * is_real / jnp.sum(is_real, axis=-1, keepdims=True)
     without, alone = (probabilities(_left(own, is_left & is_real)) for is_left in (~links, links))
     return after, {
       "tvd/shuffled": jnp.mean(distances, axis=0),
@@ -176,5 +177,5 @@ def _divergence(one: jax.Array, other: jax.Array) -> jax.Array:
   def entropy(weights: jax.Array) -> jax.Array:
     return -jnp.sum(weights * jnp.log(jnp.maximum(weights, 1e-12)), axis=-1)
 
-  one, other = (each / jnp.sum(each, axis=-1, keepdims=True) for each in (one, other))
+  one, other = (each / jnp.maximum(jnp.sum(each, axis=-1, keepdims=True), 1e-9) for each in (one, other))
   return entropy((one + other) / 2) - (entropy(one) + entropy(other)) / 2

@@ -1,6 +1,7 @@
 """What studies are made of: the numbers of their runs, kept as CSV, and the page that shows them."""
 
 import csv
+import hashlib
 import io
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
 from experiments.runs import workdir
 from experiments.translation import figures, load
+from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, is_done
 from experiments.translation.translator import Translator
 
@@ -102,21 +105,43 @@ def collect(
   Args:
     folder: of the sweep.
     runs: of the sweep; of those that are not finished there is no row, unless it is stored.
-    stored: rows of an earlier call; those of finished runs are not measured again.
+    stored: rows of an earlier call; those of runs with the same config are not measured again.
     measure: returns more metrics of a run's translator, if there are any.
+
+  Raises:
+    WorkdirError: if the folder holds a run with another config.
   """
-  configs = [fields.flat(run.config) for run in runs]
-  chosen = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
-  rows: dict[str, Row] = {row["run"]: row for row in stored}
-  for run, config in zip(runs, configs, strict=True):
-    if run.name not in rows and is_done(folder / run.name, run.config):
+  chosen = differing([run.config for run in runs])
+  earlier = {row["run"]: row for row in stored}
+  rows: list[Row] = []
+  for run in runs:
+    config = fields.flat(run.config)
+    own = {"run": run.name, "config": digest(run.config), **{name: config[name] for name in chosen}}
+    before = earlier.get(run.name, {})
+    if before.get("config") == own["config"]:
+      rows.append({**own, **{name: value for name, value in before.items() if "/" in name}})
+    elif is_done(folder / run.name, run.config):
+      check_same_config(folder / run.name, run.config)
       results = workdir.read_results(folder / run.name)
       metrics = {
         f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
       }
       more = {} if measure is None else measure(load(folder / run.name))
-      rows[run.name] = {"run": run.name, **{name: config[name] for name in chosen}, **metrics, **more}
-  return [rows[run.name] for run in runs if run.name in rows]
+      rows.append({**own, **metrics, **more})
+  return rows
+
+
+def differing(configs: Sequence[base.Config]) -> list[str]:
+  """Returns the fields in which configs differ."""
+  flat = [fields.flat(config) for config in configs]
+  return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
+
+
+def digest(config: base.Config) -> str:
+  """Returns what tells a config from others: of its fields that are not as `base` has them."""
+  defaults = fields.flat(base.Config())
+  changed = {name: value for name, value in fields.flat(config).items() if value != defaults[name]}
+  return hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:8]
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:

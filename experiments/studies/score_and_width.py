@@ -41,8 +41,10 @@ def write(runs: Runs) -> Finding:
       [score, *(mean(runs.of(attention=score, attention_width=width).values(metric)) for width in WIDTHS)]
       for score in SCORES
     ]
-    rows.append(["bilinear", mean(runs.of(attention="bilinear").values(metric)), *["-"] * (len(WIDTHS) - 1)])
-    tables.append(f"Test {title}:\n\n{table(['score', *WIDTHS], rows)}")
+    bilinear = mean(runs.of(attention="bilinear").values(metric))
+    tables.append(
+      f"Test {title} (bilinear, without a width: {bilinear}):\n\n{table(['score', *WIDTHS], rows)}"
+    )
   panels = {
     title: {score: runs.of(attention=score).by("attention_width", metric) for score in SCORES}
     for title, metric in metrics.items()

@@ -94,6 +94,8 @@ def rules(data: base.Data) -> Iterator[fields.Rule]:
   for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
     yield fields.at_least(f"data.{name}", getattr(data, name), 1)
   yield "data.scan_cutoff", data.scan_cutoff, 1 <= data.scan_cutoff <= 47, "in [1, 47]"
+  is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
+  yield "data.scan_cutoff", data.scan_cutoff, is_read, f"{scan_grammar.CUTOFF} for another split than length"
   defaults = base.Data()
   every = [field.name for field in dataclasses.fields(data)]
   reads = getattr(kind_of(data), "reads", every)

@@ -66,6 +66,15 @@ def make_batch(
   )
 
 
+def without_ends(batch: Batch) -> Batch:
+  """Returns a batch whose targets do not have the ends of the sentences.
+
+  >>> without_ends(make_batch([[7, 8]], [[9, 5]], source_length=3, target_length=4)).targets.tolist()
+  [[9, 5, 0, 0]]
+  """
+  return batch._replace(targets=np.where(batch.targets == END, PAD, batch.targets))
+
+
 def round_up(length: int, multiple: int) -> int:
   """Returns the next multiple: few distinct lengths mean few compilations.
 

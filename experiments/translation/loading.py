@@ -13,6 +13,7 @@ import numpy as np
 
 import attention
 from configs import base
+from experiments.commands.fields import ConfigError
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import local_copy, make_mesh
@@ -90,7 +91,19 @@ def load_ensemble(
 
 
 def check_beginning(config: base.Config, task: Task) -> None:
-  """Raises WorkdirError if the run that `config.init_from` names has no parameter for the config's model."""
+  """Raises WorkdirError if the run that `config.init_from` names has no parameter for the config's model.
+
+  Raises:
+    ConfigError: if arrays of its decoder have the shapes of the config's, and another meaning.
+  """
+  theirs = read_config(pathlib.Path(config.init_from)).model
+  for name in ("looks", "input_feeding"):
+    wanted, got = getattr(theirs, name), getattr(config.model, name)
+    if wanted != got:
+      raise ConfigError(
+        f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose decoder "
+        f"reads its inputs in that order, got {got!r}"
+      )
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   _fitting(abstract_state(recipe).params, pathlib.Path(config.init_from))
 

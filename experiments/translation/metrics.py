@@ -159,7 +159,7 @@ def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
 
 
 def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
-  """Returns the mean weight that target words give to their true source words.
+  """Returns the mean weight that target words give to their true source words: a share, if weights sum to 1.
 
       mean over target words t with true links of  sum over (t, s) in G of weights[t, s]
 
@@ -167,7 +167,7 @@ def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
     sentences: attention with its true alignment, for sentences decoded along the true target.
 
   Returns:
-    From 0 to 1.
+    From 0 to 1; for weights that sum to more, such as a sigmoid's, to that.
 
   Raises:
     ValueError: if there is no sentence or no true link, if weights are not a finite matrix, or if

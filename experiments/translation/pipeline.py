@@ -3,13 +3,11 @@
 from typing import Any
 
 import grain
-import numpy as np
 
 from configs import base
 from experiments.runs.rows import Rows
 from experiments.tasks import Task
-from experiments.text.batches import Batch
-from experiments.text.vocabularies import END, PAD
+from experiments.text.batches import Batch, without_ends
 
 # Batches that are made ahead, by one thread.
 _AHEAD = 16
@@ -29,9 +27,7 @@ def make_pipeline(task: Task, config: base.Train, rows: Rows) -> grain.DatasetIt
 
   def batch(step: int) -> Batch:
     made = task.training_batch(step, rows)
-    return (
-      made if config.learns_end else made._replace(targets=np.where(made.targets == END, PAD, made.targets))
-    )
+    return made if config.learns_end else without_ends(made)
 
   batches = steps.map(batch)
   return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))

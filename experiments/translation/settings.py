@@ -39,6 +39,15 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
   yield from evaluate.rules(config.evaluation, is_endless=is_endless)
   weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
   yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
+  competes = config.model.normalizer != "sigmoid"
+  yield "train.alignment_weight", weight, not weight or competes, "0, for weights of a sigmoid are no shares"
+  metric, ends = config.train.metric, config.train.learns_end
+  yield (
+    "train.metric",
+    metric,
+    ends or metric == "loss",
+    "loss, for translations that never end match nothing",
+  )
   for name in ("alignment_weight", "coverage_weight"):
     weight, has_none = getattr(config.train, name), config.model.attention == "none"
     yield f"train.{name}", weight, not weight or not has_none, "0, for there is no attention"

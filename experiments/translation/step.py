@@ -270,6 +270,8 @@ def _loss(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Arra
   share = jax.shard_map(
     own_loss, mesh=recipe.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
   )
+  if features.weights is None and (recipe.alignment_weight or recipe.coverage_weight):
+    raise ValueError("losses of the attention need a decoder that returns weights, got None")
   loss = jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
   if recipe.alignment_weight:
     links = jnp.asarray(batch.links)

@@ -49,6 +49,8 @@ def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list
   >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
   ['width=64_seed=0', 'width=128_seed=0']
   """
+  if isinstance(choices, str) or not isinstance(choices, (Mapping, Sequence)):
+    raise ConfigError(f"choices must be a dict of lists, or a list of such, got {choices!r}")
   if not isinstance(choices, Mapping):
     return _all_different([run for each in choices for run in make_runs(config, each)])
   known = fields.flat(config)

@@ -15,7 +15,7 @@ from configs import base
 from experiments.commands import fields
 from experiments.commands.mistakes import Diverged
 from experiments.tasks import Task
-from experiments.text.batches import Batch, make_batch, round_up
+from experiments.text.batches import Batch, make_batch, round_up, without_ends
 from experiments.text.vocabularies import END, PAD, START
 from experiments.translation.loss import linear_losses
 from experiments.translation.step import cast
@@ -77,7 +77,7 @@ class Scored(NamedTuple):
   """A given translation under the model (teacher forcing).
 
   Attributes:
-    log_probability: of its tokens and the end of the sentence, in nats.
+    log_probability: of its tokens and the end of the sentence, if the model has learnt that, in nats.
     num_tokens: how many they are.
     attention: [T S], rows and columns as in `Translation`; None without attention.
   """
@@ -112,6 +112,7 @@ class Translator:
     params: its parameters.
     search: how translations are looked for.
     batch_size: sentences that are translated at once.
+    learns_end: whether the model has learnt where sentences end; otherwise the end has no part in scores.
 
   Sentences are translated in batches of one size, alike in length, padded to few distinct lengths: one
   compilation for each length.
@@ -125,8 +126,10 @@ class Translator:
     *,
     batch_size: int,
     search: Search,
+    learns_end: bool = True,
   ):
     self.task = task
+    self.learns_end = learns_end
     self.search = search
     self.model = model
     self.params = params
@@ -225,7 +228,8 @@ class Translator:
     self._check_is_one()
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches(pairs):
-      losses, weights = _score(self.params, batch, model=self.model)
+      scored_batch = batch if self.learns_end else without_ends(batch)
+      losses, weights = _score(self.params, scored_batch, model=self.model)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(chosen):
@@ -233,7 +237,8 @@ class Translator:
         cut = None if weights is None else _copied(weights[row, :length, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
           raise Diverged(_NOT_FINITE.format("loss or attention"))
-        scored[i] = Scored(-float(losses[row]), length, cut if with_attention else None)
+        count = length if self.learns_end else length - 1
+        scored[i] = Scored(-float(losses[row]), count, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
   def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -302,6 +307,7 @@ def make_translator(
     cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
     search=Search(**{**settings, **search}),
+    learns_end=config.train.learns_end,
   )
 
 

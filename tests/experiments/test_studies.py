@@ -80,11 +80,45 @@ def test_finished_runs_are_collected_once(tmp_path):
     own.mkdir()
     workdir.write_config(own, dataclasses.asdict(run.config))
     workdir.write_json(own / "results.json", {"test": {"bleu": 40.0 + run.config.seed}})
-  stored = [{"run": runs[0].name, "test/bleu": 7.0}]
-  rows = findings.collect(tmp_path, runs, stored)
-  assert [row["run"] for row in rows] == [run.name for run in runs[:3]]
-  assert rows[0]["test/bleu"] == 7.0
-  assert rows[1] == {"run": runs[1].name, "model.attention": "additive", "seed": 1, "test/bleu": 41.0}
+  stored = [
+    {"run": runs[0].name, "config": findings.digest(runs[0].config), "test/bleu": 7.0},
+    {"run": runs[1].name, "config": "of another version of the study", "test/bleu": 8.0},
+    {"run": runs[3].name, "config": findings.digest(runs[3].config), "model.attention": 3, "test/bleu": 9.0},
+  ]
+  rows = findings.collect(tmp_path, runs, stored, measure=None)
+  assert [(row["run"], row["model.attention"], row["seed"], row["test/bleu"]) for row in rows] == [
+    (runs[0].name, "additive", 0, 7.0),  # stored, and not measured again
+    (runs[1].name, "additive", 1, 41.0),
+    (runs[2].name, "none", 0, 40.0),
+    (runs[3].name, "none", 1, 9.0),  # its folder is gone
+  ]
+  assert findings.collect(tmp_path, runs[:2], rows) == [
+    {k: v for k, v in row.items() if k != "model.attention"} for row in rows[:2]
+  ]
+
+
+def test_a_run_with_another_config_is_not_collected(tmp_path):
+  (run,) = sweep.make_runs(base.Config(), {"seed": [0]})
+  own = tmp_path / run.name
+  own.mkdir()
+  workdir.write_config(own, dataclasses.asdict(base.Config(model=base.Model(width=16))))
+  workdir.write_json(own / "results.json", {"test": {"bleu": 40.0}})
+  with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
+    findings.collect(tmp_path, [run])
+
+
+def test_digests_tell_configs_apart():
+  configs = [base.Config(), base.Config(seed=1), base.Config(model=base.Model(width=64))]
+  assert len({findings.digest(config) for config in configs}) == 3
+  assert findings.digest(base.Config()) == findings.digest(base.Config())
+
+
+def test_stored_numbers_are_of_the_runs_that_a_study_has_now():
+  for name in NAMES:
+    study = module(name)
+    runs = {run.name: run for run in sweep.make_runs(study.get_config(), study.get_choices())}
+    for row in findings.read(FOLDER / f"{name}.csv"):
+      assert row["config"] is None or row["config"] == findings.digest(runs[row["run"]].config), row["run"]
 
 
 def test_shifted_weights_are_those_of_the_word_before_or_after():

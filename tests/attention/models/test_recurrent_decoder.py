@@ -264,6 +264,12 @@ def test_a_sentence_without_words_gives_finite_logits_and_gradients(kind):
     np.testing.assert_array_equal(weights[0], 0.0)
 
 
+@pytest.mark.parametrize("options", ["plain", "after", "fed"])
+def test_targets_without_words_have_neither_logits_nor_weights(options):
+  logits, weights = run("additive", TARGETS[:, :0], options=options)
+  assert logits.shape == (DIMS.B, 0, DIMS.V) and weights.shape == (DIMS.B, 0, DIMS.S)
+
+
 @kinds
 def test_the_context_is_the_summary_only_without_attention(kind):
   whole = encoded()

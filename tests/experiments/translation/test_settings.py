@@ -37,7 +37,7 @@ IMPOSSIBLE = [
   ("data.test", "test.tsv", "'' for config.data.task=toy_translation"),
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.scan_cutoff", 48, "in [1, 47]"),
-  ("data.scan_cutoff", 21, "22 for config.data.task=toy_translation"),
+  ("data.scan_cutoff", 21, "22 for another split than length"),
   ("data.lowercase", False, "True for config.data.task=toy_translation"),
   ("data.max_length", 30, "31 for config.data.task=toy_translation"),
   ("data.vocabulary_size", 0, "at least 1"),
@@ -117,7 +117,7 @@ IMPOSSIBLE = [
 POSSIBLE = [
   {"seed": 2**32 - 1},
   {"data.task": "scan", "data.split": "add_turn_left"},
-  {"data.task": "scan", "data.num_buckets": 1, "data.scan_cutoff": 47},
+  {"data.task": "scan", "data.num_buckets": 1, "data.split": "length", "data.scan_cutoff": 47},
   {"model.embedding_width": 1, "model.num_layers": 1},
   {"model.encoder": "transformer", "model.feed_forward_width": 1},
   {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
@@ -254,6 +254,22 @@ def test_losses_of_the_attention_need_attention(name):
   with pytest.raises(ConfigError) as caught:
     check_config(config)
   assert str(caught.value) == f"config.train.{name} must be 0, for there is no attention, got 0.5"
+
+
+def test_a_guided_alignment_loss_needs_weights_that_compete():
+  config = base.Config(model=base.Model(normalizer="sigmoid"), train=base.Train(alignment_weight=0.5))
+  with pytest.raises(ConfigError) as caught:
+    check_config(config)
+  told = "config.train.alignment_weight must be 0, for weights of a sigmoid are no shares, got 0.5"
+  assert str(caught.value) == told
+
+
+def test_translations_without_ends_are_watched_by_their_loss():
+  check_config(base.Config(train=base.Train(learns_end=False)))
+  with pytest.raises(ConfigError) as caught:
+    check_config(base.Config(train=base.Train(learns_end=False, metric="bleu")))
+  told = "config.train.metric must be loss, for translations that never end match nothing, got 'bleu'"
+  assert str(caught.value) == told
 
 
 def test_a_guided_alignment_loss_needs_alignments():

@@ -270,6 +270,11 @@ def test_losses_of_the_attention_are_added_with_their_weights():
   assert extra > 1
 
 
+def test_losses_of_the_attention_need_a_decoder_with_weights():
+  with pytest.raises(ValueError, match="need a decoder that returns weights, got None"):
+    make_step(PLAIN._replace(coverage_weight=1.0)).lower(_start(), _batch(), jax.random.key(0))
+
+
 @pytest.mark.usefixtures("standard_promotion")
 def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32():
   exact, coarse = (_run(recipe, _start(), [_batch(), _batch(1)]) for recipe in (PLAIN, BFLOAT16))

@@ -56,6 +56,7 @@ def test_names_are_of_a_folder_and_tell_fields_apart():
     ({"seed": 3}, "choices of config.seed must be a list of values, each once, got 3"),
     ({"train.learning_rate": [1, 1.0]}, "must be a list of values, each once, got [1, 1.0]"),
     ({3: [1]}, "config has no field 3 to choose"),
+    (["seed"], "choices must be a dict of lists, or a list of such, got 'seed'"),
     ({"seed": [1, 1]}, "choices of config.seed must be a list of values, each once, got [1, 1]"),
     ({"model.attention": "additive"}, "must be a list of values, each once, got 'additive'"),
     ({"seed": [0, -1]}, "config.seed must be in [0, 2^32), got -1"),

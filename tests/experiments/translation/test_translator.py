@@ -180,6 +180,17 @@ def test_translations_that_may_not_end_have_the_greatest_length():
     assert np.argmax(log_probabilities, axis=-1).tolist() == inputs
 
 
+def test_the_end_has_no_part_in_scores_where_it_was_not_learnt(scored):
+  model, params = MODELS["additive"]
+  options = {"batch_size": 5, "search": Search(MAX_LENGTH), "learns_end": False}
+  found = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
+  for (source, target), one, whole in zip(_pairs(), found, scored, strict=True):
+    inputs = LetterTask.target.vocabulary.encode(target)
+    end = _alone(source, inputs)[0][len(inputs), END]
+    assert one.num_tokens == whole.num_tokens - 1 == len(inputs)
+    np.testing.assert_allclose(one.log_probability, whole.log_probability - end, rtol=1e-4)
+
+
 def test_no_sentences_have_no_translations():
   assert _translator().translate([]) == []
   assert _translator().score_tokens([]) == []
