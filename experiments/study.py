@@ -45,7 +45,7 @@ def main() -> None:
     rows = [*findings.read(stored)]
   if not rows:
     raise UsageError(f"{stored} holds no numbers yet: --workdir must name the folder of the sweep")
-  for path in findings.write_page(folder, name, str(study.__doc__), study.write(findings.Runs(rows))):
+  for path in findings.write_page(folder, name, study, rows):
     print(f"wrote {path}")
 
 

@@ -16,7 +16,7 @@ from experiments.commands.files import write_text
 from experiments.runs import workdir
 from experiments.translation import figures, load
 from experiments.translation.settings import check_same_config
-from experiments.translation.sweep import Run, is_done
+from experiments.translation.sweep import Run, is_done, make_runs
 from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
@@ -164,24 +164,29 @@ def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
   write_text(path, text.getvalue())
 
 
-def write_page(folder: pathlib.Path, name: str, header: str, finding: Finding) -> list[pathlib.Path]:
+def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row]) -> list[pathlib.Path]:
   """Writes NAME.md and its figures; returns their paths.
 
   Args:
     folder: of all findings.
     name: of the study.
-    header: what its file begins with: the question in a line, then how to repeat it.
-    finding: the answer.
+    study: its module: its text is the question in a line, and how to repeat it.
+    rows: of its runs, and of what stands beside them.
   """
+  finding = study.write(Runs(rows))
   paths = []
   for part, figure in finding.figures.items():
     paths.append(folder / f"{name}_{part}.png")
     figures.save(figure, paths[-1])
-  question, _, rest = header.strip().partition("\n")
-  shown = "\n\n".join(f"![{path.stem}]({path.name})" for path in paths)
+  question, _, rest = study.__doc__.strip().partition("\n")
+  wanted = len(make_runs(study.get_config(), study.get_choices()))
+  there = sum(row["config"] is not None for row in rows)
+  shown = [f"![{path.stem}]({path.name})" for path in paths]
+  unfinished = [f"So far {there} of {wanted} runs are finished."] if there < wanted else []
   paths.append(folder / f"{name}.md")
-  text = f"# {question}\n\n{rest.strip()}\n\n{finding.text.strip()}\n\n{shown}\n"
-  write_text(paths[-1], text)
+  write_text(
+    paths[-1], "\n\n".join([f"# {question}", rest.strip(), *unfinished, finding.text.strip(), *shown]) + "\n"
+  )
   return paths
 
 

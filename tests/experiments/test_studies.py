@@ -40,9 +40,7 @@ def test_the_page_of_a_study_is_that_of_its_stored_numbers(name, tmp_path):
   stored = FOLDER / f"{name}.csv"
   if not stored.exists():
     pytest.skip("nothing is stored yet")
-  study = module(name)
-  finding = study.write(findings.Runs(findings.read(stored)))
-  paths = findings.write_page(tmp_path, name, study.__doc__, finding)
+  paths = findings.write_page(tmp_path, name, module(name), findings.read(stored))
   for path in paths:
     assert (FOLDER / path.name).exists()
   assert (FOLDER / f"{name}.md").read_text("utf-8") == paths[-1].read_text("utf-8")
