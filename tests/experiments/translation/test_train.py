@@ -409,8 +409,8 @@ def test_a_run_whose_decoder_reads_in_another_order_is_no_beginning(trained, tmp
   with pytest.raises(ConfigError) as caught:
     loop.train(dataclasses.replace(CONFIG, init_from=str(trained), model=model), tmp_path / "run")
   assert str(caught.value) == (
-    f"config.model.looks must be 'before', as in config.init_from={trained}, whose decoder reads its inputs in "
-    "that order, got 'after'"
+    f"config.model.looks must be 'before', as in config.init_from={trained}, whose decoder reads its inputs "
+    "in that order, got 'after'"
   )
   assert not (tmp_path / "run").exists()
 
