@@ -185,7 +185,9 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
   unfinished = [f"So far {there} of {wanted} runs are finished."] if there < wanted else []
   paths.append(folder / f"{name}.md")
   write_text(
-    paths[-1], "\n\n".join([f"# {question}", rest.strip(), *unfinished, finding.text.strip(), *shown]) + "\n"
+    paths[-1],
+    "\n\n".join([f"# {question}", rest.strip("\n").rstrip(), *unfinished, finding.text.strip(), *shown])
+    + "\n",
   )
   return paths
 
