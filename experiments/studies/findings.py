@@ -149,7 +149,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   with path.open(encoding="utf-8", newline="") as file:
-    return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    return [{name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
@@ -192,8 +192,9 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
   return paths
 
 
-def _value(text: str) -> Any:
-  for kind in (int, float):
+def _value(name: str, text: str) -> Any:
+  """Returns what a cell of a column says; a name may look like a number."""
+  for kind in () if name in ("run", "config") else (int, float):
     try:
       return kind(text)
     except ValueError:

@@ -48,8 +48,22 @@ def test_the_page_of_a_study_is_that_of_its_stored_numbers(name, tmp_path):
 
 def test_rows_are_read_as_they_were_written(tmp_path):
   rows = [
-    {"run": "a", "model.attention": "additive", "train.learns_end": True, "seed": 0, "test/bleu": 40.125},
-    {"run": "b", "model.attention": "none", "train.learns_end": False, "seed": 1, "other/bleu": 1e-7},
+    {
+      "run": "a",
+      "config": "1234e567",
+      "model.attention": "additive",
+      "train.learns_end": True,
+      "seed": 0,
+      "test/bleu": 40.125,
+    },
+    {
+      "run": "b",
+      "config": "12345678",
+      "model.attention": "none",
+      "train.learns_end": False,
+      "seed": 1,
+      "other/bleu": 1e-7,
+    },
   ]
   findings.write(tmp_path / "new" / "rows.csv", rows)
   names = dict.fromkeys([*rows[0], *rows[1]])
