@@ -145,13 +145,11 @@ def _defaults(fields: Iterable[str]) -> dict[str, Any]:
 
 
 def _best_head(group: Runs) -> str:
-  """Returns the name of the head with the lowest mean error rate, and this."""
-  names = [name for row in group.rows for name in row if name.startswith("aer/layer")]
-  found = {name: values for name in dict.fromkeys(names) if (values := group.values(name))}
-  if not found:
-    return "-"
-  best = min(found, key=lambda name: float(np.mean(found[name])))
-  return f"{mean(found[best])} ({best.removeprefix('aer/').replace('=', ' ')})"
+  """Returns the lowest error rate of a head in each run; heads of two runs have nothing in common."""
+  heads = (
+    [v for name, v in row.items() if name.startswith("aer/layer") and v is not None] for row in group.rows
+  )
+  return mean([min(rates) for rates in heads if rates])
 
 
 def _error_rate(weights: list[np.ndarray], examples: list[Example]) -> float:
