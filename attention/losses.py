@@ -15,7 +15,7 @@ def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:
   A target without links counts nothing. Of a linked source that gets less than 1e-9 of the weight the
   gradient is 0, and the loss that of 1e-9.
 
-  Source: Chen et al. 2016, arXiv:1607.01628, section 3.2 (their mean over the targets is here a sum).
+  Source: Chen et al. 2016, arXiv:1607.01628 (their mean over the targets is here a sum).
 
   Args:
     weights: of the attention, [... T S]; those of a target sum to 1 at most, or all could be 1.

@@ -38,7 +38,7 @@ def main() -> None:
     measure = getattr(study, "measure", None)
     rows = findings.collect(workdir, runs, rows, measure)
     # What is no run of ours, such as another program's numbers: kept where they cannot be found again.
-    others = {row["run"]: row for row in findings.read(stored) if row["config"] is None}
+    others = {row["run"]: row for row in findings.read(stored) if row.get("config") is None}
     others |= {row["run"]: row for row in getattr(study, "others", tuple)()}
     findings.write(stored, [*rows, *others.values()])
     print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")

@@ -160,7 +160,10 @@ class RecurrentDecoder(nn.Module):
   def prepare(
     self, encoded: Encoded, source_lengths: jax.Array, max_length: int | None = None
   ) -> tuple[State, DecoderMemory]:
-    """Returns the state before the first step, and the memory of all steps; a state has no `max_length`."""
+    """Returns the state before the first step, and the memory of all steps.
+
+    A recurrent state holds any number of words: `max_length` has no effect.
+    """
     prepared = None if self.look_up is None else self.look_up.prepare(encoded.memory)
     memory = DecoderMemory(prepared, source_lengths, encoded.summary)
     initials = [self.initial, *self.upper_initials]

@@ -35,7 +35,7 @@ class TransformerDecoder(nn.Module):
   """A stack of decoder layers over the words of the target.
 
   The attention that it returns is the mean over the heads of the layer before the last, which finds the
-  source of the word to come best (Garg et al. 2019, arXiv:1909.02074, section 3); of a single layer, its own.
+  source of the word to come best (Garg et al. 2019, arXiv:1909.02074); of a single layer, its own.
 
   Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.1 and 3.4; tied embeddings: Press and Wolf 2017,
   arXiv:1608.05859.

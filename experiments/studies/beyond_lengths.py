@@ -10,8 +10,9 @@ Ways to attend, 900 steps, five seeds. Sentences of the split `length` are longe
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.translation import figures
+from experiments.translation.compare import mean
 
 SEEDS = 0, 1, 2, 3, 4
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"

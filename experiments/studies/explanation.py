@@ -22,9 +22,10 @@ from flax import linen as nn
 
 from configs import base
 from experiments.studies import alignment
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.text.batches import Batch, make_batch
 from experiments.translation import figures
+from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"

@@ -2,12 +2,10 @@
 
 import csv
 import hashlib
-import io
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from configs import base
@@ -16,7 +14,7 @@ from experiments.commands.files import write_text
 from experiments.runs import workdir
 from experiments.translation import figures, load
 from experiments.translation.settings import check_same_config
-from experiments.translation.sweep import Run, is_done, make_runs
+from experiments.translation.sweep import Run, csv_text, is_done, make_runs
 from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
@@ -46,19 +44,17 @@ class Runs:
     self.rows = list(rows)
 
   def of(self, **wanted: Any) -> "Runs":
-    """Returns the runs with these values of some fields, each named by its last part, or chosen by a test."""
+    """Returns the runs with these values of some fields, each named by its last part."""
 
     def fits(row: Row) -> bool:
       short = {name.rpartition(".")[2]: value for name, value in row.items()}
-      return all(
-        wish(short.get(name)) if callable(wish) else short.get(name) == wish for name, wish in wanted.items()
-      )
+      return all(short.get(name) == value for name, value in wanted.items())
 
     return Runs(row for row in self.rows if fits(row))
 
   def values(self, metric: str) -> list[float]:
     """Returns a metric of each run that has it."""
-    return [row[metric] for row in self.rows if row.get(metric) not in (None, "")]
+    return [row[metric] for row in self.rows if row.get(metric) is not None]
 
   def different(self, name: str) -> list[Any]:
     """Returns the values of a field, named by its last part, each once, in the order of the runs."""
@@ -68,18 +64,6 @@ class Runs:
   def by(self, name: str, metric: str) -> dict[Any, list[float]]:
     """Returns value of a field -> a metric of its runs."""
     return {value: self.of(**{name: value}).values(metric) for value in self.different(name)}
-
-
-def mean(values: Sequence[float], digits: int = 3) -> str:
-  """Returns the mean, and the standard deviation of a sample.
-
-  >>> mean([0.5, 0.7]), mean([0.5]), mean([])
-  ('0.600 ± 0.141', '0.500', '-')
-  """
-  if not values:
-    return "-"
-  text = f"{np.mean(values):.{digits}f}"
-  return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
@@ -154,14 +138,9 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
   """Writes what `read` reads."""
-  text = io.StringIO()
-  names = dict.fromkeys(name for row in rows for name in row)
-  writer = csv.DictWriter(text, list(names), lineterminator="\n")
-  writer.writeheader()
-  for row in rows:
-    writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+  short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
   path.parent.mkdir(parents=True, exist_ok=True)
-  write_text(path, text.getvalue())
+  write_text(path, csv_text(short))
 
 
 def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row]) -> list[pathlib.Path]:
@@ -180,7 +159,7 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
     figures.save(figure, paths[-1])
   question, _, rest = study.__doc__.strip().partition("\n")
   wanted = len(make_runs(study.get_config(), study.get_choices()))
-  there = sum(row["config"] is not None for row in rows)
+  there = sum(row.get("config") is not None for row in rows)
   shown = [f"![{path.stem}]({path.name})" for path in paths]
   unfinished = [f"So far {there} of {wanted} runs are finished."] if there < wanted else []
   paths.append(folder / f"{name}.md")

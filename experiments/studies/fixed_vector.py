@@ -11,8 +11,9 @@ training; longer ones are those of the split `length`.
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.translation import figures
+from experiments.translation.compare import mean
 from experiments.translation.metrics import corpus_bleu, exact_match
 from experiments.translation.translator import Translator
 

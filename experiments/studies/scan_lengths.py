@@ -13,8 +13,9 @@ arXiv:2010.07174).
 from typing import Any
 
 from configs import base, scan
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.translation import figures
+from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
 
 SEEDS = 0, 1, 2, 3, 4

@@ -9,8 +9,9 @@ The four splits of Lake and Baroni (2018, arXiv:1711.00350) by configs/scan.py, 
 from typing import Any
 
 from configs import base, scan
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.translation import figures
+from experiments.translation.compare import mean
 
 PUBLISHED = {"simple": 0.998, "length": 0.208, "add_jump": 0.012, "add_turn_left": 0.903}
 

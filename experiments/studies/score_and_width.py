@@ -11,8 +11,9 @@ to 512 units; the model around them stays as it is. The bilinear score has no wi
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import Finding, Runs, mean, table
+from experiments.studies.findings import Finding, Runs, table
 from experiments.translation import figures
+from experiments.translation.compare import mean
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
 WIDTHS = 16, 32, 64, 128, 256, 512
@@ -54,5 +55,5 @@ def write(runs: Runs) -> Finding:
     ["score", 128, 256, 512, 1024],
     [["multiplicative", 22.03, 22.33, 21.78, 18.22], ["additive", 22.23, 22.33, 22.47, 22.10]],
   )
-  tables.append(f"Published, BLEU (Britz et al. 2017, arXiv:1703.03906, table 5):\n\n{published}")
+  tables.append(f"Published, BLEU (Britz et al. 2017, arXiv:1703.03906):\n\n{published}")
   return Finding("\n\n".join(tables), {"widths": figure})

@@ -75,7 +75,7 @@ def table(found: Sequence[Group], split: str) -> str:
   metrics = values(found, split)
   lines = [["group", "runs", *metrics]]
   for group in found:
-    means = (_mean(of_groups.get(group.name, [])) for of_groups in metrics.values())
+    means = (mean(of_groups.get(group.name, [])) for of_groups in metrics.values())
     lines.append([group.name, str(len(group.results)), *means])
   return in_columns(lines)
 
@@ -109,12 +109,16 @@ def values(found: Sequence[Group], split: str) -> dict[str, dict[str, list[float
   return per_metric
 
 
-def _mean(there: Sequence[float]) -> str:
-  """Returns mean and standard deviation (of a sample) of values."""
+def mean(there: Sequence[float], digits: int = 3) -> str:
+  """Returns mean and standard deviation (of a sample) of values.
+
+  >>> mean([0.5, 0.7]), mean([0.5]), mean([])
+  ('0.600 ± 0.141', '0.500', '-')
+  """
   if not there:
     return "-"
-  text = f"{np.mean(there):.3f}"
-  return f"{text} ± {np.std(there, ddof=1):.3f}" if len(there) > 1 else text
+  text = f"{np.mean(there):.{digits}f}"
+  return f"{text} ± {np.std(there, ddof=1):.{digits}f}" if len(there) > 1 else text
 
 
 def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str, list[str]], list[str]]:

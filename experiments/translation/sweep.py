@@ -121,7 +121,7 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
   paths = [folder / "table.txt", folder / "table.csv"]
   write_text(paths[0], f"{text}\n")
-  write_text(paths[1], _csv([row for split in splits for row in compare.rows(found, split)]))
+  write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
   for split in splits:
     path = folder / "figures" / f"{split}.png"
     figures.save(figures.spread(compare.values(found, split), title=split), path)
@@ -146,7 +146,8 @@ def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:
   return config
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns rows as CSV, with a column for each name that one of them has."""
   text = io.StringIO()
   names = dict.fromkeys(name for row in rows for name in row)
   writer = csv.DictWriter(text, list(names), lineterminator="\n")
