@@ -3,11 +3,20 @@ r"""How well does attention align?
     python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
     python -m experiments.study --study=alignment --workdir=runs/alignment
 
-Ways to attend on the toy, whose true alignments are known, 450 steps, five seeds. A target word is linked to
-the source word with the largest weight. Weights are also read one word earlier and one later: some decoders
-look at a word's source when they have read the word, and not when they are to say it. Beside them stands
-eflomal, a statistical aligner (https://pypi.org/project/eflomal), if it is installed, on as many sentences.
-The best of a transformer's heads is that of each run, by these very sentences.
+Ways to attend on the toy, whose true alignments are known, 450 steps, five seeds. A target word is linked
+to the source word with the largest weight. Weights are also read one word earlier and one later: some
+decoders look at a word's source when they have read the word, and not when they are to say it. Beside them
+stands eflomal, a statistical aligner (https://pypi.org/project/eflomal), if it is installed, on as many
+sentences. The best of a transformer's heads is that of each run, by these very sentences. 75 minutes on two
+cores.
+
+Answer: as well as a statistical aligner, if it is asked to. Trained to translate and nothing else, most
+ways to attend link one word in ten wrongly; cosine scores and a decoder that looks after it has read its
+word and feeds its features back do better. The guided loss (Chen et al. 2016, arXiv:1607.01628) brings all
+decoders to what eflomal finds, which sees the target sentence and no translation model, and costs no exact
+match. No decoder here aligns better by a shift of one word: a decoder with the states of Bahdanau et al.
+looks at the word that it is to say, and so do those that look after reading. Translating well and aligning
+well are two things: location-aware attention translates best of all here, and aligns worse than most.
 """
 
 import pathlib
@@ -20,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.studies.findings import Finding, Row, Runs, table
+from experiments.studies.findings import NOTE, Finding, Row, Runs, beside, table
 from experiments.tasks import Example, drawing
 from experiments.translation import figures
 from experiments.translation.compare import mean
@@ -91,6 +100,13 @@ def others() -> Iterator[Row]:
   """Yields what eflomal finds in the test sentences, beside as many as were trained on."""
   if shutil.which("eflomal-align") is None:
     return
+  for time in range(len(SEEDS)):  # each with other chances
+    for way, rate in _eflomal().items():
+      yield {"run": f"eflomal, {way} ({time})", "test/alignment_error_rate": rate}
+
+
+def _eflomal() -> dict[str, float]:
+  """Returns the alignment error rates of each direction, and of the links that both have."""
   config = get_config()
   pairs = [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
   pairs += [
@@ -106,29 +122,37 @@ def others() -> Iterator[Row]:
     subprocess.run(["eflomal-align", *arguments], check=True)
     ways = {way: _read_links(folder / way) for way in ("forward", "reverse")}
   ways["both"] = [one & other for one, other in zip(*ways.values(), strict=True)]
+  rates = {}
   for way, links in ways.items():
     common = sum(len(found & pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
     total = sum(len(found) + len(pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
-    yield {"run": f"eflomal, {way}", "test/alignment_error_rate": 1 - 2 * common / total}
+    rates[way] = 1 - 2 * common / total
+  return rates
 
 
 def write(runs: Runs) -> Finding:
   groups = {name: group(runs, name) for name in VARIANTS}
   header = ["", "exact match", *SHIFTS.values(), "best head"]
+  columns = ["test/exact_match", *(f"aer/shift={shift}" for shift in SHIFTS)]
+  base = groups["additive"]
   rows = []
   for name, found in groups.items():
-    shifted = [mean(found.values(f"aer/shift={shift}")) for shift in SHIFTS]
-    rows.append([name, mean(found.values("test/exact_match")), *shifted, _best_head(found)])
+    means = [beside(found.values(metric), base.values(metric)) for metric in columns]
+    rows.append([name, *means, _best_head(found)])
+  aligners: dict[str, list[float]] = {}
   for row in runs.rows:
     if str(row["run"]).startswith("eflomal"):
-      rows.append([row["run"], "-", "-", f"{row['test/alignment_error_rate']:.3f}", "-", "-"])
+      aligners.setdefault(row["run"].partition(" (")[0], []).append(row["test/alignment_error_rate"])
+  for name, rates in aligners.items():
+    rows.append([name, "-", "-", beside(rates, base.values("aer/shift=0")), "-", "-"])
   panels = {
     "test exact match": {name: found.values("test/exact_match") for name, found in groups.items()},
     "alignment error rate": {name: found.values("aer/shift=0") for name, found in groups.items()},
   }
-  return Finding(
-    f"Alignment error rates of the test split:\n\n{table(header, rows)}", {"variants": figures.spread(panels)}
+  text = (
+    f"Alignment error rates of the test split:\n\n{table(header, rows)}\n\n{NOTE.format('the first line')}"
   )
+  return Finding(text, {"variants": figures.spread(panels)})
 
 
 def group(runs: Runs, variant: str) -> Runs:

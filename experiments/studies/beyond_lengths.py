@@ -4,15 +4,23 @@ r"""Which attention goes on beyond the lengths that it saw? The toy.
         --workdir=runs/beyond_lengths --jobs=2
     python -m experiments.study --study=beyond_lengths --workdir=runs/beyond_lengths
 
-Ways to attend, 900 steps, five seeds. Sentences of the split `length` are longer than those in training.
+Ways to attend, 900 steps, five seeds; 75 minutes on two cores. Sentences of the split `length` are of 15 to
+22 words, those in training of 4 to 14.
+
+Answer: attention that knows where it looked. Location-aware attention (Chorowski et al. 2015,
+arXiv:1506.07503) translates nearly all of the longer sentences, as its paper reports of longer speech;
+monotonic attention and coverage follow. What looks by content alone comes after them, and of it additive
+attention goes further than the scaled dot product. Transformers go least far. Of their positions rotary
+ones go furthest; relative ones hardly further than sinusoidal ones; without positions they hardly learn
+this language. The weights of location-aware and of monotonic attention, though, align worse than the
+others.
 """
 
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import Finding, Runs, table
+from experiments.studies.findings import NOTE, Finding, Runs, beside, table
 from experiments.translation import figures
-from experiments.translation.compare import mean
 
 SEEDS = 0, 1, 2, 3, 4
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
@@ -49,11 +57,16 @@ def get_choices() -> list[dict[str, list[Any]]]:
 def write(runs: Runs) -> Finding:
   groups = {f"GRU, {kind}": runs.of(decoder="recurrent", attention=kind) for kind in RECURRENT}
   groups |= {f"transformer, {kind}": runs.of(decoder="transformer", positions=kind) for kind in POSITIONS}
-  rows = [[name, *(mean(group.values(m)) for m in METRICS.values())] for name, group in groups.items()]
+  base = groups["GRU, additive"]
+  rows = [
+    [name, *(beside(group.values(metric), base.values(metric)) for metric in METRICS.values())]
+    for name, group in groups.items()
+  ]
   panels = {
     title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
   }
-  text = table(["", *METRICS], rows)
-  return Finding(
-    f"Exact match, and alignment error rate of the test split:\n\n{text}", {"splits": figures.spread(panels)}
+  text = (
+    "Exact match, and alignment error rate of the test split:\n\n"
+    f"{table(['', *METRICS], rows)}\n\n{NOTE.format('additive attention')}"
   )
+  return Finding(text, {"splits": figures.spread(panels)})

@@ -9,10 +9,21 @@ of the next word moves: by the total variation distance (TVD), 0 to 1. Weights a
 and taken from, or left to, the source words that the target word truly translates, which only a language
 with known alignments can tell. Adversarial weights are, of 64 shuffles and all that look at one word, those
 that are farthest from the model's own (Jensen-Shannon divergence, JSD, 0 to 0.69) and move the distribution
-by less than 0.05; an adversary is found where their divergence is above 0.5.
+by less than 0.05; an adversary is found where their divergence is above 0.5. The runs are those of
+`alignment`; to measure them takes 15 minutes.
+
+Answer: here it is. Jain and Wallace (2019, arXiv:1902.10186) found in classifiers of texts that shuffled
+weights often changed little, and that other weights gave the same answer; Wiegreffe and Pinter (2019,
+arXiv:1908.04626) answered that this depends on the task and on what other weights are allowed. In this
+translator it does not repeat, though any weights are allowed: shuffled weights move three quarters of the
+next word's probability, and for one word in nine at most are other weights found that leave it be. The
+truth says why: the weights on the source words that are truly translated are the ones that matter; alone
+they give the same word, and without them it is mostly lost. The better the weights align (the guided loss),
+the fewer adversaries there are. Sigmoid weights, which align badly, explain least.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -22,10 +33,9 @@ from flax import linen as nn
 
 from configs import base
 from experiments.studies import alignment
-from experiments.studies.findings import Finding, Runs, table
+from experiments.studies.findings import NOTE, Finding, Runs, beside, table
 from experiments.text.batches import Batch, make_batch
 from experiments.translation import figures
-from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"
@@ -82,23 +92,28 @@ def measure(translator: Translator) -> dict[str, float]:
 
 def write(runs: Runs) -> Finding:
   groups = {name: alignment.group(runs, name) for name in VARIANTS}
-  rows = [
-    [name, *(mean(group.values(metric)) for metric in METRICS.values())] for name, group in groups.items()
-  ]
+
+  def rows(metrics: Iterable[str]) -> list[list[str]]:
+    """Returns a row for each group, beside the first."""
+    base = groups[VARIANTS[0]]
+    return [
+      [name, *(beside(group.values(metric), base.values(metric)) for metric in metrics)]
+      for name, group in groups.items()
+    ]
+
   chances = {
     "as it is": "p/own",
     "without the true words": "p/without",
     "the true words alone": "p/alone",
   }
-  likely = [
-    [name, *(mean(group.values(metric)) for metric in chances.values())] for name, group in groups.items()
-  ]
   panels = {
     title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
   }
   text = (
-    f"How far the distribution of the next word moves (TVD):\n\n{table(['', *METRICS], rows)}\n\n"
-    f"The probability of the right word:\n\n{table(['', *chances], likely)}"
+    "How far the distribution of the next word moves (TVD):\n\n"
+    f"{table(['', *METRICS], rows(METRICS.values()))}\n\n"
+    f"The probability of the right word:\n\n{table(['', *chances], rows(chances.values()))}\n\n"
+    f"{NOTE.format('the first line')}"
   )
   return Finding(text, {"distances": figures.spread(panels)})
 

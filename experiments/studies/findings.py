@@ -2,22 +2,32 @@
 
 import csv
 import hashlib
+import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
 from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
 from experiments.runs import workdir
 from experiments.translation import figures, load
+from experiments.translation.compare import mean
 from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, csv_text, is_done, make_runs
 from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
+
+LEVEL = 0.05
+NOTE = (
+  f"\\* where chance alone would make a mean differ from that of {{}} as much with p < {LEVEL}: exact "
+  "permutation test of the runs, two-sided, each comparison for itself."
+)
 
 
 class Finding(NamedTuple):
@@ -76,6 +86,34 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
   """
   lines = [header, ["---"] * len(header), *rows]
   return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def p_value(first: Sequence[float], second: Sequence[float]) -> float:
+  """Returns how often the means of two groups of runs differ as much, when runs change groups.
+
+  All ways to part the runs are counted: the permutation test of Fisher (1935, "The Design of Experiments").
+
+  >>> p_value([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])  # 2 of the 20 ways
+  0.1
+  """
+
+  def difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+    return np.mean(first, axis=axis) - np.mean(second, axis=axis)
+
+  ways = math.comb(len(first) + len(second), len(first))
+  if ways > 1_000_000:
+    raise ValueError(f"there must be at most 1,000,000 ways to part the runs, got {ways:,}")
+  return float(stats.permutation_test((first, second), difference, n_resamples=ways).pvalue)
+
+
+def beside(values: Sequence[float], base: Sequence[float], digits: int = 3) -> str:
+  """Returns mean and standard deviation, with a star where the mean is not that of `base` (see `p_value`).
+
+  >>> beside([0.1, 0.2, 0.3, 0.4], [0.6, 0.7, 0.8, 0.9]), beside([0.1, 0.2], [0.1, 0.2]), beside([], [0.1])
+  ('0.250 ± 0.129*', '0.150 ± 0.071', '-')
+  """
+  differs = min(len(values), len(base)) > 1 and p_value(values, base) < LEVEL
+  return mean(values, digits) + "*" * differs
 
 
 def collect(

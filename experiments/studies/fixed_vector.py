@@ -4,16 +4,20 @@ r"""What does a fixed vector lose?
         --workdir=runs/fixed_vector --jobs=2
     python -m experiments.study --study=fixed_vector --workdir=runs/fixed_vector
 
-The toy with and without attention, 900 steps, five seeds. Sentences of 4 to 14 words are like those in
-training; longer ones are those of the split `length`.
+The toy with and without attention, 900 steps, five seeds; 12 minutes on two cores. Sentences of 4 to 14
+words are like those in training; longer ones are those of the split `length`.
+
+Answer: the long sentences. One vector, the encoder's summary, translates short sentences nearly as well; it
+loses from seven words on, and at 14 words, a length that was seen in training, four of five translations
+are wrong. Attention loses nothing at the lengths it saw. So does Bahdanau et al. 2015 (arXiv:1409.0473,
+figure 2) for English to French, where BLEU without attention falls beyond 20 to 30 words.
 """
 
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import Finding, Runs, table
+from experiments.studies.findings import NOTE, Finding, Runs, beside, table
 from experiments.translation import figures
-from experiments.translation.compare import mean
 from experiments.translation.metrics import corpus_bleu, exact_match
 from experiments.translation.translator import Translator
 
@@ -58,7 +62,12 @@ def write(runs: Runs) -> Finding:
     }
     panels[title] = lines
     digits = 1 if metric == "bleu" else 3
-    rows = [[name, *(mean(there, digits) for there in points.values())] for name, points in lines.items()]
+    base = lines[KINDS["additive"]]
+    rows = [
+      [name, *(beside(there, base[band], digits) for band, there in points.items())]
+      for name, points in lines.items()
+    ]
     header = ["words", *(f"{first}-{last}" for first, last in BANDS)]
-    tables.append(f"{title}, by the words of the source:\n\n{table(header, rows)}")
+    tables.append(f"{title[0].upper()}{title[1:]}, by the words of the source:\n\n{table(header, rows)}")
+  tables.append(NOTE.format("the line above"))
   return Finding("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})
