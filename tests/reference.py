@@ -91,6 +91,11 @@ def sigmoid(logits, attended, row):
   return (1 + np.tanh(logits / 2)) / 2
 
 
+def sigmoid_less_log_keys(logits, attended, row):
+  """The sigmoid of the logits less the log of how many there are."""
+  return sigmoid(logits - np.log(len(attended)), attended, row)
+
+
 def monotonic(before):
   """All ways to go on from where `before` [... T S] says, key by key (Raffel et al. 2017, eq. 8)."""
 

@@ -171,13 +171,24 @@ class Entmax15(Normalizer):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Sigmoid(Normalizer):
-  """weights[t, s] = sigmoid(scores[t, s]): each key by itself. A bias of -log(S) makes them sum to about 1.
+  """weights[t, s] = sigmoid(scores[t, s]): each key by itself.
 
   Source: Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
+
+  Attributes:
+    less_log_keys: whether the log of the number of keys that a query may attend to is taken off its scores, as
+      the paper advises: weights of scores around 0 then sum to about 1, and not to half of that number. Static.
   """
 
+  less_log_keys: bool = dataclasses.field(default=False, metadata={"static": True})
+
   def weights(self, rows):
-    return jnp.where(rows.used, jax.nn.sigmoid(rows.scores), 0)
+    scores = rows.scores
+    if self.less_log_keys:
+      used = jnp.broadcast_to(rows.used, scores.shape)
+      keys = jnp.sum(used, axis=-1, keepdims=True, dtype=scores.dtype)
+      scores = scores - jnp.log(jnp.maximum(keys, 1))
+    return jnp.where(rows.used, jax.nn.sigmoid(scores), 0)
 
 
 @register_pytree

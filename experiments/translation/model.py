@@ -19,7 +19,7 @@ NORMALIZERS: dict[str, attention.Normalizer | None] = {
   "softmax": None,
   "sparsemax": attention.Sparsemax(),
   "entmax15": attention.Entmax15(),
-  "sigmoid": attention.Sigmoid(),
+  "sigmoid": attention.Sigmoid(less_log_keys=True),
 }
 _METHODS = ("prepare", "step", "__call__", "features", "output_weights")  # of a decoder
 

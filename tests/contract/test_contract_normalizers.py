@@ -42,6 +42,9 @@ NORMALIZERS = {
   "sparsemax": Case(attention.Sparsemax, lambda: reference.entmax(2.0)),
   "entmax15": Case(attention.Entmax15, lambda: reference.entmax(1.5)),
   "sigmoid": Case(attention.Sigmoid, lambda: reference.sigmoid),
+  "sigmoid_less_log_keys": Case(
+    lambda: attention.Sigmoid(less_log_keys=True), lambda: reference.sigmoid_less_log_keys
+  ),
   "monotonic": Case(attention.Monotonic, reference.monotonic, (BEFORE,)),
   "local": Case(
     lambda centers: attention.Local(centers, 1.5), lambda centers: reference.local(centers, 1.5), (CENTERS,)
@@ -105,13 +108,15 @@ def random_loss(seed=1):
 
 # Scores (1, 0, -1): the softmax is e^z / (e + 1 + 1/e); sparsemax: threshold 0, weights (1, 0, 0);
 # entmax15 of halves (1/2, 0, -1/2): (1/2 - t)^2 + t^2 = 1, t = (1 - sqrt(7)) / 4 = -0.41144, and
-# (0.91144^2, 0.41144^2, 0); sigmoid: 1 / (1 + 1/e), 1/2, 1 / (1 + e); monotonic from the first key: p1,
+# (0.91144^2, 0.41144^2, 0); sigmoid: 1 / (1 + 1/e), 1/2, 1 / (1 + e);
+# less log 3: 1 / (1 + 3/e), 1/4, 1 / (1 + 3e); monotonic from the first key: p1,
 # (1 - p1) p2, (1 - p1)(1 - p2) p3; local around key 1 with deviation 1: times exp(-1/2), 1, exp(-1/2).
 HAND_VALUES = {
   "softmax": (attention.Softmax(), [0.66524096, 0.24472847, 0.09003057]),
   "sparsemax": (attention.Sparsemax(), [1.0, 0.0, 0.0]),
   "entmax15": (attention.Entmax15(), [0.83071891, 0.16928109, 0.0]),
   "sigmoid": (attention.Sigmoid(), [0.73105858, 0.5, 0.26894142]),
+  "sigmoid_less_log_keys": (attention.Sigmoid(less_log_keys=True), [0.47536689, 0.25, 0.10923178]),
   "monotonic": (
     attention.Monotonic(np.float32([[1.0, 0.0, 0.0]])),
     [0.73105858, 0.13447071, 0.03616437],
