@@ -176,8 +176,9 @@ class Sigmoid(Normalizer):
   Source: Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
 
   Attributes:
-    less_log_keys: whether the log of the number of keys that a query may attend to is taken off its scores, as
-      the paper advises: weights of scores around 0 then sum to about 1, and not to half of that number. Static.
+    less_log_keys: whether the log of the number of keys that a query may attend to is taken off its scores,
+      as the paper advises: weights of scores around 0 then sum to about 1, and not to half of that number.
+      Static.
   """
 
   less_log_keys: bool = dataclasses.field(default=False, metadata={"static": True})
