@@ -24,6 +24,8 @@ class Data:
     unit: parallel_text: what text is cut into, "word", "character" or "subword".
     subwords: parallel_text: how subwords are learnt, "unigram" or "bpe".
     vocabulary_size: parallel_text: number of subwords of each language.
+    subword_sampling: parallel_text, unigram: above 0, every epoch draws how each training sentence is cut,
+      out of its 16 most probable ways; the exponent of their probabilities (Kudo 2018, arXiv:1804.10959).
     min_count: parallel_text: words or characters rarer than this in the training text become unknown.
     max_length: parallel_text: training pairs with a longer side, in units, are left out.
     num_buckets: to how many lengths training sentences are padded; the step is compiled for each.
@@ -39,6 +41,7 @@ class Data:
   unit: str = "word"
   subwords: str = "unigram"
   vocabulary_size: int = 8000
+  subword_sampling: float = 0.0
   min_count: int = 2
   max_length: int = 31
   num_buckets: int = 3

@@ -93,6 +93,9 @@ def rules(data: base.Data) -> Iterator[fields.Rule]:
   yield fields.one_of("data.subwords", data.subwords, KINDS)
   for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
     yield fields.at_least(f"data.{name}", getattr(data, name), 1)
+  sampling, has_ways = data.subword_sampling, data.unit == "subword" and data.subwords == "unigram"
+  yield "data.subword_sampling", sampling, 0 <= sampling <= 1, "in [0, 1]"
+  yield "data.subword_sampling", sampling, not sampling or has_ways, "0, but for unigram subwords"
   yield "data.scan_cutoff", data.scan_cutoff, 1 <= data.scan_cutoff <= 47, "in [1, 47]"
   is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
   yield "data.scan_cutoff", data.scan_cutoff, is_read, f"{scan_grammar.CUTOFF} for another split than length"

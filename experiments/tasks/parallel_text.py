@@ -69,7 +69,15 @@ class ParallelText:
   def _batches(self) -> Buckets:
     """The training pairs as ids, those too long left out."""
     data, longest = self._config.data, self._config.data.max_length
-    sources, targets = map(Language.encode_all, (self.source, self.target), self._training_texts)
+    languages, cuts = (self.source, self.target), None
+    if data.subword_sampling:
+      cuts = tuple(
+        language.segment_all(texts, sharpness=data.subword_sampling)
+        for language, texts in zip(languages, self._training_texts, strict=True)
+      )
+      sources, targets = (each.best for each in cuts)
+    else:
+      sources, targets = map(Language.encode_all, languages, self._training_texts)
     self.notes = notes(self._training_texts, read_pairs(data.validation))
     del self._training_texts
     self._num_pairs = len(sources)
@@ -87,6 +95,7 @@ class ParallelText:
       batch_size=self._config.train.batch_size,
       seed=self._config.seed,
       alignments=alignments,
+      cuts=None if cuts is None else (cuts[0].take(used), cuts[1].take(used)),
     )
 
   def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
