@@ -283,3 +283,19 @@ def test_what_may_not_be_meant_of_a_text_is_noted(tmp_path):
   broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation=others)
   broken.training_batch(0)
   assert list(broken.notes) == ["1 of 41 training pairs have control characters, such as U+001B"]
+
+
+def test_subwords_can_be_cut_in_another_way_each_epoch(tmp_path):
+  pairs = [(source, source.upper()) for source, _ in _pairs(40)] + [("aa " * 29, "b")]
+  options = {"lowercase": False, "unit": "subword", "vocabulary_size": 288, "max_length": 30}
+  task = _task(tmp_path, pairs, **options, subword_sampling=0.1)
+  assert str(task) == "40 training pairs (1 more are longer than config.data.max_length=30)"
+  steps = range(_task(tmp_path, pairs, **options)._batches.batches_per_epoch * 3)
+  texts = _sources(task, steps)
+  assert sorted(texts) == sorted(3 * [source for source, _ in pairs[:40]])
+  rows = {tuple(row.tolist()) for step in steps for row in task.training_batch(step).sources if row[0] != PAD}
+  assert len(rows) > 60
+  for step in steps:
+    for source, target in zip(*task.training_batch(step)[:4:3], strict=True):
+      text = task.source.detokenize(task.source.vocabulary.decode(source))
+      assert task.target.detokenize(task.target.vocabulary.decode(target)) == text.upper()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.runs.rows import Rows
 from experiments.text.buckets import Buckets, least_padding
+from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 
 # Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
@@ -158,6 +159,57 @@ def test_a_pair_comes_with_its_own_alignment():
     for row, number in enumerate(_numbers(batch)):
       assert np.argwhere(batch.links[row]).tolist() == [[number % 3, number % 5]]
     assert not batch.links[len(_numbers(batch)) :].any()
+
+
+def _cut(lengths, seed=0):
+  """Returns buckets of pairs that can be cut in three ways: whole, or with 1 or 2 words more at the end."""
+  sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
+  offsets = np.arange(0, 3 * len(lengths) + 1, 3)
+  ways = [[words + [8] * more for words in side for more in range(3)] for side in sides]
+  cuts = [Segmentations(Sentences.join(each), offsets, np.zeros(len(each))) for each in ways]
+  options = {"num_buckets": 2, "batch_size": 5, "seed": seed}
+  return Buckets(*(each.best for each in cuts), **options, cuts=tuple(cuts))
+
+
+def _words(batch):
+  """Returns the words of source and target of each pair, by its number."""
+  sides = [
+    [[int(word) for word in row if word > 2] for row in side] for side in (batch.sources, batch.targets)
+  ]
+  return {source[0] - 10: (source, target) for source, target in zip(*sides, strict=True) if source}
+
+
+def test_each_epoch_draws_how_its_sentences_are_cut():
+  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
+  buckets = _cut(lengths)
+  epochs = [dict(collections.ChainMap(*map(_words, _epoch(buckets, epoch)))) for epoch in range(20)]
+  assert buckets.lengths == [4, 6]
+  for number, (source, target) in enumerate(lengths):
+    longest = (4 if max(source, target) <= 3 else 6) - 1  # with the end it must fit its bucket
+    seen = [epoch[number] for epoch in epochs]
+    for side, length in enumerate((source, target)):
+      whole = [number + 10] + [7] * (length - 1)
+      possible = [whole + [8] * more for more in range(3) if length + more <= longest]
+      assert sorted(set(map(tuple, (each[side] for each in seen)))) == sorted(map(tuple, possible))
+  # Source and target are drawn apart: with one draw for both there would be as many more words in each.
+  assert {len(s) - lengths[i][0] != len(t) - lengths[i][1] for e in epochs for i, (s, t) in e.items()} == {
+    True,
+    False,
+  }
+
+
+def test_how_sentences_are_cut_is_a_function_of_seed_and_step():
+  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
+  steps = range(30)
+  expected = {step: _cut(lengths, seed=3).batch(step) for step in steps}
+  other = _cut(lengths, seed=3)
+  for step in np.random.default_rng(0).permutation(steps).tolist():
+    assert _same(other.batch(step)[:4], expected[step][:4])
+  processes = [_cut(lengths, seed=3) for _ in range(2)]
+  for step in steps:
+    parts = [process.batch(step, Rows(index, 2, 2)) for index, process in enumerate(processes)]
+    together = np.concatenate([part.sources for part in parts])
+    assert together[: len(expected[step].sources)].tolist() == expected[step].sources.tolist()
 
 
 def test_each_epoch_has_its_own_order_and_its_own_neighbours():

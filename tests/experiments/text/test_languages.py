@@ -3,6 +3,7 @@
 import functools
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -222,3 +223,43 @@ def test_options_that_the_texts_do_not_allow_are_errors(unit, changed, message):
   with pytest.raises(ValueError, match=message) as caught:
     learn(unit, **changed)
   assert "\n" not in str(caught.value)
+
+
+def _ways(text, scores):
+  """Returns all ways to write a text with tokens of these scores, and the sum of their scores."""
+  if not text:
+    return [((), 0.0)]
+  ends = (end for end in range(1, len(text) + 1) if text[:end] in scores)
+  return [
+    ((text[:end], *rest), scores[text[:end]] + score)
+    for end in ends
+    for rest, score in _ways(text[end:], scores)
+  ]
+
+
+def test_the_most_probable_ways_to_cut_a_text():
+  language = learn("subword", subwords="unigram")
+  tokens = language.tokenizer.tokens
+  scores = dict(zip(tokens, language.tokenizer.log_probabilities()[4:].tolist(), strict=True))
+  cuts = language.segment_all(["The dog saw", "", "Alto"], sharpness=0.3)
+  assert len(cuts) == 3
+  for i, text in enumerate(["▁the▁dog▁saw", "", "▁alto"]):
+    # All of them, from the scores of the pieces alone.
+    expected = sorted(_ways(text, scores), key=lambda way: -way[1])
+    first, end = cuts.offsets[i], cuts.offsets[i + 1]
+    assert end - first == min(16, len(expected))
+    found = {tuple(tokens[token - 4] for token in cuts.ways[j]): cuts.logits[j] for j in range(first, end)}
+    assert len(found) == end - first
+    np.testing.assert_allclose(
+      sorted(found.values(), reverse=True), [0.3 * score for _, score in expected[: end - first]], rtol=1e-5
+    )
+    for way, logit in found.items():
+      assert (way, pytest.approx(logit / 0.3, rel=1e-5)) in expected
+  assert [ids.tolist() for ids in cuts.best] == [
+    ids.tolist() for ids in language.encode_all(["The dog saw", "", "Alto"])
+  ]
+
+
+def test_only_subwords_have_several_ways():
+  with pytest.raises(ValueError, match=r"texts must be cut into subwords .*, got Words\(\)"):
+    learn("word").segment_all(["the cat"], sharpness=0.3)

@@ -38,6 +38,8 @@ IMPOSSIBLE = [
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.scan_cutoff", 48, "in [1, 47]"),
   ("data.scan_cutoff", 21, "22 for another split than length"),
+  ("data.subword_sampling", 1.1, "in [0, 1]"),
+  ("data.subword_sampling", 0.1, "0, but for unigram subwords"),
   ("data.lowercase", False, "True for config.data.task=toy_translation"),
   ("data.max_length", 30, "31 for config.data.task=toy_translation"),
   ("data.vocabulary_size", 0, "at least 1"),
