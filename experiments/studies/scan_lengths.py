@@ -13,16 +13,14 @@ arXiv:2010.07174).
 from typing import Any
 
 from configs import base, scan
-from experiments.studies.findings import Finding, Runs, table
+from experiments.studies.findings import NOTE, Finding, Runs, beside, table
 from experiments.translation import figures
-from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
 
 SEEDS = 0, 1, 2, 3, 4
 RECURRENT = "additive", "location_aware", "coverage", "monotonic", "none"
 POSITIONS = "sinusoidal", "relative", "rotary"
 CUTOFFS = 22, 26, 30, 36
-ENDS = True, False
 
 
 def get_config() -> base.Config:
@@ -33,7 +31,7 @@ def get_config() -> base.Config:
 
 
 def get_choices() -> list[dict[str, list[Any]]]:
-  split: dict[str, list[Any]] = {"data.split": ["length"], "train.learns_end": [*ENDS], "seed": [*SEEDS]}
+  split: dict[str, list[Any]] = {"data.split": ["length"], "seed": [*SEEDS]}
   transformer: dict[str, list[Any]] = {
     "model.encoder": ["transformer"],
     "model.decoder": ["transformer"],
@@ -45,6 +43,7 @@ def get_choices() -> list[dict[str, list[Any]]]:
     {"model.attention": [*RECURRENT], **split},
     {**transformer, "model.positions": [*POSITIONS], **split},
     {"data.scan_cutoff": [*CUTOFFS[1:]], **split},
+    {"data.scan_cutoff": [*CUTOFFS], "train.learns_end": [False], **split},
   ]
 
 
@@ -67,33 +66,37 @@ def measure(translator: Translator) -> dict[str, float]:
 
 
 def write(runs: Runs) -> Finding:
-  published = runs.of(scan_cutoff=22)
-  groups = {f"GRU, {kind}": published.of(decoder="recurrent", attention=kind) for kind in RECURRENT}
-  groups |= {
-    f"transformer, {kind}": published.of(decoder="transformer", positions=kind) for kind in POSITIONS
-  }
-  ways = {
-    "learns the end": (True, "test/exact_match"),
-    "learns the end, is told the length": (True, "told/exact_match"),
-    "never learns the end, is told the length": (False, "told/exact_match"),
-  }
+  learnt, cut_off = runs.of(learns_end=True), runs.of(scan_cutoff=22, learns_end=True)
+  groups = {f"GRU, {kind}": cut_off.of(decoder="recurrent", attention=kind) for kind in RECURRENT}
+  groups |= {f"transformer, {kind}": cut_off.of(decoder="transformer", positions=kind) for kind in POSITIONS}
+  metrics = {"finds the end": "test/exact_match", "is told the length": "told/exact_match"}
+  base = groups["GRU, additive"]
   rows = [
-    [name, *(mean(group.of(learns_end=ends).values(metric)) for ends, metric in ways.values())]
+    [name, *(beside(group.values(metric), base.values(metric)) for metric in metrics.values())]
     for name, group in groups.items()
   ]
-  additive = runs.of(decoder="recurrent", attention="additive")
-  lines: dict[str, dict[float, list[float]]] = {
-    way: {cutoff: additive.of(scan_cutoff=cutoff, learns_end=ends).values(metric) for cutoff in CUTOFFS}
-    for way, (ends, metric) in ways.items()
+  additive = {"decoder": "recurrent", "attention": "additive"}
+  ways = {
+    "learns and finds the end": (learnt.of(**additive), "test/exact_match"),
+    "learns the end, is told the length": (learnt.of(**additive), "told/exact_match"),
+    "never learns the end, is told the length": (runs.of(**additive, learns_end=False), "told/exact_match"),
   }
-  cutoffs = [[way, *(mean(there) for there in points.values())] for way, points in lines.items()]
+  lines: dict[str, dict[float, list[float]]] = {
+    way: {cutoff: group.of(scan_cutoff=cutoff).values(metric) for cutoff in CUTOFFS}
+    for way, (group, metric) in ways.items()
+  }
+  told = lines["learns the end, is told the length"]
+  by_cutoff = [
+    [way, *(beside(points[cutoff], told[cutoff]) for cutoff in CUTOFFS)] for way, points in lines.items()
+  ]
   text = (
-    f"Exact match of the test commands, of more than 22 actions:\n\n{table(['', *ways], rows)}\n\n"
-    f"Additive attention, by the cut-off:\n\n{table(['', *CUTOFFS], cutoffs)}"
+    f"Exact match of the test commands, of more than 22 actions:\n\n{table(['', *metrics], rows)}\n\n"
+    f"{NOTE.format('additive attention')}\n\n"
+    f"Additive attention, by the most actions in training:\n\n{table(['', *CUTOFFS], by_cutoff)}\n\n"
+    "The star as above, beside the second line."
   )
   panels = {
-    way: {name: group.of(learns_end=ends).values(metric) for name, group in groups.items()}
-    for way, (ends, metric) in ways.items()
+    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in metrics.items()
   }
   drawn = {"ways": figures.spread(panels)}
   drawn["cutoffs"] = figures.curves({"exact match": lines}, x="most actions in training")
