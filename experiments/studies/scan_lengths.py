@@ -48,8 +48,12 @@ def get_choices() -> list[dict[str, list[Any]]]:
 
 
 def measure(translator: Translator) -> dict[str, float]:
-  """Returns how many test commands have the right actions as far as they go."""
+  """Returns of how many test commands the actions are right but end early, or are right as far as they go.
+
+  `told/exact_match` is of as many actions as there should be: the model is told when to stop.
+  """
   examples = translator.task.examples("test", 0)
+  sources = [example.source for example in examples]
   endless = Translator(
     translator.task,
     translator.model,
@@ -57,12 +61,19 @@ def measure(translator: Translator) -> dict[str, float]:
     batch_size=translator.batch_size,
     search=translator.search._replace(ends=False),
   )
-  found = endless.n_best([example.source for example in examples], with_attention=False)
-  is_right = [
-    best.tokens[: len(example.target)] == example.target
-    for (best, *_), example in zip(found, examples, strict=True)
+  found, told = (
+    [best.tokens for best, *_ in each.n_best(sources, with_attention=False)] for each in (translator, endless)
+  )
+  targets = [example.target for example in examples]
+  is_beginning = [
+    len(actions) < len(target) and actions == target[: len(actions)]
+    for actions, target in zip(found, targets, strict=True)
   ]
-  return {"told/exact_match": sum(is_right) / len(is_right)}
+  is_right = [actions[: len(target)] == target for actions, target in zip(told, targets, strict=True)]
+  return {
+    "test/ends_early": sum(is_beginning) / len(examples),
+    "told/exact_match": sum(is_right) / len(examples),
+  }
 
 
 def write(runs: Runs) -> Finding:
