@@ -13,13 +13,17 @@ are wrong. Attention loses nothing at the lengths it saw. So does Bahdanau et al
 figure 2) for English to French, where BLEU without attention falls beyond 20 to 30 words.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from configs import base
 from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.tasks import Example
 from experiments.translation import figures
 from experiments.translation.metrics import corpus_bleu, exact_match
 from experiments.translation.translator import Translator
+
+Bands = Sequence[tuple[int, int]]
 
 BANDS = (4, 6), (7, 9), (10, 12), (13, 14), (15, 17), (18, 20), (21, 22)
 KINDS = {"additive": "with attention", "none": "one vector"}
@@ -39,24 +43,36 @@ def get_choices() -> dict[str, list[Any]]:
 def measure(translator: Translator) -> dict[str, float]:
   """Returns exact match and BLEU of the test sentences of each band of lengths, in words of the source."""
   examples = [*translator.task.examples("test", 1000), *translator.task.examples("length", 1000)]
+  lengths = [len(example.source) for example in examples]
+  return by_length(translator, examples, lengths, BANDS, {"exact_match": exact_match, "bleu": corpus_bleu})
+
+
+def by_length(
+  translator: Translator,
+  examples: Sequence[Example],
+  lengths: Sequence[int],
+  bands: Bands,
+  metrics: Mapping[str, Callable[[Sequence[str], Sequence[str]], float]],
+) -> dict[str, float]:
+  """Returns the metrics of the translations of examples, for each band of their lengths."""
   found = [best.text for best in translator.translate([example.source_text for example in examples])]
-  values = {}
-  for first, last in BANDS:
-    chosen = [i for i, example in enumerate(examples) if first <= len(example.source) <= last]
+  values: dict[str, float] = {}
+  for first, last in bands:
+    chosen = [i for i, length in enumerate(lengths) if first <= length <= last]
     texts, references = [found[i] for i in chosen], [examples[i].target_text for i in chosen]
-    values[f"{first}-{last} words/exact_match"] = exact_match(texts, references)
-    values[f"{first}-{last} words/bleu"] = corpus_bleu(texts, references)
+    values |= {f"{first}-{last} words/{name}": metric(texts, references) for name, metric in metrics.items()}
   return values
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs, bands: Bands = BANDS, metrics: Mapping[str, str] = METRICS) -> Finding:
+  """Returns tables and curves of the metrics of each band."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
   tables = []
-  for title, metric in METRICS.items():
+  for title, metric in metrics.items():
     lines = {
       shown: {
         (first + last) / 2: runs.of(attention=kind).values(f"{first}-{last} words/{metric}")
-        for first, last in BANDS
+        for first, last in bands
       }
       for kind, shown in KINDS.items()
     }
@@ -67,7 +83,7 @@ def write(runs: Runs) -> Finding:
       [name, *(beside(there, base[band], digits) for band, there in points.items())]
       for name, points in lines.items()
     ]
-    header = ["words", *(f"{first}-{last}" for first, last in BANDS)]
+    header = ["words", *(f"{first}-{last}" for first, last in bands)]
     tables.append(f"{title[0].upper()}{title[1:]}, by the words of the source:\n\n{table(header, rows)}")
   tables.append(NOTE.format("the line above"))
   return Finding("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})

@@ -22,6 +22,8 @@ from experiments.translation.settings import check_config, check_same_config, re
 
 Choices = Mapping[str, Sequence[Any]]
 
+_LONGEST_NAME = 200  # letters; file systems allow 255 bytes
+
 
 class Run(NamedTuple):
   """One run of a sweep.
@@ -44,7 +46,7 @@ def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list
       several of these, whose runs come one after the other.
 
   Raises:
-    ConfigError: if there is no such field, or no such config.
+    ConfigError: if there is no such field, no such config, or no folder for a run.
 
   >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
   ['width=64_seed=0', 'width=128_seed=0']
@@ -64,6 +66,11 @@ def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list
   for values in itertools.product(*choices.values()):
     chosen = dict(zip(choices, values, strict=True))
     run = Run(_name(chosen), _with(config, chosen))
+    if len(run.name) > _LONGEST_NAME:
+      raise ConfigError(
+        f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {run.name}; what all runs "
+        "share goes into get_config"
+      )
     check_config(run.config)
     runs.append(run)
   return _all_different(runs)

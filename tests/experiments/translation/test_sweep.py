@@ -58,6 +58,10 @@ def test_names_are_of_a_folder_and_tell_fields_apart():
     ({3: [1]}, "config has no field 3 to choose"),
     (["seed"], "choices must be a dict of lists, or a list of such, got 'seed'"),
     ({"seed": [1, 1]}, "choices of config.seed must be a list of values, each once, got [1, 1]"),
+    (
+      {"data.train": ["x" * 200]},
+      f"choices must name a run's folder in at most 200 letters, got train={'x' * 200}; what all runs share",
+    ),
     ({"model.attention": "additive"}, "must be a list of values, each once, got 'additive'"),
     ({"seed": [0, -1]}, "config.seed must be in [0, 2^32), got -1"),
     ({"data.split": ["a b", "a/b"]}, "config.data.split must be one of"),

@@ -1,0 +1,44 @@
+r"""What does a fixed vector lose? Real text.
+
+    python -m experiments.sweep --config=experiments/studies/fixed_vector_multi30k.py \
+        --workdir=runs/fixed_vector_multi30k
+    python -m experiments.study --study=fixed_vector_multi30k --workdir=runs/fixed_vector_multi30k
+
+Multi30k, German to English, by configs/multi30k.py with and without attention, 1,000 steps, three seeds. The
+files are those of multi30k.py, in the folder where the commands are given. Greedy search.
+"""
+
+from typing import Any
+
+from configs import base, multi30k
+from experiments.studies import fixed_vector
+from experiments.studies.findings import Finding, Runs
+from experiments.text.tokenizers import Words
+from experiments.translation.metrics import corpus_bleu
+from experiments.translation.translator import Translator
+
+FEWEST_SEEDS = 3
+BANDS = (1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 40)
+
+
+def get_config() -> base.Config:
+  config = multi30k.get_config()
+  config.data.train, config.data.validation = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
+  config.train.steps = config.train.validate_every = 1000
+  config.evaluation.beam_size = 1
+  return config
+
+
+def get_choices() -> dict[str, list[Any]]:
+  return {"model.attention": [*fixed_vector.KINDS], "seed": [0, 1, 2]}
+
+
+def measure(translator: Translator) -> dict[str, float]:
+  """Returns BLEU of the validation sentences of each band of lengths, in words of the source."""
+  examples = translator.task.examples("validation", 0)
+  lengths = [len(Words().tokenize(example.source_text)) for example in examples]
+  return fixed_vector.by_length(translator, examples, lengths, BANDS, {"bleu": corpus_bleu})
+
+
+def write(runs: Runs) -> Finding:
+  return fixed_vector.write(runs, BANDS, {"BLEU": "bleu"})
