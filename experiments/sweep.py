@@ -3,10 +3,10 @@
     python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores --jobs=2
 
 Beside `get_config` the file has a function `get_choices`, which returns values of some fields, such as
-{"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or a list of such. Each run has a folder in
-that of the sweep and is one of `experiments.train`: it goes on where it stopped, and the same command leaves
-those that are done as they are. At the end there is a table, mean and deviation over the seeds, as text, CSV
-and figures.
+{"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or groups of such by name. Each run has a
+folder in that of the sweep and is one of `experiments.train`: it goes on where it stopped, and the same
+command leaves those that are done as they are. At the end there is a table, mean and deviation over the
+seeds, as text, CSV and figures.
 
 Several machines that share the folder share the runs; --shard=0/4 is for machines that do not.
 """
@@ -41,11 +41,8 @@ def main() -> None:
     choices, original = file["get_choices"](), file["get_config"]()
   except Exception as error:  # whatever a person's file may raise
     raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
-  several = choices if isinstance(choices, list) else [choices]
-  if not several or not all(isinstance(each, dict) and each for each in several):
-    raise UsageError(f"{path}: get_choices must return a dict of lists, at least one, got {choices!r}")
   runs = sweep.make_runs(config, choices)
-  for name in dict.fromkeys(name for each in several for name in each):
+  for name in dict.fromkeys(name for own in sweep.by_group(choices).values() for name in own):
     if fields.flat(config)[name] != fields.flat(original)[name]:
       raise UsageError(f"--config.{name} is one of the choices of {path}")
   jobs = [sweep.make_job(run, folder) for run in runs]

@@ -23,7 +23,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,11 @@ def get_config() -> base.Config:
   return config
 
 
-def get_choices() -> list[dict[str, list[Any]]]:
-  named = ({name: [value] for name, value in fields.items()} for fields in VARIANTS.values())
-  return [{**fields, "seed": [*SEEDS]} for fields in named]
+def get_choices() -> dict[str, dict[str, list[Any]]]:
+  return {
+    variant: {**{name: [value] for name, value in fields.items()}, "seed": [*SEEDS]}
+    for variant, fields in VARIANTS.items()
+  }
 
 
 def measure(translator: Translator) -> dict[str, float]:
@@ -131,7 +133,7 @@ def _eflomal() -> dict[str, float]:
 
 
 def write(runs: Runs) -> Finding:
-  groups = {name: group(runs, name) for name in VARIANTS}
+  groups = {name: runs.of(group=name) for name in VARIANTS}
   header = ["", "exact match", *SHIFTS.values(), "best head"]
   columns = ["test/exact_match", *(f"aer/shift={shift}" for shift in SHIFTS)]
   base = groups["additive"]
@@ -153,21 +155,6 @@ def write(runs: Runs) -> Finding:
     f"Alignment error rates of the test split:\n\n{table(header, rows)}\n\n{NOTE.format('the first line')}"
   )
   return Finding(text, {"variants": figures.spread(panels)})
-
-
-def group(runs: Runs, variant: str) -> Runs:
-  """Returns the runs of a variant."""
-  names = {name for fields in VARIANTS.values() for name in fields} & {
-    name for row in runs.rows for name in row
-  }
-  wanted = {**_defaults(names), **VARIANTS[variant]}
-  return Runs(row for row in runs.rows if "seed" in row and all(row[name] == wanted[name] for name in names))
-
-
-def _defaults(fields: Iterable[str]) -> dict[str, Any]:
-  """Returns what the fields are where nothing is said of them."""
-  config = get_config()
-  return {name: getattr(getattr(config, name.split(".")[0]), name.split(".")[1]) for name in fields}
 
 
 def _best_head(group: Runs) -> str:

@@ -39,10 +39,10 @@ def get_config() -> base.Config:
   return config
 
 
-def get_choices() -> list[dict[str, list[Any]]]:
-  return [
-    {"model.attention": [*RECURRENT], "seed": [*SEEDS]},
-    {
+def get_choices() -> dict[str, dict[str, list[Any]]]:
+  return {
+    "GRU": {"model.attention": [*RECURRENT], "seed": [*SEEDS]},
+    "transformer": {
       "model.encoder": ["transformer"],
       "model.decoder": ["transformer"],
       "model.num_layers": [2],
@@ -51,12 +51,12 @@ def get_choices() -> list[dict[str, list[Any]]]:
       "model.positions": [*POSITIONS],
       "seed": [*SEEDS],
     },
-  ]
+  }
 
 
 def write(runs: Runs) -> Finding:
-  groups = {f"GRU, {kind}": runs.of(decoder="recurrent", attention=kind) for kind in RECURRENT}
-  groups |= {f"transformer, {kind}": runs.of(decoder="transformer", positions=kind) for kind in POSITIONS}
+  groups = {f"GRU, {kind}": runs.of(group="GRU", attention=kind) for kind in RECURRENT}
+  groups |= {f"transformer, {kind}": runs.of(group="transformer", positions=kind) for kind in POSITIONS}
   base = groups["GRU, additive"]
   rows = [
     [name, *(beside(group.values(metric), base.values(metric)) for metric in METRICS.values())]

@@ -55,11 +55,8 @@ def get_config() -> base.Config:
   return alignment.get_config()
 
 
-def get_choices() -> list[dict[str, list[Any]]]:
-  chosen = (alignment.VARIANTS[name] for name in VARIANTS)
-  return [
-    {**{name: [value] for name, value in fields.items()}, "seed": [*alignment.SEEDS]} for fields in chosen
-  ]
+def get_choices() -> dict[str, dict[str, list[Any]]]:
+  return {name: choices for name, choices in alignment.get_choices().items() if name in VARIANTS}
 
 
 class Given(nn.Module):
@@ -91,7 +88,7 @@ def measure(translator: Translator) -> dict[str, float]:
 
 
 def write(runs: Runs) -> Finding:
-  groups = {name: alignment.group(runs, name) for name in VARIANTS}
+  groups = {name: runs.of(group=name) for name in VARIANTS}
 
   def rows(metrics: Iterable[str]) -> list[list[str]]:
     """Returns a row for each group, beside the first."""

@@ -122,25 +122,27 @@ def collect(
   stored: Sequence[Row] = (),
   measure: Callable[[Translator], Mapping[str, float]] | None = None,
 ) -> list[Row]:
-  """Returns a row for each finished run of a sweep: the fields in which all differ, and its metrics.
+  """Returns a row for each finished run of a sweep: its group, the fields in which all differ, its metrics.
 
   Args:
     folder: of the sweep.
     runs: of the sweep; of those that are not finished there is no row, unless it is stored.
-    stored: rows of an earlier call; those of runs with the same config are not measured again.
+    stored: rows of an earlier call; runs with the same config, whatever their names, are not measured again.
     measure: returns more metrics of a run's translator, if there are any.
 
   Raises:
     WorkdirError: if the folder holds a run with another config.
   """
   chosen = differing([run.config for run in runs])
-  earlier = {row["run"]: row for row in stored}
+  earlier = {row["config"]: row for row in stored if row.get("config") is not None}
   rows: list[Row] = []
   for run in runs:
     config = fields.flat(run.config)
-    own = {"run": run.name, "config": digest(run.config), **{name: config[name] for name in chosen}}
-    before = earlier.get(run.name, {})
-    if before.get("config") == own["config"]:
+    own = {"run": run.name, "config": digest(run.config)}
+    own |= {} if run.group is None else {"group": run.group}
+    own |= {name: config[name] for name in chosen}
+    before = earlier.get(own["config"])
+    if before is not None:
       rows.append({**own, **{name: value for name, value in before.items() if "/" in name}})
     elif is_done(folder / run.name, run.config):
       check_same_config(folder / run.name, run.config)

@@ -30,7 +30,7 @@ def get_config() -> base.Config:
   return config
 
 
-def get_choices() -> list[dict[str, list[Any]]]:
+def get_choices() -> dict[str, dict[str, list[Any]]]:
   split: dict[str, list[Any]] = {"data.split": ["length"], "seed": [*SEEDS]}
   transformer: dict[str, list[Any]] = {
     "model.encoder": ["transformer"],
@@ -39,12 +39,12 @@ def get_choices() -> list[dict[str, list[Any]]]:
     "model.num_decoder_layers": [2],
     "train.learning_rate": [1e-3],
   }
-  return [
-    {"model.attention": [*RECURRENT], **split},
-    {**transformer, "model.positions": [*POSITIONS], **split},
-    {"data.scan_cutoff": [*CUTOFFS[1:]], **split},
-    {"data.scan_cutoff": [*CUTOFFS], "train.learns_end": [False], **split},
-  ]
+  return {
+    "GRU": {"model.attention": [*RECURRENT], **split},
+    "transformer": {**transformer, "model.positions": [*POSITIONS], **split},
+    "longer": {"data.scan_cutoff": [*CUTOFFS[1:]], **split},
+    "endless": {"data.scan_cutoff": [*CUTOFFS], "train.learns_end": [False], **split},
+  }
 
 
 def measure(translator: Translator) -> dict[str, float]:
@@ -77,20 +77,19 @@ def measure(translator: Translator) -> dict[str, float]:
 
 
 def write(runs: Runs) -> Finding:
-  learnt, cut_off = runs.of(learns_end=True), runs.of(scan_cutoff=22, learns_end=True)
-  groups = {f"GRU, {kind}": cut_off.of(decoder="recurrent", attention=kind) for kind in RECURRENT}
-  groups |= {f"transformer, {kind}": cut_off.of(decoder="transformer", positions=kind) for kind in POSITIONS}
+  groups = {f"GRU, {kind}": runs.of(group="GRU", attention=kind) for kind in RECURRENT}
+  groups |= {f"transformer, {kind}": runs.of(group="transformer", positions=kind) for kind in POSITIONS}
   metrics = {"finds the end": "test/exact_match", "is told the length": "told/exact_match"}
   base = groups["GRU, additive"]
   rows = [
     [name, *(beside(group.values(metric), base.values(metric)) for metric in metrics.values())]
     for name, group in groups.items()
   ]
-  additive = {"decoder": "recurrent", "attention": "additive"}
+  additive = runs.of(decoder="recurrent", attention="additive")
   ways = {
-    "learns and finds the end": (learnt.of(**additive), "test/exact_match"),
-    "learns the end, is told the length": (learnt.of(**additive), "told/exact_match"),
-    "never learns the end, is told the length": (runs.of(**additive, learns_end=False), "told/exact_match"),
+    "learns and finds the end": (additive.of(learns_end=True), "test/exact_match"),
+    "learns the end, is told the length": (additive.of(learns_end=True), "told/exact_match"),
+    "never learns the end, is told the length": (runs.of(group="endless"), "told/exact_match"),
   }
   lines: dict[str, dict[float, list[float]]] = {
     way: {cutoff: group.of(scan_cutoff=cutoff).values(metric) for cutoff in CUTOFFS}

@@ -26,32 +26,29 @@ def get_config() -> base.Config:
   return config
 
 
-def get_choices() -> list[dict[str, list[Any]]]:
-  return [
-    {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": [*SEEDS]},
-    {"model.attention": ["bilinear"], "seed": [*SEEDS]},
-  ]
+def get_choices() -> dict[str, dict[str, list[Any]]]:
+  return {
+    "projected": {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": [*SEEDS]},
+    "bilinear": {"model.attention": ["bilinear"], "seed": [*SEEDS]},
+  }
 
 
 def write(runs: Runs) -> Finding:
   metrics = {"exact match": "test/exact_match", "alignment error rate": "test/alignment_error_rate"}
-  tables = []
+  tables, panels = [], {}
   for title, metric in metrics.items():
     found = {score: runs.of(attention=score).by("attention_width", metric) for score in SCORES}
+    panels[title] = found
     additive = found["additive"]
     rows = [
       [score, *(beside(there.get(width, []), additive.get(width, [])) for width in WIDTHS)]
       for score, there in found.items()
     ]
-    bilinear = beside(runs.of(attention="bilinear").values(metric), additive.get(128, []))
+    bilinear = beside(runs.of(group="bilinear").values(metric), additive.get(128, []))
     tables.append(
       f"Test {title} (bilinear, which has the model's width of 128: {bilinear}):\n\n"
       f"{table(['score', *WIDTHS], rows)}"
     )
-  panels = {
-    title: {score: runs.of(attention=score).by("attention_width", metric) for score in SCORES}
-    for title, metric in metrics.items()
-  }
   figure = figures.curves(panels, x="width of queries and keys", doubles=True)
   published = table(
     ["score", 128, 256, 512, 1024],

@@ -31,30 +31,55 @@ class Run(NamedTuple):
   Attributes:
     name: that of its folder.
     config: the experiment.
+    group: the name of the choices that it is one of, if they have names.
   """
 
   name: str
   config: base.Config
+  group: str | None = None
 
 
-def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list[Run]:
+def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   """Returns a run for each combination of the choices, the last of which changes fastest.
 
   Args:
     config: what is the same for all.
     choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}; or
-      several of these, whose runs come one after the other.
+      groups of these by name, whose runs come one after the other.
 
   Raises:
     ConfigError: if there is no such field, no such config, or no folder for a run.
 
   >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
   ['width=64_seed=0', 'width=128_seed=0']
+  >>> deep = {"model.encoder": ["transformer"], "seed": [0, 1]}
+  >>> [name for name, *_ in make_runs(base.Config(), {"shallow": {"seed": [0]}, "deep": deep})]
+  ['shallow', 'deep_seed=0', 'deep_seed=1']
   """
-  if isinstance(choices, str) or not isinstance(choices, (Mapping, Sequence)):
-    raise ConfigError(f"choices must be a dict of lists, or a list of such, got {choices!r}")
-  if not isinstance(choices, Mapping):
-    return _all_different([run for each in choices for run in make_runs(config, each)])
+  runs = [run for group, own in by_group(choices).items() for run in _runs_of(group, config, own)]
+  if len({run.name for run in runs}) < len(runs):
+    raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
+  return runs
+
+
+def by_group(choices: Mapping[str, Any]) -> Mapping[str | None, Choices]:
+  """Returns choices by the names of their groups; if these have none, all by None.
+
+  Raises:
+    ConfigError: if they are neither.
+  """
+  if isinstance(choices, Mapping) and choices:
+    if not any(isinstance(own, Mapping) for own in choices.values()):
+      return {None: choices}
+    if all(isinstance(own, Mapping) and own and isinstance(name, str) for name, own in choices.items()):
+      return {**choices}
+  raise ConfigError(
+    f"choices must be a dict of lists by field, or groups of these by name, none empty, got {choices!r}"
+  )
+
+
+def _runs_of(group: str | None, config: base.Config, choices: Choices) -> list[Run]:
+  """Returns the runs of a group, or of choices without groups."""
   known = fields.flat(config)
   for name, values in choices.items():
     if name not in known:
@@ -62,10 +87,11 @@ def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
+  named = [name for name, values in choices.items() if group is None or len(values) > 1]
   runs = []
   for values in itertools.product(*choices.values()):
     chosen = dict(zip(choices, values, strict=True))
-    run = Run(_name(chosen), _with(config, chosen))
+    run = Run(_name(group, {name: chosen[name] for name in named}), _with(config, chosen), group)
     if len(run.name) > _LONGEST_NAME:
       raise ConfigError(
         f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {run.name}; what all runs "
@@ -73,13 +99,6 @@ def make_runs(config: base.Config, choices: Choices | Sequence[Choices]) -> list
       )
     check_config(run.config)
     runs.append(run)
-  return _all_different(runs)
-
-
-def _all_different(runs: list[Run]) -> list[Run]:
-  """Returns the runs, or raises ConfigError if two have one name."""
-  if len({run.name for run in runs}) < len(runs):
-    raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
   return runs
 
 
@@ -136,12 +155,12 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   return text, paths
 
 
-def _name(chosen: Mapping[str, Any]) -> str:
-  """Returns the name of a run's folder: of each field the last part that no other has."""
+def _name(group: str | None, chosen: Mapping[str, Any]) -> str:
+  """Returns the name of a run's folder: of its group, and of each field the last part that no other has."""
   last = [name.rpartition(".")[2] for name in chosen]
   short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
-  parts = (f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True))
-  return re.sub(r"[^\w.=+-]", "-", "_".join(parts))
+  parts = [f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True)]
+  return re.sub(r"[^\w.=+-]", "-", "_".join(parts if group is None else [group, *parts]))
 
 
 def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:

@@ -95,7 +95,8 @@ def test_finished_runs_are_collected_once(tmp_path):
   stored = [
     {"run": runs[0].name, "config": findings.digest(runs[0].config), "test/bleu": 7.0},
     {"run": runs[1].name, "config": "of another version of the study", "test/bleu": 8.0},
-    {"run": runs[3].name, "config": findings.digest(runs[3].config), "model.attention": 3, "test/bleu": 9.0},
+    {"run": "renamed", "config": findings.digest(runs[3].config), "model.attention": 3, "test/bleu": 9.0},
+    {"run": "another program's", "config": None, "test/bleu": 6.0},
   ]
   rows = findings.collect(tmp_path, runs, stored, measure=None)
   assert [(row["run"], row["model.attention"], row["seed"], row["test/bleu"]) for row in rows] == [

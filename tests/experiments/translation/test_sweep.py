@@ -45,6 +45,26 @@ def test_names_are_of_a_folder_and_tell_fields_apart():
   assert run.name == "train.batch_size=8_evaluation.batch_size=4_attention=docs-own_parts.py-gaussian"
 
 
+def test_runs_of_groups_are_named_by_the_group_and_by_what_differs_in_it():
+  runs = sweep.make_runs(
+    base.Config(),
+    {
+      "looks, late": {"model.looks": ["after"], "model.width": [16, 32], "seed": [3]},
+      "other": {"seed": [5]},
+    },
+  )
+  assert [(run.name, run.group) for run in runs] == [
+    ("looks--late_width=16", "looks, late"),
+    ("looks--late_width=32", "looks, late"),
+    ("other", "other"),
+  ]
+  assert [(run.config.model.looks, run.config.model.width, run.config.seed) for run in runs] == [
+    ("after", 16, 3),
+    ("after", 32, 3),
+    (base.Config().model.looks, 128, 5),
+  ]
+
+
 @pytest.mark.parametrize(
   ("choices", "message"),
   [
@@ -56,7 +76,15 @@ def test_names_are_of_a_folder_and_tell_fields_apart():
     ({"seed": 3}, "choices of config.seed must be a list of values, each once, got 3"),
     ({"train.learning_rate": [1, 1.0]}, "must be a list of values, each once, got [1, 1.0]"),
     ({3: [1]}, "config has no field 3 to choose"),
-    (["seed"], "choices must be a dict of lists, or a list of such, got 'seed'"),
+    (
+      ["seed"],
+      "choices must be a dict of lists by field, or groups of these by name, none empty, got ['seed']",
+    ),
+    ({}, "none empty, got {}"),
+    ({"a": {}}, "none empty, got {'a': {}}"),
+    ({"a": {"seed": [0]}, "seed": [0]}, "none empty, got {'a': {'seed': [0]}, 'seed': [0]}"),
+    ({3: {"seed": [0]}}, "none empty, got {3: {'seed': [0]}}"),
+    ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must differ in letters, digits or one of .=+-"),
     ({"seed": [1, 1]}, "choices of config.seed must be a list of values, each once, got [1, 1]"),
     (
       {"data.train": ["x" * 200]},
