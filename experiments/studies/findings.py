@@ -139,7 +139,7 @@ def collect(
   for run in runs:
     config = fields.flat(run.config)
     own = {"run": run.name, "config": digest(run.config)}
-    own |= {} if run.group is None else {"group": run.group}
+    own |= {"group": run.group} if run.group else {}
     own |= {name: config[name] for name in chosen}
     before = earlier.get(own["config"])
     if before is not None:

@@ -31,12 +31,12 @@ class Run(NamedTuple):
   Attributes:
     name: that of its folder.
     config: the experiment.
-    group: the name of the choices that it is one of, if they have names.
+    group: the name of the choices that it is one of, "" if they have none.
   """
 
   name: str
   config: base.Config
-  group: str | None = None
+  group: str = ""
 
 
 def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
@@ -50,7 +50,7 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   Raises:
     ConfigError: if there is no such field, no such config, or no folder for a run.
 
-  >>> [name for name, _ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
+  >>> [name for name, *_ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
   ['width=64_seed=0', 'width=128_seed=0']
   >>> deep = {"model.encoder": ["transformer"], "seed": [0, 1]}
   >>> [name for name, *_ in make_runs(base.Config(), {"shallow": {"seed": [0]}, "deep": deep})]
@@ -62,23 +62,25 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   return runs
 
 
-def by_group(choices: Mapping[str, Any]) -> Mapping[str | None, Choices]:
-  """Returns choices by the names of their groups; if these have none, all by None.
+def by_group(choices: Mapping[str, Any]) -> Mapping[str, Choices]:
+  """Returns choices by the names of their groups; if these have none, all by "".
 
   Raises:
     ConfigError: if they are neither.
   """
   if isinstance(choices, Mapping) and choices:
     if not any(isinstance(own, Mapping) for own in choices.values()):
-      return {None: choices}
-    if all(isinstance(own, Mapping) and own and isinstance(name, str) for name, own in choices.items()):
-      return {**choices}
+      return {"": choices}
+    if all(
+      isinstance(own, Mapping) and own and name and isinstance(name, str) for name, own in choices.items()
+    ):
+      return choices
   raise ConfigError(
     f"choices must be a dict of lists by field, or groups of these by name, none empty, got {choices!r}"
   )
 
 
-def _runs_of(group: str | None, config: base.Config, choices: Choices) -> list[Run]:
+def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
   """Returns the runs of a group, or of choices without groups."""
   known = fields.flat(config)
   for name, values in choices.items():
@@ -87,7 +89,7 @@ def _runs_of(group: str | None, config: base.Config, choices: Choices) -> list[R
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
-  named = [name for name, values in choices.items() if group is None or len(values) > 1]
+  named = [name for name, values in choices.items() if not group or len(values) > 1]
   runs = []
   for values in itertools.product(*choices.values()):
     chosen = dict(zip(choices, values, strict=True))
@@ -155,12 +157,12 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   return text, paths
 
 
-def _name(group: str | None, chosen: Mapping[str, Any]) -> str:
+def _name(group: str, chosen: Mapping[str, Any]) -> str:
   """Returns the name of a run's folder: of its group, and of each field the last part that no other has."""
   last = [name.rpartition(".")[2] for name in chosen]
   short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
   parts = [f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True)]
-  return re.sub(r"[^\w.=+-]", "-", "_".join(parts if group is None else [group, *parts]))
+  return re.sub(r"[^\w.=+-]", "-", "_".join([group, *parts] if group else parts))
 
 
 def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:

@@ -83,7 +83,7 @@ def test_runs_of_groups_are_named_by_the_group_and_by_what_differs_in_it():
     ({}, "none empty, got {}"),
     ({"a": {}}, "none empty, got {'a': {}}"),
     ({"a": {"seed": [0]}, "seed": [0]}, "none empty, got {'a': {'seed': [0]}, 'seed': [0]}"),
-    ({3: {"seed": [0]}}, "none empty, got {3: {'seed': [0]}}"),
+    ({"": {"seed": [0]}}, "none empty, got {'': {'seed': [0]}}"),
     ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must differ in letters, digits or one of .=+-"),
     ({"seed": [1, 1]}, "choices of config.seed must be a list of values, each once, got [1, 1]"),
     (
