@@ -24,6 +24,7 @@ MEANING = {
   "parallel_text": {"data.task": "parallel_text"},
   "scan": {"data.task": "scan"},
   "multi30k": {"data.task": "parallel_text", "data.unit": "subword", "train.metric": "bleu"},
+  "multi30k_transformer": {"model.encoder": "transformer", "model.decoder": "transformer"},
 }
 DATA, MODEL, TRAIN, EVALUATION = (
   {f"{kind.__name__.lower()}.{field.name}" for field in dataclasses.fields(kind)}
@@ -38,6 +39,8 @@ OTHERS = {
   "parallel_text": {*TRAIN, *SIZES, "data.num_buckets", "evaluation.sentences"},
   "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
   "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train", "data.validation", "data.test"},
+  "multi30k_transformer": {*DATA, *MODEL, *TRAIN, *EVALUATION}
+  - {"data.train", "data.validation", "data.test"},
 }
 
 

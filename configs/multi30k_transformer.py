@@ -1,0 +1,27 @@
+r"""Multi30k, German to English: a transformer encoder and decoder, on subwords.
+
+    python -m experiments.train --config=configs/multi30k_transformer.py --workdir=runs/multi30k_transformer \
+        --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz
+
+The text of configs/multi30k.py, as long, with another model.
+"""
+
+from configs import base, multi30k
+
+
+def get_config() -> base.Config:
+  config = multi30k.get_config()
+  config.model = base.Model(
+    encoder="transformer",
+    decoder="transformer",
+    width=256,
+    feed_forward_width=512,
+    num_layers=2,
+    num_decoder_layers=2,
+    tied_embeddings=True,
+    dropout_rate=0.2,
+    word_dropout_rate=0.05,
+  )
+  config.train.learning_rate = 1e-3
+  config.train.warmup = 0.1
+  return config
