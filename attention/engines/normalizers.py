@@ -139,7 +139,7 @@ class Sparsemax(Normalizer):
     held = _near_the_largest(rows.shifted)
     sizes = _sizes(held)
     ordered = jnp.sort(held, axis=-1, descending=True)
-    support = _support(rows, held, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
+    support = _support(held, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
     size, scores = _size(support, held.dtype), jnp.where(support, rows.shifted, 0)
     return _where_positive(support, scores - (_sum(scores) - 1) / size)
 
@@ -160,7 +160,7 @@ class Entmax15(Normalizer):
     ordered = jnp.sort(held, axis=-1, descending=True)
     means = jnp.cumsum(ordered, axis=-1) / sizes
     variances = jnp.cumsum(ordered**2, axis=-1) / sizes - means**2
-    support = _support(rows, held, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
+    support = _support(held, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
     size, halves = _size(support, held.dtype), jnp.where(support, rows.shifted, 0) / 2
     mean = _sum(halves) / size
     variance = _sum(jnp.where(support, (halves - mean) ** 2, 0)) / size
@@ -338,19 +338,19 @@ def _sizes(scores: jax.Array) -> jax.Array:
   return with_rank(jnp.arange(1, scores.shape[-1] + 1, dtype=scores.dtype), scores.ndim)
 
 
-def _support(rows: Rows, scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> jax.Array:
+def _support(scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> jax.Array:
   """Returns which pairs have weight, booleans [... T S].
 
   Args:
-    rows: of all scores.
-    scores: from which the threshold is found, [... T S], as are the others.
+    scores: from which the threshold is found, [... T S], as are the others; -1 at pairs that do not count,
+      and no threshold is below that.
     ordered: the same, each row from the largest to the smallest.
     thresholds: what the threshold is, if as many of the first have weight. It is so up to the last number
       that is above its own.
   """
   size = _sum(((ordered > thresholds) & (ordered > -1)).astype(scores.dtype))
   threshold = _sum(jnp.where(_sizes(scores) == size, thresholds, 0))
-  return rows.used & (scores > threshold)
+  return scores > threshold
 
 
 def _size(support: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -7,7 +7,15 @@ r"""Which attention goes on beyond the lengths that it saw? SCAN, with and witho
 The split by length of configs/scan.py with 1,500 steps and five seeds: ways to attend at the published
 cut-off of 22 actions, and additive attention at others. A model that never learns the end of a sentence
 cannot stop; so all are also scored on the true number of actions, which they are told (Newman et al. 2020,
-arXiv:2010.07174).
+arXiv:2010.07174). 105 minutes on two cores.
+
+Answer: none does, and the trouble is to stop. Told the length, additive attention is right twice as often,
+and a transformer, which by itself is right almost never, half of the time. Of the ways to attend none goes
+further than additive attention; location-aware attention, the best on the toy, is not told from it, and a
+model without attention neither: SCAN's commands say what to repeat, and its actions are not in their order.
+Four more actions in training (26) are worth more than any way to attend. That models which never learn
+the end go on better, as Newman et al. report, hardly repeats: at 22 actions chance could explain the
+difference, at 26 it is 0.004. Tried: the four cut-offs below, of 22 to 36 actions.
 """
 
 from typing import Any

@@ -5,6 +5,13 @@ r"""What does chance make of SCAN?
 
 The four splits of Lake and Baroni (2018, arXiv:1711.00350) by configs/scan.py, ten seeds each; two hours on
 two cores. Published are the means, over five runs, of the architecture that did best on the split.
+
+Answer: nothing where all is known or nothing is (`simple`, `add_jump`), and nearly everything on `length`:
+0.174 to 0.819 by the seed alone. What differs there is where a model stops. Told the true number of actions,
+the same ten models are right for 0.596 to 0.896 of the commands, and those that seem worst have mostly
+said what is right and ended too early. Our mean is above the published one on `length`, and below it on
+`add_turn_left`: 0.185 to 0.663, where 0.903 was published for a smaller GRU (100 units, one layer), chosen
+among many as the best on this split. Other models were not tried here.
 """
 
 from typing import Any

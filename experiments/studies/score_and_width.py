@@ -5,7 +5,15 @@ r"""Which score, and how wide?
     python -m experiments.study --study=score_and_width --workdir=runs/score_and_width
 
 Five scores of the decoder's attention on the toy, 450 steps, five seeds. Queries and keys are projected to 16
-to 512 units; the model around them stays as it is. The bilinear score has no width of its own.
+to 512 units; the model around them stays as it is. The bilinear score has no width of its own. 50 minutes on
+two cores.
+
+Answer: the score first; the width hardly matters, unless nothing is done about it. Additive and cosine
+attention translate as well at 512 units as at 16. The dot product gets worse with every unit and hardly
+learns at 512, as its scores grow with the width; the scale of Vaswani et al. mends most of that. So repeats,
+and more clearly, what Britz et al. found on WMT, whose multiplicative score has no scale either: it falls
+behind at 1,024 units, and additive attention does not. The cosine, which they did not try, also aligns
+best. All this is after 450 steps, half of the toy's training: it says how fast each learns.
 """
 
 from typing import Any

@@ -170,7 +170,7 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
   ['additive', 'bilinear']
   """
   groups = list(dict.fromkeys(group for of_groups in metrics.values() for group in of_groups))
-  longest = max(map(len, groups))
+  longest = max(map(len, groups), default=0)
   figure = _new_figure(_LETTER_INCHES * longest + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
   panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   for axes, (metric, of_groups) in zip(panels, metrics.items(), strict=True):
@@ -199,7 +199,7 @@ def curves(
   """Returns lines through the means of runs, with a bar of one standard deviation to both sides.
 
   Args:
-    panels: title -> line -> place on the horizontal axis -> the value of each run.
+    panels: title -> line -> place on the horizontal axis -> the value of each run, if there is one.
     x: what the horizontal axis shows.
     doubles: whether each step to the right doubles the number, and not adds to it.
 
@@ -217,11 +217,12 @@ def curves(
       axes.set_xticks(places, [f"{place:g}" for place in places])
       axes.minorticks_off()
     for name, points in lines.items():
-      means = [float(np.mean(points[place])) for place in sorted(points)]
-      spreads = [float(np.std(there, ddof=1)) if len(there := points[p]) > 1 else 0.0 for p in sorted(points)]
+      found = {place: values for place, values in sorted(points.items()) if values}
+      means = [float(np.mean(values)) for values in found.values()]
+      spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()]
       index = names.index(name)
       axes.errorbar(
-        sorted(points),
+        [*found],
         means,
         spreads,
         label=name,

@@ -46,6 +46,14 @@ def test_the_page_of_a_study_is_that_of_its_stored_numbers(name, tmp_path):
   assert (FOLDER / f"{name}.md").read_text("utf-8") == paths[-1].read_text("utf-8")
 
 
+@studies
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_page_may_be_written_before_all_runs_are_finished(name, step, tmp_path):
+  stored = findings.read(FOLDER / f"{name}.csv")
+  paths = findings.write_page(tmp_path, name, module(name), stored[::step] if step else [])
+  assert "So far" in paths[-1].read_text("utf-8")
+
+
 def test_rows_are_read_as_they_were_written(tmp_path):
   rows = [
     {

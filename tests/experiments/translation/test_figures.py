@@ -227,6 +227,16 @@ def test_a_name_that_is_not_png_is_an_error(tmp_path):
   assert not (tmp_path / "new").exists()
 
 
+def test_curves_go_through_the_means_of_the_places_that_have_runs():
+  lines = {"a": {64: [40.0, 42.0], 16: [30.0], 32: []}, "b": {32: []}}
+  figure = figures.curves({"bleu": lines}, x="width", doubles=True)
+  first, second = (container.lines[0] for container in figure.axes[0].containers)
+  assert first.get_xydata().tolist() == [[16, 30.0], [64, 41.0]]
+  assert len(second.get_xydata()) == 0
+  bars = figure.axes[0].containers[0].lines[2][0].get_segments()
+  assert [bar[:, 1].tolist() for bar in bars] == [[30.0, 30.0], [41.0 - 2**0.5, 41.0 + 2**0.5]]
+
+
 def test_losses_are_drawn_on_the_left_and_scores_on_the_right():
   records = [
     {"step": 10, "train/loss": 3.0, "train/tokens_per_second": 1e4},
