@@ -181,7 +181,8 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
         axes.plot([float(np.mean(there))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
     axes.set_title(metric, fontsize=10, color=_INK)
     axes.set_yticks(range(len(groups)), groups, parse_math=False)
-    axes.set_ylim(len(groups) - 0.5, -0.5)  # the first group at the top
+    if groups:
+      axes.set_ylim(len(groups) - 0.5, -0.5)  # the first group at the top
     axes.margins(x=0.1)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.tick_params(color=_EDGE, labelsize=9, labelcolor=_INK)
@@ -207,9 +208,10 @@ def curves(
   >>> [axes.get_title() for axes in figure.axes]
   ['bleu']
   """
-  figure = _new_figure(4.4 * len(panels), 3.6)
-  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
   names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+  legend = _LETTER_INCHES * max(map(len, names), default=0) + 0.6
+  figure = _new_figure(4.4 * len(panels) + legend, 3.6)
+  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
     places = sorted({place for points in lines.values() for place in points})
     if doubles:

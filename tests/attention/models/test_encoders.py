@@ -93,6 +93,12 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
     assert_close(summary[b], desired[1], TOLERANCE)
 
 
+def test_queries_and_keys_are_normalised_where_it_is_asked_for():
+  for name in ("transformer_pre", "transformer_rotary"):
+    parameters = variables_of(ENCODERS[name])["params"]["layers_0"]["attention"]
+    assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
+
+
 @encoders
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name, deterministic):

@@ -83,6 +83,26 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
     assert_close(weights[b, :, :length], np.mean(desired_heads[layer], axis=0), 10 * MODEL)
 
 
+def test_a_decoder_tells_all_near_distances_apart():
+  # Were half of the table kept for words ahead, those of 8 and more would share a row of it.
+  targets = np.random.default_rng(2).integers(DIMS.V, size=(DIMS.B, 16))
+  module, variables = decoder("one"), variables_of(decoder("one"))
+  logits, _ = run("one", targets)
+  source = np.float64(encoded().memory[0, : LENGTHS[0]])
+  parameters = float64(variables["params"])
+  desired, _ = models.transformer_decoder(parameters, source, targets[0], module.norm, module.positions)
+  assert_close(logits[0], desired, 10 * MODEL)
+
+
+def test_queries_and_keys_are_normalised_where_it_is_asked_for():
+  for name in OPTIONS:
+    parameters = variables_of(decoder(name))["params"]
+    for attention_name in ("attention", "source_attention"):
+      expected = name == "normal"
+      assert ("query_ln" in parameters["layers_0"][attention_name]) == expected
+      assert ("key_ln" in parameters["layers_0"][attention_name]) == expected
+
+
 # How many words are read at once: a beginning that is given, then one after the other.
 @options
 @pytest.mark.parametrize("reads", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)], ids=str)
