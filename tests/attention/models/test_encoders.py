@@ -95,7 +95,7 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
 
 def test_queries_and_keys_are_normalised_where_it_is_asked_for():
   for name in ("transformer_pre", "transformer_rotary"):
-    parameters = variables_of(ENCODERS[name])["params"]["layers_0"]["attention"]
+    parameters = variables_of(ENCODERS[name])["params"]["layer_0"]["attention"]
     assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
 
 

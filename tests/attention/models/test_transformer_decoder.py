@@ -99,8 +99,8 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
     parameters = variables_of(decoder(name))["params"]
     for attention_name in ("attention", "source_attention"):
       expected = name == "normal"
-      assert ("query_ln" in parameters["layers_0"][attention_name]) == expected
-      assert ("key_ln" in parameters["layers_0"][attention_name]) == expected
+      assert ("query_ln" in parameters["layer_0"][attention_name]) == expected
+      assert ("key_ln" in parameters["layer_0"][attention_name]) == expected
 
 
 # How many words are read at once: a beginning that is given, then one after the other.
