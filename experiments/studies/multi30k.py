@@ -12,10 +12,11 @@ configs/multi30k_transformer.py, three seeds. Scores are of the validation text,
 
 import statistics
 import time
-from typing import Any
+from typing import Any, cast
 
 import jax
 
+import attention
 from configs import base, multi30k, multi30k_transformer
 from experiments.commands import fields
 from experiments.runs.devices import make_mesh
@@ -79,8 +80,8 @@ def measure(translator: Translator) -> dict[str, float]:
 
 def _training_minutes(translator: Translator) -> float:
   """Returns how long all steps take if nothing else runs, from the median of nine steps of one batch."""
-  config = get_config()
-  recipe = make_recipe(config, translator.model, make_mesh())
+  config, model = get_config(), cast(attention.Seq2Seq, translator.model)
+  recipe = make_recipe(config, model, make_mesh())
   rngs, batch = make_rngs(config.seed), translator.task.training_batch(0)
   state, step = init_state(recipe, rngs.params), make_step(recipe)
   seconds = []
