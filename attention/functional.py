@@ -374,10 +374,12 @@ def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weig
   `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
   neither `jvp` nor Hessian-vector products, which are promised.
   """
-  if return_weights or are_spread_by_type(queries, keys, values):
-    return "dense"  # the scores are stored anyway; or "blockwise" cannot cut the arrays
+  if are_spread_by_type(queries, keys, values):
+    return "dense"  # "blockwise" cannot cut the arrays
   scores = queries.shape[-2] * keys.shape[-2]
   many = math.prod(broadcast_leading(queries, keys, values, names="queries, keys and values")) * scores
-  if many > FEW_SCORES or (devices.runs_sequentially() and scores >= SCORES_OF_A_TILE):
-    return "blockwise"
-  return "dense"
+  if many > FEW_SCORES:
+    return "blockwise"  # weights are then made by themselves, and not at all under jit if nobody reads them
+  if return_weights:
+    return "dense"  # all scores are stored anyway
+  return "blockwise" if devices.runs_sequentially() and scores >= SCORES_OF_A_TILE else "dense"

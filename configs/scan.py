@@ -2,13 +2,13 @@
 
     python -m experiments.train --config=configs/scan.py --workdir=runs/scan_simple --config.data.split=simple
 
-On one CPU core, with JAX 0.10.2: 170 to 290 s of training. Test exact match for the seeds 0, 1, 2, and
-the best published:
+On one CPU core: three to five minutes of training. Test exact match of ten seeds, mean, worst and best, and
+the best mean published (docs/findings/scan_seeds.md):
 
-    simple         1.000  1.000  1.000   0.998
-    length         0.196  0.901  0.393   0.208
-    add_jump       0.021  0.019  0.018   0.012
-    add_turn_left  0.478  0.457  0.730   0.903
+    simple         1.000  0.999  1.000   0.998
+    length         0.437  0.174  0.819   0.208
+    add_jump       0.009  0.001  0.016   0.012
+    add_turn_left  0.522  0.185  0.663   0.903
 """
 
 from configs import base

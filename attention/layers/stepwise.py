@@ -116,7 +116,7 @@ class MonotonicAttention(StepwiseAttention):
 
       energy = gain score_vector / |score_vector| . tanh(query + key) + offset
 
-  Training sees the expectation over all stops. Decoding stops at the first key of an energy above 0.
+  Training sees the expectation over all stops. Decoding stops at the first key of an energy of 0 or more.
 
   Source: Raffel et al. 2017, arXiv:1704.00784, sections 2.3 to 2.5 and equation 16.
 

@@ -11,7 +11,7 @@ from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.parameters import LayerNorm
 from attention.models.parameters import GRUParameters
-from attention.models.places import RelativeBias, self_attention
+from attention.models.places import RelativeBias, make_self_attention
 from attention.models.recurrent import gru
 
 
@@ -171,7 +171,7 @@ class TransformerEncoder(nn.Module):
         self.dropout_rate,
         self.norm,
         self.implementation,
-        make_attention=self_attention(self.positions, normalize_qk=self.normalize_qk),
+        make_attention=make_self_attention(self.positions, normalize_qk=self.normalize_qk),
         name=f"layer_{i}",
       )
       found = encoder_layer(

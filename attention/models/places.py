@@ -33,8 +33,8 @@ class RelativeBias(nn.Module):
     return positions.RelativePositions(table, bidirectional=self.bidirectional)
 
 
-def self_attention(places: str, *, normalize_qk: bool) -> Callable[..., MultiHeadAttention]:
-  """Returns what makes a layer's attention of words to each other.
+def make_self_attention(places: str, *, normalize_qk: bool) -> Callable[..., MultiHeadAttention]:
+  """Returns a function that makes a layer's attention of words to each other.
 
   Args:
     places: one of `POSITIONS`.

@@ -14,7 +14,7 @@ from attention.layers.dropout import WordDropout, unit_dropout
 from attention.layers.parameters import LayerNorm
 from attention.models.encoders import Encoded
 from attention.models.parameters import LinearParameters, logits_of
-from attention.models.places import RelativeBias, self_attention
+from attention.models.places import RelativeBias, make_self_attention
 
 Caches: TypeAlias = tuple[KeyValueCache, ...]  # of each layer
 
@@ -82,7 +82,7 @@ class TransformerDecoder(nn.Module):
         self.dropout_rate,
         self.norm,
         self.implementation,
-        make_attention=self_attention(self.positions, normalize_qk=self.normalize_qk),
+        make_attention=make_self_attention(self.positions, normalize_qk=self.normalize_qk),
         width=D,
         make_source_attention=functools.partial(MultiHeadAttention, normalize_qk=self.normalize_qk),
         name=f"layer_{i}",

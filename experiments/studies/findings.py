@@ -89,7 +89,7 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
-  """Returns how often the means of two groups of runs differ as much, when runs change groups.
+  """Returns how often the means of two groups of runs differ as much or more, when runs change groups.
 
   All ways to part the runs are counted: the permutation test of Fisher (1935, "The Design of Experiments").
 
@@ -98,12 +98,13 @@ def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   """
 
   def difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
-    return np.mean(first, axis=axis) - np.mean(second, axis=axis)
+    return np.abs(np.mean(first, axis=axis) - np.mean(second, axis=axis))
 
   ways = math.comb(len(first) + len(second), len(first))
   if ways > 1_000_000:
     raise ValueError(f"there must be at most 1,000,000 ways to part the runs, got {ways:,}")
-  return float(stats.permutation_test((first, second), difference, n_resamples=ways).pvalue)
+  test = stats.permutation_test((first, second), difference, n_resamples=ways, alternative="greater")
+  return float(test.pvalue)
 
 
 def beside(values: Sequence[float], base: Sequence[float], digits: int = 3) -> str:

@@ -62,14 +62,7 @@ def get_choices() -> dict[str, dict[str, list[Any]]]:
 
 def measure(translator: Translator) -> dict[str, float]:
   """Returns the scores of greedy search, how many parameters there are, and what training takes."""
-  greedy = Translator(
-    translator.task,
-    translator.model,
-    translator.params,
-    batch_size=translator.batch_size,
-    search=translator.search._replace(beam_size=1),
-  )
-  found = evaluate(greedy, translator.task.examples("validation", 0))
+  found = evaluate(translator.with_search(beam_size=1), translator.task.examples("validation", 0))
   return {
     "greedy/bleu": found["bleu"],
     "greedy/chrf": found["chrf"],

@@ -30,8 +30,12 @@ class Group(NamedTuple):
   results: list[Results]
 
 
-def groups(folders: Sequence[pathlib.Path]) -> list[Group]:
+def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) -> list[Group]:
   """Returns finished runs, those of one config together.
+
+  Args:
+    folders: of the runs.
+    names: what each is called, the same for those of one config; None for the fields in which they differ.
 
   Raises:
     WorkdirError: if one is no run, or has no results yet.
@@ -44,6 +48,8 @@ def groups(folders: Sequence[pathlib.Path]) -> list[Group]:
     found.setdefault(repr(sorted(config.items())), []).append(i)
 
   def name(members: Sequence[int]) -> str:
+    if names is not None:
+      return names[members[0]]
     if not differing:
       more = f" and {len(members) - 1} more" if len(members) > 1 else ""
       return f"{folders[members[0]]}{more}"

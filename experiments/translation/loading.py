@@ -91,18 +91,19 @@ def load_ensemble(
 
 
 def check_beginning(config: base.Config, task: Task) -> None:
-  """Raises WorkdirError if the run that `config.init_from` names has no parameter for the config's model.
+  """Checks that a run may begin with the parameters of the one that `config.init_from` names.
 
   Raises:
-    ConfigError: if arrays of its decoder have the shapes of the config's, and another meaning.
+    WorkdirError: if that has no parameter for the config's model.
+    ConfigError: if its arrays have the shapes of the config's, and another meaning.
   """
   theirs = read_config(pathlib.Path(config.init_from)).model
-  for name in ("looks", "input_feeding"):
+  for name in ("looks", "input_feeding", "positions"):
     wanted, got = getattr(theirs, name), getattr(config.model, name)
     if wanted != got:
       raise ConfigError(
-        f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose decoder "
-        f"reads its inputs in that order, got {got!r}"
+        f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose arrays "
+        f"mean something else otherwise, got {got!r}"
       )
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   _fitting(abstract_state(recipe).params, pathlib.Path(config.init_from))

@@ -39,8 +39,9 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
   yield from evaluate.rules(config.evaluation, is_endless=is_endless)
   weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
   yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
-  competes = config.model.normalizer != "sigmoid"
-  yield "train.alignment_weight", weight, not weight or competes, "0, for weights of a sigmoid are no shares"
+  normalizer, is_softmax = config.model.normalizer, config.model.normalizer == "softmax"
+  allowed = "softmax with config.train.alignment_weight, which learns nothing from weights of 0 or no shares"
+  yield "model.normalizer", normalizer, not weight or is_softmax, allowed
   metric, ends = config.train.metric, config.train.learns_end
   yield (
     "train.metric",

@@ -135,6 +135,17 @@ class Translator:
     self.params = params
     self.batch_size = batch_size
 
+  def with_search(self, **changed: Any) -> "Translator":
+    """Returns a translator that looks for translations in another way: with other fields of `search`."""
+    return Translator(
+      self.task,
+      self.model,
+      self.params,
+      batch_size=self.batch_size,
+      search=self.search._replace(**changed),
+      learns_end=self.learns_end,
+    )
+
   def translate(self, texts: Sequence[str]) -> list[Translation]:
     """Returns the best translation that the search finds of each text.
 

@@ -4,7 +4,10 @@ import dataclasses
 import importlib
 import pathlib
 import pkgutil
+import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +15,8 @@ from configs import base
 from experiments import studies as folder
 from experiments.commands.fields import flat
 from experiments.runs import workdir
-from experiments.studies import alignment, findings
+from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
+from experiments.tasks import Example
 from experiments.translation import sweep
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
@@ -152,3 +156,154 @@ def test_shifted_weights_are_those_of_the_word_before_or_after():
 def test_links_of_an_aligner_are_turned_round(tmp_path):
   (tmp_path / "links").write_text("0-1 2-0\n\n", "utf-8")
   assert alignment._read_links(tmp_path / "links") == [{(1, 0), (0, 2)}, set()]
+
+
+def test_the_truth_aligns_as_well_as_one_link_a_word_can():
+  pair = alignment.drawing.pair(seed=0, split="test", index=0)
+  weights = alignment._one_link(pair)
+  assert weights.sum() == len(pair.target)
+  for t, s in zip(*np.nonzero(weights), strict=True):
+    assert (t, s) in pair.alignment or all(linked != t for linked, _ in pair.alignment)
+
+
+def test_an_aligner_is_scored_on_the_test_sentences(tmp_path, monkeypatch):
+  # It says of each sentence that its first words translate each other, and in reverse that its second do.
+  program = tmp_path / "eflomal-align"
+  program.write_text(
+    """#!/bin/sh
+set -e
+[ $(wc -l < "$2") -gt 1000 ] && sed 's/.*/0-0/' "$2" > "$6" && sed 's/.*/1-1/' "$4" > "$8"
+""",
+    "utf-8",
+  )
+  program.chmod(0o755)
+  monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+  monkeypatch.setattr(alignment, "get_config", lambda: base.Config(train=base.Train(steps=1, batch_size=3)))
+  pairs = [alignment.drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
+  total = sum(len(pair.alignment) for pair in pairs)
+  right = [sum((i, i) in pair.alignment for pair in pairs) for i in range(2)]
+  found = alignment._eflomal()
+  assert found == {
+    "forward": pytest.approx(1 - 2 * right[0] / (total + 1000)),
+    "reverse": pytest.approx(1 - 2 * right[1] / (total + 1000)),
+    "both": 1.0,
+  }
+
+
+def test_groups_of_runs_that_chance_parts_as_far_have_a_large_p_value():
+  # Of the 10 ways to part 1, 2, 3, 4 and 10 into three and two, this is the one whose means differ most: by 5.
+  assert findings.p_value([1.0, 2.0, 3.0], [4.0, 10.0]) == pytest.approx(0.1)
+  assert findings.p_value([4.0, 10.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
+  far, near = [0.1, 0.2, 0.3, 0.4], [0.15, 0.25, 0.35, 0.45]
+  assert findings.beside([value + 9 for value in far], far).endswith("*")
+  assert not findings.beside(near, far).endswith("*")
+  assert not findings.beside([9.0, 9.1, 9.2], [0.1, 0.2, 0.3]).endswith("*")  # too few to tell
+
+
+class Told:
+  """A translator of commands that are numbers, which says what is given."""
+
+  batch_size = 2
+
+  def __init__(self, examples, said, endless=()):
+    self.task = types.SimpleNamespace(examples=lambda split, count: examples)
+    self._said, self._endless = said, endless
+
+  def with_search(self, *, ends):
+    assert not ends
+    return Told(self.task.examples("test", 0), self._endless)
+
+  def n_best(self, sources, *, with_attention):
+    return [[types.SimpleNamespace(tokens=tuple(self._said[int(source[0])]))] for source in sources]
+
+  def translate(self, texts):
+    return [types.SimpleNamespace(text=self._said[int(text)]) for text in texts]
+
+
+def test_commands_that_end_early_are_told_from_wrong_ones():
+  targets = "abc", "abc", "abc", "abc", "abc"
+  examples = [
+    Example((str(i),), tuple(target), None, source_text=str(i), target_text=target)
+    for i, target in enumerate(targets)
+  ]
+  said = "abc", "ab", "ac", "abcd", ""  # right, ends early, wrong, runs on, ends at once
+  endless = "abcde", "abccc", "acbcc", "abcd", "xbcde"
+  assert scan_lengths.measure(Told(examples, said, endless)) == {
+    "test/ends_early": 0.4,
+    "told/exact_match": 0.6,
+  }
+
+
+def test_sentences_are_scored_by_their_length():
+  examples = [
+    Example((), (), None, source_text=str(i), target_text=target)
+    for i, target in enumerate(["a", "b", "c", "d"])
+  ]
+  found = fixed_vector.by_length(
+    Told(examples, "abxd"),
+    examples,
+    [3, 5, 6, 9],
+    [(3, 5), (6, 8), (9, 9)],
+    {
+      "match": lambda texts, references: float(
+        np.mean([a == b for a, b in zip(texts, references, strict=True)])
+      )
+    },
+  )
+  assert found == {"3-5 words/match": 1.0, "6-8 words/match": 0.0, "9-9 words/match": 1.0}
+
+
+def test_weights_that_are_left_keep_their_sum():
+  weights = jnp.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
+  is_left = jnp.array([[False, True, True], [False, True, True]])
+  left = explanation._left(weights, is_left)
+  np.testing.assert_allclose(left, [[0, 0.6, 0.4], [0, 0.5, 0.5]], rtol=1e-5)
+
+
+def test_weights_are_shuffled_among_the_words_of_a_sentence():
+  weights = jnp.array([[0.1, 0.2, 0.7, 0.0, 0.0], [0.1, 0.2, 0.3, 0.25, 0.15]])
+  is_real = jnp.array([[True, True, True, False, False], [True] * 5])
+  orders = set()
+  for seed in range(50):
+    shuffled = np.asarray(explanation._shuffled(weights, is_real, jax.random.key(seed)))
+    np.testing.assert_array_equal(np.sort(shuffled), np.sort(weights))
+    np.testing.assert_array_equal(shuffled[0, 3:], 0.0)
+    orders.add(tuple(shuffled[0, :3].tolist()))
+  assert len(orders) == 6
+
+
+def test_distances_and_divergences_of_distributions_are_those_worked_out_by_hand():
+  one, other = jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.array([[0.0, 1.0], [0.25, 0.75]])
+  np.testing.assert_allclose(explanation._distance(one, other), [1.0, 0.25])
+  # Of distributions without a common word, the logarithm of 2; of weights, as shares of their sum.
+  np.testing.assert_allclose(explanation._divergence(one, other)[0], np.log(2), rtol=1e-6)
+  np.testing.assert_allclose(explanation._divergence(one, 4 * one), 0.0, atol=1e-6)
+  m = np.array([0.375, 0.625])
+  by_hand = (
+    np.sum([0.5, 0.5] * np.log([0.5, 0.5] / m)) + np.sum([0.25, 0.75] * np.log([0.25, 0.75] / m))
+  ) / 2
+  np.testing.assert_allclose(explanation._divergence(one, other)[1], by_hand, rtol=1e-5)
+
+
+# The configs that stored numbers are of are known by what they change of these.
+DEFAULTS = {
+  "train.steps": 900,
+  "train.batch_size": 128,
+  "train.learning_rate": 8e-3,
+  "train.schedule": "cosine",
+  "train.warmup": 0.1,
+  "train.clip_norm": 1.0,
+  "train.label_smoothing": 0.0,
+  "train.averaging": 0.0,
+  "model.embedding_width": 64,
+  "model.width": 128,
+  "model.num_layers": 1,
+  "model.num_heads": 4,
+  "model.feed_forward_width": 256,
+  "model.dropout_rate": 0.0,
+}
+
+
+def test_stored_numbers_are_of_the_defaults_of_today():
+  # Where this fails, all studies are to be run again.
+  assert flat(base.Config()) == {**flat(base.Config()), **DEFAULTS}

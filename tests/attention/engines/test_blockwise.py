@@ -124,6 +124,17 @@ def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, nu
   assert program.memory_analysis().temp_size_in_bytes < length * length * 4
 
 
+def test_weights_that_nobody_reads_are_not_made_where_they_are_many():
+  length = 4200  # more pairs than "auto" stores
+  vectors = np.ones((length, 8), np.float32)
+
+  def loss(*vectors):
+    return jnp.sum(attention.scaled_dot_product_attention(*vectors, return_weights=True).context ** 2)
+
+  program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(vectors, vectors, vectors).compile()
+  assert program.memory_analysis().temp_size_in_bytes < length * length
+
+
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
 def test_temporary_memory_grows_with_the_length(kind):
   short, long = (

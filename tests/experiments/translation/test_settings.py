@@ -258,11 +258,15 @@ def test_losses_of_the_attention_need_attention(name):
   assert str(caught.value) == f"config.train.{name} must be 0, for there is no attention, got 0.5"
 
 
-def test_a_guided_alignment_loss_needs_weights_that_compete():
-  config = base.Config(model=base.Model(normalizer="sigmoid"), train=base.Train(alignment_weight=0.5))
+@pytest.mark.parametrize("normalizer", ["sigmoid", "sparsemax", "entmax15"])
+def test_a_guided_alignment_loss_needs_weights_that_compete_and_are_not_zero(normalizer):
+  config = base.Config(model=base.Model(normalizer=normalizer), train=base.Train(alignment_weight=0.5))
   with pytest.raises(ConfigError) as caught:
     check_config(config)
-  told = "config.train.alignment_weight must be 0, for weights of a sigmoid are no shares, got 0.5"
+  told = (
+    "config.model.normalizer must be softmax with config.train.alignment_weight, which learns nothing from "
+    f"weights of 0 or no shares, got '{normalizer}'"
+  )
   assert str(caught.value) == told
 
 

@@ -404,13 +404,13 @@ def test_arrays_that_do_not_fit_are_new_and_named(trained):
   assert "; new are " in line and "decoder/cell_1/" in line and "decoder/initial/kernel" not in line
 
 
-def test_a_run_whose_decoder_reads_in_another_order_is_no_beginning(trained, tmp_path):
+def test_a_run_whose_arrays_mean_something_else_is_no_beginning(trained, tmp_path):
   model = dataclasses.replace(CONFIG.model, looks="after")
   with pytest.raises(ConfigError) as caught:
     loop.train(dataclasses.replace(CONFIG, init_from=str(trained), model=model), tmp_path / "run")
   assert str(caught.value) == (
-    f"config.model.looks must be 'before', as in config.init_from={trained}, whose decoder reads its inputs "
-    "in that order, got 'after'"
+    f"config.model.looks must be 'before', as in config.init_from={trained}, whose arrays mean something "
+    "else otherwise, got 'after'"
   )
   assert not (tmp_path / "run").exists()
 
