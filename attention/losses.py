@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import with_rank
+from attention.arrays.broadcasting import as_array, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 
 
@@ -32,6 +32,8 @@ def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:
   >>> f"{alignment_loss(weights, links):.2f}"
   '0.69'
   """
+  weights, links = as_array("weights", weights), as_array("links", links)
+  check_rank("weights", weights, "[... T S]")
   if weights.shape != links.shape:
     raise ValueError(f"weights and links must have one shape, got {weights.shape} and {links.shape}")
   weights = weights.astype(compute_dtype(weights.dtype))
@@ -64,6 +66,7 @@ def coverage_loss(weights: jax.Array, lengths: jax.Array) -> jax.Array:
   >>> coverage_loss(twice, jnp.array(2)).tolist(), coverage_loss(twice, jnp.array(3)).tolist()
   (0.25, 1.0)
   """
+  weights, lengths = as_array("weights", weights), as_array("lengths", lengths)
   if weights.ndim < 2 or lengths.shape != weights.shape[:-2]:
     raise ValueError(
       f"weights must be [... T S] and lengths [...], got weights {weights.shape}, lengths {lengths.shape}"

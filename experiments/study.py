@@ -4,7 +4,8 @@
     python -m experiments.study --study=score_and_width --workdir=runs/score_and_width
 
 The second command adds the numbers of the finished runs to docs/findings/NAME.csv, and writes NAME.md and
-its figures of all that stands there; without --workdir it writes them again.
+its figures of all that stands there; without --workdir it writes them again. Runs are measured once: a study
+that measures something new begins with another CSV.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from absl import flags
 from experiments import studies
 from experiments.commands import flags as commands
 from experiments.commands.flags import UsageError
+from experiments.runs.workdir import holds_run
 from experiments.studies import findings
 from experiments.translation.sweep import make_runs
 
@@ -35,6 +37,8 @@ def main() -> None:
   runs = make_runs(study.get_config(), study.get_choices())
   if _WORKDIR.value:
     workdir = commands.workdir_path(_WORKDIR)
+    if not any(holds_run(workdir / run.name) for run in runs):
+      raise UsageError(f"--workdir={workdir} holds no run of this study, such as {runs[0].name}")
     measure = getattr(study, "measure", None)
     rows = findings.collect(workdir, runs, rows, measure)
     # What is no run of ours, such as another program's numbers: kept where they cannot be found again.

@@ -106,7 +106,8 @@ class Rows(NamedTuple):
 class Normalizer(HasAxes):
   """What makes weights of scores. Subclasses are frozen dataclasses, registered by `register_pytree`.
 
-  Like a score it may hold arrays, whose own axes it names: see `Score`.
+  Like a score it may hold arrays, whose own axes it names: see `Score`. These must be finite: NaN in them is
+  not kept from other queries' gradients.
   """
 
   def weights(self, rows: Rows) -> jax.Array:
@@ -229,17 +230,26 @@ class Local(Normalizer):
 
   Attributes:
     centers: positions of keys, not rounded, [... T].
-    deviation: half of the paper's half width D of the window.
+    deviation: half of the paper's half width D of the window, above 0.
   """
 
   axes = {"centers": "T", "deviation": ""}
   centers: jax.Array
   deviation: jax.Array | float
 
+  def __post_init__(self):
+    if isinstance(self.deviation, (int, float)) and not self.deviation > 0:
+      raise ValueError(f"deviation must be above 0, got {self.deviation}")
+
   def weights(self, rows):
-    softmax = Softmax().weights(rows)
+    softmax, centers = Softmax().weights(rows), as_array("centers", self.centers)
+    if not broadcasts_to(centers.shape, softmax.shape[:-1]):
+      raise ValueError(
+        f"centers must be broadcastable to the queries [... T], got centers {centers.shape}, queries "
+        f"{softmax.shape[:-1]}"
+      )
     positions = with_rank(jnp.arange(softmax.shape[-1], dtype=softmax.dtype), softmax.ndim)
-    centers = with_rank(jnp.asarray(self.centers, softmax.dtype)[..., None], softmax.ndim)
+    centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
     deviation = with_rank(jnp.asarray(self.deviation, softmax.dtype)[..., None, None], softmax.ndim)
     return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
 

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.arrays.broadcasting import same_rank, with_rank
+from attention.arrays.precision import compute_dtype
+from attention.engines.guards import finite
 from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Local, Normalizer
 from attention.functional import attend
@@ -198,7 +200,12 @@ class LocalAttention(SingleHeadAttention):
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.2.
 
   Attributes:
-    half_width: D of the paper, in positions.
+    half_width: D of the paper, in positions, above 0.
+    implementation: as in `attend`.
+    normalizer: None; the weights are made as above.
+
+  Raises:
+    ValueError: if `half_width` is not above 0, or there is a normalizer.
   """
 
   half_width: float = 5.0
@@ -209,10 +216,16 @@ class LocalAttention(SingleHeadAttention):
 
     A query's length, [... T], is how many keys its mask allows.
     """
+    if not self.half_width > 0:
+      raise ValueError(f"half_width must be above 0, got {self.half_width}")
+    if self.normalizer is not None:
+      raise ValueError(f"normalizer must be None for local attention, got {self.normalizer!r}")
     keys, values = prepared
     T, S = queries.shape[-2], keys.shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
-    hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(queries))
+    # Not in bfloat16, which has no odd numbers above 256. Queries with NaN get theirs from the scores.
+    exact = finite(queries).astype(compute_dtype(queries.dtype))
+    hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(exact))
     init = nn.initializers.normal(hidden.shape[-1] ** -0.5)
     vector = self.param("position_vector", init, hidden.shape[-1:], jnp.float32)
     share = jax.nn.sigmoid(jnp.einsum("...TH,H->...T", hidden, vector.astype(hidden.dtype)))
@@ -230,5 +243,6 @@ class LocalAttention(SingleHeadAttention):
       bias=bias,
       normalizer=Local(centers, self.half_width / 2),
       return_weights=return_weights,
+      implementation=self.implementation,
     )
     return (found.context, found.weights) if return_weights else found

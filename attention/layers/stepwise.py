@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.engines.dense import Attended
+from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Monotonic, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import kernel_init
 from attention.layers.single_head import AdditiveAttention
-from attention.masks import Array, Mask
+from attention.masks import Array, Mask, as_mask
 from attention.scores.additive import Additive
 from attention.scores.location_aware import LocationAware, location_features
 from attention.scores.score import Score
@@ -65,6 +66,49 @@ class StepwiseAttention(AdditiveAttention):
       is_hard: whether to look at one key for certain, as in decoding, and not at all by their chances.
     """
     raise NotImplementedError
+
+  def attend_prepared(
+    self,
+    queries: jax.Array,
+    prepared: Prepared,
+    *,
+    mask: Mask | Array | None = None,
+    bias: BiasLike | None = None,
+    return_weights: bool = False,
+  ) -> Any:
+    """Does what `__call__` does, for keys and values that `prepare` has seen: a look for each query in turn.
+
+    Args:
+      queries: [B T H].
+      prepared: keys and values, [B S *] each.
+      mask: broadcastable to [B T S].
+      bias: None: scores know where was looked, and nothing else is added.
+      return_weights: whether to return a tuple of the contexts and the weights [B T S].
+
+    Returns:
+      The contexts, [B T D].
+
+    Raises:
+      ValueError: if the queries have other axes, or there is a bias.
+    """
+    if queries.ndim != 3:
+      raise ValueError(f"queries must have axes [B T H], got shape {queries.shape}")
+    if bias is not None:
+      raise ValueError(f"bias must be None for attention that remembers, got {type(bias).__name__}")
+    (B, T, _), S = queries.shape, prepared[0].shape[-2]
+    allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
+    allowed = jnp.broadcast_to(allowed, (B, T, S))
+
+    def step(self: "StepwiseAttention", remembered: Any, inputs: Any) -> tuple[Any, Any]:
+      queries, allowed = inputs
+      looked = self.attend_next(queries, prepared, remembered, mask=allowed[:, None])
+      return looked.remembered, (looked.context, looked.weights)
+
+    scan: Any = nn.scan(
+      step, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1
+    )
+    _, (contexts, weights) = scan(self, self.remember_nothing(prepared), (queries, allowed))
+    return (contexts, weights) if return_weights else contexts
 
 
 class LocationAwareAttention(StepwiseAttention):
@@ -124,6 +168,10 @@ class MonotonicAttention(StepwiseAttention):
     width: A, of the alignment model's hidden layer.
     offset: of the energy at first: the further below 0, the further a look goes.
     noise: standard deviation of what is added to the energy in training.
+    normalizer: None; the weights are made as above.
+
+  Raises:
+    ValueError: if there is a normalizer.
   """
 
   offset: float = -1.0
@@ -131,22 +179,28 @@ class MonotonicAttention(StepwiseAttention):
 
   def setup(self):
     super().setup()
+    if self.normalizer is not None:
+      raise ValueError(f"normalizer must be None for monotonic attention, got {self.normalizer!r}")
     self.gain = self.param("gain", nn.initializers.constant(self.width**-0.5), (), jnp.float32)
     self.energy_offset = self.param("offset", nn.initializers.constant(self.offset), (), jnp.float32)
 
   def remember_nothing(self, prepared):
     keys, _ = prepared
-    return jnp.zeros(keys.shape[:-1], keys.dtype).at[:, 0].set(1)
+    return jnp.zeros(keys.shape[:-1], keys.dtype).at[:, :1].set(1)
 
   def attend_next(self, queries, prepared, remembered, *, mask=None, deterministic=True, is_hard=False):
     keys, _ = prepared
-    vector = self.score_vector * self.gain / jnp.linalg.norm(self.score_vector)
+    square = jnp.sum(self.score_vector**2)
+    length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))  # of a vector of zeros, too
+    vector = self.score_vector * self.gain / length
     bias = jnp.broadcast_to(self.energy_offset.astype(keys.dtype), (keys.shape[0], 1, keys.shape[1]))
     if not deterministic and self.noise:
       bias += self.noise * jax.random.normal(self.make_rng("dropout"), bias.shape, bias.dtype)
     queries = self.project_queries(queries[:, None])
     normalizer = Monotonic(remembered[:, None], is_hard)
-    context, weights = _look(Additive(vector), queries, prepared, mask, normalizer, bias)
+    context, weights = _look(
+      Additive(vector), queries, prepared, mask, normalizer, bias, implementation=self.implementation
+    )
     return Looked(context, weights, weights)
 
 

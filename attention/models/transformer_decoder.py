@@ -135,10 +135,11 @@ class TransformerDecoder(nn.Module):
     """Reads several tokens at once, [B T], as the beginning of a sentence that is given.
 
     Returns:
-      The next state, logits [B T V], and weights [B T S]. Of a sentence longer than its cache they are NaN.
+      The next state, logits [B T V], and weights [B T S]. Under `jax.jit` they are NaN for a sentence longer
+      than its cache.
 
     Raises:
-      ValueError: if the state has no caches.
+      ValueError: if the state has no caches, or, outside of `jax.jit`, too few slots for the tokens.
     """
     if not state:
       raise ValueError(

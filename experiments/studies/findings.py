@@ -4,7 +4,7 @@ import csv
 import hashlib
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy import stats
 from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
+from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
 from experiments.translation import figures, load
 from experiments.translation.compare import mean
@@ -136,6 +137,8 @@ def collect(
   """
   chosen = differing([run.config for run in runs])
   earlier = {row["config"]: row for row in stored if row.get("config") is not None}
+  for run in runs:
+    check_same_config(folder / run.name, run.config)
   rows: list[Row] = []
   for run in runs:
     config = fields.flat(run.config)
@@ -146,7 +149,6 @@ def collect(
     if before is not None:
       rows.append({**own, **{name: value for name, value in before.items() if "/" in name}})
     elif is_done(folder / run.name, run.config):
-      check_same_config(folder / run.name, run.config)
       results = workdir.read_results(folder / run.name)
       metrics = {
         f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
@@ -170,11 +172,33 @@ def digest(config: base.Config) -> str:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the rows of a CSV file, numbers as numbers; none if there is no file."""
+  """Returns the rows of a CSV file, numbers as numbers; none if there is no file.
+
+  Raises:
+    DataError: if the file is damaged.
+  """
   if not path.exists():
     return []
-  with path.open(encoding="utf-8", newline="") as file:
-    return [{name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
+  try:
+    with path.open(encoding="utf-8", newline="") as file:
+      return [*_rows(csv.DictReader(file, strict=True))]
+  except (ValueError, csv.Error) as error:
+    raise DataError(f"{path}: expected the numbers of runs as CSV, got a damaged file: {error}") from None
+
+
+def _rows(file: csv.DictReader) -> Iterator[dict[str, Any]]:
+  """Yields what each line says, or raises ValueError."""
+  names = file.fieldnames or []
+  if not {"run", "config"} <= set(names):
+    raise ValueError(f"its first line names no run and no config, but {', '.join(names)[:60] or 'nothing'}")
+  for line in file:
+    if None in line or None in line.values():
+      raise ValueError(f"line {file.line_num} has not as many cells as the first")
+    row = {name: _value(name, text) for name, text in line.items()}
+    for name, value in row.items():
+      if "/" in name and isinstance(value, str):
+        raise ValueError(f"line {file.line_num} has {value!r} as {name}, which is no number")
+    yield row
 
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:

@@ -85,3 +85,10 @@ def test_shapes_that_do_not_fit_are_errors():
     alignment_loss(jnp.ones((B, T, S)), jnp.ones((T, S), bool))
   with pytest.raises(ValueError, match=r"got weights \(3, 5, 7\), lengths \(5,\)"):
     coverage_loss(jnp.ones((B, T, S)), jnp.ones(T, int))
+  with pytest.raises(ValueError, match=r"weights must have axes \[... T S\], got shape \(2,\)"):
+    alignment_loss(jnp.ones(2), jnp.ones(2, bool))
+
+
+def test_lists_are_arrays():
+  assert alignment_loss([[0.5, 0.5]], [[True, False]]) == pytest.approx(np.log(2))
+  assert coverage_loss([[[0.5, 0.5], [1.0, 0.0]]], [2]).tolist() == [0.5]

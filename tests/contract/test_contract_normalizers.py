@@ -313,6 +313,22 @@ def test_the_hard_look_is_the_expected_one_of_certain_probabilities():
   assert weights.shape == (1, S)
 
 
+def test_a_sigmoid_counts_the_keys_that_each_query_may_attend_to():
+  queries, keys = np.zeros((3, 1), np.float32), np.zeros((4, 1), np.float32)
+  mask = np.array([[True] * 4, [True, False, True, False], [False, False, False, True]])
+  found = attention.attend(
+    attention.ScaledDotProduct(),
+    queries,
+    keys,
+    keys,
+    mask=mask,
+    normalizer=attention.Sigmoid(less_log_keys=True),
+    return_weights=True,
+  )
+  # Scores of 0 less log n: 1 / (1 + n) each.
+  np.testing.assert_allclose(found.weights, mask / (1 + mask.sum(axis=-1, keepdims=True)), rtol=1e-6)
+
+
 def test_what_cannot_be_is_told():
   inputs, _ = draw_inputs("scaled_dot_product", "softmax")
   with pytest.raises(
@@ -325,6 +341,12 @@ def test_what_cannot_be_is_told():
   ):
     with pytest.raises(ValueError, match=words):
       attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Sparsemax(), **options)
+  with pytest.raises(ValueError, match=r"centers must be broadcastable to the queries \[... T\], got"):
+    attention.attend(
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T + 1), 1.0)
+    )
+  with pytest.raises(ValueError, match=r"deviation must be above 0, got 0\.0"):
+    attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T), 0.0))
   with pytest.raises(ValueError, match="before must be broadcastable to the probabilities"):
     attention.attend(
       attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Monotonic(np.ones((1, 3), np.float32))

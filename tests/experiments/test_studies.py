@@ -14,6 +14,7 @@ import pytest
 from configs import base
 from experiments import studies as folder
 from experiments.commands.fields import flat
+from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
 from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
 from experiments.tasks import Example
@@ -85,6 +86,26 @@ def test_rows_are_read_as_they_were_written(tmp_path):
   assert findings.read(tmp_path / "none.csv") == []
 
 
+@pytest.mark.parametrize(
+  ("content", "told"),
+  [
+    (b"run,config,a/b\nx,12345678,1.0,2\n", "line 2 has not as many cells as the first"),
+    (b"run,config,a/b\nx,12345678,1.0\ny,1234\n", "line 3 has not as many cells as the first"),
+    (b"x,12345678,1.0\ny,12345679,2.0\n", "its first line names no run and no config, but x, 12345678, 1.0"),
+    (b"run,config,a/b\nx,12345678,abc\n", "line 2 has 'abc' as a/b, which is no number"),
+    (b"\xff\xfer\x00u\x00", "can't decode byte 0xff"),
+    (b"\n", "names no run and no config, but nothing"),
+  ],
+)
+def test_a_damaged_file_of_numbers_is_told(content, told, tmp_path):
+  path = tmp_path / "rows.csv"
+  path.write_bytes(content)
+  with pytest.raises(DataError) as caught:
+    findings.read(path)
+  assert str(caught.value).startswith(f"{path}: expected the numbers of runs as CSV, got a damaged file: ")
+  assert told in str(caught.value)
+
+
 def test_runs_are_chosen_by_fields_and_give_their_values():
   runs = findings.Runs(
     {"run": f"{kind} {seed}", "model.attention": kind, "seed": seed, "test/bleu": 10.0 * seed}
@@ -128,8 +149,10 @@ def test_a_run_with_another_config_is_not_collected(tmp_path):
   own.mkdir()
   workdir.write_config(own, dataclasses.asdict(base.Config(model=base.Model(width=16))))
   workdir.write_json(own / "results.json", {"test": {"bleu": 40.0}})
-  with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
-    findings.collect(tmp_path, [run])
+  stored = [{"run": run.name, "config": findings.digest(run.config), "test/bleu": 7.0}]
+  for rows in ([], stored):
+    with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
+      findings.collect(tmp_path, [run], rows)
 
 
 def test_digests_tell_configs_apart():
@@ -191,7 +214,7 @@ set -e
 
 
 def test_groups_of_runs_that_chance_parts_as_far_have_a_large_p_value():
-  # Of the 10 ways to part 1, 2, 3, 4 and 10 into three and two, this is the one whose means differ most: by 5.
+  # Of the 10 ways to part 1, 2, 3, 4 and 10 into three and two, in this one the means differ most.
   assert findings.p_value([1.0, 2.0, 3.0], [4.0, 10.0]) == pytest.approx(0.1)
   assert findings.p_value([4.0, 10.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
   far, near = [0.1, 0.2, 0.3, 0.4], [0.15, 0.25, 0.35, 0.45]

@@ -1,11 +1,13 @@
-"""Attention that remembers where it looked: what the decoder's tests do not see."""
+"""Attention that remembers where it looked, and local attention: what the decoder's tests do not see."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import FLOAT32, assert_close
 
+import attention
 from attention import masks
 from attention.layers.stepwise import LocationAwareAttention, MonotonicAttention
 
@@ -82,3 +84,108 @@ def test_an_offset_far_below_zero_goes_to_the_end():
 def test_sizes_are_at_least_one(name):
   with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
     drawn(LocationAwareAttention(width=A, **{name: 0}))
+
+
+@pytest.mark.parametrize(
+  "layer",
+  [
+    LocationAwareAttention(width=A),
+    LocationAwareAttention(width=A, accumulates=True),
+    MonotonicAttention(width=A),
+  ],
+  ids=["location_aware", "coverage", "monotonic"],
+)
+def test_a_call_looks_for_each_query_in_turn(layer):
+  variables, queries, sources = drawn(layer)
+  assert jax.tree.map(jnp.shape, layer.init(jax.random.key(0), queries, sources)) == jax.tree.map(
+    jnp.shape, variables
+  )
+  mask = masks.lengths(source=jnp.array([2, 4]))
+  context, weights = layer.apply(variables, queries, sources, mask=mask, return_weights=True)
+  assert_close(weights, look(layer, variables, queries, sources, mask=mask), FLOAT32)
+  assert_close(context, np.einsum("BTS,BSD->BTD", weights, sources), 10 * FLOAT32)
+  # The first query looks before the second, which therefore finds something else by itself.
+  alone = layer.apply(variables, queries[:, 1:2], sources, mask=mask, return_weights=True)[1]
+  assert np.max(np.abs(alone[:, 0] - weights[:, 1])) > 1e-3
+
+
+def test_what_a_call_cannot_do_is_told():
+  layer = MonotonicAttention(width=A)
+  variables, queries, sources = drawn(layer)
+  with pytest.raises(ValueError, match="bias must be None for attention that remembers, got"):
+    layer.apply(variables, queries, sources, bias=jnp.zeros((B, 1, S)))
+  with pytest.raises(ValueError, match=r"queries must have axes \[B T H\], got shape"):
+    layer.apply(variables, queries[:, None], sources)
+
+
+@pytest.mark.parametrize(
+  ("layer", "told"),
+  [
+    (MonotonicAttention(width=A, normalizer=attention.Sparsemax()), "for monotonic attention, got Sparsemax"),
+    (attention.LocalAttention(normalizer=attention.Sparsemax()), "for local attention, got Sparsemax"),
+  ],
+)
+def test_attention_that_makes_its_own_weights_takes_no_normalizer(layer, told):
+  with pytest.raises(ValueError, match="normalizer must be None " + told):
+    layer.init(jax.random.key(0), jnp.ones((B, 2, H)), jnp.ones((B, S, D)))
+
+
+def test_a_score_vector_of_zeros_has_finite_weights_and_gradients():
+  layer = MonotonicAttention(width=A)
+  variables, queries, sources = drawn(layer)
+  params = variables["params"] | {"score_vector": jnp.zeros(A)}
+
+  def loss(params):
+    return jnp.sum(layer.apply({"params": params}, queries, sources) ** 2)
+
+  value, gradients = jax.value_and_grad(loss)(params)
+  chex.assert_tree_all_finite((value, gradients))
+
+
+def test_monotonic_attention_to_no_keys_finds_nothing():
+  layer = MonotonicAttention(width=A)
+  variables, queries, sources = drawn(layer)
+  np.testing.assert_array_equal(layer.apply(variables, queries, sources[:, :0]), 0.0)
+
+
+def local(dtype, T=50, S=1000):
+  """Returns the weights [T S] of local attention by keys that are alike, in a dtype."""
+  layer, rng = attention.LocalAttention(), np.random.default_rng(0)
+  queries = jnp.asarray(rng.normal(size=(T, 4)), jnp.bfloat16)
+  variables = layer.init(jax.random.key(0), queries, queries)
+  exact = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(dtype), variables)
+  keys = jnp.zeros((S, 4), dtype)
+  return layer.apply(exact, queries.astype(dtype), keys, return_weights=True)[1]
+
+
+def test_local_attention_finds_its_place_among_many_keys_in_half_precision():
+  half, whole = local(jnp.bfloat16), local(jnp.float32)
+  assert half.dtype == jnp.bfloat16
+  np.testing.assert_allclose(half.astype(jnp.float32), whole, atol=1e-3)
+
+
+def test_local_attention_of_a_query_that_is_not_finite_is_nan_where_it_attends_and_harms_no_other():
+  layer, rng = attention.LocalAttention(), np.random.default_rng(0)
+  queries = jnp.asarray(rng.normal(size=(1, 2, 4)), jnp.float32)
+  keys = jnp.asarray(rng.normal(size=(1, S, 4)), jnp.float32)
+  variables = layer.init(jax.random.key(0), queries, keys)
+  broken = queries.at[0, 1].set(jnp.nan)
+  context, weights = layer.apply(variables, broken, keys, return_weights=True)
+  assert np.all(np.isnan(weights[0, 1])) and np.all(np.isnan(context[0, 1]))
+  desired = layer.apply(variables, queries, keys)
+  assert_close(context[0, 0], desired[0, 0], FLOAT32)
+  mask = jnp.array([[[True] * S, [False] * S]])
+
+  def loss(variables, queries):
+    return jnp.sum(layer.apply(variables, queries, keys, mask=mask) ** 2)
+
+  gradients = jax.grad(loss, (0, 1))(variables, broken)
+  chex.assert_tree_all_finite(gradients)
+  chex.assert_trees_all_equal(gradients[0], jax.grad(loss)(variables, queries))
+
+
+@pytest.mark.parametrize("half_width", [0.0, -1.0, np.nan])
+def test_a_window_has_a_width(half_width):
+  layer = attention.LocalAttention(half_width=half_width)
+  with pytest.raises(ValueError, match="half_width must be above 0, got"):
+    layer.init(jax.random.key(0), jnp.ones((B, 2, H)), jnp.ones((B, S, D)))
