@@ -152,3 +152,17 @@ def test_the_report_has_mean_and_deviation_of_what_is_done(tmp_path):
   assert float(rows[2]["bleu deviation"]) == pytest.approx(3.6056, abs=1e-4)
   assert rows[3]["bleu deviation"] == ""
   assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[2:])
+
+
+def test_the_report_calls_groups_by_their_names(tmp_path):
+  transformer = {"model.encoder": ["transformer"], "model.decoder": ["transformer"], "seed": [0, 1]}
+  choices = {"recurrent": {"model.attention": ["additive", "cosine"], "seed": [0, 1]}, "other": transformer}
+  runs = sweep.make_runs(base.Config(), choices)
+  for run in runs:
+    finish(tmp_path, run, {"test": {"bleu": 10.0 + run.config.seed}})
+  text, _ = sweep.write_report(tmp_path, runs)
+  assert [line.split()[:3] for line in text.splitlines()[2:]] == [
+    ["recurrent_attention=additive", "2", "10.500"],
+    ["recurrent_attention=cosine", "2", "10.500"],
+    ["other", "2", "10.500"],
+  ]

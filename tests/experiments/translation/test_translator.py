@@ -449,3 +449,12 @@ def test_an_impossible_search_is_an_error(search, message):
   model, params = MODELS["none"]
   with pytest.raises(ConfigError, match=message):
     make_translator(base.Config(), LetterTask(), model, params, search)
+
+
+def test_another_search_is_another_translator():
+  translator = _translator()
+  translator.learns_end = False
+  other = translator.with_search(beam_size=3)
+  assert other.search == translator.search._replace(beam_size=3) and translator.search.beam_size == 1
+  kept = ("task", "model", "params", "batch_size", "learns_end")
+  assert all(getattr(other, name) is getattr(translator, name) for name in kept)
