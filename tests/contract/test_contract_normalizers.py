@@ -50,7 +50,7 @@ NORMALIZERS = {
     lambda centers: attention.Local(centers, 1.5), lambda centers: reference.local(centers, 1.5), (CENTERS,)
   ),
 }
-normalizers = pytest.mark.parametrize("name", NORMALIZERS)
+normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
 scores = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine"])
 
 
@@ -61,21 +61,21 @@ def draw_mask():
   return mask
 
 
-def draw_inputs(kind, name):
+def draw_inputs(kind, normalizer):
   """Returns Inputs whose scores differ by some units, so that sparse weights have zeros; and the arrays."""
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="BTS")
-  arrays = tuple(array.astype(np.float32) for array in NORMALIZERS[name].arrays)
+  arrays = tuple(array.astype(np.float32) for array in NORMALIZERS[normalizer].arrays)
   return inputs._replace(bias=2 * inputs.bias), arrays
 
 
-def run(kind, name, inputs, arrays, mask=None, **options):
+def run(kind, normalizer, inputs, arrays, mask=None, **options):
   """Returns context and weights."""
   found = attention.attend(
     SCORES[kind].score(**inputs.parameters),
     *inputs[:3],
     bias=inputs.bias,
     mask=mask,
-    normalizer=NORMALIZERS[name].make(*arrays),
+    normalizer=NORMALIZERS[normalizer].make(*arrays),
     return_weights=True,
     **options,
   )
@@ -83,18 +83,18 @@ def run(kind, name, inputs, arrays, mask=None, **options):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def results_and_gradients(kind, name, inputs, arrays, mask, of_loss):
-  results, pull = jax.vjp(lambda *args: run(kind, name, *args, mask), inputs, arrays)
+def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss):
+  results, pull = jax.vjp(lambda *args: run(kind, normalizer, *args, mask), inputs, arrays)
   return results, pull(tuple(array.astype(out.dtype) for array, out in zip(of_loss, results, strict=True)))
 
 
-def expected(kind, name, inputs, arrays, **options):
+def expected(kind, normalizer, inputs, arrays, **options):
   arrays = (np.asarray(array).astype(np.float64) for array in arrays)
   found = reference.attend(
     SCORES[kind].pair_score,
     *inputs[:3],
     bias=inputs.bias,
-    normalize=NORMALIZERS[name].formula(*arrays),
+    normalize=NORMALIZERS[normalizer].formula(*arrays),
     **inputs.parameters,
     **options,
   )
@@ -126,9 +126,9 @@ HAND_VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", HAND_VALUES)
-def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(name):
-  normalizer, weights = HAND_VALUES[name]
+@pytest.mark.parametrize("normalizer", HAND_VALUES)
+def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(normalizer):
+  normalizer, weights = HAND_VALUES[normalizer]
   queries, keys = np.float32([[1.0]]), np.float32([[1.0], [0.0], [-1.0]])
   found = attention.attend(
     attention.ScaledDotProduct(1.0), queries, keys, keys, normalizer=normalizer, return_weights=True
@@ -139,21 +139,21 @@ def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(na
 
 @normalizers
 @scores
-def test_weights_and_contexts_are_the_references_masked_and_not(kind, name):
-  inputs, arrays = draw_inputs(kind, name)
+def test_weights_and_contexts_are_the_references_masked_and_not(kind, normalizer):
+  inputs, arrays = draw_inputs(kind, normalizer)
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
-    found = jax.jit(functools.partial(run, kind, name))(inputs, arrays, mask)
-    assert_trees_close(found, expected(kind, name, inputs, arrays, mask=mask), FLOAT32)
+    found = jax.jit(functools.partial(run, kind, normalizer))(inputs, arrays, mask)
+    assert_trees_close(found, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
   # Some weights are zero, for the sparse ones: else this says nothing of where they begin.
-  are_sparse = name in ("sparsemax", "entmax15")
+  are_sparse = normalizer in ("sparsemax", "entmax15")
   assert are_sparse == bool(np.any(np.asarray(found[1]) == 0))
 
 
 @normalizers
-def test_every_derivative_is_the_references(name, float64):
+def test_every_derivative_is_the_references(normalizer, float64):
   kind = "additive"
-  inputs, arrays = jax.tree.map(np.float64, draw_inputs(kind, name))
-  arrays = NORMALIZERS[name].arrays
+  inputs, arrays = jax.tree.map(np.float64, draw_inputs(kind, normalizer))
+  arrays = NORMALIZERS[normalizer].arrays
   mask, of_loss = draw_mask(), random_loss()
   rng = np.random.default_rng(5)
   leaves, structure = jax.tree.flatten((inputs, arrays))
@@ -161,7 +161,8 @@ def test_every_derivative_is_the_references(name, float64):
 
   def loss(inputs, arrays):
     return sum(
-      jnp.sum(one * other) for one, other in zip(of_loss, run(kind, name, inputs, arrays, mask), strict=True)
+      jnp.sum(one * other)
+      for one, other in zip(of_loss, run(kind, normalizer, inputs, arrays, mask), strict=True)
     )
 
   def moved(step):
@@ -170,7 +171,7 @@ def test_every_derivative_is_the_references(name, float64):
   def along(step):
     return sum(
       np.sum(one * other)
-      for one, other in zip(of_loss, expected(kind, name, *moved(step), mask=mask), strict=True)
+      for one, other in zip(of_loss, expected(kind, normalizer, *moved(step), mask=mask), strict=True)
     )
 
   step = 1e-5
@@ -191,11 +192,11 @@ def test_every_derivative_is_the_references(name, float64):
 
 @normalizers
 @scores
-def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(kind, name):
-  inputs, arrays = draw_inputs(kind, name)
+def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(kind, normalizer):
+  inputs, arrays = draw_inputs(kind, normalizer)
   mask, of_loss = draw_mask(), random_loss()
   mask[:, :, 2] = False
-  clean, slopes = results_and_gradients(kind, name, inputs, arrays, mask, of_loss)
+  clean, slopes = results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss)
   assert_trees_finite((clean, slopes))
   np.testing.assert_array_equal(clean[0][1, 1], 0)
   np.testing.assert_array_equal(clean[1][1, 1], 0)
@@ -205,17 +206,19 @@ def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(k
     spoilt = inputs._replace(
       keys=replaced(inputs.keys, np.s_[:, 2], value), values=replaced(inputs.values, np.s_[:, 2], value)
     )
-    assert_trees_equal(results_and_gradients(kind, name, spoilt, arrays, mask, of_loss), (clean, slopes))
+    assert_trees_equal(
+      results_and_gradients(kind, normalizer, spoilt, arrays, mask, of_loss), (clean, slopes)
+    )
 
 
 @normalizers
-def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(name):
-  inputs, arrays = draw_inputs("scaled_dot_product", name)
+def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(normalizer):
+  inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   mask = np.ones((B, T, S), bool)
   mask[0, 0, 2] = False
   spoilt = inputs._replace(keys=replaced(inputs.keys, (0, 2), np.nan))
   (context, weights), slopes = results_and_gradients(
-    "scaled_dot_product", name, spoilt, arrays, mask, random_loss()
+    "scaled_dot_product", normalizer, spoilt, arrays, mask, random_loss()
   )
   assert np.all(np.isnan(context[0, 1:])) and np.all(np.isnan(weights[0, 1:]))
   assert_trees_finite((context[0, 0], context[1], weights[1], slopes))
@@ -223,33 +226,33 @@ def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(name):
 
 
 @normalizers
-def test_scores_of_ten_thousand_lose_nothing(name):
-  inputs, arrays = draw_inputs("scaled_dot_product", name)
+def test_scores_of_ten_thousand_lose_nothing(normalizer):
+  inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   inputs = inputs._replace(bias=1e4 * np.round(inputs.bias))  # exact in float32
   (context, weights), slopes = results_and_gradients(
-    "scaled_dot_product", name, inputs, arrays, draw_mask(), random_loss()
+    "scaled_dot_product", normalizer, inputs, arrays, draw_mask(), random_loss()
   )
-  desired = expected("scaled_dot_product", name, inputs, arrays, mask=draw_mask())
+  desired = expected("scaled_dot_product", normalizer, inputs, arrays, mask=draw_mask())
   # A score of 1e4 is rounded to 1e-3.
   assert_trees_close((context, weights), desired, 2e-3)
   assert_trees_finite(slopes)
 
 
 @normalizers
-def test_half_precision_is_calculated_in_float32(name):
-  inputs, arrays = draw_inputs("scaled_dot_product", name)
+def test_half_precision_is_calculated_in_float32(normalizer):
+  inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   halves = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), inputs)
-  context, weights = run("scaled_dot_product", name, halves, arrays)
+  context, weights = run("scaled_dot_product", normalizer, halves, arrays)
   assert context.dtype == weights.dtype == jnp.bfloat16
   back = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), halves)
-  desired = expected("scaled_dot_product", name, back, arrays)
+  desired = expected("scaled_dot_product", normalizer, back, arrays)
   assert_trees_close(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (context, weights)), desired, 2**-7)
 
 
 @normalizers
-def test_vmap_and_no_jit_are_jit(name):
-  inputs, arrays = draw_inputs("scaled_dot_product", name)
-  function = functools.partial(run, "scaled_dot_product", name)
+def test_vmap_and_no_jit_are_jit(normalizer):
+  inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
+  function = functools.partial(run, "scaled_dot_product", normalizer)
   whole = jax.jit(function)(inputs, arrays)
   assert_trees_close(function(inputs, arrays), whole, FLOAT32)
   axes = inputs._replace(queries=0, keys=0, values=0, parameters=dict.fromkeys(inputs.parameters), bias=0)
@@ -258,11 +261,11 @@ def test_vmap_and_no_jit_are_jit(name):
 
 
 @normalizers
-def test_dropout_multiplies_the_weights(name):
-  inputs, arrays = draw_inputs("scaled_dot_product", name)
+def test_dropout_multiplies_the_weights(normalizer):
+  inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(3)}
-  context, weights = run("scaled_dot_product", name, inputs, arrays, **options)
-  assert_close(weights, run("scaled_dot_product", name, inputs, arrays)[1], FLOAT32)
+  context, weights = run("scaled_dot_product", normalizer, inputs, arrays, **options)
+  assert_close(weights, run("scaled_dot_product", normalizer, inputs, arrays)[1], FLOAT32)
   by_softmax = run("scaled_dot_product", "softmax", inputs, (), **options)[0]
   kept = _kept(options["dropout_rng"])
   assert_close(
@@ -270,7 +273,7 @@ def test_dropout_multiplies_the_weights(name):
     np.einsum("BTS,BSD->BTD", weights * kept.astype(np.float32) / np.float32(0.5), inputs.values),
     8 * FLOAT32,
   )
-  assert not np.allclose(context, by_softmax) or name == "softmax"
+  assert not np.allclose(context, by_softmax) or normalizer == "softmax"
 
 
 def _kept(rng):

@@ -105,9 +105,10 @@ def differentiated(kind, options="plain", deterministic=True):
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
-@modules
-def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(kind, options):
-  module = decoder(kind, **OPTIONS[options])
+# All of them in `make test`, too: it is this test that tells what a decoder is.
+@pytest.mark.parametrize(("layer", "options"), MODULES)
+def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(layer, options):
+  kind, module = layer, decoder(layer, **OPTIONS[options])
   parameters = float64(variables_of(module)["params"])
   logits, weights = run(kind, options=options)
   memory, summary = float64(encoded())
