@@ -88,8 +88,8 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
     if encoder.startswith("recurrent"):
       desired = models.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
     else:
-      encoder = ENCODERS[encoder]
-      desired = models.transformer_encoder(parameters, TOKENS[b, :length], encoder.norm, encoder.positions)
+      module = ENCODERS[encoder]
+      desired = models.transformer_encoder(parameters, TOKENS[b, :length], module.norm, module.positions)
     assert_close(memory[b, :length], desired[0], TOLERANCE)
     assert_close(summary[b], desired[1], TOLERANCE)
 
