@@ -129,9 +129,10 @@ class Train:
     learns_end: whether the end of a sentence is learnt; without it translations have no end (Newman et al.
       2020, arXiv:2010.07174).
     alignment_weight: of the guided alignment loss, for each target word that is aligned, where the task knows
-      alignments (see `attention.losses.alignment_loss`); 0 for none.
+      alignments (see `attention.losses.alignment_loss`); 0 for none. The training loss that is shown has it,
+      that of a validation has not.
     coverage_weight: of the coverage loss, for each target word (see `attention.losses.coverage_loss`); 0 for
-      none.
+      none. Likewise.
     averaging: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
     metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for instance.
     patience: validations in a row without a better metric after which training stops; 0 to never stop early.

@@ -24,7 +24,9 @@ from experiments.translation.sweep import make_runs
 _NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "findings")
 _STUDY = flags.DEFINE_enum("study", None, _NAMES, "which one")
 _WORKDIR = commands.define_workdir(None)
-_OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the findings")
+_OUTPUT = flags.DEFINE_string(
+  "output", "docs/findings", "folder of the findings, and of the numbers they are made of"
+)
 
 
 def main() -> None:
@@ -32,6 +34,10 @@ def main() -> None:
     raise UsageError(f"--study must be one of {', '.join(_NAMES)}, got none")
   name, folder = _STUDY.value, pathlib.Path(_OUTPUT.value)
   study = importlib.import_module(f"experiments.studies.{name}")
+  if not hasattr(study, "write"):
+    raise UsageError(
+      f"{study.__file__}: expected a function write for a study (see experiments.studies), got none"
+    )
   stored = folder / f"{name}.csv"
   rows: list[findings.Row] = [*findings.read(stored)]
   runs = make_runs(study.get_config(), study.get_choices())

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.broadcasting import same_rank, with_rank
+from attention.arrays.broadcasting import broadcast_leading, same_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.engines.guards import finite
-from attention.engines.inputs import BiasLike
+from attention.engines.inputs import BiasLike, check_pairs
 from attention.engines.normalizers import Local, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
@@ -223,6 +223,7 @@ class LocalAttention(SingleHeadAttention):
     keys, values = prepared
     T, S = queries.shape[-2], keys.shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
+    check_pairs("mask", allowed.shape, (*broadcast_leading(queries, keys, names="queries and keys"), T, S))
     # Not in bfloat16, which has no odd numbers above 256. Queries with NaN get theirs from the scores.
     exact = finite(queries).astype(compute_dtype(queries.dtype))
     hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(exact))

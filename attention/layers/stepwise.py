@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike
+from attention.engines.inputs import BiasLike, check_pairs
 from attention.engines.normalizers import Monotonic, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import kernel_init
@@ -39,7 +39,12 @@ class Looked(NamedTuple):
 
 
 class StepwiseAttention(AdditiveAttention):
-  """What the layers share that remember where they looked; subclasses define the methods below."""
+  """What the layers share that remember where they looked.
+
+  Called with queries [B T H] they look for one after the other, as in `attend_prepared`. `attend_next` is one
+  look, of a decoder or another loop of one's own; it has options for what is drawn in training, and for looks
+  at one key for certain. Subclasses define it, and `remember_nothing`.
+  """
 
   def remember_nothing(self, prepared: Prepared) -> Any:
     """Returns what is remembered before the first look."""
@@ -97,6 +102,7 @@ class StepwiseAttention(AdditiveAttention):
       raise ValueError(f"bias must be None for attention that remembers, got {type(bias).__name__}")
     (B, T, _), S = queries.shape, prepared[0].shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
+    check_pairs("mask", allowed.shape, (B, T, S))
     allowed = jnp.broadcast_to(allowed, (B, T, S))
 
     def step(self: "StepwiseAttention", remembered: Any, inputs: Any) -> tuple[Any, Any]:
@@ -160,7 +166,8 @@ class MonotonicAttention(StepwiseAttention):
 
       energy = gain score_vector / |score_vector| . tanh(query + key) + offset
 
-  Training sees the expectation over all stops. Decoding stops at the first key of an energy of 0 or more.
+  Training sees the expectation over all stops. Decoding (`is_hard`) stops at the first key of an energy of 0
+  or more; a look that finds none, and all that follow, have weights of 0.
 
   Source: Raffel et al. 2017, arXiv:1704.00784, sections 2.3 to 2.5 and equation 16.
 

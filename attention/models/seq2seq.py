@@ -88,6 +88,24 @@ class Seq2Seq(nn.Module):
   Attributes:
     encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
     decoder: a `RecurrentDecoder`, a `TransformerDecoder`, or a module with the methods of `Decoder`.
+
+  >>> import jax.numpy as jnp
+  >>> from attention import RecurrentEncoder, TransformerDecoder, search
+  >>> encoder = RecurrentEncoder(vocabulary_size=11, embedding_width=4, width=8)
+  >>> model = Seq2Seq(encoder, TransformerDecoder(vocabulary_size=13, width=8))
+  >>> sources, lengths = jnp.array([[3, 4, 5], [6, 7, 0]]), jnp.array([3, 2])
+  >>> params = model.init(jax.random.key(0), sources, lengths, jnp.ones((2, 1), int))
+  >>> logits, weights = model.apply(params, sources, lengths, jnp.array([[1, 8, 9], [1, 10, 0]]))
+  >>> logits.shape, weights.shape
+  ((2, 3, 13), (2, 3, 3))
+
+  A search calls a step as often as a translation may have tokens:
+
+  >>> state, memory = model.apply(params, sources, lengths, 6, method="encode")
+  >>> def step(state, tokens):
+  ...   return model.apply(params, state, tokens, memory, method="step")
+  >>> search.greedy(step, state, batch_size=2, max_length=6, start=1, end=2).tokens.shape
+  (2, 6)
   """
 
   encoder: nn.Module

@@ -90,7 +90,8 @@ def beam(
       called under `jax.vmap`, once for all beams: what it closes over is not copied for them.
     state: before the first step, leaves [B ...].
     batch_size: B.
-    max_length: T, at which a sequence is cut if it has not ended.
+    max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
+      for, if it holds caches: beyond that logits are NaN.
     beam_size: K, how many hypotheses go on.
     start: the token that is read first.
     end: the token that ends a sequence.

@@ -30,7 +30,8 @@ def greedy(
     step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None).
     state: before the first step.
     batch_size: B.
-    max_length: T, at which a sequence is cut if it has not ended.
+    max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
+      for, if it holds caches: beyond that logits are NaN.
     start: the token that is read first.
     end: the token that ends a sequence.
     pad: what stands after the end.

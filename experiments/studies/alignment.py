@@ -10,17 +10,18 @@ stands eflomal, a statistical aligner (https://pypi.org/project/eflomal), if it 
 sentences. The best of a transformer's heads is that of each run, by these very sentences. 75 minutes on two
 cores.
 
-Answer: as well as can be, if it is told how. Trained to translate and nothing else, most ways to attend link
-one word in ten wrongly; cosine scores and a decoder that looks after it has read its word and feeds its
-features back do better. The guided loss (Chen et al. 2016, arXiv:1607.01628), here with the true links and
-not those of an aligner as in the paper, brings all decoders to what is left if every word is linked once,
-rightly where it has a true link (the last line): articles that translate nothing. eflomal, which is told
-nothing and sees the whole target sentence, comes near that. No decoder here aligns better by a shift of one
-word: a decoder with the states of Bahdanau et al. looks at the word that it is to say, and so do those that
-look after reading. Translating well and aligning well are two things: cosine and guided attention translate
-as well as additive attention, and align better; decoders that look after reading align well and go less far
-beyond the lengths they saw. The weights of a sigmoid do not compete: in a run that was looked at they stay at
-1 on all that was translated before, so the largest of them says nothing.
+Answer: as well as can be, if it is told how. Trained to translate and nothing else, most ways to attend have
+an error rate of 0.10 to 0.15; cosine scores and a decoder that looks after it has read its word and feeds its
+features back do better. That of coverage is 0.04 in three runs and 0.2 in two. The guided loss (Chen et al.
+2016, arXiv:1607.01628), here with the true links and not those of an aligner as in the paper, brings all
+decoders to what is left if every word is linked once, rightly where it has a true link (the last line):
+articles that translate nothing. eflomal, which is told nothing and sees the whole target sentence, comes near
+that. No decoder here aligns better by a shift of one word: a decoder with the states of Bahdanau et al. looks
+at the word that it is to say, and so do those that look after reading. Translating well and aligning well are
+two things: cosine and guided attention translate as well as additive attention, and align better; decoders
+that look after reading align well and go less far beyond the lengths they saw. The weights of a sigmoid do
+not compete: in a run that was looked at they stay at 1 on all that was translated before, so the largest of
+them says nothing.
 """
 
 import pathlib

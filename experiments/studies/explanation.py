@@ -7,10 +7,11 @@ Some of the translators of the study `alignment` read 200 test sentences along t
 each word that has a true alignment the weights alone are changed, the state before stays, and it is measured
 how far the distribution of the next word moves: by the total variation distance (TVD), 0 to 1. Weights are
 shuffled, made all alike, and taken from, or left to, the source words that the target word truly translates,
-which only a language with known alignments can tell. Adversarial weights are, of 64 shuffles and all that
-look at one word, those that are farthest from the model's own (Jensen-Shannon divergence, JSD, 0 to 0.69)
-and move the distribution by less than 0.05; an adversary is found where their divergence is above 0.5. There
-may be more than are found so. The runs are those of `alignment`; to measure them takes 15 minutes.
+which only a language with known alignments can tell; what is left of them keeps their sum. Adversaries are
+looked for among 64 shuffles and all weights that look at one word: of those that move the distribution by
+less than 0.05, the ones that are farthest from the model's own weights (Jensen-Shannon divergence, JSD, 0 to
+0.69). An adversary is found where that is above 0.5; there may be more than are found so. The runs are those
+of `alignment`; to measure them takes 15 minutes.
 
 Answer: here it is. Jain and Wallace (2019, arXiv:1902.10186) found in classifiers of texts that shuffled
 weights often changed little, and that other weights gave the same answer; Wiegreffe and Pinter (2019,
@@ -109,7 +110,7 @@ def write(runs: Runs) -> Finding:
     title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
   }
   text = (
-    "How far the distribution of the next word moves (TVD):\n\n"
+    "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries:\n\n"
     f"{table(['', *METRICS], rows(METRICS.values()))}\n\n"
     f"The probability of the right word:\n\n{table(['', *chances], rows(chances.values()))}\n\n"
     f"{NOTE.format('the first line')}"

@@ -27,7 +27,8 @@ Row = Mapping[str, Any]
 LEVEL = 0.05
 NOTE = (
   f"\\* where chance alone would make a mean differ from that of {{}} as much with p < {LEVEL}: exact "
-  "permutation test of the runs, two-sided, each comparison for itself."
+  "permutation test of the runs, two-sided, each comparison for itself: of twenty, chance makes "
+  "one star. With five runs each no p is below 0.008."
 )
 
 

@@ -8,8 +8,8 @@ Five scores of the decoder's attention on the toy, 450 steps, five seeds. Querie
 to 512 units; the model around them stays as it is. The bilinear score has no width of its own. 50 minutes on
 two cores.
 
-Answer: the score first; the width hardly matters, unless nothing is done about it. Additive and cosine
-attention translate as well at 512 units as at 16. The dot product is worse at each larger width and hardly
+Answer: the score first. To additive and cosine attention more width does no harm, and from 64 units on no
+good; with 16, additive attention aligns worse. The dot product is worse at each larger width and hardly
 learns at 512, as its scores grow with the width; the scale of Vaswani et al. mends most of that. This
 repeats, more clearly, what Britz et al. found on WMT, whose multiplicative score has no scale either: it
 falls behind at 1,024 units, and additive attention does not. The cosine, which they did not try, also aligns
