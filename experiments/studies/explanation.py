@@ -4,25 +4,26 @@ r"""Is attention an explanation?
     python -m experiments.study --study=explanation --workdir=runs/alignment
 
 Some of the translators of the study `alignment` read 200 test sentences along their true translations. At
-each word that has a true alignment the weights alone are changed, the state before stays, and it is measured
-how far the distribution of the next word moves: by the total variation distance (TVD), 0 to 1. Weights are
-shuffled, made all alike, and taken from, or left to, the source words that the target word truly translates,
-which only a language with known alignments can tell; what is left of them keeps their sum. Adversaries are
-looked for among 64 shuffles and all weights that look at one word: of those that move the distribution by
-less than 0.05, the ones that are farthest from the model's own weights (Jensen-Shannon divergence, JSD, 0 to
-0.69). An adversary is found where that is above 0.5; there may be more than are found so. The runs are those
-of `alignment`; to measure them takes 15 minutes.
+each word the weights alone are changed, the state before stays, and it is measured how far the distribution
+of the next word moves: by the total variation distance (TVD), 0 to 1. Weights are shuffled, made all alike,
+and taken from, or left to, the source words that the target word truly translates, which only a language with
+known alignments can tell; what is left of them keeps their sum. Adversaries are looked for among 64 shuffles
+and all weights that look at one word: of those that move the distribution by less than 0.05, the ones that
+are farthest from the model's own weights (Jensen-Shannon divergence, JSD, 0 to 0.69). An adversary is found
+where that is above 0.5; there may be more than are found so. The runs are those of `alignment`; to measure
+them takes a minute.
 
-Answer: here it is. Jain and Wallace (2019, arXiv:1902.10186) found in classifiers of texts that shuffled
-weights often changed little, and that other weights gave the same answer; Wiegreffe and Pinter (2019,
-arXiv:1908.04626) answered that this depends on the task and on what other weights are allowed. In this
-translator it does not repeat for the words that have something to look at: where weights compete, shuffling
-them moves 0.78 to 0.85 of the next word's probability, and other weights that leave it be are found for one
-word in nine to one in 26. The truth says why: the weights on the source words that are truly translated are
-the ones that matter; alone they give the same word, and without them it is mostly lost. The better the
-weights align (the guided loss), the fewer adversaries are found. The weights of a sigmoid are no pointer
-(see the study `alignment`), and move less. Left out are articles that translate nothing, and the ends of
-sentences: these need the source little, and in a run that was looked at most had an adversary.
+Answer: of the words that translate something, it is; of the others, it is not. Jain and Wallace (2019,
+arXiv:1902.10186) found in classifiers of texts that shuffled weights often changed little, and that other
+weights gave the same answer; Wiegreffe and Pinter (2019, arXiv:1908.04626) answered that this depends on the
+task and on what other weights are allowed. In this translator it does not repeat for words with a true
+alignment: where weights compete, shuffling them moves 0.78 to 0.85 of the next word's probability, and other
+weights that leave it be are found for one word in nine to one in 26. The truth says why: the weights on the
+source words that are truly translated are the ones that matter; alone they give the same word, and without
+them it is mostly lost. The better the weights align (the guided loss), the fewer adversaries are found. For
+articles that translate nothing, and the ends of sentences, it does repeat: shuffles move little, and an
+adversary is found for 0.71 to 0.88 of them: the decoder knows them without looking. The weights of a sigmoid
+are no pointer (see the study `alignment`), and move less of either.
 """
 
 import functools
@@ -38,7 +39,9 @@ from configs import base
 from experiments.studies import alignment
 from experiments.studies.findings import NOTE, Finding, Runs, beside, table
 from experiments.text.batches import Batch, make_batch
+from experiments.text.vocabularies import PAD
 from experiments.translation import figures
+from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"
@@ -51,6 +54,10 @@ METRICS = {
   "the true words alone": "tvd/alone",
   "adversarial JSD": "jsd/adversarial",
   "an adversary is found": "share/adversarial",
+}
+METRICS_ELSEWHERE = {
+  title: f"{METRICS[title]} elsewhere"
+  for title in ("shuffled", "all alike", "adversarial JSD", "an adversary is found")
 }
 
 
@@ -73,7 +80,11 @@ class Given(nn.Module):
 
 
 def measure(translator: Translator) -> dict[str, float]:
-  """Returns how far changed weights move the next word's distribution, over all words."""
+  """Returns how far changed weights move the next word's distribution.
+
+  Of words that have a true alignment; and, called "elsewhere", of the others and the ends of sentences, whose
+  share among all is "share/elsewhere".
+  """
   examples = translator.task.examples("test", 200)
   source, target = translator.task.source.vocabulary, translator.task.target.vocabulary
   batch = make_batch(
@@ -84,10 +95,14 @@ def measure(translator: Translator) -> dict[str, float]:
     alignments=[example.alignment or () for example in examples],
   )
   found = jax.device_get(_measured(translator.params, batch, jax.random.key(0), model=translator.model))
-  is_linked = np.asarray(batch.links).any(axis=-1)  # words of which it is known what they translate
+  found["share/adversarial"] = found["jsd/adversarial"] > 0.5
+  is_linked = np.asarray(batch.links).any(axis=-1)
+  elsewhere = np.asarray(batch.targets != PAD) & ~is_linked
   values = {name: float(np.mean(array[is_linked])) for name, array in found.items()}
-  is_there = found["jsd/adversarial"][is_linked] > 0.5
-  return values | {"share/adversarial": float(np.mean(is_there))}
+  for metric in METRICS_ELSEWHERE.values():
+    name = metric.removesuffix(" elsewhere")
+    values[metric] = float(np.mean(found[name][elsewhere]))
+  return values | {"share/elsewhere": float(elsewhere.sum() / (elsewhere.sum() + is_linked.sum()))}
 
 
 def write(runs: Runs) -> Finding:
@@ -106,13 +121,18 @@ def write(runs: Runs) -> Finding:
     "without the true words": "p/without",
     "the true words alone": "p/alone",
   }
+  share = mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   panels = {
     title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
   }
   text = (
-    "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries:\n\n"
+    "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
+    "words with a true alignment:\n\n"
     f"{table(['', *METRICS], rows(METRICS.values()))}\n\n"
-    f"The probability of the right word:\n\n{table(['', *chances], rows(chances.values()))}\n\n"
+    f"The same of words without a true alignment and of the ends of sentences, {share} of all:\n\n"
+    f"{table(['', *METRICS_ELSEWHERE], rows(METRICS_ELSEWHERE.values()))}\n\n"
+    "The probability of the right word, of words with a true alignment:\n\n"
+    f"{table(['', *chances], rows(chances.values()))}\n\n"
     f"{NOTE.format('the first line')}"
   )
   return Finding(text, {"distances": figures.spread(panels)})
