@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import FLOAT32, assert_close
+from models import random_parameters
 
+import attention
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 
 DIMS = chex.Dimensions(B=53, T=7, E=11, H=13, V=17)
@@ -105,3 +107,15 @@ def test_rates_that_are_no_probabilities_are_errors(rate):
     WordDropout(rate).apply({}, VECTORS, jnp.asarray(TOKENS))
   with pytest.raises(ValueError, match=rf"recurrent_dropout_rate must be a number in \[0, 1\), got {rate}"):
     StateDropout(rate).apply({}, VECTORS[:, 0])
+
+
+@pytest.mark.parametrize("layer", [attention.EncoderLayer, attention.DecoderLayer])
+def test_a_layer_whose_sublayers_are_all_dropped_returns_its_inputs(layer):
+  rng = np.random.default_rng(0)
+  inputs, sources = (jnp.asarray(rng.normal(size=(2, length, 6)), jnp.float32) for length in (3, 5))
+  arguments = (inputs, sources) if layer is attention.DecoderLayer else (inputs,)
+  module = layer(num_heads=2, feed_forward_width=7, dropout_rate=1 - 1e-6)
+  variables = random_parameters(module, *arguments)
+  outputs = module.apply(variables, *arguments, deterministic=False, rngs={"dropout": jax.random.key(0)})
+  np.testing.assert_array_equal(outputs, inputs)
+  assert np.all(np.abs(module.apply(variables, *arguments) - inputs).max(axis=-1) > 0.1)
