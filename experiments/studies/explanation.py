@@ -169,11 +169,12 @@ def _measured(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> dict[
       [distances, jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), singles)]
     )
     divergences = jax.vmap(lambda weights: _divergence(own, weights))(candidates)
-    alike = total * is_real / jnp.sum(is_real, axis=-1, keepdims=True)
+    real = is_real.astype(own.dtype)
+    alike = total * real / jnp.sum(real, axis=-1, keepdims=True)
     without, alone = (probabilities(_left(own, is_left & is_real)) for is_left in (~links, links))
     return after, {
       "tvd/shuffled": jnp.mean(distances, axis=0),
-      "tvd/alike": _distance(expected, probabilities(alike.astype(own.dtype))),
+      "tvd/alike": _distance(expected, probabilities(alike)),
       "tvd/without": _distance(expected, without),
       "tvd/alone": _distance(expected, alone),
       "jsd/adversarial": jnp.max(jnp.where(moved < UNMOVED, divergences, 0), axis=0),

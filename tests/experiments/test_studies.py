@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention
 from configs import base
 from experiments import studies as folder
 from experiments.commands.fields import flat
@@ -18,6 +19,7 @@ from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
 from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
 from experiments.tasks import Example
+from experiments.text.batches import make_batch
 from experiments.translation import sweep
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
@@ -306,6 +308,24 @@ def test_distances_and_divergences_of_distributions_are_those_worked_out_by_hand
     np.sum([0.5, 0.5] * np.log([0.5, 0.5] / m)) + np.sum([0.25, 0.75] * np.log([0.25, 0.75] / m))
   ) / 2
   np.testing.assert_allclose(explanation._divergence(one, other)[1], by_hand, rtol=1e-5)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_weights_on_linked_words_are_left_alone_or_taken(linked):
+  encoder = attention.RecurrentEncoder(vocabulary_size=11, embedding_width=5, width=7)
+  model = attention.Seq2Seq(encoder, attention.RecurrentDecoder(13, embedding_width=5, width=7))
+  batch = make_batch([[4, 5, 6], [7, 8]], [[4, 5], [6]], source_length=4, target_length=3)
+  links = np.full((2, 3, 4), linked)
+  batch = batch._replace(links=links)
+  params = model.init(jax.random.key(0), batch.sources, batch.source_lengths, batch.inputs)["params"]
+  params = jax.tree.map(lambda leaf: leaf + jax.random.normal(jax.random.key(1), leaf.shape), params)
+  found = explanation._measured(params, batch, jax.random.key(0), model=model)
+  # With links to all words, what is on them is all; with links to none it is nothing.
+  same, other = ("alone", "without") if linked else ("without", "alone")
+  np.testing.assert_allclose(found[f"tvd/{same}"], 0.0, atol=1e-5)
+  np.testing.assert_allclose(found[f"p/{same}"], found["p/own"], atol=1e-5)
+  assert np.all(np.asarray(found[f"tvd/{other}"]) > 1e-3)
+  assert np.all(np.asarray(found["tvd/shuffled"]) > 0)
 
 
 # The configs that stored numbers are of are known by what they change of these.

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 
+import attention
 from attention.models.looking import ATTENTIONS
 from configs import base
 from experiments.text.batches import make_batch
@@ -123,3 +124,20 @@ def test_models_of_equal_configs_are_equal():
   assert _model() == _model()
   assert hash(_model()) == hash(_model())
   assert _model() != _model(width=24)
+
+
+@pytest.mark.parametrize(
+  ("changes", "expected"),
+  [
+    ({"looks": "after"}, {"looks": "after"}),
+    ({"input_feeding": True}, {"input_feeding": True}),
+    ({"normalizer": "entmax15"}, {"normalizer": attention.Entmax15()}),
+    ({"normalizer": "sigmoid"}, {"normalizer": attention.Sigmoid(less_log_keys=True)}),
+    ({"attention_width": 7}, {"attention_width": 7}),
+    ({"residual": True, "variational": True}, {"residual": True, "variational": True}),
+  ],
+)
+def test_the_recurrent_decoder_is_the_one_of_the_config(changes, expected):
+  decoder, default = _model(**changes).decoder, _model().decoder
+  assert decoder == default.clone(parent=None, **expected)
+  assert decoder != default
