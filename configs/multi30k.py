@@ -4,8 +4,8 @@ r"""Multi30k, German to English: a recurrent encoder and a decoder with additive
         --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz
 
 The 29,000 pairs of Elliott et al. 2016 (arXiv:1605.00459), one a line, German TAB English. On 2 CPU
-cores, seed 0: 18 to 29 minutes of training; validation BLEU (sacrebleu, lower-cased) 42.8 greedy, 43.7 with
-5 beams (docs/findings/multi30k.md).
+cores, seed 0: 18 minutes of training; validation BLEU (sacrebleu, lower-cased) 42.8 greedy, 43.7 with 5 beams
+(docs/findings/multi30k.md).
 """
 
 from configs import base

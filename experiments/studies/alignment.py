@@ -108,8 +108,7 @@ def measure(translator: Translator) -> dict[str, float]:
 
 def others() -> Iterator[Row]:
   """Yields what the truth allows, and what eflomal finds beside as many sentences as were trained on."""
-  examples = [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
-  truth = [AlignedAttention(_one_link(pair), pair.alignment) for pair in examples]
+  truth = [AlignedAttention(_one_link(pair), pair.alignment) for pair in _test_pairs()]
   yield {"run": ONE_LINK, "test/alignment_error_rate": alignment_error_rate(truth)}
   if shutil.which("eflomal-align") is None:
     return
@@ -121,7 +120,7 @@ def others() -> Iterator[Row]:
 def _eflomal() -> dict[str, float]:
   """Returns the alignment error rates of each direction, and of the links that both have."""
   config = get_config()
-  pairs = [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
+  pairs = _test_pairs()
   pairs += [
     drawing.pair(seed=0, split="train", index=i) for i in range(config.train.steps * config.train.batch_size)
   ]
@@ -176,6 +175,10 @@ def _best_head(group: Runs) -> str:
     [v for name, v in row.items() if name.startswith("aer/layer") and v is not None] for row in group.rows
   )
   return mean([min(rates) for rates in heads if rates])
+
+
+def _test_pairs() -> list[Pair]:
+  return [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
 
 
 def _one_link(pair: Pair) -> np.ndarray:

@@ -144,7 +144,7 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   done = [run for run in runs if is_done(folder / run.name, run.config)]
   if not done:
     return "no run is finished yet", []
-  names = [re.sub(r"_seed=\d+$", "", run.name) for run in done] if done[0].group else None
+  names = [re.sub(r"_seed=\d+(?=_|$)", "", run.name) for run in done] if done[0].group else None
   found = compare.groups([folder / run.name for run in done], names)
   splits = list(dict.fromkeys(split for group in found for results in group.results for split in results))
   text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)

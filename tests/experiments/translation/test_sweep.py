@@ -156,7 +156,7 @@ def test_the_report_has_mean_and_deviation_of_what_is_done(tmp_path):
 
 def test_the_report_calls_groups_by_their_names(tmp_path):
   transformer = {"model.encoder": ["transformer"], "model.decoder": ["transformer"], "seed": [0, 1]}
-  choices = {"recurrent": {"model.attention": ["additive", "cosine"], "seed": [0, 1]}, "other": transformer}
+  choices = {"recurrent": {"seed": [0, 1], "model.attention": ["additive", "cosine"]}, "other": transformer}
   runs = sweep.make_runs(base.Config(), choices)
   for run in runs:
     finish(tmp_path, run, {"test": {"bleu": 10.0 + run.config.seed}})
