@@ -7,7 +7,13 @@ r"""Real text: how well do a recurrent and a transformer translator do on Multi3
 
 The 29,000 pairs of Elliott et al. 2016 (arXiv:1605.00459) in both directions, in files of the folder where
 the commands are given, one pair a line, German TAB English. By configs/multi30k.py and
-configs/multi30k_transformer.py, three seeds. Scores are of the validation text, lower-cased.
+configs/multi30k_transformer.py; 90 minutes on two cores. Scores are of the validation text, lower-cased.
+One seed, for a run takes about 20 minutes: differences of less than a point may be chance.
+
+Answer: the recurrent translator is ahead, by 2.0 BLEU from German and by 0.8 from English, in three quarters
+of the time; five beams give both 0.6 to 1.3 more. From English to German neither reaches 41: what was tried
+is another length penalty (1.4: 40.1) and both models as one (40.3; from German 44.2). Both configs were tuned
+from German to English.
 """
 
 import statistics
@@ -27,7 +33,7 @@ from experiments.translation.evaluate import evaluate
 from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 from experiments.translation.translator import Translator
 
-FEWEST_SEEDS = 3
+FEWEST_SEEDS = 1
 DIRECTIONS = {"de-en": "German to English", "en-de": "English to German"}
 KINDS = "recurrent", "transformer"
 METRICS = {
@@ -53,7 +59,7 @@ def get_choices() -> dict[str, dict[str, list[Any]]]:
       **{name: [fields.flat(config)[name]] for name in names},
       "data.train": [f"train.{direction}.tsv.gz"],
       "data.validation": [f"val.{direction}.tsv.gz"],
-      "seed": [0, 1, 2],
+      "seed": [0],
     }
     for direction in DIRECTIONS
     for kind, config in configs.items()
