@@ -40,10 +40,7 @@ _NUM_BEST = flags.DEFINE_integer(
 
 
 def main() -> None:
-  folder = commands.workdir_path(_WORKDIR)
-  folders = [folder] if folder.is_dir() else [pathlib.Path(name) for name in str(folder).split(",") if name]
-  if not folders:
-    raise commands.UsageError(f"--workdir must name the folder of a run, got {folder}")
+  folders = commands.workdir_paths(_WORKDIR)
   search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))

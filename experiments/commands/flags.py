@@ -74,6 +74,19 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
   return path
 
 
+def workdir_paths(flag: flags.FlagHolder) -> list[pathlib.Path]:
+  """Returns the folders that --workdir names, with commas between; a folder's own name may have one.
+
+  Raises:
+    UsageError: if it names none.
+  """
+  path = workdir_path(flag)
+  paths = [path] if path.is_dir() else [pathlib.Path(name) for name in str(path).split(",") if name]
+  if not paths:
+    raise UsageError(f"--workdir must name the folder of a run, got {path}")
+  return paths
+
+
 def step_range(flag: flags.FlagHolder) -> tuple[int, int] | None:
   """Returns the first and the last step that a flag names as FIRST:LAST, or None.
 

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +24,18 @@ from experiments.translation.model import make_task_model
 from experiments.translation.settings import check_config, read_config, told_changes, told_defaults
 from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
+
+
+class Kept(NamedTuple):
+  """Some checkpoints of a run.
+
+  Attributes:
+    params: the parameters to translate with, by their steps, in order.
+    step: of the checkpoint that the run translates with; the last one, if that is a mean of several.
+  """
+
+  params: dict[int, Any]
+  step: int
 
 
 def load(
@@ -163,6 +175,32 @@ def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe, A
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     return task, recipe, chosen_params(config, checkpoints, recipe)
+
+
+def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
+  """Returns the parameters to translate with of several checkpoints of a run.
+
+  Args:
+    folder: the workdir.
+    steps: which ones; none for all that the run keeps.
+
+  Raises:
+    WorkdirError: if there is none.
+    CheckpointError: if there is none of a step, or it cannot be read.
+  """
+  config = read_config(folder)
+  task = make_task(config, read_languages(folder, config.data))
+  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  found: dict[int, Any] = {}
+  with open_checkpoints(config, folder) as checkpoints:
+    best, last = checkpoints.best_step(), checkpoints.latest_step()
+    if best is None or last is None:
+      raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
+    for step in sorted({*(steps or [*checkpoints.newest_steps(), best])}):
+      restored = checkpoints.restore(abstract_state(recipe), step)
+      if restored is not None:
+        found[restored.step] = local_copy(translating_params(restored.state), recipe.mesh)
+  return Kept(found, best if config.evaluation.checkpoint == "best" else last)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path) -> Checkpoints:

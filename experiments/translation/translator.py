@@ -170,8 +170,11 @@ class Translator:
     Raises:
       ValueError: if the model is an ensemble.
     """
+    return self.heads_of_tokens(self._tokenized(pairs))
+
+  def heads_of_tokens(self, tokens: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Heads]:
+    """Does what `heads` does, for pairs of sentences of tokens."""
     self._check_is_one()
-    tokens = self._tokenized(pairs)
     found: dict[int, Heads] = {}
     for chosen, batch in self._batches(tokens):
       weights = jax.tree.map(np.asarray, _weights(self.params, batch, model=self.model))
@@ -179,11 +182,12 @@ class Translator:
         S, T = (len(side) + 1 for side in tokens[i])
         encoder, decoder = (None if array is None else array[row] for array in weights)
         found[i] = Heads(
-          *tokens[i],
+          source=tuple(tokens[i][0]),
+          target=tuple(tokens[i][1]),
           encoder=None if encoder is None else _copied(encoder[..., :S, :S]),
           decoder=None if decoder is None else _copied(decoder[..., :T, :S]),
         )
-    return [found[i] for i in range(len(pairs))]
+    return [found[i] for i in range(len(tokens))]
 
   def n_best(
     self,
