@@ -1,0 +1,71 @@
+// Lines between the words of the source, above, and of the translation, below: the wider the more weight.
+
+import { html, svg } from "./dom.mjs";
+
+const WORD = 44; // pixels for each word
+const [LEFT, RIGHT] = [24, 90];
+const [TOP, BOTTOM, HEIGHT] = [84, 216, 300];
+const MIDDLE = (TOP + BOTTOM) / 2;
+const LEAST = 0.03;
+
+/** Returns arcs for what `map` of map.mjs gets. */
+export function arcs({ weights, rows, columns, links, choose, place }) {
+  const inner = Math.max(rows.length, columns.length) * WORD;
+  const x = (i, count) => LEFT + ((i + 0.5) / count) * inner;
+  const truth = new Set(links.map(String));
+  const lines = rows.flatMap((word, t) =>
+    columns.map((source, s) => {
+      const weight = weights[t]?.[s] ?? 0;
+      const isTrue = truth.has(`${t},${s}`);
+      if (weight < LEAST && !isTrue) return null;
+      const [from, to] = [x(s, columns.length), x(t, rows.length)];
+      const line = {
+        d: `M ${from} ${TOP} C ${from} ${MIDDLE}, ${to} ${MIDDLE}, ${to} ${BOTTOM}`,
+        "data-cell": `${t},${s}`,
+      };
+      const width = { "stroke-width": (0.5 + 7 * weight).toFixed(2) };
+      const said = `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`;
+      return [
+        isTrue ? svg("path", { ...line, class: "true" }) : null,
+        svg("path", { ...line, ...width, class: "arc" }, svg("title", {}, said)),
+      ];
+    }),
+  );
+  const above = columns.map((word, s) =>
+    label(word, x(s, columns.length), TOP - 8, -40, { "data-source": s }),
+  );
+  const below = rows.map((word, t) => label(word, x(t, rows.length), BOTTOM + 16, 40, { "data-target": t }));
+  const said = rows.map((word, t) => `${word}: ${strongest(weights[t] ?? [], columns)}`).join("; ");
+  const width = LEFT + inner + RIGHT;
+  return html(
+    "div",
+    { class: "scrolled", "data-kept": `${place}-arcs` },
+    svg(
+      "svg",
+      {
+        class: "arcs",
+        viewBox: `0 0 ${width} ${HEIGHT}`,
+        width,
+        height: HEIGHT,
+        role: "img",
+        "aria-label": `each word of the translation and the source word that it looks at most: ${said}`,
+        onclick: (event) => {
+          const pointed = event.target.closest("[data-cell]")?.dataset.cell;
+          if (pointed) choose(pointed.split(",").map(Number));
+        },
+      },
+      lines,
+      above,
+      below,
+    ),
+  );
+}
+
+function label(word, x, y, turn, data) {
+  return svg("text", { x, y, transform: `rotate(${turn} ${x} ${y})`, ...data }, word);
+}
+
+function strongest(weights, columns) {
+  const best = Array.from(weights).reduce((one, weight, s) => (weight > weights[one] ? s : one), 0);
+  return `${columns[best]} ${(weights[best] ?? 0).toFixed(2)}`;
+}

@@ -1,0 +1,69 @@
+// The arrays of the page, which packing.py has made text of.
+
+const ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+const CODES = new Uint8Array(128).fill(255);
+[...ALPHABET].forEach((character, code) => (CODES[character.charCodeAt(0)] = code));
+
+/**
+ * Returns the float32 arrays of a checkpoint by name: vectors, and matrices as numbers.mjs has them.
+ *
+ * @param {string} text
+ * @param {{name: string, shape: number[]}[]} layout which arrays, in order.
+ */
+export async function unpackArrays(text, layout) {
+  const count = layout.reduce((sum, { shape }) => sum + sizeOf(shape), 0);
+  const view = new DataView(await unpack(text, 4, count));
+  const numbers = Float32Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
+  const arrays = {};
+  let first = 0;
+  for (const { name, shape } of layout) {
+    const data = numbers.subarray(first, first + sizeOf(shape));
+    first += data.length;
+    arrays[name] = shape.length === 2 ? { rows: shape[0], columns: shape[1], data } : data;
+  }
+  return arrays;
+}
+
+/** Returns weights of a shape [L, N, T, S], which were rounded to multiples of 1 / 65,535. */
+export async function unpackWeights(text, shape) {
+  const view = new DataView(await unpack(text, 2, sizeOf(shape)));
+  return Float32Array.from({ length: sizeOf(shape) }, (_, i) => view.getUint16(2 * i, true) / 65535);
+}
+
+export function sizeOf(shape) {
+  return shape.reduce((product, length) => product * length, 1);
+}
+
+/** Returns the bytes of numbers, each number's together, of a text that has all lowest bytes in front. */
+async function unpack(text, width, count) {
+  const bytes = await gunzip(fromText(text));
+  if (bytes.length !== width * count) {
+    throw new Error(`expected ${width * count} bytes of numbers, got ${bytes.length}`);
+  }
+  const mixed = new Uint8Array(bytes.length);
+  for (let plane = 0; plane < width; plane++) {
+    for (let i = 0; i < count; i++) mixed[width * i + plane] = bytes[plane * count + i];
+  }
+  return mixed.buffer;
+}
+
+async function gunzip(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** Returns the bytes of a text in base 85: five characters for four bytes, the last ones for fewer. */
+function fromText(text) {
+  const bytes = new Uint8Array(Math.floor((text.length * 4) / 5));
+  for (let i = 0, next = 0; i < text.length; i += 5) {
+    let number = 0;
+    for (let j = i; j < i + 5; j++) {
+      const code = j < text.length ? (CODES[text.charCodeAt(j)] ?? 255) : 84;
+      if (code === 255) throw new Error(`expected numbers as text, got ${JSON.stringify(text[j])}`);
+      number = number * 85 + code;
+    }
+    for (let shift = 24; shift >= 0 && next < bytes.length; shift -= 8)
+      bytes[next++] = (number / 2 ** shift) & 255;
+  }
+  return bytes;
+}

@@ -1,0 +1,123 @@
+// What holds the page together: its data, its state, what is shown of it.
+
+import { DEFAULTS, fromAddress, toAddress } from "./address.mjs";
+import { unpackArrays } from "./arrays.mjs";
+import { fillControls, listen, showControls } from "./controls.mjs";
+import { show } from "./dom.mjs";
+import { live } from "./live.mjs";
+import { recorded, unpackSentence } from "./recorded.mjs";
+import { translated } from "./translated.mjs";
+
+const ADDRESS_AFTER = 200; // milliseconds: browsers take no address at every key
+const find = (id) => document.getElementById(id);
+
+/** Begins, or says why not. */
+export async function explore() {
+  try {
+    const page = new Page(readData());
+    await page.begin();
+    find("controls").hidden = false;
+  } catch (error) {
+    fail(`This page is damaged: ${error.message}. Make it again with python -m experiments.explore.`);
+  }
+}
+
+function readData() {
+  try {
+    return JSON.parse(find("data").textContent);
+  } catch (error) {
+    throw new Error(`its data cannot be read (${error.message})`);
+  }
+}
+
+function fail(told) {
+  find("failure").textContent = told;
+  find("failure").hidden = false;
+  find("failure").dataset.is = "told";
+}
+
+class Page {
+  constructor(data) {
+    this.data = data;
+    this.state = DEFAULTS;
+    this.unpacked = new Map(); // promises, by what is unpacked
+    this.found = new Map(); // the last translation of each place, by what it was made of
+    this.later = null;
+  }
+
+  async begin() {
+    fillControls(this.data);
+    listen(this);
+    await this.go(fromAddress(location.hash));
+    window.addEventListener("hashchange", () => this.change(fromAddress(location.hash)));
+  }
+
+  /** Goes to a state that is partly another. */
+  async change(changed) {
+    try {
+      await this.go({ ...this.state, ...changed });
+    } catch (error) {
+      fail(`This could not be shown: ${error.message}.`);
+    }
+  }
+
+  /** Shows a state. */
+  async go(state) {
+    const { runs } = this.data;
+    const run = Math.min(state.run, runs.length - 1);
+    const beside = state.beside !== null && state.beside < runs.length ? state.beside : null;
+    const first = [runs[run], ...runs].find(({ examples }) => examples?.length);
+    const text = state.text ?? first?.examples[0].source ?? "";
+    const wanted = { ...state, run, beside, text };
+    this.state = wanted;
+    const shown = [run, beside].filter((i) => i !== null);
+    const articles = await Promise.all(shown.map((i, k) => this.article(i, `run${k}`)));
+    if (this.state !== wanted) return; // a later one was faster
+    show(find("results"), articles);
+    showControls(this.data, wanted);
+    find("said").textContent = this.found.get("run0")?.found?.text ?? "";
+    find("failure").hidden = true;
+    find("failure").dataset.is = "gone";
+    clearTimeout(this.later);
+    this.later = setTimeout(() => history.replaceState(null, "", `#${toAddress(wanted)}`), ADDRESS_AFTER);
+  }
+
+  /** Returns what is shown of a run at a place of the page. */
+  async article(i, place) {
+    const run = this.data.runs[i];
+    const { state } = this;
+    const change = (changed) => this.change(changed);
+    if (!run.checkpoints) {
+      const k = Math.min(state.sentence, run.sentences.length - 1);
+      const sides = await this.once(`${i} ${k}`, () => unpackSentence(run.sentences[k]));
+      return recorded(run, run.sentences[k], sides, state, place, change);
+    }
+    const checkpoint = checkpointOf(run, state);
+    const arrays = await this.once(`${i} ${checkpoint.step}`, () =>
+      unpackArrays(checkpoint.arrays, run.layout),
+    );
+    const found = this.translated(run, arrays, state, place, `${i} ${checkpoint.step}`);
+    return live(run, found, checkpoint.step, state, place, change);
+  }
+
+  /** Returns what `unpack` makes, which is made once. */
+  once(key, unpack) {
+    if (!this.unpacked.has(key)) this.unpacked.set(key, unpack());
+    return this.unpacked.get(key);
+  }
+
+  /** Returns the translation of a state, the last one again if nothing has changed that it is made of. */
+  translated(run, arrays, state, place, which) {
+    const { text, beam, temperature, seed, masked, words, rows, hypothesis } = state;
+    const key = JSON.stringify([which, text, beam, temperature, seed, masked, words, rows, hypothesis]);
+    if (this.found.get(place)?.key !== key)
+      this.found.set(place, { key, found: translated(run, arrays, state) });
+    return this.found.get(place).found;
+  }
+}
+
+/** Returns the run's last checkpoint that is not after the chosen step, or the one that it translates with. */
+function checkpointOf(run, state) {
+  const wanted = state.step ?? run.step;
+  return run.checkpoints.filter(({ step }) => step <= wanted).at(-1) ?? run.checkpoints[0];
+}

@@ -1,0 +1,89 @@
+// A text and what a run makes of it: no elements, only values.
+
+import { encode, start } from "./model.mjs";
+import { beam, oneByOne } from "./search.mjs";
+import { END, UNKNOWN, UNKNOWN_WORD, idsOf, join, tokenize, wordOf } from "./words.mjs";
+
+export const LONGEST = 400; // tokens of a source; more take long
+const END_WORD = "</s>";
+
+/**
+ * Returns a run's translation of the text of a state, or null for a text without tokens.
+ *
+ * @param {object} run of the page's data.
+ * @param {object} arrays of one of its checkpoints.
+ * @param {import("./address.mjs").State} state
+ */
+export function translated(run, arrays, state) {
+  const all = tokenize(run.source, state.text);
+  if (!all.length) return null;
+  const tokens = all.slice(0, LONGEST);
+  const model = { shape: run.shape, arrays };
+  const ids = [...idsOf(run.source, tokens), END];
+  const source = encode(model, ids);
+  const first = start(model, source);
+  const options = { maxLength: run.max_length, changes: changesOf(run, state) };
+  const beamSize = state.beam ?? run.beam_size;
+  let [hypotheses, levels] = [[], []];
+  if (beamSize > 1) {
+    const lengthPenalty = run.length_penalty;
+    ({ hypotheses, levels } = beam(model, source, first, { ...options, beamSize, lengthPenalty }));
+  } else {
+    const { temperature, seed } = state;
+    hypotheses = [oneByOne(model, source, first, { ...options, temperature, seed })];
+  }
+  const found = hypotheses[Math.min(state.hypothesis, hypotheses.length - 1)];
+  const ends = found.isCut ? 0 : 1;
+  const ownIds = found.steps.slice(0, found.steps.length - ends).map(({ token }) => token);
+  const words = ownIds.map((id) => wordOf(run.target, id));
+  return {
+    model,
+    source,
+    beamSize,
+    steps: found.steps,
+    score: found.score,
+    isCut: found.isCut,
+    hypotheses,
+    levels,
+    leftOut: all.length - tokens.length,
+    unknown: [...new Set(tokens.filter((_, s) => ids[s] === UNKNOWN))],
+    notTaken: Object.values(state.words).filter(
+      (word) => word !== UNKNOWN_WORD && idOf(run, word) === UNKNOWN,
+    ),
+    tokens: [...tokens, END_WORD],
+    columns: [...tokens, END_WORD].map((token, s) => {
+      const marks = [ids[s] === UNKNOWN ? " (unknown)" : "", state.masked.includes(s) ? " (hidden)" : ""];
+      return token + marks.join("");
+    }),
+    ids: ownIds,
+    words,
+    rows: ends ? [...words, END_WORD] : words,
+    text: join(run.target, words),
+    weights: found.steps[0].weights && found.steps.map(({ weights }) => weights),
+  };
+}
+
+/** Returns what a person has changed, in the run's own numbers. */
+function changesOf(run, state) {
+  const byPlace = (values, read) =>
+    new Map(Object.entries(values).map(([t, value]) => [Number(t), read(value)]));
+  return {
+    masked: new Set(state.masked),
+    words: byPlace(state.words, (word) => idOf(run, word)),
+    rows: byPlace(state.rows, (row) => row),
+  };
+}
+
+function idOf(run, word) {
+  return word === END_WORD ? END : idsOf(run.target, [word])[0];
+}
+
+/** Returns the words of a true translation and its end, by their places: as `words` of a state. */
+export function wordsOf(run, text) {
+  return Object.fromEntries([...tokenize(run.target, text), END_WORD].map((word, t) => [t, word]));
+}
+
+/** Returns whether a translation is a text, as far as the run knows its words. */
+export function isSame(run, found, text) {
+  return !found.isCut && String(idsOf(run.target, tokenize(run.target, text))) === String(found.ids);
+}

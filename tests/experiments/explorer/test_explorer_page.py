@@ -1,0 +1,380 @@
+"""The whole page in headless Chromium, as a person meets it."""
+
+import json
+
+import jax
+import numpy as np
+import pages
+import pytest
+from test_explorer_live import SENTENCES, TWO_LAYERS, assert_same, make, texts_of
+
+from experiments.explorer import recorded
+from experiments.explorer.live import live_model
+from experiments.explorer.page import page
+from experiments.explorer.recorded import recorded_model
+from experiments.tasks import Example
+from experiments.text.pairs import SentencePair
+from experiments.translation.loading import Kept
+from experiments.translation.metrics import AlignedAttention, alignment_error_rate
+from experiments.translation.translator import Heads, Translation
+
+pytestmark = pages.needs_chromium
+
+TEXT = "the red cat sees the dog"
+
+
+@pytest.fixture(scope="module")
+def translators():
+  return make("additive"), make("bilinear", **TWO_LAYERS)
+
+
+@pytest.fixture(scope="module")
+def path(translators, tmp_path_factory):
+  """Gives the file of a page with two runs that translate, and one that was recorded."""
+  translator = translators[0][1]
+  known = translator.task.examples("test", 1)[0]
+  mine = Example((), (), frozenset({(0, 0), (3, 3)}), TEXT, "il gatto rosso vede il cane")
+  examples = {
+    "mine": [mine],
+    "test": [known],
+    "odd": [known._replace(source_text="a cat", target_text="un zzz")],
+  }
+  runs = []
+  for name, (config, each) in zip(("one", "other"), translators, strict=True):
+    # At first parameters were half of what they are.
+    kept = Kept({3: jax.tree.map(lambda leaf: leaf / 2, each.params), 7: each.params}, 7)
+    runs.append({"name": name, "summary": "/* program */", **live_model(config, each, kept, examples)})
+  runs[1]["checkpoints"][0]["step"] = 5
+  rare = SentencePair("</script><b>a cat", "un gatto", frozenset({(0, 1)}))
+  long = SentencePair("the cat " * 30, "il gatto " * 20, frozenset({(2, 2)}))
+  others = recorded_model(translator, "it is a test", [rare, long])
+  runs.append({"name": "third", "summary": "was recorded", **others})
+  path = tmp_path_factory.mktemp("page") / "explore.html"
+  path.write_text(page({"runs": runs}), "utf-8")
+  return path
+
+
+def found_by(translator, text, **search):
+  return translator.with_search(**search).translate([text])[0]
+
+
+def test_two_hundred_sentences_are_those_of_jax(path, translators):
+  _, translator = translators[1]
+  texts = texts_of(translator)
+  program = """async ([texts]) => {
+    const data = JSON.parse(document.getElementById("data").textContent);
+    const run = data.runs[1];
+    const arrays = await modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
+    return texts.map((text) => {
+      const state = { ...modules["address.mjs"].DEFAULTS, text };
+      const found = modules["translated.mjs"].translated(run, arrays, state);
+      const { words, text: joined, score, isCut } = found;
+      const weights = found.weights.map((row) => [...row]);
+      return JSON.stringify({ words, text: joined, score, isCut, weights });
+    });
+  }"""
+  with pages.in_chromium(path) as shown:
+    found = [json.loads(each) for each in shown.evaluate(program, [texts])]
+  assert len(found) == SENTENCES
+  for one, other in zip(found, translator.translate(texts), strict=True):
+    assert_same(one, other)
+
+
+def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, translators):
+  (translation,) = translators[0][1].translate(["a big dog"])
+  with pages.in_chromium(path) as shown:
+    assert shown.input_value("#text") == TEXT  # the first example
+    shown.fill("#text", "a big dog")
+    assert shown.inner_text("article .text") == translation.text
+    cells = shown.locator("td[data-cell]")
+    assert cells.count() == len(translation.attention) * 4
+    drawn = cells.nth(5).get_attribute("style")
+    assert drawn == f"--weight: {translation.attention[1, 1]:.3f}"
+    shown.click("td[data-cell='2,1']")
+    shown.wait_for_function("location.hash.includes('cell')")
+    address = shown.evaluate("location.hash")
+    results = shown.inner_text("#results")
+    assert "Step 3" in results and "Query" in results and "Context" in results
+  with pages.in_chromium(path, address) as shown:
+    assert shown.input_value("#text") == "a big dog"
+    assert shown.inner_text("#results") == results
+
+
+def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
+  with pages.in_chromium(path, width=360) as shown:
+    shown.focus("td[data-cell='0,0']")
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowUp"):
+      shown.keyboard.press(key)
+    assert shown.evaluate("document.activeElement.dataset.cell") == "0,1"
+    assert shown.locator("[aria-selected='true']").get_attribute("data-cell") == "0,1"
+    shown.keyboard.press("End")
+    assert shown.evaluate("document.activeElement.dataset.cell") == "0,6"
+    box = shown.locator("td[data-cell='0,6']").bounding_box()
+    assert 0 <= box["x"] <= 360 - box["width"]  # the map is scrolled to it
+    shown.keyboard.press("Escape")
+    assert shown.locator(".stage").count() == 0
+
+
+def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, translators):
+  weights = found_by(translators[0][1], TEXT).attention
+  with pages.in_chromium(path) as shown:
+
+    def lit(side):
+      elements = shown.locator(f"article .words [data-{side}]").all()
+      return [i for i, each in enumerate(elements) if "lit" in each.get_attribute("class")]
+
+    shown.hover("article .words [data-target='1']")
+    assert lit("source") == [s for s in range(7) if weights[1, s] >= 0.1]
+    assert lit("target") == [1]
+    shown.focus("article .words [data-source='2']")
+    assert lit("target") == [t for t in range(len(weights)) if weights[t, 2] >= 0.1]
+    shown.check("input[value=arcs]")
+    shown.hover("svg [data-source='2']")
+    assert lit("target") == [t for t in range(len(weights)) if weights[t, 2] >= 0.1]
+
+
+def test_a_person_takes_part(path):
+  with pages.in_chromium(path, "#cell=1,2") as shown:
+
+    def words():
+      return shown.locator("article .targets").inner_text().split()
+
+    shown.get_by_role("button", name="equal on all").click()
+    weights = [cell.get_attribute("style") for cell in shown.locator("tbody tr:nth-child(2) td").all()]
+    assert weights == ["--weight: 0.143"] * 7
+    assert "equal on all that may be looked at: you chose so" in shown.inner_text(".stage")
+    shown.click("article [data-source='2'].word")
+    assert shown.locator("thead th").nth(2).inner_text() == "cat (hidden)"
+    before = words()
+    taken = shown.locator(".choices").nth(1).get_by_role("button").nth(3)
+    word = taken.inner_text().split()[0]
+    taken.click()
+    assert words()[:2] == [before[0], word]
+    assert shown.inner_text("#changes") == "1 source word hidden, 1 word chosen, 1 row of weights changed"
+    shown.click("#undo")
+    assert shown.inner_text("#changes") == ""
+    assert words() != before
+
+
+def test_of_beams_another_word_leaves_what_stands_before_it(path):
+  with pages.in_chromium(path, "#beam=3&cell=2,1") as shown:
+    before = shown.locator("article .targets").inner_text().split()
+    for i in (1, 2, 3, 4):
+      taken = shown.locator(".choices").nth(1).get_by_role("button").nth(i)
+      word = taken.inner_text().split()[0]
+      taken.click()
+      assert shown.locator("article .targets").inner_text().split()[:3] == [*before[:2], word]
+
+
+def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
+  _, translator = translators[0]
+  params = jax.tree.map(np.asarray, translator.params)["decoder"]["look_up"]
+  program = """() => {
+    const data = JSON.parse(document.getElementById("data").textContent);
+    const run = data.runs[0];
+    return modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout).then((arrays) => {
+      const state = { ...modules["address.mjs"].DEFAULTS, text: "a big dog" };
+      const { model, source, steps } = modules["translated.mjs"].translated(run, arrays, state);
+      const stages = modules["explained.mjs"].explained(model, steps[1], source, 2, { masked: [] });
+      return stages.map((each) => ({ ...each, vector: each.vector && [...each.vector] }));
+    });
+  }"""
+  with pages.in_chromium(path) as shown:
+    stages = {each["title"]: each for each in shown.evaluate(program)}
+  assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
+  query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
+  adds = params["score_vector"] * np.tanh(query + key)
+  np.testing.assert_allclose(stages["Score"]["number"], adds.sum(), atol=1e-6)
+  heaviest = np.argsort(-np.abs(adds))[:5]
+  assert [each["unit"] for each in stages["Score"]["terms"]] == heaviest.tolist()
+  np.testing.assert_allclose([each["term"] for each in stages["Score"]["terms"]], adds[heaviest], atol=1e-6)
+  weights = found_by(translator, "a big dog").attention
+  np.testing.assert_allclose(stages["Weight"]["number"], weights[1, 2], atol=1e-5)
+  assert len(stages["Context"]["vector"]) == 34 and len(stages["State"]["vector"]) == 17
+
+
+def test_truth_is_told_where_it_is_known(path, translators):
+  (scored,) = translators[0][1].score([(TEXT, "il gatto rosso vede il cane")])
+  rate = alignment_error_rate([AlignedAttention(scored.attention, {(0, 0), (3, 3)})])
+  with pages.in_chromium(path) as shown:
+    assert "True translation: il gatto rosso vede il cane" in shown.inner_text("article .truth")
+    shown.get_by_role("button", name="let it read this one").click()
+    assert shown.inner_text("article .text") == "il gatto rosso vede il cane"
+    assert f"Alignment error {rate:.2f}" in shown.inner_text("article .truth")
+    assert [cell.get_attribute("data-cell") for cell in shown.locator("td.true").all()] == ["0,0", "3,3"]
+    shown.fill("#text", "a dog")
+    assert "not known" in shown.inner_text("article .truth")
+    shown.select_option("#example", "a cat")  # whose translation has a word that the model does not know
+    shown.get_by_role("button", name="let it read this one").click()
+    assert "This is the true translation" in shown.inner_text("article .truth")
+    assert "no words of this model: zzz" in shown.inner_text("article .facts")
+
+
+def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators):
+  _, translator = translators[0]
+  best, second, *_ = translator.with_search(beam_size=3, num_best=3).n_best([TEXT.split()])[0]
+  with pages.in_chromium(path, "#beam=3") as shown:
+    assert shown.inner_text("article .text") == best.text
+    items = shown.locator(".beams li button")
+    texts = items.all_inner_texts()
+    if second.is_cut is best.is_cut:
+      assert texts[1].split()[: len(second.tokens)] == [*second.tokens]
+    items.nth(1).click()
+    assert shown.locator("article .targets").inner_text().split() == texts[1].replace("…", "").split()[:-1]
+    drawn = [
+      float(each.get_attribute("style").split()[1])
+      for each in shown.locator("tbody tr").nth(1).locator("td").all()
+    ]
+    tokens = texts[1].replace("…", "").split()[:-1]
+    (scored,) = translator.score_tokens([(TEXT.split(), [each for each in tokens if each != "</s>"])])
+    np.testing.assert_allclose(drawn, scored.attention[1], atol=6e-4)
+    assert shown.locator(".beams svg text").count() > 3
+    shown.locator("summary").click()
+    shown.click("td[data-cell='1,1']")
+    assert shown.locator("details[open]").count() == 0  # it stays closed
+
+
+def test_step_by_step_and_over_time_and_side_by_side(path, translators):
+  with pages.in_chromium(path) as shown:
+    count = shown.locator(".targets .word").count()
+    shown.click("#more")
+    assert shown.locator(".targets .word").count() == 1
+    shown.click("#more")
+    shown.click("#fewer")
+    assert shown.locator(".targets .word").count() == 1
+    assert shown.inner_text("article .text").endswith(" …")
+    for _ in range(count + 3):
+      shown.click("#more")
+    shown.click("#fewer")
+    assert shown.locator(".targets .word").count() == count - 1
+    shown.click("#all")
+    weights = shown.locator("td").first.locator("xpath=../../..").inner_text()
+    assert "step 7" in shown.inner_text("article h2")
+    shown.focus("#step")
+    shown.keyboard.press("Home")
+    shown.wait_for_function("document.querySelector('article h2').textContent.includes('step 3')")
+    assert shown.locator("td").first.locator("xpath=../../..").inner_text() != weights
+    shown.keyboard.press("ArrowRight")  # to step 5, of which the first run has no checkpoint
+    shown.keyboard.press("ArrowRight")
+    shown.wait_for_function("document.querySelector('article h2').textContent.includes('step 7')")
+    shown.select_option("#beside", "1")
+    shown.locator("article").nth(1).wait_for()
+    shown.fill("#text", "a cat")
+    names = [each.split()[0] for each in shown.locator("article h2").all_inner_texts()]
+    assert names == ["one", "other"]
+    texts = [found_by(each, "a cat").text for _, each in translators]
+    assert shown.locator("article .text").all_inner_texts() == texts
+    shown.locator("article").nth(1).locator("td[data-cell='1,1']").click()
+    shown.locator("article").nth(1).get_by_role("button", name="equal on all").press("Enter")
+    assert (
+      shown.evaluate(
+        "[...document.querySelectorAll('article')].findIndex((each) => each.matches(':focus-within'))"
+      )
+      == 1
+    )
+    shown.select_option("#beside", "2")
+    shown.locator("#sentence").wait_for()
+    assert shown.locator("#text").is_visible()
+
+
+def test_arcs_are_as_wide_as_weights(path, translators):
+  weights = found_by(translators[0][1], TEXT).attention
+  with pages.in_chromium(path, "#view=arcs") as shown:
+    label = shown.locator("svg.arcs").get_attribute("aria-label")
+    assert label.startswith("each word of the translation")
+    for line in shown.locator("path.arc").all():
+      t, s = map(int, line.get_attribute("data-cell").split(","))
+      assert float(line.get_attribute("stroke-width")) == pytest.approx(0.5 + 7 * weights[t, s], abs=0.01)
+
+
+def test_recorded_attention_is_that_of_the_model(path, translators):
+  _, translator = translators[0]
+  (heads,) = translator.heads([("</script><b>a cat", "un gatto")])
+  with pages.in_chromium(path, "#run=2") as shown:
+    assert "cannot run this model: it is a test" in shown.inner_text("article")
+    cells = shown.locator("td[data-cell]")
+    drawn = [float(cell.get_attribute("style").split()[1]) for cell in cells.all()]
+    np.testing.assert_allclose(drawn, np.ravel(heads.decoder[0, 0]), atol=6e-4)
+    assert shown.locator("td.true").get_attribute("data-cell") == "0,1"
+    shown.select_option("#sentence", "1")
+    shown.focus("canvas")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight"):
+      shown.keyboard.press(key)
+    assert shown.inner_text(".told").startswith("3. il looks at 3. the: ")
+    assert shown.inner_text(".told").endswith(", a true link")
+    shown.keyboard.press("Enter")
+    shown.wait_for_function("location.hash.includes('cell=2%2C2')")
+
+
+def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
+  rng = np.random.default_rng(0)
+  tokens = [f"w{i}" for i in range(1000)]
+  weights = rng.dirichlet(np.ones(1001) / 50, (2, 2, 1001)).astype(np.float32)
+  sentence = recorded._sentence(
+    SentencePair(" ".join(tokens), ""), Translation("t", (), 0.0, None), Heads(tokens, tokens, None, weights)
+  )
+  path = tmp_path / "long.html"
+  runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
+  path.write_text(page({"runs": runs}), "utf-8")
+  with pages.in_chromium(path, "#layer=1&head=0") as shown:
+    shown.focus("canvas")
+    shown.keyboard.press("ArrowRight")
+    shown.keyboard.press("ArrowDown")
+    told = shown.inner_text(".told")
+    assert told == f"2. w1 looks at 2. w1: {weights[1, 0, 1, 1]:.4f}"
+    shown.select_option("#layer", "0")
+    shown.wait_for_function("told => document.querySelector('.told').textContent !== told", arg=told)
+
+
+@pytest.mark.parametrize(
+  "text, told",
+  [
+    ("", "Nothing to translate yet"),
+    ("the " * 200, "cut"),
+    ("🦓 👩‍🚀", "unknown words: 🦓"),
+    ("qwe rty", "unknown words: qwe rty"),
+  ],
+)
+def test_odd_sentences_end_in_words(path, text, told):
+  with pages.in_chromium(path) as shown:
+    shown.fill("#text", text)
+    assert told in shown.inner_text("#results")
+    assert shown.locator("#failure").is_hidden()
+
+
+@pytest.mark.parametrize(
+  "damage, told",
+  [
+    (lambda html: html.replace('"runs":', '"runs', 1), "its data cannot be read"),
+    (lambda html: html.replace('"arrays":"A', '"arrays":"B', 2), "This page is damaged"),
+    (lambda html: html[: html.index("<script>") + 400], "The program of this page has not started"),
+    (lambda html: html[: html.index('"arrays":') + 400], "The program of this page has not started"),
+  ],
+)
+def test_a_damaged_file_ends_in_words(path, tmp_path, damage, told):
+  html = path.read_text("utf-8")
+  damaged = tmp_path / "damaged.html"
+  damaged.write_text(damage(html), "utf-8")
+  assert damaged.read_text("utf-8") != html
+  assert told in pages.shown_text(damaged)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_screen_and_text_can_be_read(path, width, color_scheme):
+  address = "#cell=1,1&beam=3&beside=1"
+  with pages.in_chromium(path, address, width=width, color_scheme=color_scheme) as shown:
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    paper, ink = (
+      shown.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+    )
+    light, dark = (paper, ink) if color_scheme == "light" else (ink, paper)
+    assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))
+
+
+def test_every_control_has_a_name(path):
+  program = """() => [...document.querySelectorAll("button, input, select, textarea")]
+    .filter((each) => !each.labels?.length && !each.textContent.trim() && !each.getAttribute("aria-label"))
+    .map((each) => each.id)"""
+  with pages.in_chromium(path, "#cell=1,1&beam=3&temperature=1") as shown:
+    assert shown.evaluate(program) == []

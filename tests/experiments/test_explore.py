@@ -1,0 +1,121 @@
+"""Tests of experiments/explore.py: what it writes of runs that the page can run, and of others."""
+
+import json
+import re
+
+import jax
+import pytest
+import scripts
+
+from configs import base
+from experiments.translation.train import train
+
+
+def trained(folder, **model):
+  config = base.Config(
+    model=base.Model(embedding_width=5, width=8, **model),
+    train=base.Train(steps=2, batch_size=3, validate_every=1),
+    evaluation=base.Evaluation(validation_sentences=1, sentences=2, batch_size=2, max_target_length=7),
+  )
+  with jax.numpy_dtype_promotion("standard"):  # optax needs it
+    train(config, folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Gives a folder with two runs."""
+  folder = tmp_path_factory.mktemp("runs")
+  trained(folder / "recurrent")
+  trained(folder / "transformer", encoder="transformer", num_heads=2)
+  return folder
+
+
+def explored(folder, *names, flags=()):
+  """Returns the data of the page of some runs, and what was printed."""
+  path = folder / "explore.html"
+  workdir = ",".join(str(folder / name) for name in names)
+  finished = scripts.run("explore", f"--workdir={workdir}", f"--output={path}", *flags)
+  assert finished.code == 0, finished
+  (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"))
+  return json.loads(text), finished.output
+
+
+def test_a_run_that_the_page_can_run_has_its_checkpoints_and_examples(folder):
+  data, output = explored(folder, "recurrent", flags=["--examples=3"])
+  assert output.startswith(f"wrote {folder / 'explore.html'}: 0.")
+  (run,) = data["runs"]
+  assert (
+    run["name"] == "recurrent" and run["summary"] == "recurrent encoder, additive attention, width 8, seed 0"
+  )
+  assert [each["step"] for each in run["checkpoints"]] == [1, 2]
+  assert len({each["arrays"] for each in run["checkpoints"]}) == 2
+  splits = ["validation", "test", "length", "composition"]
+  assert run["step"] in (1, 2)
+  assert [each["split"] for each in run["examples"]] == [split for split in splits for _ in range(3)]
+  assert all(each["links"] for each in run["examples"])
+  data, _ = explored(folder, "recurrent", flags=["--checkpoints=2"])
+  assert [each["step"] for each in data["runs"][0]["checkpoints"]] == [2]
+
+
+def test_of_other_runs_attention_is_recorded_and_runs_stand_side_by_side(folder):
+  data, _ = explored(folder, "recurrent", "transformer", flags=["--recorded=2"])
+  assert [each["name"] for each in data["runs"]] == ["recurrent", "transformer"]
+  other = data["runs"][1]
+  assert other["why"] == "config.model.encoder is transformer"
+  assert len(other["sentences"]) == 2
+  for sentence in other["sentences"]:
+    T, S = len(sentence["rows"]), len(sentence["columns"])
+    assert sentence["rows"][-1] == sentence["columns"][-1] == "</s>"
+    assert {side: each["shape"] for side, each in sentence["sides"].items()} == {
+      "encoder": [1, 2, S, S],
+      "decoder": [1, 1, T, S],
+    }
+    assert sentence["links"]
+
+
+def test_the_lines_of_a_file_are_recorded_along_the_models_own_translations(folder, tmp_path):
+  path = tmp_path / "lines.txt"
+  path.write_text("a cat </script>\n\nthe dog\n", "utf-8")
+  data, _ = explored(folder, "transformer", flags=[f"--input={path}"])
+  sentences = data["runs"][0]["sentences"]
+  assert [each["source_text"] for each in sentences] == ["a cat </script>", "the dog"]
+  assert [each["links"] for each in sentences] == [None, None]
+  assert [each["columns"] for each in sentences] == [
+    ["a", "cat", "<", "/", "script", ">", "</s>"],
+    ["the", "dog", "</s>"],
+  ]
+
+
+@pytest.mark.parametrize(
+  "flags, told",
+  [
+    (["--output=OUT/page.html"], "--workdir must name the folder of a run, got none"),
+    (["--workdir=OUT/nothing", "--output=OUT/page.html"], "nothing"),
+    (["--workdir=RUN"], "--output must name a file such as explore.html, got none"),
+    (["--workdir=RUN", "--output=OUT"], "--output must be a file, got the folder"),
+    (["--workdir=RUN", "--output=OUT/no/page.html"], "--output must be in a folder that is there"),
+    (["--workdir=RUN", "--output=OUT/page.html", "--checkpoints=7"], "holds no checkpoint of step 7"),
+    (
+      ["--workdir=RUN", "--output=OUT/page.html", "--checkpoints=best"],
+      "--checkpoints must be steps such as",
+    ),
+    (["--workdir=RUN", "--output=OUT/page.html", "--examples=0"], "examples"),
+  ],
+)
+def test_a_mistake_gets_one_line(folder, tmp_path, flags, told):
+  names = {"OUT": str(tmp_path), "RUN": str(folder / "recurrent")}
+  given = [re.sub("OUT|RUN", lambda found: names[found.group()], flag) for flag in flags]
+  finished = scripts.run("explore", *given)
+  assert finished.code == 2
+  assert told in finished.errors and finished.errors.count("\n") == 1
+  assert not (tmp_path / "page.html").exists()
+
+
+def test_an_input_without_a_sentence_is_a_mistake(folder, tmp_path):
+  path = tmp_path / "lines.txt"
+  path.write_text(" \n\n", "utf-8")
+  finished = scripts.run(
+    "explore", f"--workdir={folder / 'transformer'}", f"--output={tmp_path / 'page.html'}", f"--input={path}"
+  )
+  assert finished.code == 2
+  assert "--input must have a sentence" in finished.errors

@@ -1,0 +1,69 @@
+"""Runs the page of experiments/explorer: its modules in Node, the whole in headless Chromium."""
+
+import contextlib
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from playwright import sync_api
+
+MODULES = pathlib.Path(__file__).parents[1] / "experiments" / "explorer" / "page"
+NODE = shutil.which("node")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node: the page's modules are not tested")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: the page is not tested")
+
+
+def in_node(program, given=None):
+  """Returns what a program in JavaScript returns, an async function's body.
+
+  In it, `given` is a value from Python, and `load("numbers")` the module numbers.mjs.
+  """
+  script = f"""
+import fs from "node:fs";
+const given = JSON.parse(fs.readFileSync(0, "utf8"));
+const load = (name) => import({json.dumps(MODULES.as_uri())} + `/${{name}}.mjs`);
+const found = await (async () => {{ {program} }})();
+fs.writeSync(1, JSON.stringify(found ?? null));
+"""
+  command = [NODE, "--input-type=module", "--eval", script]
+  finished = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=300)
+  assert finished.returncode == 0, finished.stderr
+  return json.loads(finished.stdout)
+
+
+@contextlib.contextmanager
+def in_chromium(path, address="", *, width=1200, color_scheme="light"):
+  """Gives a page of Playwright that shows a file, asks for nothing but files, and has a program that runs."""
+  flags = "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"
+  asked, errors = [], []
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*flags])
+    try:
+      page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=color_scheme)
+      page.set_default_timeout(60_000)
+      page.on("request", lambda request: asked.append(request.url))
+      page.on("pageerror", lambda error: errors.append(str(error)))
+      page.goto(f"{path.as_uri()}{address}")
+      page.wait_for_function("document.getElementById('failure').dataset.is !== 'waiting'")
+      yield page
+    finally:
+      browser.close()
+  assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+  assert errors == []
+
+
+def shown_text(path):
+  """Returns the text that a person sees of a file, whatever fails in it."""
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    try:
+      page = browser.new_page()
+      page.goto(path.as_uri())
+      page.wait_for_timeout(500)
+      return page.inner_text("body")
+    finally:
+      browser.close()
