@@ -3,14 +3,16 @@
 # make exhaustive  runs them with all combinations of scores, engines and derivatives
 # make quick       runs a part of the tests in a minute
 # make check       runs the linter, the formatter and the type checker
+# make docs        builds the documentation in docs/_build/html
 # Each sets everything up by itself, in .venv.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+DOCS_INSTALLED := .venv/docs_installed
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: train test exhaustive quick check format clean
+.PHONY: train test exhaustive quick check format docs clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
@@ -44,11 +46,19 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# A warning is an error: a link that leads nowhere, a name that is not there, a program of the tutorial that fails.
+docs: $(INSTALLED) $(DOCS_INSTALLED)
+	$(BIN)/python -m sphinx --builder=html --fail-on-warning --keep-going --quiet docs docs/_build/html
+
 clean:
-	rm -rf .venv .jax_cache build *.egg-info
+	rm -rf .venv .jax_cache build docs/_build *.egg-info
 
 $(INSTALLED): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(DOCS_INSTALLED): docs/requirements.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	touch $@

@@ -1,0 +1,68 @@
+"""How Sphinx builds these pages: `make docs`."""
+
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = str(ROOT)  # of the notebook
+
+project = "attention"
+author = "the attention authors"
+extensions = [
+  "myst_nb",
+  "sphinx.ext.autodoc",
+  "sphinx.ext.napoleon",
+  "sphinx.ext.viewcode",
+]
+html_theme = "sphinx_book_theme"
+html_title = "attention"
+html_static_path = ["_static"]
+html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1}
+html_show_copyright = False
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+suppress_warnings = ["misc.highlighting_failure"]
+
+nb_execution_mode = "cache"
+nb_merge_streams = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures of arrays say less than the shapes in the text
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_attr_annotations = False
+napoleon_custom_sections = ["Source"]
+default_role = "py:obj"  # `name` is a link, where there is something to link to
+
+
+def setup(app):
+  # Before Napoleon, which reads the sections.
+  app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)
+
+
+def _as_restructured_text(app, what, name, obj, options, lines):
+  """Makes docstrings, which are plain text, ready for Sphinx: formulas, stars and bars are what they are."""
+  found, in_formula = [], False
+  for i, line in enumerate(lines):
+    is_indented = len(line) - len(line.lstrip()) >= 4
+    begins = is_indented and i > 0 and not lines[i - 1].strip() and not in_formula
+    if begins:
+      found += ["  ::" if line.startswith("      ") else "::", ""]
+    in_formula = begins or (in_formula and (is_indented or not line.strip()))
+    found.append(line if in_formula or line.lstrip().startswith(">>>") else _escaped(line))
+  lines[:] = found
+
+
+def _escaped(line):
+  """Returns a line whose stars and bars stand for themselves, but a bullet and what is in backticks."""
+  bullet, text = re.fullmatch(r"(\s*(?:\* )?)(.*)", line).groups()
+  parts = re.split(r"(`[^`]*`)", text)
+  text = "".join(part if part.startswith("`") else re.sub(r"([*|])", r"\\\1", part) for part in parts)
+  return bullet + re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", text)  # the plural of a name, `Layer`s

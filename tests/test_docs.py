@@ -1,0 +1,105 @@
+"""README.md and docs/: their programs run, and the files, scripts and names that they tell of are there."""
+
+import importlib.util
+import pathlib
+import re
+
+import jax
+import matplotlib
+import pytest
+
+import attention
+from configs import base
+from experiments.translation.train import train
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in PAGES if "_build" not in path.parts}
+PROGRAMS = {
+  f"{name}:{text[: found.start()].count(chr(10)) + 1}": found.group(1)
+  for name, text in TEXTS.items()
+  for found in re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+}
+OF_A_RUN = {place: program for place, program in PROGRAMS.items() if "runs/" in program}
+ALONE = {place: program for place, program in PROGRAMS.items() if place not in OF_A_RUN}
+CELLS = re.findall(r"^```\{code-cell\}\n(.*?)^```", TEXTS["docs/tutorial.md"], flags=re.DOTALL | re.MULTILINE)
+
+
+def run(program, place, names=None):
+  # As the main program of a file of its own: dataclasses look their module up.
+  exec(compile(program, place, "exec"), {"__name__": "__main__"} if names is None else names)
+
+
+@pytest.mark.parametrize("place", ALONE)
+def test_programs_run_on_their_own(place):
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    run(ALONE[place], place)
+
+
+def test_the_programs_with_a_trained_run_work(tmp_path, monkeypatch, capsys):
+  assert OF_A_RUN
+  config = base.Config(
+    model=base.Model(embedding_width=4, width=6),
+    train=base.Train(steps=1, batch_size=2),
+    evaluation=base.Evaluation(validation_sentences=1, batch_size=2, max_target_length=5),
+  )
+  monkeypatch.chdir(tmp_path)
+  with jax.numpy_dtype_promotion("standard"):
+    train(config, pathlib.Path("runs/toy_translation"))
+    for place, program in OF_A_RUN.items():
+      run(program, place)
+  assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+def test_the_tutorial_runs_from_its_first_cell_to_its_last(monkeypatch, capsys):
+  assert len(CELLS) >= 6
+  shown = []
+  matplotlib.use("agg")
+  monkeypatch.setattr("matplotlib.pyplot.show", lambda: shown.append(matplotlib.pyplot.close("all")))
+  names = {"__name__": "__main__"}
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    for i, cell in enumerate(CELLS):
+      run(cell, f"docs/tutorial.md, cell {i}", names)
+  assert len(shown) >= 2
+  assert "nan" not in capsys.readouterr().out
+
+
+def test_there_are_programs():
+  assert len(ALONE) >= 15
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_a_page_names_is_there(name):
+  text = TEXTS[name]
+  for script in set(re.findall(r"python -m (experiments\.\w+)", text)):
+    assert importlib.util.find_spec(script) is not None, script
+  for path in set(re.findall(r"(?:configs|experiments|tests|attention)/[\w/]+\.py\b", text)):
+    assert (ROOT / path).exists(), path
+  for link in set(re.findall(r"\]\((?!http)([^)#\s]+)", text)):
+    assert (ROOT / name).parent.joinpath(link).exists(), link
+  makefile = (ROOT / "Makefile").read_text("utf-8")
+  for target in set(re.findall(r"^make (\w+)$|`make (\w+)`", text, flags=re.MULTILINE)):
+    assert re.search(rf"^{''.join(target)}\b.*:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_reference_has_every_public_name():
+  reference = "".join(text for name, text in TEXTS.items() if name.startswith("docs/reference/"))
+  named = set(re.findall(r"^\.\. auto\w+:: (\w+)", reference, flags=re.MULTILINE))
+  rooms = {"masks", "positions", "search", "losses", "jax_nn"}
+  assert {*attention.__all__} - rooms <= named
+  for room in rooms:
+    module = getattr(attention, room)
+    public = [each for each in getattr(module, "__all__", dir(module)) if not each.startswith("_")]
+    made_here = [
+      each for each in public if getattr(getattr(module, each), "__module__", "") == module.__name__
+    ]
+    assert {*made_here} - {"relative_bucket"} <= named, room
+
+
+def test_the_readme_is_read_to_the_end():
+  assert len(TEXTS["README.md"].splitlines()) <= 150
+
+
+def test_no_page_tells_of_a_machine():
+  for name, text in TEXTS.items():
+    assert not re.search(r"/(?:work|root|tmp)/", text), name
