@@ -4,8 +4,8 @@ r"""Multi30k, German to English: a transformer encoder and decoder, on subwords.
         --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz
 
 The text of configs/multi30k.py, as many steps, with another model. On 2 CPU cores, seed 0: 24 minutes of
-training; validation BLEU 41.1 greedy, 41.7 with 5 beams (docs/findings/multi30k.md). With sinusoidal positions
-and half the learning rate it is 38.3 with 5 beams.
+training; validation BLEU 41.1 greedy, 41.7 with 5 beams (docs/findings/multi30k.md). With sinusoidal
+positions and half the learning rate it is 38.3 with 5 beams.
 """
 
 from configs import base, multi30k
