@@ -34,7 +34,7 @@ export function listen(page) {
   on("beam", "change", (value) => ({ beam: beamsOf(value), hypothesis: 0, cell: null }));
   on("temperature", "input", (value) => ({ temperature: Number(value), beam: 1, hypothesis: 0 }));
   on("draw", "click", (_, { seed }) => ({ seed: seed + 1 }));
-  on("more", "click", (_, { shown }) => ({ shown: Math.min((shown ?? 0) + 1, numWords()), cell: null }));
+  on("more", "click", (_, { shown }) => ({ shown: (shown ?? 0) + 1, cell: null }));
   on("fewer", "click", (_, { shown }) => ({
     shown: Math.max(Math.min(shown ?? 1e9, numWords()) - 1, 0),
     cell: null,

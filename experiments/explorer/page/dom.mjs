@@ -52,9 +52,7 @@ export function show(place, ...children) {
     const element = place.querySelector(`[data-kept="${CSS.escape(name)}"]`);
     if (element) Object.assign(element, { scrollLeft, ...(open === undefined ? {} : { open }) });
   }
-  const next = focused && place.querySelector(`[data-key="${CSS.escape(focused)}"]`);
-  next?.focus({ preventScroll: true });
-  next?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  if (focused) place.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 /** Returns a share of 1 in few characters: ".07", "1", "<.01". */

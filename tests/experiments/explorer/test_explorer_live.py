@@ -97,6 +97,17 @@ def test_translations_are_those_of_jax(name, beam_size):
     assert_same(one, other)
 
 
+def test_a_run_translates_by_its_own_beams_unless_a_person_wants_others():
+  config, translator = make("additive")
+  translator = translator.with_search(beam_size=3)
+  texts = texts_of(translator)[:20]
+  found = pages.in_node(
+    RUN, {"run": run_of(config, translator), "states": [{"text": text} for text in texts]}
+  )
+  for one, other in zip(found, translator.translate(texts), strict=True):
+    assert_same(one, other)
+
+
 def test_a_translation_that_a_person_has_chosen_has_the_weights_of_teacher_forcing():
   config, translator = make("additive")
   example = translator.task.examples("test", 1)[0]
