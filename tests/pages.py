@@ -1,6 +1,8 @@
 """Runs the page of experiments/explorer: its modules in Node, the whole in headless Chromium."""
 
+import atexit
 import contextlib
+import functools
 import json
 import pathlib
 import shutil
@@ -35,35 +37,41 @@ fs.writeSync(1, JSON.stringify(found ?? null));
   return json.loads(finished.stdout)
 
 
+@functools.cache
+def _browser():
+  """Returns one Chromium for all tests of a process."""
+  playwright = sync_api.sync_playwright().start()
+  flags = "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"
+  browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*flags])
+  atexit.register(playwright.stop)
+  atexit.register(browser.close)
+  return browser
+
+
 @contextlib.contextmanager
 def in_chromium(path, address="", *, width=1200, color_scheme="light"):
   """Gives a page of Playwright that shows a file, asks for nothing but files, and has a program that runs."""
-  flags = "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"
   asked, errors = [], []
-  with sync_api.sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*flags])
-    try:
-      page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=color_scheme)
-      page.set_default_timeout(60_000)
-      page.on("request", lambda request: asked.append(request.url))
-      page.on("pageerror", lambda error: errors.append(str(error)))
-      page.goto(f"{path.as_uri()}{address}")
-      page.wait_for_function("document.getElementById('failure').dataset.is !== 'waiting'")
-      yield page
-    finally:
-      browser.close()
+  page = _browser().new_page(viewport={"width": width, "height": 900}, color_scheme=color_scheme)
+  try:
+    page.set_default_timeout(60_000)
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"{path.as_uri()}{address}")
+    page.wait_for_function("document.getElementById('failure').dataset.is !== 'waiting'")
+    yield page
+  finally:
+    page.close()
   assert not [url for url in asked if not url.startswith(("file:", "data:"))]
   assert errors == []
 
 
 def shown_text(path):
   """Returns the text that a person sees of a file, whatever fails in it."""
-  with sync_api.sync_playwright() as playwright:
-    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-    try:
-      page = browser.new_page()
-      page.goto(path.as_uri())
-      page.wait_for_timeout(500)
-      return page.inner_text("body")
-    finally:
-      browser.close()
+  page = _browser().new_page()
+  try:
+    page.goto(path.as_uri())
+    page.wait_for_timeout(500)
+    return page.inner_text("body")
+  finally:
+    page.close()

@@ -44,6 +44,7 @@ class ToyTranslation:
   reads: tuple[str, ...] = ("num_buckets",)
   is_endless = True
   knows_alignments = True
+  max_length = drawing.TRAIN_MAX_SOURCE_LENGTH
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed

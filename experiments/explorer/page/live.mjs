@@ -86,7 +86,7 @@ function words(found, state, count, cell, place, change) {
     found.weights
       ? [html("span", {}, "Source, hide:"), html("div", { class: "words sources" }, sources)]
       : null,
-    html("span", {}, "Step:"),
+    html("span", {}, "Translation, open:"),
     html("div", { class: "words targets" }, targets),
   );
 }
