@@ -282,7 +282,10 @@ def test_translate_says_that_a_translation_is_cut(trained, run):
   # After the few steps of this run, a long sentence does not end within 7 words.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
-  assert finished.errors == "cut: 1 longer than --max_length=7 tokens\n"
+  assert finished.errors.splitlines() == [
+    "1 longer than any source in training, 14 tokens: the longest has 71",
+    "cut: 1 longer than --max_length=7 tokens",
+  ]
 
 
 def test_lines_that_are_not_utf_8_are_a_mistake(trained):
