@@ -30,7 +30,7 @@ from experiments.translation.translator import Translator
 _WORKDIR = commands.define_workdir(
   None, "folder of the run; several, with commas between, are put side by side"
 )
-_INPUT = define_input("file with a sentence in each line, for models that the page cannot run")
+_INPUT = define_input("file with a sentence in each line, to be recorded, and to choose from")
 _OUTPUT = define_output("file for the page, such as explore.html")
 _CHECKPOINTS = flags.DEFINE_list(
   "checkpoints", [], "steps of the checkpoints that the page has; all that are kept if none is named"
@@ -86,18 +86,24 @@ def _summary(config: base.Config) -> str:
 
 
 def _examples(translator: Translator) -> dict[str, list[Example]]:
-  """Returns sentences to choose from, of each split."""
+  """Returns sentences to choose from: those of --input, and some of each split."""
   task, count = translator.task, _EXAMPLES.value
-  return {split: task.examples(split, count)[:count] for split in task.splits}
+  own = [] if _INPUT.value is None else [Example((), (), None, each.source, "") for each in _lines()]
+  return {"your own": own} | {split: task.examples(split, count)[:count] for split in task.splits}
+
+
+def _lines() -> list[SentencePair]:
+  """Returns the sentences of --input, without translations."""
+  lines = [line.strip() for line in read_lines(pathlib.Path(_INPUT.value)) if line.strip()]
+  if not lines:
+    raise commands.UsageError(f"--input must have a sentence, got none in {_INPUT.value}")
+  return [SentencePair(line, "") for line in lines]
 
 
 def _sentences(translator: Translator) -> list[SentencePair]:
   """Returns the sentences to record: those of --input, or the first ones of the task."""
   if _INPUT.value is not None:
-    lines = [line for line in read_lines(pathlib.Path(_INPUT.value)) if line.strip()]
-    if not lines:
-      raise commands.UsageError(f"--input must have a sentence, got none in {_INPUT.value}")
-    return [SentencePair(line, "") for line in lines]
+    return _lines()
   task = translator.task
   examples = task.examples(task.splits[0], _RECORDED.value)[: _RECORDED.value]
   # Links are those of the true translation; without them a model's own says more of it.

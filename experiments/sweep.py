@@ -21,7 +21,9 @@ from experiments.commands import fields
 from experiments.commands import flags as commands
 from experiments.commands.flags import UsageError
 from experiments.runs.jobs import run_all
+from experiments.runs.workdir import holds_run
 from experiments.translation import sweep
+from experiments.translation.settings import told_changes
 
 _CONFIG = commands.define_config()
 _WORKDIR = commands.define_workdir(None)
@@ -45,6 +47,9 @@ def main() -> None:
   for name in dict.fromkeys(name for own in sweep.by_group(choices).values() for name in own):
     if fields.flat(config)[name] != fields.flat(original)[name]:
       raise UsageError(f"--config.{name} is one of the choices of {path}")
+  for run in runs:
+    if holds_run(folder / run.name) and (changed := told_changes(folder / run.name, run.config)):
+      raise UsageError(f"{changed}; the sweep of a changed file needs another --workdir")
   jobs = [sweep.make_job(run, folder) for run in runs]
   failed = run_all(jobs[index::count], _JOBS.value)
   text, paths = sweep.write_report(folder, runs)

@@ -77,8 +77,11 @@ def test_of_other_runs_attention_is_recorded_and_runs_stand_side_by_side(folder)
 def test_the_lines_of_a_file_are_recorded_along_the_models_own_translations(folder, tmp_path):
   path = tmp_path / "lines.txt"
   path.write_text("a cat </script>\n\nthe dog\n", "utf-8")
-  data, _ = explored(folder, "transformer", flags=[f"--input={path}"])
-  sentences = data["runs"][0]["sentences"]
+  data, _ = explored(folder, "recurrent", "transformer", flags=[f"--input={path}"])
+  examples = data["runs"][0]["examples"]
+  assert [each["source"] for each in examples[:3]] == ["a cat </script>", "the dog", examples[2]["source"]]
+  assert [each["split"] for each in examples[:3]] == ["your own", "your own", "validation"]
+  sentences = data["runs"][1]["sentences"]
   assert [each["source_text"] for each in sentences] == ["a cat </script>", "the dog"]
   assert [each["links"] for each in sentences] == [None, None]
   assert sentences[0]["columns"] == ["a", "cat", "<", "/", "script", ">", "</s>"]

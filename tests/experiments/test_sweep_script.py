@@ -54,6 +54,27 @@ def _wait_for(path):
     time.sleep(0.05)
 
 
+OWN = """
+from attention import DotProductAttention
+def mine(config):
+  return DotProductAttention(width=config.width)
+"""
+
+
+def test_runs_of_a_file_that_has_changed_are_not_taken_for_its_own(tmp_path):
+  path, own = tmp_path / "mine.py", tmp_path / "own.py"
+  own.write_text(OWN, "utf-8")
+  choices = f'{{"model.attention": ["{own}:mine"], "train.steps": [20]}}'
+  path.write_text(FILE.replace('{"train.learning_rate": [0.01, 0.001], "seed": [0]}', choices), "utf-8")
+  flags = f"--config={path}", f"--workdir={tmp_path / 'runs'}"
+  finished = scripts.run("sweep", *flags)
+  assert finished.code == 0, finished.errors
+  own.write_text(OWN.replace("width)", "width, scale=1.0)"), "utf-8")
+  finished = scripts.run("sweep", *flags)
+  assert finished.code == 2
+  assert "own.py: changed since" in finished.errors and "needs another --workdir" in finished.errors
+
+
 def test_mistakes_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")

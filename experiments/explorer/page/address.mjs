@@ -16,7 +16,6 @@
  * @property {number | null} shown how many words of the translation are shown; null for all.
  * @property {[number, number] | null} cell whose numbers are shown: places in the translation and the source.
  * @property {number} hypothesis which one of the beams'.
- * @property {number} sentence of a run whose attention was recorded.
  * @property {"decoder" | "encoder"} side of such a run.
  * @property {number | null} layer of such a run; null for the mean.
  * @property {number | null} head likewise.
@@ -38,7 +37,6 @@ export const DEFAULTS = Object.freeze({
   shown: null,
   cell: null,
   hypothesis: 0,
-  sentence: 0,
   side: "decoder",
   layer: null,
   head: null,
@@ -140,7 +138,6 @@ const READERS = {
   shown: whole(0),
   cell: (text) => (list(text)?.length === 2 ? list(text) : undefined),
   hypothesis: whole(0),
-  sentence: whole(0),
   side: oneOf("decoder", "encoder"),
   layer: whole(0),
   head: whole(0),

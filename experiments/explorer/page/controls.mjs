@@ -2,7 +2,7 @@
 
 import { withText } from "./address.mjs";
 import { html, show } from "./dom.mjs";
-import { sideOf } from "./recorded.mjs";
+import { sentenceOf, sideOf } from "./recorded.mjs";
 
 const find = (id) => document.getElementById(id);
 const MOST_BEAMS = 10;
@@ -41,7 +41,10 @@ export function listen(page) {
   }));
   on("all", "click", () => ({ shown: null }));
   on("undo", "click", () => ({ masked: [], words: {}, rows: {} }));
-  on("sentence", "change", (value) => ({ sentence: Number(value), cell: null }));
+  on("sentence", "change", (value, state) => {
+    const recorded = shownOf(page.data, state).find((run) => !run.checkpoints);
+    return withText(state, recorded.sentences[value].source_text);
+  });
   on("side", "change", (value) => ({ side: value, cell: null }));
   on("layer", "change", (value) => ({ layer: value === "" ? null : Number(value) }));
   on("head", "change", (value) => ({ head: value === "" ? null : Number(value) }));
@@ -62,7 +65,7 @@ function beamsOf(value) {
 
 /** Puts a state into the controls. */
 export function showControls({ runs }, state) {
-  const shown = [state.run, state.beside].filter((i) => i !== null).map((i) => runs[i]);
+  const shown = shownOf({ runs }, state);
   const live = shown.find((run) => run.checkpoints);
   const recorded = shown.find((run) => !run.checkpoints);
   find("live").hidden = !live;
@@ -116,8 +119,13 @@ function showExamples(run, text) {
   select.value = run.examples.some(({ source }) => source === text) ? text : "";
 }
 
+/** Returns the runs that a state shows. */
+function shownOf({ runs }, state) {
+  return [state.run, state.beside].filter((i) => i !== null).map((i) => runs[i]);
+}
+
 function showRecorded(run, state) {
-  const sentence = run.sentences[Math.min(state.sentence, run.sentences.length - 1)];
+  const sentence = sentenceOf(run, state);
   const side = sideOf(sentence, state);
   const [L, N] = sentence.sides[side]?.shape ?? [1, 1];
   const numbered = (count) => [

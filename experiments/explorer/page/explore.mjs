@@ -5,7 +5,7 @@ import { unpackArrays } from "./arrays.mjs";
 import { fillControls, listen, showControls } from "./controls.mjs";
 import { show } from "./dom.mjs";
 import { live } from "./live.mjs";
-import { recorded, unpackSentence } from "./recorded.mjs";
+import { recorded, sentenceOf, unpackSentence } from "./recorded.mjs";
 import { translated } from "./translated.mjs";
 
 const ADDRESS_AFTER = 200; // milliseconds: browsers take no address at every key
@@ -48,7 +48,8 @@ class Page {
   async begin() {
     fillControls(this.data);
     listen(this);
-    await this.go(fromAddress(location.hash));
+    const beside = this.data.runs.length > 1 ? 1 : null;
+    await this.go(location.hash ? fromAddress(location.hash) : { ...DEFAULTS, beside });
     window.addEventListener("hashchange", () => this.change(fromAddress(location.hash)));
   }
 
@@ -66,8 +67,7 @@ class Page {
     const { runs } = this.data;
     const run = Math.min(state.run, runs.length - 1);
     const beside = state.beside !== null && state.beside < runs.length ? state.beside : null;
-    const first = [runs[run], ...runs].find(({ examples }) => examples?.length);
-    const text = state.text ?? first?.examples[0].source ?? "";
+    const text = state.text ?? firstTextOf([runs[run], ...runs]);
     const wanted = { ...state, run, beside, text };
     this.state = wanted;
     const shown = [run, beside].filter((i) => i !== null);
@@ -88,9 +88,9 @@ class Page {
     const { state } = this;
     const change = (changed) => this.change(changed);
     if (!run.checkpoints) {
-      const k = Math.min(state.sentence, run.sentences.length - 1);
-      const sides = await this.once(`${i} ${k}`, () => unpackSentence(run.sentences[k]));
-      return recorded(run, run.sentences[k], sides, state, place, change);
+      const sentence = sentenceOf(run, state);
+      const sides = await this.once(sentence, () => unpackSentence(sentence));
+      return recorded(run, sentence, sides, state, place, change);
     }
     const checkpoint = checkpointOf(run, state);
     const arrays = await this.once(`${i} ${checkpoint.step}`, () =>
@@ -114,6 +114,12 @@ class Page {
       this.found.set(place, { key, found: translated(run, arrays, state) });
     return this.found.get(place).found;
   }
+}
+
+/** Returns the first sentence that there is to choose. */
+function firstTextOf(runs) {
+  const [first] = runs.flatMap(({ examples, sentences }) => [...(examples ?? []), ...(sentences ?? [])]);
+  return first?.source ?? first?.source_text ?? "";
 }
 
 /** Returns the run's last checkpoint that is not after the chosen step, or the one that it translates with. */

@@ -30,7 +30,7 @@ export function live(run, found, step, state, place, change) {
   }
   const example = run.examples.find(({ source }) => source === state.text.trim());
   const count = Math.min(state.shown ?? found.rows.length, found.rows.length);
-  const isTrue = example !== undefined && isSame(run, found, example.target);
+  const isTrue = Boolean(example?.target) && isSame(run, found, example.target);
   const isThere = state.cell && state.cell[0] < count && state.cell[1] < found.columns.length;
   const cell = isThere ? state.cell : null;
   const given = {
@@ -124,7 +124,7 @@ function facts(run, found, state) {
 /** Says whether a translation is the true one, and how well it is aligned, if that is known. */
 function truth(run, found, example, isTrue, place, change) {
   const told = (...children) => html("p", { class: "truth" }, ...children);
-  if (!example) return told("The true translation of this sentence is not known here.");
+  if (!example?.target) return told("The true translation of this sentence is not known here.");
   if (!isTrue) {
     const read = () => change({ words: wordsOf(run, example.target), beam: 1, cell: null });
     return told(

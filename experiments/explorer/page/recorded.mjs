@@ -16,6 +16,11 @@ export async function unpackSentence(sentence) {
   return Object.fromEntries(await Promise.all(sides));
 }
 
+/** Returns the recorded sentence that is a state's text, or the first one. */
+export function sentenceOf(run, state) {
+  return run.sentences.find(({ source_text: text }) => text.trim() === state.text.trim()) ?? run.sentences[0];
+}
+
 /** Returns which side of a sentence a state shows: of the decoder or the encoder; undefined if there is none. */
 export function sideOf(sentence, state) {
   return sentence.sides[state.side] ? state.side : Object.keys(sentence.sides)[0];

@@ -21,6 +21,7 @@ from experiments.translation.translator import Heads, Translation
 pytestmark = pages.needs_chromium
 
 TEXT = "the red cat sees the dog"
+ALONE = "#run=0"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_two_hundred_sentences_are_those_of_jax(path, translators):
       return JSON.stringify({ words, text: joined, score, isCut, weights });
     });
   }"""
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     found = [json.loads(each) for each in shown.evaluate(program, [texts])]
   assert len(found) == SENTENCES
   for one, other in zip(found, translator.translate(texts), strict=True):
@@ -82,7 +83,7 @@ def test_two_hundred_sentences_are_those_of_jax(path, translators):
 
 def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, translators):
   (translation,) = translators[0][1].translate(["a big dog"])
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     assert shown.input_value("#text") == TEXT  # the first example
     shown.fill("#text", "a big dog")
     assert shown.inner_text("article .text") == translation.text
@@ -101,7 +102,7 @@ def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, transl
 
 
 def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
-  with pages.in_chromium(path, width=360) as shown:
+  with pages.in_chromium(path, ALONE, width=360) as shown:
     shown.focus("td[data-cell='0,0']")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowUp"):
       shown.keyboard.press(key)
@@ -117,7 +118,7 @@ def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
 
 def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, translators):
   weights = found_by(translators[0][1], TEXT).attention
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
 
     def lit(side):
       elements = shown.locator(f"article .words [data-{side}]").all()
@@ -158,7 +159,7 @@ def test_a_person_takes_part(path):
 
 def test_of_beams_another_word_leaves_what_stands_before_it(path, translators):
   texts = texts_of(translators[0][1])[:8]
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
 
     def words():
       return shown.locator("article .targets").inner_text().split()
@@ -187,7 +188,7 @@ def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
       return stages.map((each) => ({ ...each, vector: each.vector && [...each.vector] }));
     });
   }"""
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     stages = {each["title"]: each for each in shown.evaluate(program)}
   assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
   query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
@@ -204,7 +205,7 @@ def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
 def test_truth_is_told_where_it_is_known(path, translators):
   (scored,) = translators[0][1].score([(TEXT, "il gatto rosso vede il cane")])
   rate = alignment_error_rate([AlignedAttention(scored.attention, {(0, 0), (3, 3)})])
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     assert "True translation: il gatto rosso vede il cane" in shown.inner_text("article .truth")
     shown.get_by_role("button", name="let it read this one").click()
     assert shown.inner_text("article .text") == "il gatto rosso vede il cane"
@@ -243,7 +244,7 @@ def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators
 
 
 def test_step_by_step_and_over_time_and_side_by_side(path, translators):
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     count = shown.locator(".targets .word").count()
     shown.click("#more")
     assert shown.locator(".targets .word").count() == 1
@@ -283,6 +284,18 @@ def test_step_by_step_and_over_time_and_side_by_side(path, translators):
     shown.select_option("#beside", "2")
     shown.locator("#sentence").wait_for()
     assert shown.locator("#text").is_visible()
+
+
+def test_at_first_two_runs_stand_side_by_side_and_recorded_ones_follow_the_sentence(path):
+  with pages.in_chromium(path) as shown:
+    shown.locator("article").nth(1).wait_for()
+    shown.select_option("#beside", "2")
+    shown.locator("#sentence").wait_for()
+    shown.select_option("#sentence", "1")
+    shown.wait_for_function("document.getElementById('text').value.startsWith('the cat the cat')")
+    assert shown.locator("article").nth(1).locator(".text").first.inner_text().startswith("the cat the cat")
+    shown.fill("#text", "</script><b>a cat")
+    assert shown.locator("article").nth(1).locator(".text").first.inner_text() == "</script><b>a cat"
 
 
 def test_arcs_are_as_wide_as_weights(path, translators):
@@ -344,7 +357,7 @@ def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
   ],
 )
 def test_odd_sentences_end_in_words(path, text, told):
-  with pages.in_chromium(path) as shown:
+  with pages.in_chromium(path, ALONE) as shown:
     shown.fill("#text", text)
     assert told in shown.inner_text("#results")
     assert shown.locator("#failure").is_hidden()
