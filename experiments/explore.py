@@ -10,6 +10,7 @@ of the task.
 """
 
 import pathlib
+import re
 from collections.abc import Sequence
 
 from absl import flags
@@ -62,12 +63,14 @@ def main() -> None:
 
 def _names(folders: Sequence[pathlib.Path]) -> list[str]:
   """Returns the folders' own names, if these are distinct."""
+  if len({folder.resolve() for folder in folders}) < len(folders):
+    raise commands.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
   names = [folder.resolve().name for folder in folders]
   return names if len({*names}) == len(names) else [str(folder) for folder in folders]
 
 
 def _steps() -> list[int]:
-  if not all(step.isdecimal() for step in _CHECKPOINTS.value):
+  if not all(re.fullmatch("[0-9]+", step) for step in _CHECKPOINTS.value):
     got = ",".join(_CHECKPOINTS.value)
     raise commands.UsageError(f"--checkpoints must be steps such as 300,600, got {got}")
   return [int(step) for step in _CHECKPOINTS.value]

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import zlib
 from typing import Any
 
 _FOLDER = pathlib.Path(__file__).parent / "page"
@@ -21,12 +22,14 @@ def page(data: dict[str, Any]) -> str:
     data: a value for JSON, with `runs`, each of `live` or `recorded`, with a name and a summary.
   """
   text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+  text = text.replace("<", r"\u003c")  # or a sentence could end the script that holds it
   parts = {
     "style": _read("style.css"),
-    "data": text.replace("<", r"\u003c"),  # or a sentence could end the script that holds it
+    "data": text,
+    "sum": str(zlib.adler32(text.encode("utf-8"))),  # by which the page sees that it is damaged
     "program": program(),
   }
-  return re.sub(r"/\* (style|data|program) \*/", lambda found: parts[found.group(1)], _read("index.html"))
+  return re.sub(r"/\* (style|data|sum|program) \*/", lambda found: parts[found.group(1)], _read("index.html"))
 
 
 def program() -> str:

@@ -198,6 +198,8 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     for step in sorted({*(steps or [*checkpoints.newest_steps(), best])}):
       restored = checkpoints.restore(abstract_state(recipe), step)
+      if step in steps and (restored is None or restored.step != step):
+        raise WorkdirError(f"{folder}: the checkpoint of step {step} is damaged")
       if restored is not None:
         found[restored.step] = local_copy(translating_params(restored.state), recipe.mesh)
   return Kept(found, best if config.evaluation.checkpoint == "best" else last)

@@ -37,7 +37,9 @@ def explored(folder, *names, flags=()):
   workdir = ",".join(str(folder / name) for name in names)
   finished = scripts.run("explore", f"--workdir={workdir}", f"--output={path}", *flags)
   assert finished.code == 0, finished
-  (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"))
+  (text,) = re.findall(
+    r'<script type="application/json" id="data"[^>]*>(.*?)</script>', path.read_text("utf-8")
+  )
   return json.loads(text), finished.output
 
 
@@ -110,6 +112,8 @@ def test_the_lines_of_a_file_are_recorded_along_the_models_own_translations(fold
       "--checkpoints must be steps such as",
     ),
     (["--workdir=RUN", "--output=OUT/page.html", "--examples=0"], "examples"),
+    (["--workdir=RUN,RUN", "--output=OUT/page.html"], "--workdir must name distinct folders"),
+    (["--workdir=RUN", "--output=OUT/page.html", "--input=OUT/none"], "No such file"),
   ],
 )
 def test_a_mistake_gets_one_line(folder, tmp_path, flags, told):

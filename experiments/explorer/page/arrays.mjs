@@ -49,7 +49,21 @@ async function unpack(text, width, count) {
 
 async function gunzip(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  try {
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  } catch {
+    throw new Error("its numbers are damaged");
+  }
+}
+
+/** Returns a sum that any change of some bytes changes, nearly always: zlib's. */
+export function adler32(bytes) {
+  let [one, two] = [1, 0];
+  for (let i = 0; i < bytes.length; i++) {
+    one = (one + bytes[i]) % 65521;
+    two = (two + one) % 65521;
+  }
+  return two * 65536 + one;
 }
 
 /** Returns the bytes of a text in base 85: five characters for four bytes, the last ones for fewer. */

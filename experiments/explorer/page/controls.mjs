@@ -27,13 +27,13 @@ export function listen(page) {
     find(id).addEventListener(event, () => page.change(changed(find(id).value, page.state)));
   find("controls").addEventListener("submit", (event) => event.preventDefault());
   on("text", "input", (value, state) => withText(state, value));
-  on("example", "change", (value, state) => withText(state, value));
+  on("example", "change", (value, state) => (value ? withText(state, value) : {}));
   on("run", "change", (value, state) => ({ ...withText(state, state.text), run: Number(value) }));
   on("beside", "change", (value) => ({ beside: value === "" ? null : Number(value) }));
   on("step", "input", (value) => ({ step: stepsOf(page.data.runs)[value] }));
   on("beam", "change", (value) => ({ beam: beamsOf(value), hypothesis: 0, cell: null }));
   on("temperature", "input", (value) => ({ temperature: Number(value), beam: 1, hypothesis: 0 }));
-  on("draw", "click", (_, { seed }) => ({ seed: seed + 1 }));
+  on("draw", "click", (_, { seed }) => ({ seed: (seed + 1) % 1e9 }));
   on("more", "click", (_, { shown }) => ({ shown: (shown ?? 0) + 1, cell: null }));
   on("fewer", "click", (_, { shown }) => ({
     shown: Math.max(Math.min(shown ?? 1e9, numWords()) - 1, 0),
@@ -63,8 +63,8 @@ function beamsOf(value) {
   return Math.min(Math.max(Math.round(Number(value)) || 1, 1), MOST_BEAMS);
 }
 
-/** Puts a state into the controls. */
-export function showControls({ runs }, state) {
+/** Puts a state into the controls; `found` is the first run's translation, if it has one. */
+export function showControls({ runs }, state, found) {
   const shown = shownOf({ runs }, state);
   const live = shown.find((run) => run.checkpoints);
   const recorded = shown.find((run) => !run.checkpoints);
@@ -73,11 +73,11 @@ export function showControls({ runs }, state) {
   find("run").value = state.run;
   find("beside").value = state.beside ?? "";
   for (const radio of document.querySelectorAll('[name="view"]')) radio.checked = radio.value === state.view;
-  if (live) showLive(live, stepsOf(runs), state);
+  if (live) showLive(live, stepsOf(runs), state, found?.applied);
   if (recorded) showRecorded(recorded, state);
 }
 
-function showLive(run, steps, state) {
+function showLive(run, steps, state, applied = { masked: [], words: {}, rows: {} }) {
   if (find("text").value !== state.text) find("text").value = state.text;
   showExamples(run, state.text);
   const step = state.step ?? run.step;
@@ -91,9 +91,9 @@ function showLive(run, steps, state) {
     beam === 1 && state.temperature ? state.temperature.toFixed(1) : "0: the likeliest words";
   find("draw").hidden = !state.temperature || beam > 1;
   const changes = [
-    [state.masked.length, "source word hidden", "source words hidden"],
-    [Object.keys(state.words).length, "word chosen", "words chosen"],
-    [Object.keys(state.rows).length, "row of weights changed", "rows of weights changed"],
+    [applied.masked.length, "source word hidden", "source words hidden"],
+    [Object.keys(applied.words).length, "word chosen", "words chosen"],
+    [Object.keys(applied.rows).length, "row of weights changed", "rows of weights changed"],
   ].filter(([count]) => count);
   const told = changes.map(([count, one, many]) => `${count} ${count === 1 ? one : many}`);
   find("changes").textContent = told.join(", ");

@@ -52,7 +52,11 @@ export function show(place, ...children) {
     const element = place.querySelector(`[data-kept="${CSS.escape(name)}"]`);
     if (element) Object.assign(element, { scrollLeft, ...(open === undefined ? {} : { open }) });
   }
-  if (focused) place.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  if (!focused) return;
+  const same = place.querySelector(`[data-key="${CSS.escape(focused)}"]`);
+  (same ?? place.querySelector('[aria-selected="true"], [data-cell][tabindex="0"], button'))?.focus({
+    preventScroll: true,
+  });
 }
 
 /** Returns a share of 1 in few characters: ".07", "1", "<.01". */

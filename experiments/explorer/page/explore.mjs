@@ -1,7 +1,7 @@
 // What holds the page together: its data, its state, what is shown of it.
 
 import { DEFAULTS, fromAddress, toAddress } from "./address.mjs";
-import { unpackArrays } from "./arrays.mjs";
+import { adler32, unpackArrays } from "./arrays.mjs";
 import { fillControls, listen, showControls } from "./controls.mjs";
 import { show } from "./dom.mjs";
 import { live } from "./live.mjs";
@@ -14,20 +14,18 @@ const find = (id) => document.getElementById(id);
 /** Begins, or says why not. */
 export async function explore() {
   try {
-    const page = new Page(readData());
-    await page.begin();
-    find("controls").hidden = false;
+    await new Page(readData()).begin();
   } catch (error) {
     fail(`This page is damaged: ${error.message}. Make it again with python -m experiments.explore.`);
   }
 }
 
 function readData() {
-  try {
-    return JSON.parse(find("data").textContent);
-  } catch (error) {
-    throw new Error(`its data cannot be read (${error.message})`);
+  const text = find("data").textContent;
+  if (String(adler32(new TextEncoder().encode(text))) !== find("data").dataset.sum) {
+    throw new Error("its data are not what was written");
   }
+  return JSON.parse(text);
 }
 
 function fail(told) {
@@ -48,16 +46,20 @@ class Page {
   async begin() {
     fillControls(this.data);
     listen(this);
+    window.addEventListener("hashchange", () => this.change(fromAddress(location.hash)));
+    find("controls").hidden = false;
     const beside = this.data.runs.length > 1 ? 1 : null;
     await this.go(location.hash ? fromAddress(location.hash) : { ...DEFAULTS, beside });
-    window.addEventListener("hashchange", () => this.change(fromAddress(location.hash)));
   }
 
   /** Goes to a state that is partly another. */
   async change(changed) {
+    const before = this.state;
     try {
-      await this.go({ ...this.state, ...changed });
+      await this.go({ ...before, ...changed });
     } catch (error) {
+      this.state = before;
+      if (before !== DEFAULTS) showControls(this.data, before, this.found.get("run0")?.found);
       fail(`This could not be shown: ${error.message}.`);
     }
   }
@@ -74,7 +76,7 @@ class Page {
     const articles = await Promise.all(shown.map((i, k) => this.article(i, `run${k}`)));
     if (this.state !== wanted) return; // a later one was faster
     show(find("results"), articles);
-    showControls(this.data, wanted);
+    showControls(this.data, wanted, this.found.get("run0")?.found);
     find("said").textContent = this.found.get("run0")?.found?.text ?? "";
     find("failure").hidden = true;
     find("failure").dataset.is = "gone";

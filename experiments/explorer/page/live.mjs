@@ -46,7 +46,7 @@ export function live(run, found, step, state, place, change) {
     "article",
     {},
     title,
-    words(found, state, count, cell, place, change),
+    words(found, count, cell, place, change),
     html("p", { class: "text" }, textOf(run, found, count)),
     html("p", { class: "facts" }, facts(run, found, state)),
     truth(run, found, example, isTrue, place, change),
@@ -62,15 +62,16 @@ export function live(run, found, step, state, place, change) {
 }
 
 /** Returns the words of the source, which can be hidden, and of the translation, whose steps can be opened. */
-function words(found, state, count, cell, place, change) {
+function words(found, count, cell, place, change) {
   const hide = (s) => () => {
-    const others = state.masked.filter((each) => each !== s);
-    change({ masked: others.length < state.masked.length ? others : [...others, s].sort((a, b) => a - b) });
+    const { masked } = found.applied;
+    const others = masked.filter((each) => each !== s);
+    change({ masked: others.length < masked.length ? others : [...others, s].sort((a, b) => a - b) });
   };
   const sources = found.tokens.map((word, s) =>
-    button(`${place}-source-${s}`, word, state.masked.includes(s), hide(s), {
+    button(`${place}-source-${s}`, word, found.applied.masked.includes(s), hide(s), {
       "data-source": s,
-      title: state.masked.includes(s) ? `look at “${word}” again` : `hide “${word}” from the looking`,
+      title: found.applied.masked.includes(s) ? `look at “${word}” again` : `hide “${word}” from the looking`,
     }),
   );
   const targets = found.rows.slice(0, count).map((word, t) => {
@@ -117,7 +118,7 @@ function facts(run, found, state) {
   if (run.longest && found.tokens.length - 1 > run.longest) {
     said.push(`longer than any sentence in training, ${run.longest} tokens`);
   }
-  if (state.masked.length) said.push("hidden words are not looked at; the encoder has read them");
+  if (found.applied.masked.length) said.push("hidden words are not looked at; the encoder has read them");
   return said.join(" · ");
 }
 

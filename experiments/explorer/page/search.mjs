@@ -56,7 +56,8 @@ export function oneByOne(
 }
 
 function drawn(logits, temperature, chance) {
-  const probabilities = softmax(logits.map((logit) => logit / temperature));
+  const most = logits[argmax(logits)];
+  const probabilities = softmax(logits.map((logit) => (logit - most) / temperature));
   let sum = 0;
   for (let i = 0; i < probabilities.length; i++) {
     sum += probabilities[i];

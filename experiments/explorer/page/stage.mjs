@@ -20,7 +20,7 @@ const CANDIDATES = 6;
 export function stage(run, found, state, place, change) {
   const [t, s] = state.cell;
   const step = found.steps[t];
-  const changed = { masked: state.masked, row: state.rows[t] };
+  const changed = { masked: found.applied.masked, row: found.applied.rows[t] };
   const stages = explained(found.model, step, found.source, s, changed);
   return html(
     "section",
@@ -47,7 +47,7 @@ export function stage(run, found, state, place, change) {
 /** Returns the choices of this step's weights, and of whether the source word may be looked at. */
 function looking(found, state, place, change) {
   const [t, s] = state.cell;
-  const row = state.rows[t];
+  const row = found.applied.rows[t];
   const withRow = (value) => () => {
     const rows = { ...state.rows, [t]: value };
     if (value === undefined) delete rows[t];
@@ -77,7 +77,7 @@ function candidates(run, found, state, place, change) {
     const probability = html("span", { class: "number" }, share(Math.exp(step.logProbabilities[id])));
     return toggle(`${place}-word-${word}`, step.token === id, take, `${word} `, probability);
   });
-  const undo = () => change({ words: held });
+  const undo = () => change({ words: found.beamSize > 1 ? {} : held });
   return html(
     "div",
     { class: "choices" },
@@ -85,7 +85,14 @@ function candidates(run, found, state, place, change) {
     html("span", { class: "formula" }, "p = softmax(W read-out)"),
     html("span", {}, "Take:"),
     buttons,
-    t in state.words ? toggle(`${place}-word-undo`, false, undo, "undo this choice") : null,
+    t in found.applied.words
+      ? toggle(
+          `${place}-word-undo`,
+          false,
+          undo,
+          found.beamSize > 1 ? "undo the chosen words" : "undo this choice",
+        )
+      : null,
   );
 }
 

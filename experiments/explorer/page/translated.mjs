@@ -22,7 +22,8 @@ export function translated(run, arrays, state) {
   const ids = [...idsOf(run.source, tokens), END];
   const source = encode(model, ids);
   const first = start(model, source);
-  const options = { maxLength: run.max_length, changes: changesOf(run, state) };
+  const changes = changesOf(run, state, ids.length);
+  const options = { maxLength: run.max_length, changes };
   const beamSize = state.beam ?? run.beam_size;
   let [hypotheses, levels] = [[], []];
   if (beamSize > 1) {
@@ -45,6 +46,7 @@ export function translated(run, arrays, state) {
     isCut: found.isCut,
     hypotheses,
     levels,
+    applied: appliedOf(state, changes, found.steps.length),
     leftOut: all.length - tokens.length,
     unknown: [...new Set(tokens.filter((_, s) => ids[s] === UNKNOWN))],
     notTaken: Object.values(state.words).filter(
@@ -52,7 +54,7 @@ export function translated(run, arrays, state) {
     ),
     tokens: [...tokens, END_WORD],
     columns: [...tokens, END_WORD].map((token, s) => {
-      const marks = [ids[s] === UNKNOWN ? " (unknown)" : "", state.masked.includes(s) ? " (hidden)" : ""];
+      const marks = [ids[s] === UNKNOWN ? " (unknown)" : "", changes.masked.has(s) ? " (hidden)" : ""];
       return token + marks.join("");
     }),
     ids: ownIds,
@@ -63,15 +65,25 @@ export function translated(run, arrays, state) {
   };
 }
 
-/** Returns what a person has changed, in the run's own numbers. */
-function changesOf(run, state) {
+/** Returns what a person has changed, in the run's own numbers, of the source positions that are there. */
+function changesOf(run, state, numSources) {
   const byPlace = (values, read) =>
     new Map(Object.entries(values).map(([t, value]) => [Number(t), read(value)]));
+  const isThere = (row) => row === "flat" || row < numSources;
   return {
-    masked: new Set(state.masked),
+    masked: new Set(state.masked.filter((s) => s < numSources)),
     words: byPlace(state.words, (word) => idOf(run, word)),
-    rows: byPlace(state.rows, (row) => row),
+    rows: byPlace(
+      Object.fromEntries(Object.entries(state.rows).filter(([, row]) => isThere(row))),
+      (row) => row,
+    ),
   };
+}
+
+/** Returns what of a state's changes has had an effect on a translation of so many steps. */
+function appliedOf(state, { masked, rows }, numSteps) {
+  const within = (values) => Object.fromEntries(Object.entries(values).filter(([t]) => Number(t) < numSteps));
+  return { masked: [...masked], words: within(state.words), rows: within(Object.fromEntries(rows)) };
 }
 
 function idOf(run, word) {

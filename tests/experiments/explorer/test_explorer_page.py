@@ -364,10 +364,32 @@ def test_odd_sentences_end_in_words(path, text, told):
 
 
 @pytest.mark.parametrize(
+  "address, changes",
+  [
+    ("#masked=0,0,99&rows=0:999,99:flat&words=50:gatto", "1 source word hidden"),
+    ("#temperature=1e-310&cell=99,99&hypothesis=99&run=99&shown=999", None),
+  ],
+)
+def test_absurd_addresses_change_what_is_there_and_nothing_else(path, translators, address, changes):
+  with pages.in_chromium(path, address) as shown:
+    if changes:
+      assert shown.inner_text("#changes") == changes
+    else:
+      shown.select_option("#run", "0")
+      shown.locator("article .targets").wait_for()
+      text = shown.input_value("#text")
+      assert shown.inner_text("article .text") == found_by(translators[0][1], text).text
+
+
+@pytest.mark.parametrize(
   "damage, told",
   [
-    (lambda html: html.replace('"runs":', '"runs', 1), "its data cannot be read"),
-    (lambda html: html.replace('"arrays":"A', '"arrays":"B', 2), "This page is damaged"),
+    (lambda html: html.replace('"runs":', '"runs', 1), "its data are not what was written"),
+    (
+      lambda html: html.replace('"looks":"before"', '"looks":"after"', 1),
+      "its data are not what was written",
+    ),
+    (lambda html: html.replace('"arrays":"A', '"arrays":"B', 2), "its data are not what was written"),
     (lambda html: html[: html.index("<script>") + 400], "The program of this page has not started"),
     (lambda html: html[: html.index('"arrays":') + 400], "The program of this page has not started"),
   ],
