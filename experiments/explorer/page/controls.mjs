@@ -6,12 +6,14 @@ import { sentenceOf, sideOf } from "./recorded.mjs";
 
 const find = (id) => document.getElementById(id);
 const MOST_BEAMS = 10;
+const ALL_RECORDED = "What trained translators looked at, recorded along some sentences. Point at a word, or walk a map.";
 
 /** Puts into the controls what there is to choose from. */
 export function fillControls({ runs }) {
   const title = `attention: ${runs.map(({ name }) => name).join(", ")}`;
   document.title = title;
   find("title").textContent = title;
+  if (!runs.some(({ checkpoints }) => checkpoints)) find("about").textContent = ALL_RECORDED;
   const names = runs.map(({ name }) => name);
   show(find("run"), options(names));
   show(find("beside"), html("option", { value: "" }, "none"), options(names));

@@ -342,6 +342,7 @@ def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowDown")
     told = shown.inner_text(".told")
+    assert shown.inner_text("#about").startswith("What trained translators looked at")
     assert told == f"2. w1 looks at 2. w1: {weights[1, 0, 1, 1]:.4f}"
     shown.select_option("#layer", "0")
     shown.wait_for_function("told => document.querySelector('.told').textContent !== told", arg=told)
