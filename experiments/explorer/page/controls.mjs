@@ -6,7 +6,8 @@ import { sentenceOf, sideOf } from "./recorded.mjs";
 
 const find = (id) => document.getElementById(id);
 const MOST_BEAMS = 10;
-const ALL_RECORDED = "What trained translators looked at, recorded along some sentences. Point at a word, or walk a map.";
+const ALL_RECORDED =
+  "What trained translators looked at, recorded along some sentences. Point at a word, or walk a map.";
 
 /** Puts into the controls what there is to choose from. */
 export function fillControls({ runs }) {

@@ -120,7 +120,7 @@ function termTable(terms) {
       {},
       cells.map((each) => html(kind, {}, String(each))),
     );
-  return html(
+  const table = html(
     "table",
     { class: "terms" },
     html("caption", {}, "the units that weigh most in it, for or against"),
@@ -129,4 +129,5 @@ function termTable(terms) {
       row("td", [unit, signed(query), signed(key), signed(factor, 3), signed(term, 3)]),
     ),
   );
+  return html("div", { class: "scrolled" }, table);
 }
