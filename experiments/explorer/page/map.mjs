@@ -158,9 +158,7 @@ function paint(canvas, picture, size, links, [t, s]) {
     if (size >= LEAST_OUTLINED)
       context.strokeRect(source * size + 0.5, target * size + 0.5, size - 1, size - 1);
   }
-  context.strokeStyle = getComputedStyle(canvas).color; // the lines of the row and the column, and the cell
-  context.globalAlpha = 0.35;
+  context.strokeStyle = "#808080"; // the lines of the row and the column, on light paper as on dark
   context.strokeRect(-1, t * size - 0.5, canvas.width + 2, size + 1);
   context.strokeRect(s * size - 0.5, -1, size + 1, canvas.height + 2);
-  context.globalAlpha = 1;
 }
