@@ -168,13 +168,18 @@ def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
 
 def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe, Any]:
   """Returns the task of a run, what its steps do, and the parameters that it translates with."""
-  task = make_task(config, read_languages(folder, config.data))
-  provenance.check_same_words(folder, words_of(task))
-  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  task, recipe = _prepared(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
     return task, recipe, chosen_params(config, checkpoints, recipe)
+
+
+def _prepared(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe]:
+  """Returns the task of a run, with its own words, and what its steps do."""
+  task = make_task(config, read_languages(folder, config.data))
+  provenance.check_same_words(folder, words_of(task))
+  return task, make_recipe(config, make_task_model(config, task), make_mesh())
 
 
 def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
@@ -185,12 +190,11 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
     steps: which ones; none for all that the run keeps.
 
   Raises:
-    WorkdirError: if there is none.
+    WorkdirError: if there is none, or one of `steps` is damaged.
     CheckpointError: if there is none of a step, or it cannot be read.
   """
   config = read_config(folder)
-  task = make_task(config, read_languages(folder, config.data))
-  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  _, recipe = _prepared(config, folder)
   found: dict[int, Any] = {}
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()

@@ -16,7 +16,7 @@
  * @property {number | null} shown how many words of the translation are shown; null for all.
  * @property {[number, number] | null} cell whose numbers are shown: places in the translation and the source.
  * @property {number} hypothesis which one of the beams'.
- * @property {"decoder" | "encoder"} side of such a run.
+ * @property {"decoder" | "encoder"} side of a run whose attention was recorded.
  * @property {number | null} layer of such a run; null for the mean.
  * @property {number | null} head likewise.
  */

@@ -16,7 +16,7 @@ export function alignmentErrorRate(weights, links) {
 }
 
 /** Returns each target word's link to its strongest source word, if that is a word and has any weight. */
-export function strongestLinks(weights) {
+function strongestLinks(weights) {
   const words = weights.slice(0, -1); // the last row is the end's
   return words.flatMap((row, t) => {
     let best = 0;

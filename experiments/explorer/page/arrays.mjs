@@ -30,7 +30,7 @@ export async function unpackWeights(text, shape) {
   return Float32Array.from({ length: sizeOf(shape) }, (_, i) => view.getUint16(2 * i, true) / 65535);
 }
 
-export function sizeOf(shape) {
+function sizeOf(shape) {
   return shape.reduce((product, length) => product * length, 1);
 }
 

@@ -65,7 +65,7 @@ function truth(weights, links, isDecoder) {
 }
 
 /** Returns the rows of one layer and head, or the mean over those for which null stands. */
-export function chosen(numbers, [L, N, T, S], layer, head) {
+function chosen(numbers, [L, N, T, S], layer, head) {
   const layers = layer === null || layer >= L ? [...Array(L).keys()] : [layer];
   const heads = head === null || head >= N ? [...Array(N).keys()] : [head];
   const sums = new Float64Array(T * S);

@@ -2,10 +2,9 @@
 
 import { encode, start } from "./model.mjs";
 import { beam, oneByOne } from "./search.mjs";
-import { END, UNKNOWN, UNKNOWN_WORD, idsOf, join, tokenize, wordOf } from "./words.mjs";
+import { END, END_WORD, UNKNOWN, UNKNOWN_WORD, idsOf, join, tokenize, wordOf } from "./words.mjs";
 
-export const LONGEST = 400; // tokens of a source; more take long
-const END_WORD = "</s>";
+const LONGEST = 400; // tokens of a source; more take long
 
 /**
  * Returns a run's translation of the text of a state, or null for a text without tokens.

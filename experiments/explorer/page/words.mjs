@@ -6,6 +6,7 @@ export const END = 2;
 export const UNKNOWN = 3;
 const NUM_SPECIALS = 4;
 export const UNKNOWN_WORD = "<unk>";
+export const END_WORD = "</s>";
 const SPACE = "▁";
 
 const LETTER = "[\\p{L}\\p{N}_\\u0300-\\u036f]";
@@ -35,7 +36,7 @@ export function idsOf(language, tokens) {
 
 /** Returns the token of an id. */
 export function wordOf(language, id) {
-  return id === UNKNOWN ? UNKNOWN_WORD : id === END ? "</s>" : language.words[id - NUM_SPECIALS];
+  return id === UNKNOWN ? UNKNOWN_WORD : id === END ? END_WORD : language.words[id - NUM_SPECIALS];
 }
 
 /** Returns plain text. */
