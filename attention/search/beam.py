@@ -1,5 +1,6 @@
 """Beam search: several hypotheses of each sequence, the best of them kept at every step."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -71,19 +72,23 @@ def beam(
   length_penalty: float = 0.0,
   num_best: int = 1,
 ) -> Hypotheses:
-  """Keeps the likeliest hypotheses at every step, until the best that have ended are certain.
-
-  At each step the likeliest `beam_size` continuations are looked at. Those that end are put aside, and take
-  no place of those that go on. A sequence is done when `beam_size` of its hypotheses have ended, or when none
-  that goes on can be better than the `num_best` that have. Scores are divided by a penalty,
+  """Returns the best sequences found by extending the `beam_size` likeliest prefixes at every step.
 
       score = log-probability / ((5 + length) / 6) ** length_penalty
 
-  Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. What a sequence
-  finds does not depend on the others of its batch. One beam without a penalty is `greedy`.
+  A hypothesis may end where fewer than `beam_size` continuations are likelier. Ended hypotheses take no place
+  in the beam. The search stops when no alive hypothesis can still be among the `num_best`: log-probabilities
+  only decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
-  Source: Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the penalty: Wu et al. 2016, arXiv:1609.08144,
-  equation 14.
+  While no prefix has been pruned every hypothesis may end, so a beam as wide as the number of prefixes finds
+  the best of all sequences that end. A narrower beam of one is `greedy`.
+
+  Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. The result for a
+  sequence does not depend on the others in its batch.
+
+  References:
+    Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the penalty: Wu et al. 2016, arXiv:1609.08144,
+    equation 14.
 
   Args:
     step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None). It is
@@ -96,7 +101,8 @@ def beam(
     start: the token that is read first.
     end: the token that ends a sequence.
     pad: what stands after the end.
-    length_penalty: 0 or above; above 0 longer hypotheses are preferred.
+    length_penalty: 0 or above; above 0 longer hypotheses are preferred. The largest divisor, that of
+      max_length, must be finite in float32.
     num_best: how many hypotheses to return, at most beam_size.
 
   Returns:
@@ -113,6 +119,11 @@ def beam(
     raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
   if not 0 <= length_penalty < float("inf"):
     raise ValueError(f"length_penalty must be 0 or above, and finite, got {length_penalty}")
+  if length_penalty * math.log((5 + max_length) / 6) >= math.log(jnp.finfo(jnp.float32).max):
+    raise ValueError(
+      "length_penalty must keep ((5 + max_length) / 6) ** length_penalty finite in float32, "
+      f"got length_penalty={length_penalty}, max_length={max_length}"
+    )
 
   B, K, T = batch_size, beam_size, max_length
   step = jax.vmap(step, in_axes=1, out_axes=1)
@@ -134,39 +145,45 @@ def beam(
     return scores / ((5.0 + jnp.float32(length)) / 6.0) ** length_penalty
 
   def is_done(alive: Alive, ended: Ended) -> jax.Array:
-    # No hypothesis gets better but by the penalty, of which the longest has most.
+    # Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
     best_possible = normalised(jnp.max(alive.scores, axis=1), T)
-    return jnp.isfinite(ended.scores[:, -1]) | (ended.scores[:, num_best - 1] >= best_possible)
+    return ended.scores[:, num_best - 1] >= best_possible
 
   def goes_on(carry) -> jax.Array:
-    i, alive, ended, _ = carry
+    i, alive, ended, *_ = carry
     return (i < T) & ~jnp.all(is_done(alive, ended))
 
   def advance(carry):
-    i, alive, ended, trace = carry
+    i, alive, ended, is_exhaustive, trace = carry
     state, logits, weights = step(alive.state, alive.tokens)
-    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
-    candidates = (alive.scores[:, :, None] + log_probabilities).reshape(B, K * V)
-    # Each hypothesis has one end, so twice as many as are kept hold enough that go on.
-    scores, indices = jax.lax.top_k(candidates, min(2 * K, K * V))
+    end_scores = log_probabilities[:, :, end]
+    continuations = log_probabilities.at[:, :, end].set(-jnp.inf).reshape(B, K * V)
+    scores, indices = jax.lax.top_k(continuations, min(K + 1, K * V))
+    is_exhaustive &= (i == T - 1) | jnp.all(scores[:, K:] == -jnp.inf, axis=1)
+    scores, indices = scores[:, :K], indices[:, :K]
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
-    is_end = tokens == end
 
-    can_end = is_end & (jnp.arange(scores.shape[1]) < K)[None] & ~is_done(alive, ended)[:, None]
-    new = Ended(
-      jnp.where(can_end, normalised(scores, i + 1), -jnp.inf), jnp.full_like(parents, i), parents, tokens
+    can_end = is_exhaustive[:, None] | (end_scores >= scores[:, -1:])
+    can_end &= ~is_done(alive, ended)[:, None]
+    ended = ended.joined(
+      Ended(
+        scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
+        last=jnp.full_like(tokens, i),
+        parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
+        token=jnp.full_like(tokens, end),
+      )
     )
-    scores, order = jax.lax.top_k(jnp.where(is_end, -jnp.inf, scores), K)
-    parents, tokens = _chosen((parents, tokens), order)
     trace = Trace(
       trace.tokens.at[i].set(tokens),
       trace.parents.at[i].set(parents),
       None if weights is None else trace.weights.at[i].set(weights),
     )
-    return i + 1, Alive(_chosen(state, parents), tokens, scores), ended.joined(new), trace
+    return i + 1, Alive(_chosen(state, parents), tokens, scores), ended, is_exhaustive, trace
 
-  _, alive, ended, trace = jax.lax.while_loop(goes_on, advance, (jnp.int32(0), alive, ended, trace))
+  start_carry = jnp.int32(0), alive, ended, jnp.ones(B, bool), trace
+  _, alive, ended, _, trace = jax.lax.while_loop(goes_on, advance, start_carry)
   return _read_back(_with_cut(ended, alive, trace, normalised(alive.scores, T)), trace, num_best, pad)
 
 

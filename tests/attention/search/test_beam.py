@@ -80,19 +80,23 @@ def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
   def penalised(score, length):
     return score / ((5 + length) / 6) ** length_penalty
 
-  alive, ended = [((), 0.0)], []
-  for _ in range(max_length):
-    goes_on = max((score for _, score in alive), default=-np.inf)
-    enough = len(ended) >= num_best and ended[num_best - 1][1] >= penalised(goes_on, max_length)
-    if len(ended) == beam_size or enough:
+  alive, ended, is_exhaustive = [((), 0.0)], [], True
+  for t in range(max_length):
+    best_alive = max((score for _, score in alive), default=-np.inf)
+    if len(ended) >= num_best and ended[num_best - 1][1] >= penalised(best_alive, max_length):
       break
     longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
     longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
+    continuations = [pair for pair in longer if pair[0][-1] != END]
+    is_exhaustive &= t == max_length - 1 or len(continuations) <= beam_size
+    least = -np.inf if is_exhaustive else continuations[:beam_size][-1][1]
     new = [
-      (tokens, penalised(score, len(tokens))) for tokens, score in longer[:beam_size] if tokens[-1] == END
+      (tokens, penalised(score, len(tokens)))
+      for tokens, score in longer
+      if tokens[-1] == END and score >= least
     ]
     ended = sorted(ended + new, key=lambda pair: -pair[1])[:beam_size]
-    alive = [pair for pair in longer if pair[0][-1] != END][:beam_size]
+    alive = continuations[:beam_size]
   cut = [(tokens, penalised(score, max_length)) for tokens, score in alive]
   return (ended + cut)[:num_best]
 
@@ -120,11 +124,63 @@ def words_of(row):
   return tuple(row[: row.index(END) + 1]) if END in row else tuple(row)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
-def test_a_beam_as_wide_as_all_there_is_finds_the_best_of_all(length_penalty):
-  found = find(ALL, length_penalty=length_penalty, num_best=6)
+def best_of_all(logits, V, T, length_penalty):
+  """Returns the best sequence that ends, and its score, by enumeration; logits [T V V] of (step, last)."""
+  log_p = np.float64(logits) - np.log(np.sum(np.exp(np.float64(logits)), axis=-1, keepdims=True))
+  others = [token for token in range(V) if token != END]
+  best = -np.inf, ()
+  for length in range(T):
+    prefixes = np.array([*itertools.product(others, repeat=length)], int).reshape((V - 1) ** length, length)
+    words = np.concatenate(
+      [np.full((len(prefixes), 1), START), prefixes, np.full((len(prefixes), 1), END)], axis=1
+    )
+    scores = sum(log_p[t, words[:, t], words[:, t + 1]] for t in range(length + 1))
+    scores = scores / ((6 + length) / 6) ** length_penalty
+    best = max(best, (scores.max(), tuple(words[scores.argmax(), 1:].tolist())))
+  return best
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize(("V", "T"), [(3, 7), (4, 5), (5, 4), (6, 3)])
+def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
+  B = 25
+  logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)
+
+  def by_table(state, tokens):
+    t, b = state
+    return (t + 1, b), jnp.asarray(logits)[b, jnp.minimum(t, T - 1), tokens], None
+
+  state = jnp.zeros(B, int), jnp.arange(B)
+  options = {"batch_size": B, "max_length": T, "start": START, "end": END, "pad": PAD}
+  for num_prefixes in ((V - 1) ** (T - 1), V ** (T - 1)):
+    found = search.beam(by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options)
+    for b in range(B):
+      score, tokens = best_of_all(logits[b], V, T, length_penalty)
+      assert words_of(np.asarray(found.tokens[b, 0])) == tokens
+      assert_close(found.scores[b, 0], score, FLOAT32)
+
+
+def test_likelier_hypotheses_are_waited_for():
+  # Greedy: "2" 0.7, "3" 0.8, then certain words to the end: 0.56. One word alone has 0.3, two have 0.14.
+  table = np.full((7, 7), -np.inf, np.float32)
+  table[START, [END, 3]] = np.log([0.3, 0.7])
+  table[3, [END, 4]] = np.log([0.2, 0.8])
+  for before, after in [(4, 5), (5, 6), (6, END)]:
+    table[before, after] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], None
+
+  for beam_size in (1, 2, 3, 4):
+    found = find(beam_size, states=[0], step=by_table, max_length=8)
+    assert_close(found.scores, [[np.log(0.56)]], FLOAT32)
+    assert words_of(np.asarray(found.tokens[0, 0])) == (3, 4, 5, 6, END)
+
+
+def test_several_best_of_a_wide_beam_are_the_best_of_all():
+  found = find(ALL, length_penalty=0.6, num_best=6)
   for b, state in enumerate(STATES):
-    desired = all_that_end(state, length_penalty)[:6]
+    desired = all_that_end(state, 0.6)[:6]
     assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for _, tokens in desired]
     assert_close(found.scores[b], [score for score, _ in desired], FLOAT32)
 
@@ -134,7 +190,7 @@ def test_the_penalty_changes_which_is_the_best():
   assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
 
 
-@pytest.mark.parametrize("max_length", [1, 3, 13])
+@pytest.mark.parametrize("max_length", [2, 3, 13])
 def test_one_beam_is_greedy(max_length):
   options = {"max_length": max_length, "start": START, "end": END, "pad": PAD}
   desired = search.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
@@ -251,6 +307,7 @@ def test_memory_that_the_step_closes_over_is_not_repeated_for_the_beams():
     ({"beam_size": 2, "num_best": 3}, "num_best must be at most beam_size=2, got 3"),
     ({"beam_size": 2, "num_best": 0}, "num_best must be at least 1, got 0"),
     ({"beam_size": 2, "length_penalty": -0.5}, "length_penalty must be 0 or above, and finite, got -0.5"),
+    ({"beam_size": 2, "length_penalty": 1e3}, "finite in float32, got length_penalty=1000.0, max_length=4"),
   ],
   ids=str,
 )
