@@ -76,30 +76,32 @@ export function beam(model, source, first, { maxLength, beamSize, lengthPenalty,
   const normalised = (score, length) => score / ((5 + length) / 6) ** lengthPenalty;
   let alive = [{ parent: null, state: first, token: START, score: 0 }];
   let ended = [];
+  let isExhaustive = true; // nothing has been pruned yet
   const levels = [];
+  // Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
   const isDone = () =>
-    ended.length === beamSize ||
-    (ended.length > 0 &&
-      ended[0].normalised >= normalised(Math.max(...alive.map(({ score }) => score)), maxLength));
+    ended.length > 0 &&
+    ended[0].normalised >= normalised(Math.max(...alive.map(({ score }) => score)), maxLength);
   for (let t = 0; t < maxLength && alive.length && !isDone(); t++) {
     const candidates = [];
     for (const parent of alive) {
       const found = advance(model, parent.state, parent.token, source, changes, t);
       const forced = changes.words.get(t);
-      const tokens = forced === undefined ? largest(found.logits, 2 * beamSize) : [forced];
+      // The likeliest beamSize + 1 continuations, and the end.
+      const tokens = new Set(forced === undefined ? [...largest(found.logits, beamSize + 2), END] : [forced]);
       for (const token of tokens) {
         const score = parent.score + found.logProbabilities[token];
         if (score > -Infinity) candidates.push({ parent, token, score, t, ...found });
       }
     }
-    const best = largest(
-      candidates.map(({ score }) => score),
-      2 * beamSize,
-    ).map((i) => candidates[i]);
-    const ends = best.slice(0, beamSize).filter(({ token }) => token === END);
+    candidates.sort((one, other) => other.score - one.score);
+    const continuations = candidates.filter(({ token }) => token !== END);
+    isExhaustive &&= t === maxLength - 1 || continuations.length <= beamSize;
+    const least = isExhaustive ? -Infinity : (continuations[beamSize - 1]?.score ?? -Infinity);
+    const ends = candidates.filter(({ token, score }) => token === END && score >= least);
     for (const node of ends) node.normalised = normalised(node.score, t + 1);
     ended = [...ended, ...ends].sort((one, other) => other.normalised - one.normalised).slice(0, beamSize);
-    alive = best.filter(({ token }) => token !== END).slice(0, beamSize);
+    alive = continuations.slice(0, beamSize);
     levels.push([...alive, ...ends]);
   }
   const cut = alive.filter(({ t }) => t === maxLength - 1);
