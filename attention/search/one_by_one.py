@@ -75,7 +75,7 @@ def sample(
   Args:
     step: as in `greedy`, like the other arguments that are not here.
     state: before the first step.
-    rng: a random key, or one for each sequence, [B].
+    rng: a random key, from `jax.random.key` or `jax.random.PRNGKey`, or one for each sequence, [B].
     batch_size: B.
     max_length: T.
     start: the token that is read first.
@@ -90,18 +90,18 @@ def sample(
     The hypotheses; their scores are the model's own log-probabilities, whatever the temperature.
 
   Raises:
-    ValueError: if max_length or top_k is less than 1, or a temperature or top_p that is known is not above 0,
-      or top_p is above 1.
+    ValueError: if rng is no key; if max_length or top_k is less than 1, or a temperature or top_p that is
+      known is not above 0, or top_p is above 1.
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
   if _is_known(temperature) and not temperature > 0:
     raise ValueError(f"temperature must be above 0, got {temperature}")
   is_all = _is_known(top_p) and top_p == 1
-  rngs = rng if rng.ndim else jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
+  rngs = _keys_of_sequences(rng, batch_size)
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
-    logits = logits.astype(jnp.float32) / temperature
+    logits = _below_largest(logits.astype(jnp.float32), temperature)
     logits = logits if top_k is None else keep_top_k(logits, top_k)
     logits = logits if is_all else keep_top_p(logits, top_p)
     return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
@@ -109,6 +109,25 @@ def sample(
   return _one_by_one(
     step, state, choose, batch_size=batch_size, max_length=max_length, start=start, end=end, pad=pad
   )
+
+
+def _keys_of_sequences(rng: jax.Array, batch_size: int) -> jax.Array:
+  """Returns a key for each sequence, from one key or one for each."""
+  is_typed = hasattr(rng, "dtype") and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
+  is_raw = hasattr(rng, "dtype") and rng.dtype == jnp.uint32 and rng.ndim > 0
+  leading = rng.shape if is_typed else rng.shape[:-1] if is_raw else None
+  if leading == ():
+    return jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
+  if leading != (batch_size,):
+    got = f"{rng.dtype}{list(rng.shape)}" if is_typed or is_raw else repr(rng)
+    raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {got}")
+  return rng
+
+
+def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
+  """Returns (logits - the largest) / temperature, 0 for the largest even if it is infinite."""
+  largest = jnp.max(logits, axis=-1, keepdims=True)
+  return jnp.where(logits == largest, 0, (logits - largest) / temperature)
 
 
 def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
@@ -141,7 +160,7 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   if _is_known(p) and not 0 < p <= 1:
     raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
   by_size = jnp.argsort(logits, axis=-1, descending=True)
-  probabilities = jnp.take_along_axis(jax.nn.softmax(logits), by_size, axis=-1)
+  probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
   # A token is kept if those above it do not make up p alone; so the first always is.
   is_large = jnp.cumsum(probabilities, axis=-1) - probabilities < p
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), by_size, is_large, axis=-1, inplace=False)

@@ -290,6 +290,26 @@ def test_the_coldest_draw_is_greedy():
     assert_close(found.scores, search_greedily().scores, FLOAT32)
 
 
+@pytest.mark.parametrize("temperature", [1e-10, 1e-30])
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 2, "top_p": 0.9}])
+def test_tiny_temperatures_are_greedy_when_compiled(temperature, options):
+  desired = search_greedily().tokens
+  found = jax.jit(lambda temperature: draw(temperature=temperature, **options))(temperature)
+  np.testing.assert_array_equal(found.tokens, desired)
+  np.testing.assert_array_equal(jax.jit(lambda: draw(temperature=temperature, **options))().tokens, desired)
+
+
+def test_top_p_keeps_infinite_logits():
+  kept = search.keep_top_p(jnp.array([0.0, jnp.inf, -jnp.inf, 1.0]), 0.9)
+  np.testing.assert_array_equal(kept, [-jnp.inf, jnp.inf, -jnp.inf, -jnp.inf])
+
+
+def test_raw_keys_draw_what_typed_keys_draw():
+  np.testing.assert_array_equal(draw(jax.random.PRNGKey(5)).tokens, draw(jax.random.key(5)).tokens)
+  typed = jax.random.split(jax.random.key(7), len(STATES))
+  np.testing.assert_array_equal(draw(jax.random.key_data(typed)).tokens, draw(typed).tokens)
+
+
 def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
   whole, again, other = draw(rng=1), draw(rng=1), draw(rng=2)
   jax.tree.map(np.testing.assert_array_equal, whole, again)
@@ -320,6 +340,9 @@ def test_sequences_of_one_state_differ_from_each_other():
     ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
     ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
     ({"max_length": 0}, "max_length must be at least 1, got 0"),
+    ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
+    ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
+    ({"rng": jax.random.split(jax.random.key(0), 3)}, r"one for each of 5 sequences, got key<fry>\[3\]"),
   ],
   ids=str,
 )
