@@ -13,7 +13,7 @@ from attention.arrays.precision import matmul_precision
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, prepare
-from attention.inputs import check_inputs, check_options, to_compute_with, with_arrays
+from attention.inputs import check_dropout, check_inputs, check_options, to_compute_with, with_arrays
 from attention.masks import Array, Mask, as_mask
 from attention.options import names_options
 from attention.scores.score import Score
@@ -29,7 +29,7 @@ def ring_attention(
   axis_name: str,
   mask: Mask | Array | None = None,
   bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
+  dropout_rate: jax.Array | float = 0.0,
   dropout_rng: jax.Array | None = None,
   return_logsumexp: bool = False,
   block_sizes: tuple[int, int] | None = None,
@@ -77,7 +77,8 @@ def ring_attention(
   """
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   dtype = check_inputs(score, queries, keys, values)
-  check_options(dropout_rate, dropout_rng, "blockwise", block_sizes)
+  check_options("blockwise", block_sizes)
+  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   try:
     jax.lax.axis_size(axis_name)
   except (NameError, TypeError, ValueError):
@@ -97,7 +98,7 @@ def ring_attention(
       *to_compute_with(with_arrays(score), queries, keys, values),
       mask=mask,
       bias=bias,
-      dropout_rate=float(dropout_rate),
+      dropout_rate=rate,
       dropout_rng=dropout_rng,
       positions=(_positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)),
       length=jax.lax.axis_size(axis_name) * T,

@@ -15,6 +15,7 @@ from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
 from attention.engines.normalizers import Normalizer, Softmax
 from attention.inputs import (
+  check_dropout,
   check_inputs,
   check_normalizer,
   check_options,
@@ -51,7 +52,7 @@ def attend(
   *,
   mask: Mask | Array | None = None,
   bias: BiasLike | None = None,
-  dropout_rate: float = 0.0,
+  dropout_rate: jax.Array | float = 0.0,
   dropout_rng: jax.Array | None = None,
   normalizer: Normalizer | None = None,
   return_weights: bool = False,
@@ -87,7 +88,8 @@ def attend(
       [T 1] and key positions [1 S] that returns one, called with those of one tile at a time by
       "blockwise". The last tile may reach beyond the end and repeats the last position there, so terms are
       to be found by t and s (`table[t, s]`), not by a tile's shape. -inf masks a pair.
-    dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum.
+    dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum: a number, or a scalar
+      array, which may be traced. Another rate compiles nothing anew.
     dropout_rng: key for the dropout; needed where the rate is not 0.
     normalizer: what makes weights of scores; None for `Softmax()`. Others, such as `Sparsemax()`, or your own
       (see `Normalizer`), are "dense", and have no logsumexp.
@@ -115,7 +117,8 @@ def attend(
   """
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_inputs(score, queries, keys, values)
-  check_options(dropout_rate, dropout_rng, implementation, block_sizes)
+  check_options(implementation, block_sizes)
+  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   normalizer = check_normalizer(normalizer, implementation, return_logsumexp=return_logsumexp)
   attended = _attend(
     with_arrays(score),
@@ -124,7 +127,7 @@ def attend(
     values,
     mask=None if mask is None else with_arrays(as_mask(mask)),
     bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
-    dropout_rate=float(dropout_rate),
+    dropout_rate=rate,
     dropout_rng=dropout_rng,
     normalizer=with_arrays(normalizer),
     return_weights=bool(return_weights),
@@ -144,7 +147,7 @@ def _attend(
   *,
   mask: Mask | None,
   bias: BiasLike | None,
-  dropout_rate: float,
+  dropout_rate: jax.Array | None,
   dropout_rng: jax.Array | None,
   normalizer: Normalizer,
   return_weights: bool,

@@ -62,17 +62,31 @@ def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   return hint
 
 
-def check_options(
-  rate: float, rng: jax.Array | None, implementation: str, block_sizes: tuple[int, int] | None
-) -> None:
-  """Raises ValueError if an option of `attend` is not one that is allowed."""
-  if not isinstance(rate, (float, int, np.floating)) or not 0.0 <= rate < 1.0:
+def check_dropout(
+  rate: jax.Array | float, rng: jax.Array | None
+) -> tuple[jax.Array | None, jax.Array | None]:
+  """Returns the rate of dropout as an array, and the key; None for both if the rate is known to be 0.
+
+  Raises:
+    ValueError: if the rate is not a number in [0, 1), or there is no key for it.
+  """
+  is_array = isinstance(rate, jax.Array) and rate.ndim == 0 and jnp.issubdtype(rate.dtype, jnp.floating)
+  is_number = isinstance(rate, (float, int, np.floating)) and not isinstance(rate, bool)
+  is_traced = isinstance(rate, jax.core.Tracer)
+  if not (is_array or is_number) or not (is_traced or 0.0 <= rate < 1.0):
     raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
-  if rate > 0.0 and rng is None:
+  if not is_traced and rate == 0.0:
+    return None, None
+  if rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
-  if rate > 0.0 and not _is_key(rng):
+  if not _is_key(rng):
     got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
     raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
+  return jnp.asarray(rate, float), rng
+
+
+def check_options(implementation: str, block_sizes: tuple[int, int] | None) -> None:
+  """Raises ValueError if an option of `attend` is not one that is allowed."""
   if implementation not in IMPLEMENTATIONS:
     allowed = ", ".join(IMPLEMENTATIONS)
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")

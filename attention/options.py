@@ -20,7 +20,7 @@ class Options(TypedDict, total=False):
 
   mask: Mask | Array | None
   bias: BiasLike | None
-  dropout_rate: float
+  dropout_rate: jax.Array | float
   dropout_rng: jax.Array | None
   normalizer: Normalizer | None
   implementation: str

@@ -30,16 +30,16 @@ class Dropout(HasAxes):
   Attributes:
     seeds: uint32 [2].
     rows: a number for the first query of each index of the leading axes, uint32 [...].
-    rate: probability of dropping a weight, in [0, 1).
+    rate: probability of dropping a weight, in [0, 1). An array, so that a program is compiled once for all.
   """
 
   axes = {"rows": ""}
   seeds: jax.Array
   rows: jax.Array
-  rate: float = dataclasses.field(metadata={"static": True})
+  rate: jax.Array
 
   @classmethod
-  def of(cls, rng: jax.Array, rate: float, leading: tuple[int, ...], T: int) -> "Dropout":
+  def of(cls, rng: jax.Array, rate: jax.Array, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with these leading axes and T queries in all."""
     rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * np.uint32(T)
     return cls(seeds(rng), rows, rate)
@@ -56,10 +56,10 @@ class Dropout(HasAxes):
     rows = rows + with_rank(t.astype(jnp.uint32), rows.ndim)
     columns = with_rank(s.astype(jnp.uint32), rows.ndim)
     is_kept = with_rank(keep(self.seeds, self.rate, rows, columns), weights.ndim)
-    return jnp.where(is_kept, weights / (1 - self.rate), 0)
+    return jnp.where(is_kept, weights * (1 / (1 - self.rate)).astype(weights.dtype), 0)
 
 
-def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> jax.Array:
+def keep(seeds: jax.Array, rate: jax.Array | float, rows: jax.Array, columns: jax.Array) -> jax.Array:
   """Returns which pairs are kept, each with probability 1 - rate.
 
   Args:
@@ -77,7 +77,7 @@ def keep(seeds: jax.Array, rate: float, rows: jax.Array, columns: jax.Array) -> 
   """
   row_seed, column_seed = seeds
   bits = mix_bits(mix_bits(rows ^ row_seed) + mix_bits(columns ^ column_seed))
-  return bits >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
+  return bits >= (jnp.asarray(rate) * 2.0**32).astype(jnp.uint32)
 
 
 def mix_bits(x: jax.Array) -> jax.Array:

@@ -109,7 +109,7 @@ def prepare(
   *,
   mask: Mask | None,
   bias: BiasLike | None,
-  dropout_rate: float,
+  dropout_rate: jax.Array | None,
   dropout_rng: jax.Array | None,
   positions: tuple[jax.Array, jax.Array] | None = None,
   length: int | None = None,
@@ -123,8 +123,8 @@ def prepare(
     values: [... S D].
     mask: who may attend to whom; None for everyone to everyone.
     bias: added to the scores; None for none.
-    dropout_rate: probability of dropping a weight.
-    dropout_rng: needed where the rate is not 0.
+    dropout_rate: probability of dropping a weight, and
+    dropout_rng: a key; None for no dropout.
     positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
     length: of the whole sequence of queries then.
 
@@ -147,7 +147,7 @@ def prepare(
     bias=_as_function(bias),
   )
   shape = jax.eval_shape(lambda: _checked_scores(inputs, bias)).shape
-  if dropout_rng is not None and dropout_rate > 0.0:
+  if dropout_rng is not None and dropout_rate is not None:
     drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], T if length is None else length)
     inputs = dataclasses.replace(inputs, dropout=drops)
   return inputs, shape

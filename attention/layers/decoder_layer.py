@@ -12,7 +12,7 @@ from attention.engines.inputs import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import TransformerLayer
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.parameters import LayerNorm
+from attention.layers.parameters import LayerNorm, is_deterministic
 from attention.masks import Array, Mask
 
 
@@ -69,7 +69,7 @@ class DecoderLayer(TransformerLayer):
     mask: Mask | Array | None = None,
     source_mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Returns the layer's output [... T D].
@@ -80,7 +80,8 @@ class DecoderLayer(TransformerLayer):
       mask: which of these it may see, broadcastable to [... N T T].
       source_mask: which of the sources, broadcastable to [... N T S].
       bias: of the scores among the inputs, broadcastable to [... N T T].
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout". None for the
+        layer's own.
       return_weights: whether to return a tuple of the output and the weights of the sources [... N T S].
     """
     return self.attend_prepared(
@@ -106,7 +107,7 @@ class DecoderLayer(TransformerLayer):
     source_mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     cache: KeyValueCache | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Does what `__call__` does, for sources that `prepare` has seen.
@@ -115,6 +116,7 @@ class DecoderLayer(TransformerLayer):
     tuple of the output, then, if asked for, the weights, then the new cache.
     """
     inputs = as_array("inputs", inputs)
+    deterministic = is_deterministic(self, deterministic)
     causal = masks.causal() if mask is None else masks.causal() & masks.as_mask(mask)
     own = self._before(self.attention_norm, inputs)
     found = self.attention(own, mask=causal, bias=bias, cache=cache, deterministic=deterministic)

@@ -12,7 +12,7 @@ from attention.arrays.broadcasting import as_array
 from attention.engines.inputs import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.parameters import LayerNorm, Linear, promoted
+from attention.layers.parameters import LayerNorm, Linear, is_deterministic, promoted
 from attention.masks import Array, Mask
 
 
@@ -28,15 +28,18 @@ class FeedForward(nn.Module):
     dropout_rate: probability that a hidden unit is dropped.
     dtype: as in `MultiHeadAttention`.
     param_dtype: likewise.
+    deterministic: likewise.
   """
 
   hidden_width: int
   dropout_rate: float = 0.0
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
+  deterministic: bool | None = None
 
   @nn.compact
-  def __call__(self, inputs: jax.Array, *, deterministic: bool = True) -> jax.Array:
+  def __call__(self, inputs: jax.Array, *, deterministic: bool | None = None) -> jax.Array:
+    deterministic = is_deterministic(self, deterministic)
     hidden = nn.relu(Linear(self.hidden_width, self.dtype, self.param_dtype, name="hidden")(inputs))
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
     return Linear(inputs.shape[-1], self.dtype, self.param_dtype, name="out")(hidden)
@@ -53,6 +56,7 @@ class TransformerLayer(nn.Module):
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
   make_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
+  deterministic: bool | None = None
 
   def setup(self):
     if self.norm not in ("pre", "post"):
@@ -112,6 +116,7 @@ class EncoderLayer(TransformerLayer):
     param_dtype: likewise.
     make_attention: `MultiHeadAttention`, or `functools.partial` of it with further options. It is called with
       num_heads, dropout_rate, implementation, dtype and param_dtype.
+    deterministic: as in `MultiHeadAttention`.
 
   Raises:
     ValueError: if `norm` is neither.
@@ -131,7 +136,7 @@ class EncoderLayer(TransformerLayer):
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     cache: KeyValueCache | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S].
@@ -140,6 +145,7 @@ class EncoderLayer(TransformerLayer):
     [... N S S], then, with a cache from `init_cache` or an earlier call, the new cache.
     """
     inputs = as_array("inputs", inputs)
+    deterministic = is_deterministic(self, deterministic)
     options: dict[str, Any] = {"mask": mask, "bias": bias, "deterministic": deterministic}
     options |= {"cache": cache, "return_weights": return_weights}
     found = self.attention(self._before(self.attention_norm, inputs), **options)

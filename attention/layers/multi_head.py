@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.broadcasting import as_array
+from attention.arrays.broadcasting import as_array, check_rank
 from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer
 from attention.layers.cache import (
@@ -26,6 +26,7 @@ from attention.layers.parameters import (
   HeadProjection,
   LayerNorm,
   bias_init,
+  is_deterministic,
   kernel_init,
   promoted,
 )
@@ -66,6 +67,8 @@ class MultiHeadAttention(nn.Module):
     bias_init: initialiser of the biases.
     out_kernel_init: initialiser of out's kernel, as a matrix [(N H) D]; None for kernel_init.
     out_bias_init: initialiser of out's bias; None for bias_init.
+    deterministic: whether to leave the dropout out; None to say so at each call. Under `nn.remat` and
+      `nn.scan`, which trace a call's arguments, it is given here.
 
   Raises:
     ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads; or if a
@@ -107,6 +110,7 @@ class MultiHeadAttention(nn.Module):
   bias_init: Initializer = bias_init
   out_kernel_init: Initializer | None = None
   out_bias_init: Initializer | None = None
+  deterministic: bool | None = None
 
   def setup(self):
     num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
@@ -143,14 +147,17 @@ class MultiHeadAttention(nn.Module):
     self,
     queries: jax.Array,
     sources: jax.Array | None = None,
+    values: jax.Array | None = None,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     cache: KeyValueCache | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Returns what the queries [... T D] find in the sources [... S D], [... T D].
+
+    As Flax's layer it may be called with three arrays, `layer(queries, keys, values)`.
 
     With a cache the queries may also attend to the tokens that came before them. Masks and biases that are
     rules, such as `masks.causal()`, count positions from the first token in the cache, so they are the same
@@ -162,11 +169,13 @@ class MultiHeadAttention(nn.Module):
 
     Args:
       queries: [... T D].
-      sources: [... S D]; None for the queries themselves.
+      sources: [... S D], projected to keys; None for the queries themselves.
+      values: [... S E], projected to values; None for the sources.
       mask: broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
       bias: broadcastable to [... N T S].
-      cache: from `init_cache` or an earlier call; the queries are added to it. Then sources must be None.
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      cache: from `init_cache` or an earlier call; the queries are added to it. Excludes sources and values.
+      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout". None for the
+        layer's own, True where that is None too.
       return_weights: whether to return the weights [... N T S] too.
 
     Returns:
@@ -174,15 +183,18 @@ class MultiHeadAttention(nn.Module):
     """
     options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
     queries = as_array("queries", queries)
+    check_rank("queries", queries, "[... T D]")
     if cache is None:
       sources = queries if sources is None else as_array("sources", sources)
-      prepared = self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(queries))
+      check_rank("sources", sources, "[... S D]")
+      prepared = self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(queries), values)
       return self.attend_prepared(queries, prepared, mask=mask, bias=bias, **options)
-    if sources is not None:
-      raise ValueError(
-        "sources must be None with a cache, whose tokens attend to themselves, "
-        f"got shape {sources.shape}; `prepare` and `attend_prepared` are for others"
-      )
+    for name, array in {"sources": sources, "values": values}.items():
+      if array is not None:
+        raise ValueError(
+          f"{name} must be None with a cache, whose tokens attend to themselves, "
+          f"got shape {array.shape}; `prepare` and `attend_prepared` are for others"
+        )
     before = KeyValueCache(*map(jnp.asarray, cache))
     positions = next_positions(before, queries)
     keys, values = self._prepare(queries, positions, self._head_width(queries))
@@ -202,9 +214,10 @@ class MultiHeadAttention(nn.Module):
     """Returns a cache without tokens, with max_length slots, for inputs like these, [... T D]."""
     return empty_cache(*self.prepare(inputs[..., :1, :]), max_length)
 
-  def prepare(self, sources: jax.Array) -> tuple[jax.Array, jax.Array]:
+  def prepare(self, sources: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
-    return self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(sources))
+    check_rank("sources", sources, "[... S D]")
+    return self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(sources), values)
 
   def attend_prepared(
     self,
@@ -213,7 +226,7 @@ class MultiHeadAttention(nn.Module):
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Does what `__call__` does, for sources that `prepare` has seen; queries are at positions 0 to T - 1."""
@@ -237,11 +250,17 @@ class MultiHeadAttention(nn.Module):
     return width // self.num_heads
 
   def _prepare(
-    self, sources: jax.Array, positions: jax.Array, head_width: int
+    self,
+    sources: jax.Array,
+    positions: jax.Array,
+    head_width: int,
+    values: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
     """Does what `prepare` does, for sources at positions [... S]."""
+    values = sources if values is None else as_array("values", values)
+    check_rank("values", values, "[... S D]")
     keys = self._placed(self.key(sources, head_width), positions, self.key_ln)
-    return keys, self.value(sources, head_width)
+    return keys, self.value(values, head_width)
 
   def _placed(self, vectors: jax.Array, positions: jax.Array, norm: LayerNorm | None) -> jax.Array:
     """Returns projected queries or keys [... N T H] normalised and rotated, as far as that is asked for."""
@@ -257,7 +276,7 @@ class MultiHeadAttention(nn.Module):
     *,
     mask: Mask | Array | None,
     bias: BiasLike | None,
-    deterministic: bool,
+    deterministic: bool | None,
     return_weights: bool,
   ) -> Any:
     """Does what `attend_prepared` does, for queries at positions [... T]."""
@@ -267,7 +286,7 @@ class MultiHeadAttention(nn.Module):
     score: Any = self.score
     if callable(score) and not isinstance(score, (Score, type)):
       score = score(queries, keys)
-    rate = 0.0 if deterministic else self.dropout_rate
+    rate = 0.0 if is_deterministic(self, deterministic) else self.dropout_rate
     found: Any = attend_heads(
       queries,
       keys,

@@ -13,8 +13,19 @@ from attention.arrays.precision import compute_dtype
 from attention.multi_head import merge_heads, project_heads
 from attention.projections import linear, project
 
-kernel_init = nn.initializers.lecun_normal()
 bias_init = nn.initializers.zeros
+
+
+def kernel_init(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
+  """Draws a kernel as Flax does by default; a module that has this function can be pickled."""
+  return nn.initializers.lecun_normal()(rng, shape, dtype)
+
+
+def is_deterministic(module: Any, given: bool | None) -> bool:
+  """Returns the `deterministic` of a module or of a call, as `nn.merge_param` does; True for neither."""
+  if module.deterministic is None and given is None:
+    return True
+  return nn.merge_param("deterministic", module.deterministic, given)
 
 
 def promoted(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:

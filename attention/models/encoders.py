@@ -9,7 +9,7 @@ from flax import linen as nn
 from attention import masks, positions
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
-from attention.layers.parameters import LayerNorm
+from attention.layers.parameters import LayerNorm, is_deterministic
 from attention.models.parameters import GRUParameters
 from attention.models.places import RelativeBias, make_self_attention
 from attention.models.recurrent import gru
@@ -53,6 +53,7 @@ class RecurrentEncoder(nn.Module):
     recurrent_dropout_rate: probability that a unit of a state is dropped from its product with the recurrent
       weights, at all steps of a sentence.
     word_dropout_rate: probability that a word of a sentence is dropped, wherever it stands there.
+    deterministic: as in `MultiHeadAttention`.
 
   Raises:
     ValueError: if `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
@@ -68,10 +69,14 @@ class RecurrentEncoder(nn.Module):
   variational: bool = False
   recurrent_dropout_rate: float = 0.0
   word_dropout_rate: float = 0.0
+  deterministic: bool | None = None
 
   @nn.compact
-  def __call__(self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool = True) -> Encoded:
+  def __call__(
+    self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool | None = None
+  ) -> Encoded:
     """Encodes tokens [B S], of which the first source_lengths [B] are real."""
+    deterministic = is_deterministic(self, deterministic)
     if self.num_layers < 1:
       raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
     dropout = unit_dropout(self.dropout_rate, variational=self.variational)
@@ -119,6 +124,7 @@ class TransformerEncoder(nn.Module):
       trained term of the scores for each distance, the same in all layers; "rotary", queries and keys are
       turned; or "none".
     normalize_qk: as in `MultiHeadAttention`.
+    deterministic: likewise.
 
   Raises:
     ValueError: if `positions` is not one of these.
@@ -136,6 +142,7 @@ class TransformerEncoder(nn.Module):
   word_dropout_rate: float = 0.0
   positions: str = "sinusoidal"
   normalize_qk: bool = False
+  deterministic: bool | None = None
 
   @nn.compact
   def __call__(
@@ -143,7 +150,7 @@ class TransformerEncoder(nn.Module):
     sources: jax.Array,
     source_lengths: jax.Array,
     *,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
     """Encodes tokens [B S], of which the first source_lengths [B] are real.
@@ -151,6 +158,7 @@ class TransformerEncoder(nn.Module):
     Returns:
       `Encoded`; if asked for, a tuple of it and the weights of each layer and head, [B L N S S].
     """
+    deterministic = is_deterministic(self, deterministic)
     embedding_init = nn.initializers.normal(self.width**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
     is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]

@@ -170,6 +170,37 @@ def test_a_rate_of_zero_drops_nothing_with_or_without_a_key(implementation):
     assert_close(actual, desired, FLOAT32)
 
 
+@engines
+def test_a_traced_rate_drops_what_the_same_number_drops(implementation):
+  inputs = draw("cosine")
+
+  def context(rate):
+    return attend("cosine", inputs, dropout_rate=rate, dropout_rng=rng, implementation=implementation)
+
+  rng = jax.random.key(4)
+  for rate in (0.2, 0.7):
+    assert_close(jax.jit(context)(rate), context(rate), FLOAT32)
+
+
+@engines
+def test_another_rate_compiles_nothing_anew(implementation):
+  queries = jnp.ones((T, S))
+  compiled = []
+  jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+
+  def run(rate):
+    compiled.clear()
+    options = {"dropout_rng": jax.random.key(0), "implementation": implementation}
+    attention.scaled_dot_product_attention(queries, queries, queries, dropout_rate=rate, **options)
+    return [event for event in compiled if "compile" in event]
+
+  try:
+    assert run(0.5)
+    assert not run(0.25)
+  finally:
+    jax.monitoring.clear_event_listeners()
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
 def test_a_rate_outside_zero_to_one_is_an_error(rate):
   with pytest.raises(ValueError, match=rf"dropout_rate[\s\S]*{rate}"):
