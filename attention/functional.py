@@ -1,6 +1,5 @@
 """Attention as pure functions: `attend` and its named forms."""
 
-import math
 from typing import Any, Unpack, overload
 
 import jax
@@ -10,6 +9,7 @@ from attention.arrays.broadcasting import as_array, broadcast_leading
 from attention.arrays.devices import are_spread_by_type
 from attention.arrays.precision import matmul_precision
 from attention.arrays.programs import one_program
+from attention.arrays.symbolic import assumed_product
 from attention.engines.blockwise import blockwise
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
@@ -97,7 +97,7 @@ def attend(
     return_logsumexp: whether to return the logarithm of the softmax's denominator too.
     implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
       for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
-      best choice for the inputs.
+      best choice for the inputs. A symbolic size of `jax.export` counts as 4,096.
     block_sizes: how many queries and keys a tile of "blockwise" has at most; None for what is fast. Where
       JAX has several devices, over which they may be spread, a tile has all leading axes.
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
@@ -379,9 +379,9 @@ def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weig
   """
   if are_spread_by_type(queries, keys, values):
     return "dense"  # "blockwise" cannot cut the arrays
-  scores = queries.shape[-2] * keys.shape[-2]
-  many = math.prod(broadcast_leading(queries, keys, values, names="queries, keys and values")) * scores
-  if many > FEW_SCORES:
+  scores = assumed_product((queries.shape[-2], keys.shape[-2]))
+  leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
+  if assumed_product(leading) * scores > FEW_SCORES:
     return "blockwise"  # weights are then made by themselves, and not at all under jit if nobody reads them
   if return_weights:
     return "dense"  # all scores are stored anyway

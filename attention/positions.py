@@ -11,6 +11,7 @@ from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.symbolic import is_known
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
@@ -22,7 +23,7 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
   Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
 
   Args:
-    length: number of positions T.
+    length: number of positions T; angles of a symbolic one are in float32.
     width: D, even.
 
   Returns:
@@ -36,9 +37,10 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
   """
   if width % 2:
     raise ValueError(f"width must be even, got {width}")
-  rates = 10_000.0 ** (-np.arange(0, width, 2) / width)
-  angles = np.arange(length)[:, None] * rates[None, :]
-  pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+  xp = np if is_known(length) else jnp
+  rates = xp.asarray(10_000.0 ** (-np.arange(0, width, 2) / width), float)
+  angles = xp.arange(length, dtype=float)[:, None] * rates[None, :]
+  pairs = xp.stack([xp.sin(angles), xp.cos(angles)], axis=-1)
   return jnp.asarray(pairs.reshape(length, width), jnp.float32)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import devices
+from attention.arrays.symbolic import assumed_product, is_known
 
 
 def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
@@ -20,6 +21,8 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
     at_once: how many it is good to work on together.
   """
   count = jax.tree.leaves(items)[0].shape[0]
+  if not is_known(count):
+    return jax.lax.map(function, items)
   most = max(1, min(count, at_once))
   divisor = max(size for size in range(1, most + 1) if count % size == 0)
   together = divisor if 2 * divisor > most else most  # a remainder is compiled on its own
@@ -83,6 +86,6 @@ def over_leading(
   if not moving:
     results = at_index([])
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
-  together = max(1, at_once // math.prod(leading[count : len(leading) - kept]))
+  together = max(1, at_once // assumed_product(leading[count : len(leading) - kept]))
   results = over(at_index, moving, together)
   return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.symbolic import is_known
+
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
@@ -37,9 +39,13 @@ class Windows:
 def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
   """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
 
+  If the length is symbolic, all blocks have the largest size.
+
   >>> even_blocks(10, 4)
   Blocks(length=10, count=3, size=4, parts=1)
   """
+  if not is_known(length):
+    return Blocks(length, -(-length // largest), largest)
   count = math.ceil(length // parts / largest)
   return Blocks(length, parts * count, math.ceil(length // parts / count), parts)
 
@@ -53,7 +59,9 @@ def split(arrays: Any, axis: int, blocks: Blocks) -> Any:
 
   def split_one(array: jax.Array) -> jax.Array:
     before, after = array.shape[:axis], array.shape[axis + 1 :]
-    if blocks.beyond_end:  # not by jnp.pad: where leading axes are spread, its derivative sends zeros around
+    if (
+      blocks.beyond_end != 0
+    ):  # not by jnp.pad: where leading axes are spread, its derivative sends zeros around
       array = array.reshape(*before, blocks.parts, blocks.length // blocks.parts, *after)
       last = jax.lax.slice_in_dim(array, -1, None, axis=axis + 1)
       last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last

@@ -41,7 +41,9 @@ class Dropout(HasAxes):
   @classmethod
   def of(cls, rng: jax.Array, rate: jax.Array, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with these leading axes and T queries in all."""
-    rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * np.uint32(T)
+    rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * jnp.asarray(T).astype(
+      jnp.uint32
+    )
     return cls(seeds(rng), rows, rate)
 
   def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:

@@ -26,6 +26,7 @@ from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, w
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.symbolic import is_known
 from attention.engines.guards import (
   has_weights,
   is_broken,
@@ -329,13 +330,25 @@ def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
   dtype = compute_dtype(probabilities.dtype)
   stops, starts = probabilities.astype(dtype), jnp.broadcast_to(before, probabilities.shape).astype(dtype)
   passes = jnp.concatenate([jnp.zeros_like(stops[..., :1]), 1 - stops[..., :-1]], axis=-1)
+  return (stops * _recurrence(passes, starts)).astype(probabilities.dtype)
+
+
+def _recurrence(factors: jax.Array, terms: jax.Array) -> jax.Array:
+  """Returns x[s] = factors[s] x[s - 1] + terms[s] along the last axis."""
 
   def joined(first, second):
-    (passed, reached), (passes, starts) = first, second
-    return passed * passes, reached * passes + starts
+    (factor, term), (next_factor, next_term) = first, second
+    return factor * next_factor, term * next_factor + next_term
 
-  _, reached = jax.lax.associative_scan(joined, (passes, starts), axis=-1)
-  return (stops * reached).astype(probabilities.dtype)
+  if is_known(terms.shape[-1]):
+    return jax.lax.associative_scan(joined, (factors, terms), axis=-1)[1]
+
+  def step(last, one):  # an associative scan needs to know how long it is
+    last = joined((0, last), one)[1]
+    return last, last
+
+  one_by_one = jnp.moveaxis(factors, -1, 0), jnp.moveaxis(terms, -1, 0)
+  return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(terms[..., 0]), one_by_one)[1], 0, -1)
 
 
 def _near_the_largest(shifted: jax.Array) -> jax.Array:

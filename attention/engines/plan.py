@@ -13,6 +13,7 @@ from attention.arrays.axes import HasAxes, names_its_axes
 from attention.arrays.closures import closure
 from attention.arrays.devices import varying_like
 from attention.arrays.precision import matmul_precision
+from attention.arrays.symbolic import assumed, assumed_product, is_known
 from attention.engines.blocks import Blocks, Windows, even_blocks
 from attention.engines.inputs import Inputs
 from attention.engines.operands import Form
@@ -50,7 +51,7 @@ class Plan:
   @property
   def pairs(self) -> int:
     """How many pairs a tile has."""
-    return math.prod((*self.tile_leading, self.queries.size, self.keys.size))
+    return assumed_product((*self.tile_leading, self.queries.size, self.keys.size))
 
   @property
   def query_blocks_at_once(self) -> int:
@@ -61,7 +62,7 @@ class Plan:
   @property
   def at_once(self) -> int:
     """At how many indices of the leading axes it is good to work together."""
-    together = self.pairs * min(self.query_blocks_at_once, self.queries.count)
+    together = self.pairs * min(self.query_blocks_at_once, assumed(self.queries.count))
     return max(1, (PAIRS_ON_CPU if devices.runs_sequentially() else PAIRS_IN_PARALLEL) // together)
 
   @property
@@ -82,11 +83,11 @@ def plan_for(
   has_leading_axes = devices.leading_axes_may_be_spread() or tiles_have_leading_axes(inputs)
   num_tile_axes = len(leading) if has_leading_axes else 0
   band = Band() if inputs.mask is None or ring is not None else inputs.mask.band()
-  tile_leading = math.prod(leading) if num_tile_axes else 1
+  tile_leading = assumed_product(leading) if num_tile_axes else 1
   windows = None
   for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
     if windows is None:
-      default = default_block_sizes(T, S, inputs.mask is not None, limit, tile_leading)
+      default = default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, limit, tile_leading)
       largest = default if block_sizes is None else block_sizes
       queries = even_blocks(T, largest[0], parts)
       windows = _windows(queries, S, limit)
@@ -155,7 +156,7 @@ def largest_tile(alone: int) -> int:
 
 def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
   """Returns the keys that a block of queries meets, if the mask leaves only a band, and it is narrow."""
-  if band.width is None or band.before is None:
+  if band.width is None or band.before is None or not (is_known(queries.length) and is_known(S)):
     return None
   size = band.width + queries.size - 1
   if size > 256:
@@ -174,7 +175,7 @@ def rules_for(plan: Plan, inputs: Inputs) -> Inputs:
     ValueError: as `closure`, for a bias that is a function.
   """
   mask, bias = inputs.mask, inputs.bias
-  if plan.keys.beyond_end:
+  if plan.keys.beyond_end != 0:
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, inputs.s.shape[-1]), bool))
     mask = end if mask is None else mask & end

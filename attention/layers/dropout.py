@@ -50,7 +50,7 @@ class WordDropout(nn.Module):
     if deterministic or self.rate == 0:
       return embedded
     # Bits of (sentence, word) and not of a position: a table of all words would be larger than the vectors.
-    sentences = jnp.arange(len(tokens), dtype=jnp.uint32)[:, None]
+    sentences = jnp.arange(tokens.shape[0], dtype=jnp.uint32)[:, None]
     seeds = dropout.seeds(self.make_rng("dropout"))
     is_kept = dropout.keep(seeds, self.rate, sentences, tokens.astype(jnp.uint32))
     return jnp.where(is_kept[..., None], embedded / (1 - self.rate), 0)

@@ -165,7 +165,7 @@ def attentive_gru(
     ValueError: if the shapes do not fit.
   """
   H = weights.recurrent.shape[0]
-  if state.shape[1:] != (H,) or projected.shape != (len(state), *projected.shape[1:2], 3 * H):
+  if state.shape[1:] != (H,) or projected.shape != (state.shape[0], *projected.shape[1:2], 3 * H):
     raise ValueError(
       f"a GRU of width {H} must have a state [B H] and projected inputs [B T 3H], "
       f"got state {state.shape}, projected {projected.shape}"

@@ -110,7 +110,7 @@ class TransformerDecoder(nn.Module):
     memory = TransformerMemory(tuple(layer.prepare(encoded.memory) for layer in self.layers), source_lengths)
     if max_length is None:
       return (), memory
-    words = self.embedding(jnp.zeros((len(source_lengths), 1), jnp.int32))
+    words = self.embedding(jnp.zeros((source_lengths.shape[0], 1), jnp.int32))
     return tuple(layer.init_cache(words, max_length) for layer in self.layers), memory
 
   def step(

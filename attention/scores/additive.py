@@ -1,7 +1,6 @@
 """Additive scores, score_vector . tanh(query + key)."""
 
 import dataclasses
-import math
 
 import jax
 
@@ -11,6 +10,7 @@ from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.symbolic import assumed_product
 from attention.scores.arguments import check_width, floating
 from attention.scores.score import Score
 from attention.scores.sums_of_tanh import sums_of_tanh
@@ -61,7 +61,7 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
 
   # On a CPU as many leading axes at once as stay in the cache.
   kept = 0 if devices.runs_sequentially() and not devices.leading_axes_may_be_spread() else len(leading)
-  while kept < len(leading) and math.prod((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
+  while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, leading, kept)
 

@@ -25,6 +25,7 @@ from attention.arrays.devices import varying_like
 from attention.arrays.loops import any_at_all
 from attention.arrays.precision import matmul_precision
 from attention.arrays.recomputing import recomputed
+from attention.arrays.symbolic import assumed_product, is_known
 
 # How many rows a step takes; with more, a CPU runs out of registers.
 ROWS = 8
@@ -48,7 +49,7 @@ def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -
   """
   (T, A), S = queries.shape[-2:], keys.shape[-2]
   leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
-  are_few = math.prod((*leading, T, S, A)) <= FEW_TERMS
+  are_few = assumed_product((*leading, T, S, A)) <= FEW_TERMS
   if are_few or 1 in (T, S):  # with one query, as in a decoder, there is a single matrix of pairs and units
     return _at_once(queries, keys, score_vector)
   return _in_loops(queries, keys, score_vector)
@@ -152,9 +153,10 @@ def _sweep(
 
 def _rows(array: jax.Array) -> list[jax.Array]:
   """Returns an array [R ...] as up to ROWS arrays of consecutive rows, filled up with zeros."""
-  count = min(ROWS, max(array.shape[0], 1))
-  size = math.ceil(array.shape[0] / count)
-  padding = [(0, count * size - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+  length = array.shape[0]
+  count = min(ROWS, max(length, 1)) if is_known(length) else ROWS
+  size = -(-length // count)
+  padding = [(0, count * size - length)] + [(0, 0)] * (array.ndim - 1)
   array = jnp.pad(array, padding)
   return [array[i * size : (i + 1) * size] for i in range(count)]
 

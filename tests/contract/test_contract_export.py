@@ -1,0 +1,236 @@
+"""Point 8 of the contract of attention: every function is exported with sizes that are not known."""
+
+import re
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import FLOAT32, assert_trees_close
+from models import random_parameters
+
+import attention
+from attention import losses, masks, positions, search
+
+# Batch, target and source lengths that are not known when a function is exported, and then these.
+UNKNOWN = {"b": 3, "t": 5, "s": 7}
+PLATFORMS = ["cpu", "cuda", "tpu"]
+random = np.random.default_rng(0)
+
+
+def sizes_of(axes):
+  """Returns the numbers for axes such as "b 2 t 8"."""
+  return tuple(UNKNOWN.get(axis) or int(axis) for axis in axes.split())
+
+
+def normal(axes):
+  return jnp.asarray(random.normal(size=sizes_of(axes)), jnp.float32)
+
+
+def integers(axes, low, high):
+  return jnp.asarray(random.integers(low, high, size=sizes_of(axes)))
+
+
+def check(function, arguments, platforms=PLATFORMS):
+  """Checks that a function exported for symbolic sizes returns what it returns for known ones.
+
+  Args:
+    function: of arrays, or pytrees of them.
+    arguments: a pair for each: its axes, such as "b 2 t 8", and the array; None for the axes of parameters.
+    platforms: to lower for.
+  """
+  arrays = [array for _, array in arguments]
+  scope = jax.export.SymbolicScope()
+
+  def specify(axes, array):
+    shape = None if axes is None else ", ".join(axes.split())
+    return jax.export.symbolic_args_specs(array, shape, scope=scope)
+
+  specs = [specify(*argument) for argument in arguments]
+  exported = jax.export.export(jax.jit(function), platforms=platforms)(*specs)
+  assert_trees_close(exported.call(*arrays), jax.jit(function)(*arrays), 10 * FLOAT32)
+
+
+HEADS = ("b 2 t 8", normal("b 2 t 8")), ("b 2 s 8", normal("b 2 s 8")), ("b 2 s 6", normal("b 2 s 6"))
+WORDS = ("b t 8", normal("b t 8")), ("b s 8", normal("b s 8")), ("b s 6", normal("b s 6"))
+LENGTHS = ("b", integers("b", 1, 8))
+
+SCORES = {
+  "dot": attention.ScaledDotProduct(),
+  "additive": attention.Additive(normal("8")),
+  "bilinear": attention.Bilinear(normal("8 8")),
+  "cosine": attention.Cosine(2.0),
+  "capped": attention.SoftCapped(attention.ScaledDotProduct(), 3.0),
+}
+OPTIONS = {
+  "plain": {},
+  "causal": {"mask": masks.causal()},
+  "window": {"mask": masks.sliding_window(before=2, after=1) & masks.prefix(4)},
+  "lengths": {"mask": None},
+  "array": {"mask": None},
+  "alibi": {"bias": positions.ALiBi(positions.alibi_slopes(2))},
+  "relative": {"bias": positions.RelativePositions(normal("2 8"))},
+  "function": {"bias": lambda t, s: -0.1 * jnp.abs(t - s).astype(jnp.float32)},
+  "dropout": {"dropout_rate": 0.3, "dropout_rng": jax.random.key(0)},
+  "logsumexp": {"return_logsumexp": True},
+  "weights": {"return_weights": True},
+}
+
+
+@pytest.mark.parametrize("implementation", ["auto", "dense", "blockwise"])
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_and_their_gradients(name, implementation):
+  def gradients(*arrays):
+    def total(score, *arrays):
+      return jnp.sum(jnp.sin(attention.attend(score, *arrays, implementation=implementation)))
+
+    return jax.value_and_grad(total, argnums=(0, 1, 2, 3))(SCORES[name], *arrays)
+
+  check(gradients, HEADS)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_masks_biases_and_options(name, implementation):
+  def run(queries, keys, values, lengths):
+    options = dict(OPTIONS[name])
+    if name == "lengths":
+      options["mask"] = masks.lengths(source=lengths[:, None])
+    if name == "array":
+      options["mask"] = (jnp.arange(keys.shape[-2])[None] < lengths[:, None])[:, None, None]
+    return attention.scaled_dot_product_attention(
+      queries, keys, values, implementation=implementation, **options
+    )
+
+  check(run, (*HEADS, LENGTHS))
+
+
+def test_blocks_of_unknown_lengths_give_the_same():
+  arrays = [jnp.asarray(random.normal(size=(1, 1, 1031, 8)), jnp.float32) for _ in range(3)]
+
+  def run(*arrays):
+    return attention.scaled_dot_product_attention(
+      *arrays, mask=masks.causal(), implementation="blockwise", block_sizes=(128, 256), return_logsumexp=True
+    )
+
+  check(run, [("1 1 t 8", array) for array in arrays])
+
+
+@pytest.mark.parametrize("name", ["dot", "additive"])
+def test_blockwise_has_no_array_of_all_pairs(name):
+  def gradients(*arrays):
+    def total(*arrays):
+      return jnp.sum(attention.attend(SCORES[name], *arrays, mask=masks.causal(), implementation="blockwise"))
+
+    return jax.grad(total, argnums=(0, 1, 2))(*arrays)
+
+  scope = jax.export.SymbolicScope()
+  specs = [
+    jax.export.symbolic_args_specs(array, axes, scope=scope)
+    for axes, (_, array) in zip(("3, t, 8", "3, s, 8", "3, s, 6"), WORDS, strict=True)
+  ]
+  program = str(jax.jit(gradients).trace(*specs).jaxpr)
+  assert re.search(r"\[3,t,8\]", program)
+  assert not re.search(r"\[[^\]]*\bt\b[^\]]*\bs\b[^\]]*\]|\[[^\]]*\bs\b[^\]]*\bt\b[^\]]*\]", program)
+
+
+@pytest.mark.parametrize("name", ["Sparsemax", "Entmax15", "Sigmoid", "Softmax"])
+def test_normalizers(name):
+  normalizer = getattr(attention, name)()
+  check(lambda *arrays: attention.scaled_dot_product_attention(*arrays, normalizer=normalizer), HEADS)
+
+
+FUNCTIONS = {
+  "merge": (
+    lambda x, y, u, v: attention.merge([(x, u), (y, v)]),
+    (("b t 8", normal("b t 8")), ("b t 8", normal("b t 8")), ("b t", normal("b t")), ("b t", normal("b t"))),
+  ),
+  "masked_softmax": (
+    lambda scores, mask: attention.masked_softmax(scores, mask),
+    (("b t s", normal("b t s")), ("b t s", integers("b t s", 0, 2) > 0)),
+  ),
+  "attend_heads": (
+    lambda *arrays: attention.attend_heads(*arrays),
+    (HEADS[0], ("b 1 s 8", normal("b 1 s 8")), ("b 1 s 6", normal("b 1 s 6"))),
+  ),
+  "jax_nn": (
+    lambda q, k, v: attention.jax_nn.dot_product_attention(q, k, v, is_causal=True),
+    (
+      ("b t 4 8", normal("b t 4 8")),
+      ("b s 2 8", normal("b s 2 8")),
+      ("b s 2 8", normal("b s 2 8")),
+    ),
+  ),
+  "rotary": (lambda x: positions.rotary(x), (("b t 8", normal("b t 8")),)),
+  "sinusoidal": (lambda x: x + positions.sinusoidal(x.shape[1], 8)[None], (("b t 8", normal("b t 8")),)),
+  "within_segments": (lambda x: positions.within_segments(x), (("b t", integers("b t", 0, 2)),)),
+  "monotonic_weights": (
+    lambda p, before: attention.monotonic_weights(p, before),
+    (("b s", jax.nn.sigmoid(normal("b s"))), ("b s", jax.nn.softmax(normal("b s")))),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+  check(*FUNCTIONS[name])
+
+
+LAYERS = {
+  "MultiHeadAttention": (attention.MultiHeadAttention(2, width=8), WORDS),
+  "rotary heads": (
+    attention.MultiHeadAttention(
+      4, width=8, num_key_value_heads=2, rotate=positions.rotary, normalize_qk=True
+    ),
+    WORDS[:1],
+  ),
+  "AdditiveAttention": (attention.AdditiveAttention(width=8), WORDS[:2]),
+  "DotProductAttention": (attention.DotProductAttention(width=8), WORDS[:2]),
+  "BilinearAttention": (attention.BilinearAttention(), WORDS[:2]),
+  "CosineAttention": (attention.CosineAttention(width=8), WORDS[:2]),
+  "LocalAttention": (attention.LocalAttention(), WORDS[:2]),
+  "LocationAwareAttention": (attention.LocationAwareAttention(width=8), WORDS[:2]),
+  "MonotonicAttention": (attention.MonotonicAttention(width=8), WORDS[:2]),
+  "EncoderLayer": (attention.EncoderLayer(2, 6), WORDS[:1]),
+  "DecoderLayer": (attention.DecoderLayer(2, 6), WORDS[:2]),
+  "RecurrentEncoder": (attention.RecurrentEncoder(11, 4, 6), (("b s", integers("b s", 0, 11)), LENGTHS)),
+  "TransformerEncoder": (attention.TransformerEncoder(11, 8), (("b s", integers("b s", 0, 11)), LENGTHS)),
+  "relative encoder": (
+    attention.TransformerEncoder(11, 8, positions="relative"),
+    (("b s", integers("b s", 0, 11)), LENGTHS),
+  ),
+  "recurrent Seq2Seq": (
+    attention.Seq2Seq(attention.RecurrentEncoder(11, 4, 6), attention.RecurrentDecoder(11, 4, 6)),
+    (("b s", integers("b s", 0, 11)), LENGTHS, ("b t", integers("b t", 0, 11))),
+  ),
+  "transformer Seq2Seq": (
+    attention.Seq2Seq(attention.TransformerEncoder(11, 8), attention.TransformerDecoder(11, 8)),
+    (("b s", integers("b s", 0, 11)), LENGTHS, ("b t", integers("b t", 0, 11))),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_and_models(name):
+  module, arguments = LAYERS[name]
+  params = random_parameters(module, *(array for _, array in arguments))
+  check(lambda params, *arrays: module.apply(params, *arrays), ((None, params), *arguments))
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+def test_searches_of_an_unknown_batch(method):
+  table = normal("11 11")
+
+  def run(state):
+    options = {"batch_size": state.shape[0], "max_length": 4, "start": 1, "end": 2}
+    options |= {"beam": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
+    return getattr(search, method)(lambda state, token: (state, table[token], None), state, **options)
+
+  check(run, (("b 4", normal("b 4")),))
+
+
+def test_losses():
+  weights, links = jax.nn.softmax(normal("b t s")), integers("b t s", 0, 2) > 0
+  check(losses.alignment_loss, (("b t s", weights), ("b t s", links)))
+  check(losses.coverage_loss, (("b t s", weights), ("b", integers("b", 1, 4))))
