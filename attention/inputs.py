@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT
+from attention.arrays.numbers import check_number
 from attention.arrays.precision import compute_dtype
 from attention.engines.normalizers import Normalizer, Softmax
 from attention.scores.score import Score
@@ -70,12 +71,8 @@ def check_dropout(
   Raises:
     ValueError: if the rate is not a number in [0, 1), or there is no key for it.
   """
-  is_array = isinstance(rate, jax.Array) and rate.ndim == 0 and jnp.issubdtype(rate.dtype, jnp.floating)
-  is_number = isinstance(rate, (float, int, np.floating)) and not isinstance(rate, bool)
-  is_traced = isinstance(rate, jax.core.Tracer)
-  if not (is_array or is_number) or not (is_traced or 0.0 <= rate < 1.0):
-    raise ValueError(f"dropout_rate must be a number in [0, 1), got {rate!r}")
-  if not is_traced and rate == 0.0:
+  check_number("dropout_rate", rate, "a number in [0, 1)", lambda rate: np.ndim(rate) == 0 and 0 <= rate < 1)
+  if not isinstance(rate, jax.core.Tracer) and rate == 0.0:
     return None, None
   if rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
@@ -163,7 +160,7 @@ def with_arrays(tree: T) -> T:
     if isinstance(held, HasAxes):
       changed[field.name] = with_arrays(held)
     elif isinstance(held, (list, tuple)) and field.name in tree.axes:
-      changed[field.name] = jnp.asarray(held)
+      changed[field.name] = as_array(field.name, held)
   tree = dataclasses.replace(tree, **changed) if changed else tree
   axes_of(tree)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -14,6 +14,7 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.broadcasting import as_array, broadcasts_to
+from attention.arrays.numbers import as_real
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
 from attention.masks import Array, Mask
@@ -83,6 +84,7 @@ def dot_product_attention(
   _check_broadcasts("bias", bias, (B, N, T, S))
   _check_broadcasts("mask", mask, (B, N, T, S))
   rules = _rules(B, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
+  scale = scale if scale is None else as_real("scale", scale)
   heads = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
   result = attend_heads(
     *(array if array.ndim == 4 else array[None] for array in heads),

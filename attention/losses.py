@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import as_array, check_rank, with_rank
+from attention.arrays.numbers import as_floating, as_integers
 from attention.arrays.precision import compute_dtype
 
 
@@ -32,10 +33,12 @@ def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:
   >>> f"{alignment_loss(weights, links):.2f}"
   '0.69'
   """
-  weights, links = as_array("weights", weights), as_array("links", links)
+  weights, links = as_floating("weights", weights), as_array("links", links)
   check_rank("weights", weights, "[... T S]")
   if weights.shape != links.shape:
     raise ValueError(f"weights and links must have one shape, got {weights.shape} and {links.shape}")
+  if jnp.issubdtype(links.dtype, jnp.complexfloating):
+    raise ValueError(f"links must be booleans, got {links.dtype}")
   weights = weights.astype(compute_dtype(weights.dtype))
   wanted = links.astype(weights.dtype)
   wanted /= jnp.maximum(jnp.sum(wanted, axis=-1, keepdims=True), 1)
@@ -66,7 +69,7 @@ def coverage_loss(weights: jax.Array, lengths: jax.Array) -> jax.Array:
   >>> coverage_loss(twice, jnp.array(2)).tolist(), coverage_loss(twice, jnp.array(3)).tolist()
   (0.25, 1.0)
   """
-  weights, lengths = as_array("weights", weights), as_array("lengths", lengths)
+  weights, lengths = as_floating("weights", weights), as_integers("lengths", lengths)
   if weights.ndim < 2 or lengths.shape != weights.shape[:-2]:
     raise ValueError(
       f"weights must be [... T S] and lengths [...], got weights {weights.shape}, lengths {lengths.shape}"

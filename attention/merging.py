@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
+from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
@@ -45,8 +46,8 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     if not is_tuple or len(partial) != 2:
       got = f"a {type(partial).__name__} of {len(partial)}" if is_tuple else "an array or another object"
       raise ValueError(f"each partial must be a pair, (context, logsumexp), got {got}")
-  contexts = [as_array("context", context) for context, _ in partials]
-  logsumexps = [as_array("logsumexp", logsumexp) for _, logsumexp in partials]
+  contexts = [as_floating("context", context) for context, _ in partials]
+  logsumexps = [as_floating("logsumexp", logsumexp) for _, logsumexp in partials]
   for context, logsumexp in zip(contexts, logsumexps, strict=True):
     check_rank("context", context, "[... T D]")
     if logsumexp.shape[-1:] != context.shape[-2:-1]:
@@ -55,8 +56,6 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
         f"got shapes {context.shape} and {logsumexp.shape}"
       )
   dtype = contexts[0].dtype
-  if not jnp.issubdtype(dtype, jnp.floating):
-    raise ValueError(f"contexts must be of a floating type, got {dtype}")
   if any(context.shape[-2:] != contexts[0].shape[-2:] for context in contexts):
     got = ", ".join(str(context.shape) for context in contexts)
     raise ValueError(f"the contexts of all partials must have the same axes T and D, got shapes {got}")
@@ -112,8 +111,8 @@ def with_sink(
   >>> context[:, 0, 0].tolist()
   [0.5, 1.0]
   """
-  logsumexp = as_array("logsumexp", logsumexp)
-  scores = as_array("sink", sink, "a number or an array").astype(logsumexp.dtype)[..., None]
+  logsumexp = as_floating("logsumexp", logsumexp)
+  scores = as_real("sink", sink).astype(logsumexp.dtype)[..., None]
   if not broadcasts_to(scores.shape, logsumexp.shape):
     raise ValueError(
       f"sink must be broadcastable to the leading axes of the logsumexp {logsumexp.shape}, "

@@ -9,6 +9,7 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.numbers import as_real, check_number, check_size
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import is_known
@@ -35,6 +36,8 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
   >>> sinusoidal(2, 2).round(3).tolist()
   [[0.0, 1.0], [0.8410000205039978, 0.5400000214576721]]
   """
+  check_size("length", length, least=0)
+  check_size("width", width, least=0)
   if width % 2:
     raise ValueError(f"width must be even, got {width}")
   xp = np if is_known(length) else jnp
@@ -58,8 +61,8 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
 
   Args:
     vectors: queries or keys [... T H], H even.
-    positions: integers [... T]; None for 0 ... T - 1. Where a sequence is spread over devices, each must give
-      those of its own part.
+    positions: integers, or numbers of at least float32, [... T]; None for 0 ... T - 1. Where a sequence is
+      spread over devices, each must give those of its own part.
     base: how slow the slowest turn is.
 
   Returns:
@@ -78,8 +81,11 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   T, H = vectors.shape[-2:]
   if H % 2:
     raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
+  check_number("base", base, "above 0", lambda number: number > 0)
   dtype = compute_dtype(vectors.dtype)
-  positions = jnp.arange(T) if positions is None else jnp.asarray(positions)
+  positions = jnp.arange(T) if positions is None else as_real("positions", positions)
+  if jnp.issubdtype(positions.dtype, jnp.floating) and jnp.finfo(positions.dtype).bits < 32:
+    raise ValueError(f"positions must be integers, or numbers of at least float32, got {positions.dtype}")
   if positions.ndim == 0 or not broadcasts_to(positions.shape, vectors.shape[:-1]):
     raise ValueError(
       f"positions must be broadcastable to [... T] = {vectors.shape[:-1]}, got {positions.shape}"
@@ -183,8 +189,7 @@ def alibi_slopes(num_heads: int) -> jax.Array:
   >>> alibi_slopes(3).tolist()
   [0.0625, 0.00390625, 0.25]
   """
-  if num_heads < 1:
-    raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+  check_size("num_heads", num_heads)
   power = 2 ** int(math.log2(num_heads))
   series, longer = (2.0 ** (-8 * np.arange(1, count + 1) / count) for count in (power, 2 * power))
   return jnp.asarray(np.concatenate([series, longer[::2]])[:num_heads], jnp.float32)
@@ -230,6 +235,7 @@ def relative_bucket(distances: jax.Array, count: int, max_distance: int, bidirec
   Raises:
     ValueError: if there are too few buckets, or the largest distance is too small.
   """
+  check_size("max_distance", max_distance)
   least = 4 if bidirectional else 2
   if count < least:
     raise ValueError(f"relative positions need at least {least} buckets, got {count}")

@@ -14,9 +14,11 @@ def as_array(name: str, given: Any, allowed: str = "an array") -> jax.Array:
   if isinstance(given, jax.Array):
     return given
   try:
-    return jnp.asarray(given)
+    if not isinstance(given, str):  # which NumPy takes for the name of a type
+      return jnp.asarray(given)
   except (TypeError, ValueError):
-    raise ValueError(f"{name} must be {allowed}, got {given!r}") from None
+    pass
+  raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 
 def with_rank(array: jax.Array, rank: int) -> jax.Array:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.numbers import as_floating
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
@@ -281,10 +282,8 @@ def masked_softmax(
   >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
   [[1.0, 0.0], [0.0, 0.0]]
   """
-  scores = as_array("scores", scores)
+  scores = as_floating("scores", scores)
   check_rank("scores", scores, "[... T S]")
-  if not jnp.issubdtype(scores.dtype, jnp.floating):
-    raise ValueError(f"scores must be of a floating type, got {scores.dtype}")
   array = as_mask(mask).array(*scores.shape[-2:])
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
@@ -320,7 +319,7 @@ def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
   >>> monotonic_weights(jnp.array([0.5, 0.5, 1.0]), jnp.array([1.0, 0.0, 0.0])).tolist()
   [0.5, 0.25, 0.25]
   """
-  probabilities, before = as_array("probabilities", probabilities), as_array("before", before)
+  probabilities, before = as_floating("probabilities", probabilities), as_floating("before", before)
   check_rank("before", before, "[... S]")
   if not broadcasts_to(before.shape, probabilities.shape):
     raise ValueError(

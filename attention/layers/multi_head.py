@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.broadcasting import as_array, check_rank
+from attention.arrays.numbers import check_size
 from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer
 from attention.layers.cache import (
@@ -114,18 +115,15 @@ class MultiHeadAttention(nn.Module):
 
   def setup(self):
     num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
-    if not all(isinstance(number, int) and number >= 1 for number in (self.num_heads, num_key_heads)):
-      raise ValueError(
-        "num_heads and num_key_value_heads must be integers of at least 1, "
-        f"got num_heads={self.num_heads!r}, num_key_value_heads={num_key_heads!r}"
-      )
+    check_size("num_heads", self.num_heads)
+    check_size("num_key_value_heads", num_key_heads)
     if self.num_heads % num_key_heads:
       raise ValueError(
         "num_heads must be a multiple of num_key_value_heads, "
         f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
       )
-    if self.out_features is not None and self.out_features < 1:
-      raise ValueError(f"out_features must be at least 1, got {self.out_features}")
+    if self.out_features is not None:
+      check_size("out_features", self.out_features)
     dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
     projection: Callable[[int], HeadProjection] = functools.partial(
       HeadProjection, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
@@ -243,7 +241,8 @@ class MultiHeadAttention(nn.Module):
   def _head_width(self, vectors: jax.Array) -> int:
     """Returns H, for vectors from which the width is taken if it is not given."""
     width = vectors.shape[-1] if self.width is None else self.width
-    if width < 1 or width % self.num_heads:
+    check_size("width", width)
+    if width % self.num_heads:
       raise ValueError(
         f"width must be a multiple of num_heads, got width={width}, num_heads={self.num_heads}"
       )

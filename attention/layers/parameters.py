@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.broadcasting import with_rank
+from attention.arrays.numbers import check_size
 from attention.arrays.precision import compute_dtype
 from attention.multi_head import merge_heads, project_heads
 from attention.projections import linear, project
@@ -52,6 +53,7 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
+    check_size("width", self.width)
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
     return project(lambda x: linear(x, kernel.astype(x.dtype)), inputs)
 
@@ -65,6 +67,7 @@ class Linear(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
+    check_size("width", self.width)
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), self.param_dtype)
     bias = self.param("bias", bias_init, (self.width,), self.param_dtype)
     inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)

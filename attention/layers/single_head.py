@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention.arrays.broadcasting import broadcast_leading, same_rank, with_rank
+from attention.arrays.numbers import check_number, check_size
 from attention.arrays.precision import compute_dtype
 from attention.engines.guards import finite
 from attention.engines.inputs import BiasLike, check_pairs
@@ -111,8 +112,7 @@ class ProjectedAttention(SingleHeadAttention):
   width: int
 
   def setup(self):
-    if self.width < 1:
-      raise ValueError(f"width must be at least 1, got {self.width}")
+    check_size("width", self.width)
     self.query = Projection(self.width)
     self.key = Projection(self.width)
 
@@ -216,8 +216,7 @@ class LocalAttention(SingleHeadAttention):
 
     A query's length, [... T], is how many keys its mask allows.
     """
-    if not self.half_width > 0:
-      raise ValueError(f"half_width must be above 0, got {self.half_width}")
+    check_number("half_width", self.half_width, "above 0", lambda number: number > 0)
     if self.normalizer is not None:
       raise ValueError(f"normalizer must be None for local attention, got {self.normalizer!r}")
     keys, values = prepared

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.arrays.numbers import check_size
 from attention.arrays.precision import compute_dtype
 from attention.layers.parameters import kernel_init
 from attention.models.recurrent import GRUWeights
@@ -34,6 +35,7 @@ class GRUParameters(nn.Module):
 
   @nn.compact
   def __call__(self, input_width: int) -> GRUWeights:
+    check_size("width", self.width)
     H = self.width
     orthogonal = nn.initializers.orthogonal()
 

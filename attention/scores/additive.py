@@ -5,9 +5,10 @@ import dataclasses
 import jax
 
 from attention.arrays import devices
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
+from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
+from attention.arrays.numbers import as_real
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import assumed_product
@@ -48,7 +49,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
 def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns what `additive_scores` does; within a tile of "blockwise" it is no program of its own."""
   queries, keys = floating(queries=queries, keys=keys)
-  score_vector = as_array("score_vector", score_vector)
+  score_vector = as_real("score_vector", score_vector)
   check_rank("score_vector", score_vector, "[... A]")
   check_width("keys", keys, queries.shape[-1], "the width of the queries")
   check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")

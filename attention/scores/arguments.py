@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
+from attention.arrays.numbers import as_real
 from attention.arrays.precision import compute_dtype
 
 
@@ -21,7 +22,7 @@ def per_score(name: str, numbers: jax.Array | float, arrays: jax.Array) -> jax.A
   Raises:
     ValueError: if they are no numbers, or have these two axes already, and would bring others.
   """
-  numbers = as_array(name, numbers, "a number or an array").astype(arrays.dtype)
+  numbers = as_real(name, numbers).astype(arrays.dtype)
   if numbers.ndim > arrays.ndim - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
     raise ValueError(
       f"{name} must be a number, or numbers for the leading axes, [N] for heads, without axes for T and S, "

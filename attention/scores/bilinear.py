@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
+from attention.arrays.broadcasting import broadcast_leading, check_rank
+from attention.arrays.numbers import as_real
 from attention.arrays.precision import matmul_precision
 from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import floating
@@ -35,7 +36,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   [[6.0]]
   """
   queries, keys = floating(queries=queries, keys=keys)
-  score = Bilinear(as_array("matrix", matrix).astype(queries.dtype))
+  score = Bilinear(as_real("matrix", matrix).astype(queries.dtype))
   return score.tile(score.query_features(queries), score.key_features(keys))
 
 
@@ -59,7 +60,7 @@ class Bilinear(Score):
   def _checked_matrix(self, axis: int, **named: jax.Array) -> jax.Array:
     """Returns the matrix, or raises ValueError if its axis does not fit the width of the vectors."""
     ((name, vectors),) = named.items()
-    matrix = as_array("matrix", self.matrix)
+    matrix = as_real("matrix", self.matrix)
     check_rank("matrix", matrix, "[... H K]")
     if matrix.shape[axis] != vectors.shape[-1]:
       raise ValueError(

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import as_array, with_rank
+from attention.arrays.broadcasting import with_rank
+from attention.arrays.numbers import as_real
 from attention.arrays.pytrees import register_pytree
 from attention.scores.arguments import per_score
 from attention.scores.score import Score
@@ -43,7 +44,7 @@ class SoftCapped(Score):
   def check_values(self):
     if not isinstance(self.score, Score):
       raise ValueError(f"SoftCapped needs a score such as ScaledDotProduct(), got {self.score!r}")
-    cap = as_array("cap", self.cap, "a number or an array")
+    cap = as_real("cap", self.cap)
     if not isinstance(cap, jax.core.Tracer) and not np.all(np.asarray(cap) > 0):
       raise ValueError(f"cap must be positive, got {self.cap}")
     self.score.check_values()

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.search.hypotheses import Hypotheses, Step
+from attention.arrays.numbers import check_number, check_size
+from attention.search.hypotheses import Hypotheses, Step, check_search
 
 
 class Alive(NamedTuple):
@@ -112,13 +113,12 @@ def beam(
   Raises:
     ValueError: if an argument is out of its range.
   """
-  for name, value in {"max_length": max_length, "beam_size": beam_size, "num_best": num_best}.items():
-    if value < 1:
-      raise ValueError(f"{name} must be at least 1, got {value}")
+  check_search(batch_size, max_length, start=start, end=end, pad=pad)
+  check_size("beam_size", beam_size)
+  check_size("num_best", num_best)
   if num_best > beam_size:
     raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
-  if not 0 <= length_penalty < float("inf"):
-    raise ValueError(f"length_penalty must be 0 or above, and finite, got {length_penalty}")
+  check_number("length_penalty", length_penalty, "0 or above, and finite", lambda p: 0 <= p < math.inf)
   if length_penalty * math.log((5 + max_length) / 6) >= math.log(jnp.finfo(jnp.float32).max):
     raise ValueError(
       "length_penalty must keep ((5 + max_length) / 6) ** length_penalty finite in float32, "

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from attention.arrays.numbers import as_integers, check_size
+
 # step(state, tokens [B]) -> (state, logits [B V], weights [B S] or None)
 Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | None]]
 
@@ -23,3 +25,18 @@ class Hypotheses(NamedTuple):
   tokens: jax.Array
   scores: jax.Array
   weights: jax.Array | None
+
+
+def check_search(
+  batch_size: int,
+  max_length: int,
+  *,
+  start: int | jax.Array,
+  end: int | jax.Array,
+  pad: int | jax.Array,
+) -> None:
+  """Raises ValueError unless sizes and tokens are integers."""
+  check_size("batch_size", batch_size, least=0)
+  check_size("max_length", max_length)
+  for name, token in {"start": start, "end": end, "pad": pad}.items():
+    as_integers(name, token)

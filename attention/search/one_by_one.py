@@ -5,10 +5,14 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from attention.search.hypotheses import Hypotheses, Step
+from attention.arrays.numbers import check_number, check_size
+from attention.search.hypotheses import Hypotheses, Step, check_search
 
 # choose(i, logits [B V]) -> tokens [B]
+_SHARE = "above 0 and at most 1"
+
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -95,9 +99,9 @@ def sample(
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
-  if _is_known(temperature) and not temperature > 0:
-    raise ValueError(f"temperature must be above 0, got {temperature}")
-  is_all = _is_known(top_p) and top_p == 1
+  check_number("temperature", temperature, "above 0", lambda number: number > 0)
+  check_number("top_p", top_p, _SHARE, lambda p: (p > 0) & (p <= 1))
+  is_all = not isinstance(top_p, jax.core.Tracer) and np.all(top_p == 1)
   rngs = _keys_of_sequences(rng, batch_size)
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
@@ -139,8 +143,7 @@ def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
   >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
   [-inf, 3.0, 2.0]
   """
-  if k < 1:
-    raise ValueError(f"top_k must be at least 1, got {k}")
+  check_size("top_k", k)
   largest = jax.lax.top_k(logits, min(k, logits.shape[-1]))[1]
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), largest, True, axis=-1, inplace=False)
   return jnp.where(is_kept, logits, -jnp.inf)
@@ -157,18 +160,13 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
   [0.0, 0.5, 0.0]
   """
-  if _is_known(p) and not 0 < p <= 1:
-    raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
+  check_number("top_p", p, _SHARE, lambda p: (p > 0) & (p <= 1))
   by_size = jnp.argsort(logits, axis=-1, descending=True)
   probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
   # A token is kept if those above it do not make up p alone; so the first always is.
   is_large = jnp.cumsum(probabilities, axis=-1) - probabilities < p
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), by_size, is_large, axis=-1, inplace=False)
   return jnp.where(is_kept, logits, -jnp.inf)
-
-
-def _is_known(number: float | jax.Array) -> bool:
-  return not isinstance(number, jax.core.Tracer)
 
 
 def _one_by_one(
@@ -183,8 +181,7 @@ def _one_by_one(
   pad: int,
 ) -> Hypotheses:
   """Returns the sequences that `choose` makes."""
-  if max_length < 1:
-    raise ValueError(f"max_length must be at least 1, got {max_length}")
+  check_search(batch_size, max_length, start=start, end=end, pad=pad)
   first = jnp.full((batch_size,), start, jnp.int32)
   weights = jax.eval_shape(step, state, first)[2]
   found = Hypotheses(

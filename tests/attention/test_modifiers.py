@@ -107,7 +107,7 @@ def test_relative_positions_need_buckets(count, max_distance, bidirectional, wor
 def test_the_slopes_of_alibi_are_the_papers():
   # Worked out by hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second one of 2^-1, 2^-2, ... 2^-8.
   np.testing.assert_array_equal(positions.alibi_slopes(6), 2.0 ** -np.array([2, 4, 6, 8, 1, 3], np.float32))
-  with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+  with pytest.raises(ValueError, match="num_heads must be an integer of at least 1, got 0"):
     positions.alibi_slopes(0)
 
 

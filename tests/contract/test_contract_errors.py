@@ -450,16 +450,6 @@ def test_options_of_another_kind_are_an_error(options, words):
   assert_error_says(words, call, QUERIES, KEYS, VALUES)
 
 
-def test_a_traced_dropout_rate_is_an_error():
-  def call(rate):
-    ones = jnp.ones((3, 11))
-    return attention.scaled_dot_product_attention(
-      ones, ones, ones, dropout_rate=rate, dropout_rng=jax.random.key(0)
-    )
-
-  assert_error_says("dropout_rate 0 1", call, zeros())
-
-
 MASKS = {
   "bounds_beyond_32_bits": (lambda: masks.prefix(np.int64(2**40)), "length 2147483647 1099511627776"),
   "offsets_beyond_32_bits": (lambda: masks.causal(-(2**40)), "offset -2147483648 -1099511627776"),

@@ -287,7 +287,7 @@ def test_a_transformers_layer_drops_units_of_each_sublayers_output(kind, sublaye
 
 @pytest.mark.parametrize("layer", [attention.AdditiveAttention(0), attention.DotProductAttention(0)])
 def test_a_width_of_zero_is_an_error(layer):
-  with pytest.raises(ValueError, match="width must be at least 1, got 0"):
+  with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
     layer.init(jax.random.key(0), queries, sources)
 
 
@@ -444,14 +444,17 @@ def test_gru_begins_with_orthogonal_gates():
   [
     (attention.MultiHeadAttention(3, 10), "width=10, num_heads=3"),
     (attention.MultiHeadAttention(6, 12, 4), "num_heads=6, num_key_value_heads=4"),
-    (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads=0"),
-    (attention.MultiHeadAttention(0, 12), "num_heads=0"),
-    (attention.MultiHeadAttention(None), "integers of at least 1, got num_heads=None"),
-    (attention.MultiHeadAttention("8"), "integers of at least 1, got num_heads='8'"),
+    (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads must be an integer of at least 1, got 0"),
+    (attention.MultiHeadAttention(0, 12), "num_heads must be an integer of at least 1, got 0"),
+    (attention.MultiHeadAttention(None), "integer of at least 1, got None"),
+    (attention.MultiHeadAttention("8"), "integer of at least 1, got '8'"),
     (attention.MultiHeadAttention(2, 6, score=attention.Cosine), "score must be a Score .*, got .*Cosine"),
-    (attention.MultiHeadAttention(2, 0), "width=0"),
+    (attention.MultiHeadAttention(2, 0), "width must be an integer of at least 1, got 0"),
     (attention.MultiHeadAttention(2), "width=13, num_heads=2"),
-    (attention.MultiHeadAttention(2, 6, out_features=0), "out_features must be at least 1, got 0"),
+    (
+      attention.MultiHeadAttention(2, 6, out_features=0),
+      "out_features must be an integer of at least 1, got 0",
+    ),
     (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be a floating type, got .*int32"),
     (attention.MultiHeadAttention(2, 6, score="dot"), "score must be a Score .*, got 'dot'"),
     (attention.EncoderLayer(1, 7, norm="Pre"), "norm must be pre or post, got 'Pre'"),

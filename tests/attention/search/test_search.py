@@ -170,7 +170,7 @@ def test_an_empty_batch_finds_nothing():
 
 @pytest.mark.parametrize("max_length", [0, -3])
 def test_a_length_below_one_is_an_error(max_length):
-  with pytest.raises(ValueError, match=f"max_length must be at least 1, got {max_length}"):
+  with pytest.raises(ValueError, match=f"max_length must be an integer of at least 1, got {max_length}"):
     search_greedily(max_length=max_length)
 
 
@@ -336,10 +336,10 @@ def test_sequences_of_one_state_differ_from_each_other():
   [
     ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
     ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
-    ({"top_k": 0}, "top_k must be at least 1, got 0"),
+    ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
     ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
     ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
-    ({"max_length": 0}, "max_length must be at least 1, got 0"),
+    ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
     ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
     ({"rng": jax.random.split(jax.random.key(0), 3)}, r"one for each of 5 sequences, got key<fry>\[3\]"),

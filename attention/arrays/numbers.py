@@ -1,0 +1,54 @@
+"""Numbers that users give: checks of their types."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.broadcasting import as_array
+from attention.arrays.symbolic import is_known
+
+
+def as_real(name: str, given: Any, allowed: str = "a real number or array") -> jax.Array:
+  """Returns an array of a floating or integer type, or raises ValueError."""
+  array = as_array(name, given, allowed)
+  if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+    raise ValueError(f"{name} must be {allowed}, got {array.dtype}")
+  return array
+
+
+def as_floating(name: str, given: Any) -> jax.Array:
+  """Returns an array of a floating type, or raises ValueError."""
+  array = as_array(name, given)
+  if not jnp.issubdtype(array.dtype, jnp.floating):
+    raise ValueError(f"{name} must be of a floating type, got {array.dtype}")
+  return array
+
+
+def as_integers(name: str, given: Any) -> jax.Array:
+  """Returns an array of an integer type, or raises ValueError."""
+  array = as_array(name, given, "an integer or an array of them")
+  if not jnp.issubdtype(array.dtype, jnp.integer):
+    raise ValueError(f"{name} must be of an integer type, got {array.dtype}")
+  return array
+
+
+def check_number(
+  name: str, given: Any, allowed: str = "a number", is_allowed: Callable[[Any], Any] = lambda number: True
+) -> None:
+  """Raises ValueError unless a real number, or an array of them, is allowed; what is traced may be any."""
+  is_real = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+  if isinstance(given, (jax.Array, np.ndarray)):
+    is_real = any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.floating, jnp.integer))
+  if not is_real or not (isinstance(given, jax.core.Tracer) or np.all(is_allowed(given))):
+    raise ValueError(f"{name} must be {allowed}, got {given!r}")
+
+
+def check_size(name: str, given: Any, least: int = 1) -> None:
+  """Raises ValueError unless a size is an integer of at least that, or symbolic (see `jax.export`)."""
+  is_integer = is_known(given) and not isinstance(given, bool)
+  if not (jax.export.is_symbolic_dim(given) or (is_integer and given >= least)):
+    raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")

@@ -1,0 +1,110 @@
+"""Numeric arguments of public functions: types that cannot be right are errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attention
+from attention import jax_nn, losses, masks, positions, search
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
+W = jax.nn.softmax(X[..., :3])
+KEY = jax.random.key(0)
+ENDS = {"batch_size": 2, "max_length": 3, "start": 0, "end": 1}
+
+REAL = [1j, jnp.asarray(1j), True, jnp.asarray(True), "a"]
+INTEGER = [1.5, 1j, "2", jnp.float32(2), np.float64(2), True, -1]
+INTEGERS = [jnp.ones(2), jnp.ones(2).astype(complex), jnp.ones(2, bool), jnp.ones(2, jnp.bfloat16), "ab"]
+
+
+def attend(score=None, **options):
+  return attention.attend(score or attention.ScaledDotProduct(), X, X, X, **options)
+
+
+def step(state, tokens):
+  return state, jnp.ones((2, 5)), None
+
+
+def run(method, **options):
+  return getattr(search, method)(step, jnp.zeros((2, 1)), **(ENDS | options))
+
+
+ARGUMENTS = {
+  "scale": (REAL, lambda v: attend(attention.ScaledDotProduct(v))),
+  "scale of cosine": (REAL, lambda v: attention.cosine_attention(X, X, X, scale=v)),
+  "scale of jax_nn": (REAL, lambda v: jax_nn.dot_product_attention(*[X[:, :, None]] * 3, scale=v)),
+  "cap": (REAL, lambda v: attend(attention.SoftCapped(attention.ScaledDotProduct(), v))),
+  "score_vector": (
+    [X[0, 0].astype(complex), X[0, 0] > 0],
+    lambda v: attention.additive_attention(X, X, X, v),
+  ),
+  "score_vector of scores": (
+    [X[0, 0].astype(complex), X[0, 0] > 0],
+    lambda v: attention.additive_scores(X, X, v),
+  ),
+  "matrix": (
+    [jnp.eye(8).astype(complex), jnp.eye(8) > 0],
+    lambda v: attention.bilinear_attention(X, X, X, v),
+  ),
+  "matrix of scores": (
+    [jnp.eye(8).astype(complex), jnp.eye(8) > 0],
+    lambda v: attention.bilinear_scores(X, X, v),
+  ),
+  "slopes": ([1j, True, 2], lambda v: attend(bias=positions.ALiBi(jnp.asarray(v)))),
+  "bias": ([W.astype(complex), (W > 0), jnp.ones((3, 3), int)], lambda v: attend(bias=v)),
+  "max_distance": (INTEGER, lambda v: positions.relative_bucket(jnp.arange(3), 8, v, True)),
+  "positions": (
+    [jnp.arange(3.0).astype(kind) for kind in (jnp.bfloat16, jnp.float16, bool, complex)],
+    lambda v: positions.rotary(X, v),
+  ),
+  "base": ([*REAL, 0.0, -2.0], lambda v: positions.rotary(X, base=v)),
+  "length": (INTEGER, lambda v: positions.sinusoidal(v, 4)),
+  "width": (INTEGER, lambda v: positions.sinusoidal(4, v)),
+  "num_heads": (INTEGER, positions.alibi_slopes),
+  "offset": (INTEGER[:-1], lambda v: attend(mask=masks.causal(v))),
+  "before": (INTEGER[:-1], lambda v: attend(mask=masks.sliding_window(before=v, after=0))),
+  "length of prefix": (INTEGER[:-1], lambda v: attend(mask=masks.prefix(v))),
+  "source": (INTEGERS, lambda v: attend(mask=masks.lengths(source=v))),
+  "target": ([jnp.ones(3), jnp.ones(3, bool)], lambda v: attend(mask=masks.segments(v, v))),
+  "queries": (
+    [X.astype(complex), X > 0, X.astype(int)],
+    lambda v: attention.scaled_dot_product_attention(v, v, v),
+  ),
+  "dropout_rate": ([*REAL, X[0, 0] / 99], lambda v: attend(dropout_rate=v, dropout_rng=KEY)),
+  "temperature": (REAL, lambda v: run("sample", rng=KEY, temperature=v)),
+  "top_p": (REAL, lambda v: run("sample", rng=KEY, top_p=v)),
+  "top_k": (INTEGER, lambda v: run("sample", rng=KEY, top_k=v)),
+  "beam_size": (INTEGER, lambda v: run("beam", beam_size=v)),
+  "num_best": (INTEGER, lambda v: run("beam", beam_size=2, num_best=v)),
+  "length_penalty": (REAL, lambda v: run("beam", beam_size=2, length_penalty=v)),
+  "max_length": (INTEGER, lambda v: run("greedy", max_length=v)),
+  "batch_size": (INTEGER, lambda v: run("beam", beam_size=2, batch_size=v)),
+  "end": (INTEGER[:-1], lambda v: run("greedy", end=v)),
+  "start": (INTEGER[:-1], lambda v: run("beam", beam_size=2, start=v)),
+  "scores": (
+    [W.astype(complex), W > 0, W.astype(int)],
+    lambda v: attention.masked_softmax(v, masks.causal()),
+  ),
+  "logsumexp": ([X[..., 0].astype(complex), X[..., 0] > 0], lambda v: attention.merge([(X, v)])),
+  "context": ([X.astype(complex), X > 0], lambda v: attention.merge([(v, X[..., 0])])),
+  "sink": (REAL, lambda v: attention.with_sink(X, X[..., 0], v)),
+  "probabilities": ([W.astype(complex), W > 0, W.astype(int)], lambda v: attention.monotonic_weights(v, W)),
+  "weights": ([W.astype(complex), W > 0], lambda v: losses.alignment_loss(v, W > 0)),
+  "links": ([W.astype(complex)], lambda v: losses.alignment_loss(W, v)),
+  "lengths": (INTEGERS, lambda v: losses.coverage_loss(W, v)),
+  "num_heads of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(v).init(KEY, X)),
+  "width of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(2, width=v).init(KEY, X)),
+  "width of feed-forward": (INTEGER, lambda v: attention.FeedForward(v).init(KEY, X)),
+  "width of additive": (INTEGER, lambda v: attention.AdditiveAttention(width=v).init(KEY, X, X)),
+  "width of gru": (INTEGER, lambda v: attention.GRUParameters(v).init(KEY, 3)),
+  "half_width": (REAL, lambda v: attention.LocalAttention(half_width=v).init(KEY, X, X)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_types_that_cannot_be_right_are_errors(name):
+  wrong, call = ARGUMENTS[name]
+  for value in wrong:
+    with pytest.raises(ValueError, match=name.split()[0]):
+      call(value)
