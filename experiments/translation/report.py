@@ -1,8 +1,10 @@
 """What a run shows at its end: a table of scores, some translations, pictures."""
 
+import functools
 import io
 import pathlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +15,7 @@ from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
-from experiments.translation import figures
+from experiments.translation import figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.translator import Heads, Translation, Translator
 
@@ -22,6 +24,8 @@ Results = dict[str, dict[str, float]]  # split -> metric -> value
 _SHOWN = 5  # translations and attention maps
 _DRAWN_WEIGHTS = 16 * 20**2  # of all heads in one figure
 _END = "</s>"  # how the end of a sentence is written in pictures
+_UNKNOWN = " (unknown)"
+_LONGEST_UNKNOWN = labels.LONGEST - len(_UNKNOWN)
 
 _COLUMNS = {
   "sentences": "{:,.0f}",
@@ -88,28 +92,38 @@ def show_translations(translator: Translator) -> None:
 
 def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.Path]:
   """Draws training curves and attention maps in the folder's figures/; returns the files."""
-  paths = [folder / "figures" / "training_curves.png"]
-  figures.save(figures.training_curves(workdir.read_metrics(folder)), paths[0])
+  drawn: dict[str, Callable[[], Figure]]
+  drawn = {"training_curves": lambda: figures.training_curves(workdir.read_metrics(folder))}
   examples = _shown_examples(translator)
   scored = translator.score_tokens([(example.source, example.target) for example in examples])
   for i, (example, one) in enumerate(zip(examples, scored, strict=True)):
     if one.attention is not None:
-      figure = figures.attention_map(
-        one.attention,
-        _labels(translator.task.source, example.source),
-        _labels(translator.task.target, example.target),
-        alignment=example.alignment,
-        title="attention along the true translation",
-      )
-      paths.append(folder / "figures" / f"attention_{i}.png")
-      figures.save(figure, paths[-1])
-  return paths
+      drawn[f"attention_{i}"] = functools.partial(_true_map, translator, example, one.attention)
+  note_missing_letters(word for example in examples for word in (*example.source, *example.target))
+  paths = {name: folder / "figures" / f"{name}.png" for name in drawn}
+  return [paths[name] for name, make in drawn.items() if png.try_to_save(make, paths[name])]
 
 
-def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure | None:
-  """Returns the attention map of a translation, or None if the model has no attention."""
+def note_missing_letters(words: Iterable[str]) -> None:
+  """Prints one line, on standard error, if some letters of words cannot be drawn in a figure."""
+  if note := labels.missing_note(map(labels.shortened, words)):
+    print(note, file=sys.stderr)
+
+
+def _true_map(translator: Translator, example: Example, attention: np.ndarray) -> Figure:
+  return figures.attention_map(
+    attention,
+    _labels(translator.task.source, example.source),
+    _labels(translator.task.target, example.target),
+    alignment=example.alignment,
+    title="attention along the true translation",
+  )
+
+
+def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure:
+  """Returns the attention map of a translation; ValueError if the model has no attention."""
   if translation.attention is None:
-    return None
+    raise ValueError("translation must have attention, got none")
   ends = [_END] * (len(translation.attention) - len(translation.tokens))
   return figures.attention_map(
     translation.attention,
@@ -140,17 +154,23 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   np.savez(file, **arrays)
   paths = [folder / "heads.npz"]
   write_bytes(paths[0], file.getvalue())
+  note_missing_letters([*sources, *targets])
   for name, (weights, rows, what) in maps.items():
     if weights is not None and weights.size <= _DRAWN_WEIGHTS:
-      paths.append(folder / f"{name}_heads.png")
-      figures.save(figures.head_maps(weights, sources, rows, title=f"each head of {what}"), paths[-1])
+      make = functools.partial(figures.head_maps, weights, sources, rows, title=f"each head of {what}")
+      path = folder / f"{name}_heads.png"
+      paths += [path] if png.try_to_save(make, path) else []
   return paths
 
 
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
-  return [*(f"{token} (unknown)" if token in unknown else token for token in tokens), _END]
+  known_or_marked = (
+    f"{labels.shortened(token, _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else token
+    for token in tokens
+  )
+  return [*known_or_marked, _END]
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
