@@ -59,9 +59,11 @@ export function show(place, ...children) {
   });
 }
 
-/** Returns a share of 1 in few characters: ".07", "1", "<.01". */
+/** Returns a share of 1, or a weight that is none, in few characters: ".07", "1", "<.01", "−.5", "2.3e+4". */
 export function share(number) {
+  if (number < 0) return `−${share(-number)}`;
   if (number > 0 && number < 0.005) return "<.01";
+  if (number >= 100) return number.toPrecision(2);
   return number
     .toFixed(2)
     .replace(/^0/, "")
