@@ -1,4 +1,4 @@
-r"""Parts of one's own for the laboratory: attention, normalizer, encoder, decoder, task and metric, in any file.
+r"""Parts of one's own for the laboratory: attention, normalizer, encoder, decoder, task, metric, in any file.
 
     python -m experiments.train --workdir=runs/mine --config.data.task=docs/own_parts.py:Backwards \
         --config.model.attention=docs/own_parts.py:gaussian --config.model.encoder=docs/own_parts.py:bag \

@@ -103,7 +103,9 @@ def test_what_is_no_normalizer_is_told(tmp_path, name, words):
 )
 def test_a_normalizer_that_nothing_takes_is_told(fields):
   config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
-  with pytest.raises(ConfigError, match="config.model.normalizer must be softmax, for no part of this model"):
+  with pytest.raises(
+    ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
+  ):
     check_config(config)
 
 

@@ -1,11 +1,12 @@
 // Lines between the words of the source, above, and of the translation, below: the wider the more weight.
 
-import { html, svg } from "./dom.mjs";
+import { cutShort, html, svg } from "./dom.mjs";
 import { strengthsOf } from "./strengths.mjs";
 
 const WORD = 44; // pixels for each word
-const [LEFT, RIGHT] = [24, 90];
-const [TOP, BOTTOM, HEIGHT] = [84, 216, 300];
+const LONGEST_WORD = 16; // characters
+const [LEFT, RIGHT] = [24, 96];
+const [TOP, BOTTOM, HEIGHT] = [92, 224, 324];
 const MIDDLE = (TOP + BOTTOM) / 2;
 const LEAST = 0.03;
 
@@ -72,7 +73,8 @@ function curve(from, to) {
 }
 
 function label(word, x, y, turn, data) {
-  return svg("text", { x, y, transform: `rotate(${turn} ${x} ${y})`, ...data }, word);
+  const place = { x, y, transform: `rotate(${turn} ${x} ${y})` };
+  return svg("text", { ...place, ...data }, cutShort(word, LONGEST_WORD), svg("title", {}, word));
 }
 
 function strongest(weights, columns) {

@@ -3,7 +3,7 @@
 import { addLights } from "./lights.mjs";
 import { alignmentErrorRate } from "./alignment.mjs";
 import { arcs } from "./arcs.mjs";
-import { html, signed, toggle } from "./dom.mjs";
+import { cutShort, html, signed, toggle } from "./dom.mjs";
 import { map } from "./map.mjs";
 import { argmax } from "./numbers.mjs";
 import { stage } from "./stage.mjs";
@@ -92,7 +92,7 @@ function words(found, cell, place, change) {
 }
 
 function button(key, word, isDown, onclick, attributes) {
-  const element = toggle(key, isDown, onclick, word);
+  const element = toggle(key, isDown, onclick, cutShort(word));
   element.classList.add("word");
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;

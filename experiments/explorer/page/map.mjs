@@ -1,6 +1,6 @@
 // A map of weights: a table whose cells can be read and walked, or, of many, a canvas.
 
-import { html, share, svg } from "./dom.mjs";
+import { cutShort, html, share, svg } from "./dom.mjs";
 import { strengthsOf } from "./strengths.mjs";
 
 export const LARGEST_TABLE = 1500; // cells
@@ -38,13 +38,13 @@ function tableMap({ weights, rows, columns, links, cell, choose, place }) {
   const [chosenRow, chosenColumn] = cell ?? [0, 0];
   const strengths = strengthsOf(weights);
   const heads = columns.map((word, s) =>
-    html("th", { scope: "col", "data-source": s }, html("span", {}, word)),
+    html("th", { scope: "col", "data-source": s }, html("span", {}, cutShort(word))),
   );
   const body = rows.map((word, t) =>
     html(
       "tr",
       {},
-      html("th", { scope: "row", "data-target": t }, word),
+      html("th", { scope: "row", "data-target": t }, cutShort(word)),
       columns.map((source, s) => {
         const [weight, isTrue] = [weights[t]?.[s] ?? 0, truth.has(`${t},${s}`)];
         return html(
@@ -172,18 +172,13 @@ function everyNth(words, step, make) {
 }
 
 function label(word, attributes) {
-  return svg("text", attributes, cutShort(word), svg("title", {}, word));
+  return svg("text", attributes, cutShort(word, LONGEST_WORD), svg("title", {}, word));
 }
 
 /** Returns for how many pixels the words that are written need room. */
 function lengthOf(words, step) {
-  const lengths = words.filter((_, i) => i % step === 0).map((word) => [...cutShort(word)].length);
+  const lengths = words.filter((_, i) => i % step === 0).map((word) => [...cutShort(word, LONGEST_WORD)].length);
   return 8 * Math.max(2, ...lengths) + 8;
-}
-
-function cutShort(word) {
-  const letters = [...word];
-  return letters.length > LONGEST_WORD ? `${letters.slice(0, LONGEST_WORD - 1).join("")}…` : word;
 }
 
 /** Returns a picture with a pixel for each weight, the darker the more; of roots, for most weights are small. */

@@ -1,6 +1,6 @@
 // What one look of the decoder computes, in numbers, and what a person may change of it.
 
-import { html, share, signed, toggle } from "./dom.mjs";
+import { cutShort, html, share, signed, toggle } from "./dom.mjs";
 import { explained } from "./explained.mjs";
 import { largest } from "./numbers.mjs";
 import { wordOf } from "./words.mjs";
@@ -31,8 +31,9 @@ export function stage(run, found, state, place, change) {
       html(
         "h3",
         {},
-        `Step ${t + 1}: “${found.rows[t]}”`,
-        step.weights ? ` looks at “${found.columns[s]}”` : "",
+        state.beside === null ? "" : `${run.name}: `,
+        `Step ${t + 1}: “${cutShort(found.rows[t])}”`,
+        step.weights ? ` looks at “${cutShort(found.columns[s])}”` : "",
       ),
       toggle(`${place}-close`, false, () => change({ cell: null }), "close"),
     ),
@@ -64,7 +65,7 @@ function looking(found, state, place, change) {
     html("span", {}, "Weights of this step:"),
     choice("as computed", undefined),
     choice("equal on all", "flat"),
-    choice(`all on “${found.tokens[s]}”`, s),
+    choice(`all on “${cutShort(found.tokens[s])}”`, s),
   );
 }
 
