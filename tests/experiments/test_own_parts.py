@@ -79,6 +79,27 @@ def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path):
   assert found.attention.min() < 0 or found.attention.max() > 1
 
 
+@pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
+def test_figures_that_fail_end_no_run_and_come_after_its_results(tmp_path, error, code):
+  metric = (
+    "import matplotlib.figure\n"
+    f"def fail(*_, **__):\n  raise {error}\n"
+    "matplotlib.figure.Figure.savefig = fail\n"
+    "def zero(*_):\n  return 0\n"
+  )
+  (tmp_path / "mine.py").write_text(metric, "utf-8")
+  flags = [flag for flag in FLAGS if "metrics" not in flag]
+  folder, name = tmp_path / "run", f"--config.evaluation.metrics={tmp_path / 'mine.py'}:zero"
+  trained = scripts.run("train", f"--workdir={folder}", *flags, name)
+  assert trained.code == code, trained.errors
+  assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["zero"] == 0
+  if code == 0:
+    warnings = [line for line in trained.errors.splitlines() if line.startswith("warning")]
+    path = folder / "figures" / "training_curves.png"
+    assert warnings[0] == f"warning: {path} could not be drawn: RuntimeError: no fonts"
+    assert len(warnings) == 6 and "wrote" not in trained.output
+
+
 @pytest.mark.parametrize(
   ("name", "words"), [("wrong", "must make an attention.Normalizer, got int"), ("none", "has no 'none'")]
 )
