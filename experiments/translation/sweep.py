@@ -18,7 +18,7 @@ from experiments.commands.files import write_text
 from experiments.runs.jobs import Job
 from experiments.runs.locks import is_locked
 from experiments.runs.workdir import holds_run
-from experiments.translation import compare, figures, png
+from experiments.translation import compare, figures, labels, png
 from experiments.translation.settings import check_config, check_same_config, read_config
 
 Choices = Mapping[str, Sequence[Any]]
@@ -152,6 +152,8 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   paths = [folder / "table.txt", folder / "table.csv"]
   write_text(paths[0], f"{text}\n")
   write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
+  if note := labels.missing_note(group.name for group in found):
+    print(note, file=sys.stderr)
   for split in splits:
     path = folder / "figures" / f"{split}.png"
     make = functools.partial(figures.spread, compare.values(found, split), title=split)

@@ -44,7 +44,7 @@ function tableMap({ weights, rows, columns, links, cell, choose, place }) {
     html(
       "tr",
       {},
-      html("th", { scope: "row", "data-target": t }, cutShort(word)),
+      html("th", { scope: "row", "data-target": t, title: word }, cutShort(word)),
       columns.map((source, s) => {
         const [weight, isTrue] = [weights[t]?.[s] ?? 0, truth.has(`${t},${s}`)];
         return html(

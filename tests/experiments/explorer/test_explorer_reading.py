@@ -230,6 +230,18 @@ def test_a_walk_over_the_map_is_one_change(path):
     shown.wait_for_function("!document.querySelector('.stage')")
 
 
+def test_a_cell_that_is_walked_to_is_not_behind_the_words(path):
+  with pages.in_chromium(path, width=360, height=844) as shown:
+    shown.focus("td[data-cell='0,0']")
+    shown.keyboard.press("End")
+    for s in range(15, 4, -1):
+      shown.keyboard.press("ArrowLeft")
+      cell, word = (
+        shown.locator(each).bounding_box() for each in (f"td[data-cell='0,{s}']", "tbody th >> nth=0")
+      )
+      assert word["x"] + word["width"] <= cell["x"] and cell["x"] + cell["width"] <= 360
+
+
 @pytest.mark.parametrize(("end", "told"), [(",16", "all weights are 0"), ("", "only the end is left")])
 def test_that_all_words_are_hidden_is_one_line(path, end, told):
   masked = ",".join(map(str, range(16))) + end
