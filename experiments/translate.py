@@ -21,7 +21,7 @@ from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
 from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
 from experiments.text.languages import Language
-from experiments.translation import figures, png, report, search_flags
+from experiments.translation import figures, report, search_flags
 from experiments.translation.loading import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
@@ -123,8 +123,7 @@ def _draw(language: Language, source: Sequence[str], translation: Translation, p
     raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
   if translation.attention is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
-  report.note_missing_letters([*source, *translation.tokens])
-  if png.try_to_save(lambda: report.translation_map(language, source, translation), path):
+  if report.draw_translation(path, language, source, translation):
     _note(f"wrote {path}")
 
 

@@ -95,42 +95,56 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
   drawn: dict[str, Callable[[], Figure]]
   drawn = {"training_curves": lambda: figures.training_curves(workdir.read_metrics(folder))}
   examples = _shown_examples(translator)
+  words: list[str] = []
   scored = translator.score_tokens([(example.source, example.target) for example in examples])
   for i, (example, one) in enumerate(zip(examples, scored, strict=True)):
     if one.attention is not None:
-      drawn[f"attention_{i}"] = functools.partial(_true_map, translator, example, one.attention)
-  note_missing_letters(word for example in examples for word in (*example.source, *example.target))
+      columns = _labels(translator.task.source, example.source)
+      rows = _labels(translator.task.target, example.target)
+      words += [*columns, *rows]
+      drawn[f"attention_{i}"] = functools.partial(
+        figures.attention_map,
+        one.attention,
+        columns,
+        rows,
+        alignment=example.alignment,
+        title="attention along the true translation",
+      )
+  _note_missing_letters(words)
   paths = {name: folder / "figures" / f"{name}.png" for name in drawn}
   return [paths[name] for name, make in drawn.items() if png.try_to_save(make, paths[name])]
 
 
-def note_missing_letters(words: Iterable[str]) -> None:
+def _note_missing_letters(words: Iterable[str]) -> None:
   """Prints one line, on standard error, if some letters of words cannot be drawn in a figure."""
   if note := labels.missing_note(map(labels.shortened, words)):
     print(note, file=sys.stderr)
-
-
-def _true_map(translator: Translator, example: Example, attention: np.ndarray) -> Figure:
-  return figures.attention_map(
-    attention,
-    _labels(translator.task.source, example.source),
-    _labels(translator.task.target, example.target),
-    alignment=example.alignment,
-    title="attention along the true translation",
-  )
 
 
 def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure:
   """Returns the attention map of a translation; ValueError if the model has no attention."""
   if translation.attention is None:
     raise ValueError("translation must have attention, got none")
-  ends = [_END] * (len(translation.attention) - len(translation.tokens))
   return figures.attention_map(
     translation.attention,
     _labels(language, source),
-    [*translation.tokens, *ends],
+    _target_labels(translation),
     title="attention of the translation",
   )
+
+
+def draw_translation(
+  path: pathlib.Path, language: Language, source: Sequence[str], translation: Translation
+) -> bool:
+  """Returns whether the attention map of a translation could be drawn; it is written as PNG."""
+  _note_missing_letters([*_labels(language, source), *_target_labels(translation)])
+  return png.try_to_save(lambda: translation_map(language, source, translation), path)
+
+
+def _target_labels(translation: Translation) -> list[str]:
+  """Returns how the tokens of a translation and its end, if it has one, are written in pictures."""
+  num_rows = 0 if translation.attention is None else len(translation.attention)
+  return [*translation.tokens, *([_END] * (num_rows - len(translation.tokens)))]
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
@@ -154,7 +168,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   np.savez(file, **arrays)
   paths = [folder / "heads.npz"]
   write_bytes(paths[0], file.getvalue())
-  note_missing_letters([*sources, *targets])
+  _note_missing_letters([*sources, *targets])
   for name, (weights, rows, what) in maps.items():
     if weights is not None and weights.size <= _DRAWN_WEIGHTS:
       make = functools.partial(figures.head_maps, weights, sources, rows, title=f"each head of {what}")
