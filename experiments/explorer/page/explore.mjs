@@ -82,7 +82,7 @@ class Page {
       panels.length ? html("aside", { class: "panels", "data-kept": "panels" }, panels) : null,
     );
     showControls(this.data, wanted, this.found.get("run0")?.found);
-    find("said").textContent = find("results").querySelector(".text")?.textContent ?? "";
+    find("said").textContent = find("results").querySelector(".text")?.innerText ?? "";
     find("failure").hidden = true;
     find("failure").dataset.is = "gone";
     if (panels.length && burst !== "address") showAbovePanels();

@@ -40,8 +40,8 @@ export function live(run, whole, step, state, place, change) {
     "article",
     {},
     title,
-    words(found, cell, place, change),
-    html("p", { class: "text" }, found.text),
+    words(found, whole, cell, place, change),
+    html("p", { class: "text" }, found.text, found.isWhole ? null : ending(whole.text.slice(found.text.length))),
     html("p", { class: "facts" }, facts(run, found, state)),
     truth(run, found, example, isTrue, links, place, change),
     found.levels.length ? beams(run, whole, found, state, place, change) : null,
@@ -60,8 +60,18 @@ function drawn(whole, found, links, cell, state, place, change) {
   return state.view === "arcs" ? arcs(given) : map(given);
 }
 
+/** Returns an element that has room for what is not shown yet, so that no step moves what stands below. */
+function later(...children) {
+  return html("span", { class: "later", "aria-hidden": "true" }, ...children);
+}
+
+/** Returns an ellipsis in front of the rest of a text, which is not shown yet. */
+function ending(rest) {
+  return [html("span", { class: "ellipsis" }, " …"), later(rest)];
+}
+
 /** Returns the words of the source, which can be hidden, and of the translation, whose steps can be opened. */
-function words(found, cell, place, change) {
+function words(found, whole, cell, place, change) {
   const hide = (s) => () => {
     const { masked } = found.applied;
     const others = masked.filter((each) => each !== s);
@@ -87,7 +97,7 @@ function words(found, cell, place, change) {
       ? [html("span", {}, "Source, hide:"), html("div", { class: "words sources" }, sources)]
       : null,
     html("span", {}, "Translation, open:"),
-    html("div", { class: "words targets" }, targets),
+    html("div", { class: "words targets" }, targets, whole.rows.slice(targets.length).map((word) => later(cutShort(word)))),
   );
 }
 
@@ -132,7 +142,7 @@ function plural(count, noun) {
 function truth(run, found, example, isTrue, links, place, change) {
   const told = (...children) => html("p", { class: "truth" }, ...children);
   if (!example?.target) return told("The true translation of this sentence is not known here.");
-  if (!isTrue && !found.rows.length) return null;
+  if (!found.rows.length) return told("No word is shown yet.");
   if (!isTrue) {
     const read = () => change({ words: wordsOf(run, example.target), beam: 1, cell: null });
     return told(
@@ -140,13 +150,12 @@ function truth(run, found, example, isTrue, links, place, change) {
       toggle(`${place}-truth`, false, read, "let it read this one"),
     );
   }
-  const rate = found.weights && example.links ? alignmentErrorRate(found.weights, links, found.isWhole) : null;
-  return told(
-    found.isWhole ? "This is the true translation." : "The true translation begins so.",
-    rate === null
-      ? null
-      : ` Alignment error ${rate.toFixed(2)} (0: each word looks most where it should); outlined are true links.`,
-  );
+  const begins = found.isWhole ? "This is the true translation." : "The true translation begins so.";
+  if (!found.weights || !example.links) return told(begins);
+  const rate = alignmentErrorRate(found.weights, links, found.isWhole);
+  const said = rate === null ? "none" : rate.toFixed(2);
+  const meaning = "(0: each word looks most where it should); outlined are true links.";
+  return told(`${begins} Alignment error ${said} ${meaning}`);
 }
 
 function beams(run, whole, found, state, place, change) {

@@ -78,7 +78,7 @@ export function firstSteps(run, found, count) {
     score: steps.reduce((sum, { token, logProbabilities }) => sum + logProbabilities[token], 0),
     ids: found.ids.slice(0, count),
     rows: found.rows.slice(0, count),
-    text: `${join(run.target, words)} …`,
+    text: join(run.target, words),
     weights: found.weights?.slice(0, count),
     levels: found.levels.slice(0, count),
   };

@@ -182,6 +182,18 @@ def test_arcs_stay_where_they_are_from_step_to_step(path):
       assert arcs == {cell: line for cell, line in all_arcs.items() if int(cell.split(",")[0]) < count}
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("words", ["", TRUE])
+def test_a_step_moves_nothing_below_the_words(path, width, words):
+  with pages.in_chromium(path, f"#view=arcs&shown=1{words}", width=width) as shown:
+    places = []
+    for _ in range(10):
+      places.append(shown.locator("svg.arcs").bounding_box() | {"width": 0})
+      shown.click("#more")
+    assert shown.locator(".targets .word").count() == 11
+    assert all(place == places[0] for place in places), places
+
+
 def test_true_links_are_in_front_of_all_arcs(path):
   program = "() => [...document.querySelectorAll('svg.arcs path')].map((each) => each.getAttribute('class'))"
   with pages.in_chromium(path, f"#view=arcs{TRUE}") as shown:
