@@ -62,7 +62,8 @@ class Model:
       this group that makes a Flax module (see `attention.RecurrentDecoder`).
     attention_width: to which that attention projects queries and keys; 0 for `width`.
     normalizer: what makes the weights of that attention: "softmax", "sparsemax", "entmax15", or "sigmoid" (of
-      scores less the log of the number of words).
+      scores less the log of the number of words). Or one of your own, a function of this group that makes an
+      `attention.Normalizer`.
     looks: whether the recurrent decoder looks at the source "before" it reads a word, or "after".
     input_feeding: whether the recurrent decoder reads what it made the logits of, at the next step.
     embedding_width: width of a word's vector; transformers use `width` instead.

@@ -1,10 +1,11 @@
-r"""Parts of one's own for the laboratory: attention, encoder, decoder, task and metric, in a file anywhere.
+r"""Parts of one's own for the laboratory: attention, normalizer, encoder, decoder, task, metric, in any file.
 
     python -m experiments.train --workdir=runs/mine --config.data.task=docs/own_parts.py:Backwards \
         --config.model.attention=docs/own_parts.py:gaussian --config.model.encoder=docs/own_parts.py:bag \
         --config.evaluation.metrics=docs/own_parts.py:length_ratio --config.train.steps=300
 
-A decoder takes the attention's place: --config.model.decoder=docs/own_parts.py:looking_around
+A decoder takes the attention's place: --config.model.decoder=docs/own_parts.py:looking_around. A normalizer
+makes the weights of an attention that has a name here: --config.model.normalizer=docs/own_parts.py:linear
 
 The run records the file; `experiments.evaluate` and `experiments.translate` find it again.
 """
@@ -47,6 +48,21 @@ class Gaussian(ProjectedAttention):
 def gaussian(config):
   """Makes the layer; `config` is `config.model`."""
   return Gaussian(width=config.width)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Linear(attention.Normalizer):
+  """A normalizer: weights are the scores, divided by the number of words; below 0 or above 1, too."""
+
+  def weights(self, rows):  # rows.scores are 0 where rows.used is False
+    count = jnp.sum(jnp.broadcast_to(rows.used, rows.scores.shape), axis=-1, keepdims=True)
+    return rows.scores / jnp.maximum(count, 1).astype(rows.scores.dtype)
+
+
+def linear(config):
+  """Makes the normalizer; `config` is `config.model`."""
+  return Linear()
 
 
 class Bag(nn.Module):

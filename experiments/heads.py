@@ -1,6 +1,6 @@
 """Shows what each layer and head of a trained translator attends to, in one sentence.
 
-    python -m experiments.heads --workdir=runs/transformer --text="the red cat sleeps" --output=heads
+    python -m experiments.heads --workdir=runs/transformer --text="the red cat sees the dog" --output=heads
 
 The folder gets heads.npz with arrays: decoder [L N T S], of a transformer encoder also encoder [L N S S], and
 the tokens, whose end is one position more. Where there are few enough weights for a figure it also gets

@@ -63,11 +63,11 @@ def main() -> None:
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Scores the translator, and shows what it can do."""
   results = report.evaluate_splits(translator, config.sentences, own_metrics(config))
+  report.write_results(folder, results)  # first: what is shown of them may fail
   print(report.table(results))
   report.show_translations(translator)
   for path in report.draw_figures(folder, translator):
     print(f"wrote {path}")
-  report.write_results(folder, results)  # last: it says that the run has ended
 
 
 if __name__ == "__main__":

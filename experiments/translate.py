@@ -121,11 +121,10 @@ def _draw(language: Language, source: Sequence[str], translation: Translation, p
   longest = max(len(source), len(translation.tokens))
   if longest > figures.LONGEST:
     raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
-  figure = report.translation_map(language, source, translation)
-  if figure is None:
+  if translation.attention is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
-  figures.save(figure, path)
-  _note(f"wrote {path}")
+  if report.draw_translation(path, language, source, translation):
+    _note(f"wrote {path}")
 
 
 def _typed() -> Iterator[str]:

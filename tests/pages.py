@@ -49,10 +49,10 @@ def _browser():
 
 
 @contextlib.contextmanager
-def in_chromium(path, address="", *, width=1200, color_scheme="light"):
+def in_chromium(path, address="", *, width=1200, height=900, color_scheme="light"):
   """Gives a page of Playwright that shows a file, asks for nothing but files, and has a program that runs."""
   asked, errors = [], []
-  page = _browser().new_page(viewport={"width": width, "height": 900}, color_scheme=color_scheme)
+  page = _browser().new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
   try:
     page.set_default_timeout(60_000)
     page.on("request", lambda request: asked.append(request.url))

@@ -9,8 +9,26 @@ from typing import Any
 _FOLDER = pathlib.Path(__file__).parent / "page"
 # Each file after those that it imports.
 PROGRAM = (
-  *("numbers.mjs", "arrays.mjs", "words.mjs", "model.mjs", "search.mjs", "address.mjs", "alignment.mjs"),
-  *("translated.mjs", "explained.mjs", "dom.mjs", "map.mjs", "arcs.mjs", "tree.mjs", "stage.mjs"),
+  *(
+    "numbers.mjs",
+    "arrays.mjs",
+    "words.mjs",
+    "model.mjs",
+    "search.mjs",
+    "address.mjs",
+    "entries.mjs",
+    "alignment.mjs",
+  ),
+  *(
+    "strengths.mjs",
+    "translated.mjs",
+    "explained.mjs",
+    "dom.mjs",
+    "map.mjs",
+    "arcs.mjs",
+    "tree.mjs",
+    "stage.mjs",
+  ),
   *("lights.mjs", "live.mjs", "recorded.mjs", "controls.mjs", "explore.mjs"),
 )
 

@@ -11,6 +11,7 @@ from experiments.translation.translator import Heads, Translation, Translator
 
 _END = "</s>"
 _LARGEST = np.iinfo(np.uint16).max
+_ROUNDING = 1e-5  # by which a weight of 0 or 1 may be off
 
 
 def recorded_model(translator: Translator, why: str, sentences: Sequence[SentencePair]) -> dict[str, Any]:
@@ -22,7 +23,8 @@ def recorded_model(translator: Translator, why: str, sentences: Sequence[Sentenc
     sentences: with the translations along which it is; the model's own where one is empty.
 
   Returns:
-    A value for JSON; weights are rounded to multiples of 1 / 65,535.
+    A value for JSON. Weights are rounded to a 65,535th of their range, `low` to `high`: [0, 1], or more if
+    they are not shares.
   """
   source, target = translator.task.source, translator.task.target
   own = iter(translator.translate([each.source for each in sentences if not each.target]))
@@ -51,5 +53,9 @@ def _sentence(given: SentencePair, found: Translation, heads: Heads) -> dict[str
 
 
 def _described(weights: np.ndarray) -> dict[str, Any]:
-  rounded = np.round(np.clip(weights, 0, 1) * _LARGEST).astype(np.uint16)
-  return {"shape": weights.shape, "weights": packed([rounded])}
+  low, high = float(min(weights.min(), 0)), float(max(weights.max(), 1))
+  if low >= -_ROUNDING and high <= 1 + _ROUNDING:
+    low, high = 0.0, 1.0
+  shares = (np.clip(weights.astype(np.float64), low, high) - low) / (high - low)
+  rounded = np.round(shares * _LARGEST).astype(np.uint16)
+  return {"shape": weights.shape, "weights": packed([rounded]), "low": low, "high": high}

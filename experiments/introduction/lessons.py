@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from experiments.introduction import systems
-from experiments.translation import figures
+from experiments.translation import figures, png
 
 
 def lessons(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
@@ -147,5 +147,5 @@ def _heat_map(
 ) -> str:
   """Writes a heat-map and says where."""
   figure = figures.attention_map(np.asarray(weights), source_words, target_words)
-  figures.save(figure, path)
+  png.save(figure, path)
   return f"heat-map: {path}"

@@ -16,7 +16,7 @@ from experiments.commands import fields
 from experiments.commands.files import write_text
 from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
-from experiments.translation import figures, load
+from experiments.translation import load, png
 from experiments.translation.compare import mean
 from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, csv_text, is_done, make_runs
@@ -222,7 +222,7 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
   paths = []
   for part, figure in finding.figures.items():
     paths.append(folder / f"{name}_{part}.png")
-    figures.save(figure, paths[-1])
+    png.save(figure, paths[-1])
   question, _, rest = study.__doc__.strip().partition("\n")
   wanted = len(make_runs(study.get_config(), study.get_choices()))
   there = sum(row.get("config") is not None for row in rows)

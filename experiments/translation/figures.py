@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
-import pathlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import patheffects
@@ -16,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_transform_factory
 
-from experiments.commands.files import write_bytes
+from experiments.translation import labels
 
 # Metrics drawn as scores, and what each is divided by to lie between 0 and 1.
 SCORES = {
@@ -41,8 +40,12 @@ _MARK = "#e8590c"
 _SHADES = LinearSegmentedColormap.from_list(
   "attention", ("#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 )
+_SIGNED_SHADES = LinearSegmentedColormap.from_list(
+  "signed attention", ("#7a0177", "#c51b8a", "#fa9fb5", "#ffffff", "#6baed6", "#2171b5", "#08306b")
+)
+_ROUNDING = 1e-5  # by which a weight of 0 or 1 may be off
 _LINES = ("#1f5fa8", "#e8590c", "#2b8a3e", "#862e9c", "#b8860b", "#0c8599", "#5c636a")
-_DOTS_PER_INCH = 150
+_LONGEST_GROUP = 80  # characters
 
 
 def attention_map(
@@ -55,6 +58,9 @@ def attention_map(
 ) -> Figure:
   """Returns a heat-map of attention: source words across the top, target words downwards.
 
+  Weights below 0, or above 1, are drawn too: the scale then has another colour below 0, and the title says
+  from where to where they are.
+
   Args:
     weights: [T S]; 0 is white, the largest is the darkest, of the values beside the map.
     source_words: S of them.
@@ -66,20 +72,19 @@ def attention_map(
     The figure; it grows with the number and the length of the words.
 
   Raises:
-    ValueError: if the sizes do not fit, a weight is not between 0 and 1, or a link is outside the
-      map.
+    ValueError: if the sizes do not fit, a weight is not finite, or a link is outside the map.
 
   >>> figure = attention_map(np.eye(2), ["the", "cat"], ["il", "gatto"], alignment={(0, 0)})
   >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
   ['il', 'gatto']
   """
   weights = _checked_weights(weights, source_words, target_words)
-  figure = _new_figure(*_map_size(source_words, target_words, title))
+  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
+  title = _with_range(title, weights)
+  figure = _new_figure(*_map_size(sources, targets, title))
   axes = figure.add_subplot()
-  # To the largest: weights that are spread over many tokens would be nearly white on a scale to 1.
-  largest = max(float(weights.max()), 1e-6)
-  image = axes.imshow(weights, cmap=_SHADES, vmin=0.0, vmax=largest, aspect="equal")
-  _label_words(axes, source_words, target_words)
+  image = axes.imshow(weights, **_scale(weights), aspect="equal")
+  _label_words(axes, sources, targets)
   _rule_cells(axes, weights.shape)
   for link in sorted(alignment or ()):
     _mark_cell(axes, link, weights.shape)
@@ -104,16 +109,18 @@ def head_maps(
   6
   """
   num_layers, num_heads = weights.shape[:2]
-  width, height = _map_size(source_words, target_words, None)
+  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
+  title = _with_range(title, weights)
+  width, height = _map_size(sources, targets, None)
   figure = _new_figure(width * num_heads, height * num_layers + 0.3)
   grid = figure.subplots(num_layers, num_heads, squeeze=False)
-  largest = max(float(weights.max()), 1e-6)
+  scale = _scale(weights)
   for layer in range(num_layers):
     for head in range(num_heads):
       axes = grid[layer, head]
       checked = _checked_weights(weights[layer, head], source_words, target_words)
-      image = axes.imshow(checked, cmap=_SHADES, vmin=0.0, vmax=largest, aspect="equal")
-      _label_words(axes, source_words, target_words)
+      image = axes.imshow(checked, **scale, aspect="equal")
+      _label_words(axes, sources, targets)
       _rule_cells(axes, checked.shape)
       name = f"head {head}" if num_layers == 1 else f"layer {layer}, head {head}"
       axes.set_xlabel(name, fontsize=9, color=_INK)
@@ -170,8 +177,8 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
   ['additive', 'bilinear']
   """
   groups = list(dict.fromkeys(group for of_groups in metrics.values() for group in of_groups))
-  longest = max(map(len, groups), default=0)
-  figure = _new_figure(_LETTER_INCHES * longest + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
+  names = [labels.shortened(group, _LONGEST_GROUP) for group in groups]
+  figure = _new_figure(labels.inches(names, 9) + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
   panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   for axes, (metric, of_groups) in zip(panels, metrics.items(), strict=True):
     for row, group in enumerate(groups):
@@ -180,7 +187,7 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
       if there:
         axes.plot([float(np.mean(there))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
     axes.set_title(metric, fontsize=10, color=_INK)
-    axes.set_yticks(range(len(groups)), groups, parse_math=False)
+    axes.set_yticks(range(len(groups)), names, parse_math=False, family=labels.families(names))
     if groups:
       axes.set_ylim(len(groups) - 0.5, -0.5)  # the first group at the top
     axes.margins(x=0.1)
@@ -242,26 +249,6 @@ def curves(
   return figure
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-  """Writes a figure as PNG, so that a file of this name is never half written.
-
-  Args:
-    figure: what to write.
-    path: ends in `.png`; folders that are missing are made.
-
-  Raises:
-    ValueError: if `path` does not end in `.png`.
-    OSError: if the file cannot be written.
-  """
-  path = pathlib.Path(path)
-  if path.suffix.lower() != ".png":
-    raise ValueError(f"path must end in .png, got {path}")
-  path.parent.mkdir(parents=True, exist_ok=True)
-  file = io.BytesIO()
-  figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
-  write_bytes(path, file.getvalue())
-
-
 def _new_figure(width: float, height: float) -> Figure:
   """Returns a figure of so many inches that no window system knows of."""
   figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
@@ -280,18 +267,37 @@ def _checked_weights(
       f"weights must be [T S] for T={expected[0]} target_words and S={expected[1]} source_words, "
       f"at least one of each, got shape {weights.shape}"
     )
-  # The comparison is also false for NaN. Rounding may take a weight a little above 1.
-  if not ((weights >= 0.0) & (weights <= 1.0 + 1e-5)).all():
-    raise ValueError(f"weights must be in [0, 1], got {weights.min()} to {weights.max()}")
+  if not np.isfinite(weights).all():
+    raise ValueError(f"weights must be finite, got {weights.min()} to {weights.max()}")
   return weights
+
+
+def _with_range(title: str | None, weights: np.ndarray) -> str | None:
+  """Returns a title that also tells the range of weights which are not shares."""
+  lowest, highest = float(weights.min()), float(weights.max())
+  if lowest >= -_ROUNDING and highest <= 1 + _ROUNDING:
+    return title
+  told = f"weights from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
+  return told if title is None else f"{title}: {told}"
+
+
+def _scale(weights: np.ndarray) -> dict[str, Any]:
+  """Returns the colours of weights and what the first and the last stand for.
+
+  From 0 to the largest, for weights that are spread over many tokens are nearly white on a scale to 1. With
+  weights below 0, it is as long on both sides of 0.
+  """
+  largest = max(float(np.abs(weights).max()), 1e-6)
+  if weights.min() < -_ROUNDING:
+    return {"cmap": _SIGNED_SHADES, "vmin": -largest, "vmax": largest}
+  return {"cmap": _SHADES, "vmin": 0.0, "vmax": largest}
 
 
 def _map_size(
   source_words: Sequence[str], target_words: Sequence[str], title: str | None
 ) -> tuple[float, float]:
   """Returns the width and height in inches that a map needs."""
-  longest_source = _LETTER_INCHES * max(map(len, source_words))
-  longest_target = _LETTER_INCHES * max(map(len, target_words))
+  longest_source, longest_target = labels.inches(source_words), labels.inches(target_words)
   width = _CELL_INCHES * len(source_words) + longest_target + 1.2
   height = _CELL_INCHES * len(target_words) + longest_source + 0.4
   if title is None:
@@ -302,8 +308,9 @@ def _map_size(
 def _label_words(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
   """Writes the words along the top and the left."""
   # Without parse_math=False a word like "$5$" would be read as a formula.
-  axes.set_xticks(range(len(source_words)), source_words, rotation=90, parse_math=False)
-  axes.set_yticks(range(len(target_words)), target_words, parse_math=False)
+  style: dict[str, Any] = {"parse_math": False, "family": labels.families([*source_words, *target_words])}
+  axes.set_xticks(range(len(source_words)), source_words, rotation=90, **style)
+  axes.set_yticks(range(len(target_words)), target_words, **style)
   axes.tick_params(labelsize=10, labelcolor=_INK, length=0, labeltop=True, labelbottom=False)
 
 
@@ -330,11 +337,16 @@ def _mark_cell(axes: Axes, link: tuple[int, int], shape: tuple[int, ...]) -> Non
 
 def _add_colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
   """Draws the scale of the weights on the right, from the top, at most ten cells long."""
-  num_rows, num_columns = image.get_size()
+  num_rows, _ = image.get_size()
   length = min(1.0, 10 / num_rows)
-  place = axes.inset_axes((1 + 0.5 / num_columns, 1 - length, 0.4 / num_columns, length))
-  largest = image.get_clim()[1]
-  ticks = np.linspace(0, largest, 2 if num_rows < 3 else 3)
+  # Across in inches: the layout would take a share of the map's width for more room than there is.
+  right = figure.dpi_scale_trans + ScaledTranslation(1, 0, BboxTransformTo(axes.bbox))
+  across = 0.5 * _CELL_INCHES, 0.4 * _CELL_INCHES
+  place = axes.inset_axes(
+    (across[0], 1 - length, across[1], length),
+    transform=blended_transform_factory(right, axes.transAxes),
+  )
+  ticks = np.linspace(*image.get_clim(), 2 if num_rows < 3 else 3)
   bar = figure.colorbar(image, cax=place, ticks=ticks, format="%.2g")
   bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
   bar.ax.tick_params(length=0, labelsize=9, labelcolor=_INK)

@@ -69,7 +69,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     config.width,
     attention=_attention(config),
     attention_width=config.attention_width or None,
-    normalizer=NORMALIZERS[config.normalizer],
+    normalizer=_normalizer(config),
     looks=config.looks,
     input_feeding=config.input_feeding,
     num_heads=config.num_heads,
@@ -95,6 +95,19 @@ def _attention(config: base.Model) -> Any:
       f"attend_prepared (see attention.RecurrentDecoder), got {type(layer).__name__}"
     )
   return layer
+
+
+def _normalizer(config: base.Model) -> attention.Normalizer | None:
+  """Returns what makes the weights of the decoder's attention; None for the softmax."""
+  if not own.is_own(config.normalizer):
+    return NORMALIZERS[config.normalizer]
+  normalizer = own.make("model.normalizer", config.normalizer, config)
+  if not isinstance(normalizer, attention.Normalizer):
+    raise ConfigError(
+      f"config.model.normalizer={config.normalizer} must make an attention.Normalizer, "
+      f"got {type(normalizer).__name__}"
+    )
+  return normalizer
 
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
@@ -142,7 +155,7 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   yield fields.one_of("model.encoder", model.encoder, ENCODERS, or_own=True)
   yield fields.one_of("model.decoder", model.decoder, DECODERS, or_own=True)
   yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
-  yield fields.one_of("model.normalizer", model.normalizer, NORMALIZERS)
+  yield fields.one_of("model.normalizer", model.normalizer, NORMALIZERS, or_own=True)
   yield fields.one_of("model.looks", model.looks, LOOKS)
   yield fields.one_of("model.positions", model.positions, POSITIONS)
   yield fields.one_of("model.dtype", model.dtype, DTYPES)
@@ -162,6 +175,11 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
   if model.positions == "rotary" and is_transformer:
     width = model.width // model.num_heads
     yield "model.width", model.width, width % 2 == 0, "such that a head's is even, for rotary positions"
+  takes_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
+  if own.is_own(model.normalizer):
+    is_given = takes_normalizer and not own.is_own(model.attention)
+    allowed = "softmax, for no part of this model reads it"
+    yield "model.normalizer", model.normalizer, is_given, allowed
   yield fields.at_least("model.attention_width", model.attention_width, 0, fields.LARGEST)
   if model.attention == "multi_head" and model.attention_width:
     fits = model.attention_width % model.num_heads == 0
@@ -175,7 +193,7 @@ def rules(model: base.Model) -> Iterator[fields.Rule]:
     ("normalize_qk", is_transformer),
     ("attention", is_recurrent),
     ("attention_width", is_recurrent and model.attention not in ("bilinear", "local", "none")),
-    ("normalizer", is_recurrent and model.attention not in ("monotonic", "local", "none")),
+    ("normalizer", takes_normalizer),
     ("looks", is_recurrent),
     ("input_feeding", is_recurrent),
     ("embedding_width", has_recurrence),

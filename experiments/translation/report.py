@@ -1,8 +1,10 @@
 """What a run shows at its end: a table of scores, some translations, pictures."""
 
+import functools
 import io
 import pathlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +15,7 @@ from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
-from experiments.translation import figures
+from experiments.translation import figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.translator import Heads, Translation, Translator
 
@@ -22,6 +24,8 @@ Results = dict[str, dict[str, float]]  # split -> metric -> value
 _SHOWN = 5  # translations and attention maps
 _DRAWN_WEIGHTS = 16 * 20**2  # of all heads in one figure
 _END = "</s>"  # how the end of a sentence is written in pictures
+_UNKNOWN = " (unknown)"
+_LONGEST_UNKNOWN = labels.LONGEST - len(_UNKNOWN)
 
 _COLUMNS = {
   "sentences": "{:,.0f}",
@@ -88,35 +92,59 @@ def show_translations(translator: Translator) -> None:
 
 def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.Path]:
   """Draws training curves and attention maps in the folder's figures/; returns the files."""
-  paths = [folder / "figures" / "training_curves.png"]
-  figures.save(figures.training_curves(workdir.read_metrics(folder)), paths[0])
+  drawn: dict[str, Callable[[], Figure]]
+  drawn = {"training_curves": lambda: figures.training_curves(workdir.read_metrics(folder))}
   examples = _shown_examples(translator)
+  words: list[str] = []
   scored = translator.score_tokens([(example.source, example.target) for example in examples])
   for i, (example, one) in enumerate(zip(examples, scored, strict=True)):
     if one.attention is not None:
-      figure = figures.attention_map(
+      columns = _labels(translator.task.source, example.source)
+      rows = _labels(translator.task.target, example.target)
+      words += [*columns, *rows]
+      drawn[f"attention_{i}"] = functools.partial(
+        figures.attention_map,
         one.attention,
-        _labels(translator.task.source, example.source),
-        _labels(translator.task.target, example.target),
+        columns,
+        rows,
         alignment=example.alignment,
         title="attention along the true translation",
       )
-      paths.append(folder / "figures" / f"attention_{i}.png")
-      figures.save(figure, paths[-1])
-  return paths
+  _note_missing_letters(words)
+  paths = {name: folder / "figures" / f"{name}.png" for name in drawn}
+  return [paths[name] for name, make in drawn.items() if png.try_to_save(make, paths[name])]
 
 
-def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure | None:
-  """Returns the attention map of a translation, or None if the model has no attention."""
+def _note_missing_letters(words: Iterable[str]) -> None:
+  """Prints one line, on standard error, if some letters of words cannot be drawn in a figure."""
+  if note := labels.missing_note(map(labels.shortened, words)):
+    print(note, file=sys.stderr)
+
+
+def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure:
+  """Returns the attention map of a translation; ValueError if the model has no attention."""
   if translation.attention is None:
-    return None
-  ends = [_END] * (len(translation.attention) - len(translation.tokens))
+    raise ValueError("translation must have attention, got none")
   return figures.attention_map(
     translation.attention,
     _labels(language, source),
-    [*translation.tokens, *ends],
+    _target_labels(translation),
     title="attention of the translation",
   )
+
+
+def draw_translation(
+  path: pathlib.Path, language: Language, source: Sequence[str], translation: Translation
+) -> bool:
+  """Returns whether the attention map of a translation could be drawn; it is written as PNG."""
+  _note_missing_letters([*_labels(language, source), *_target_labels(translation)])
+  return png.try_to_save(lambda: translation_map(language, source, translation), path)
+
+
+def _target_labels(translation: Translation) -> list[str]:
+  """Returns how the tokens of a translation and its end, if it has one, are written in pictures."""
+  num_rows = 0 if translation.attention is None else len(translation.attention)
+  return [*translation.tokens, *([_END] * (num_rows - len(translation.tokens)))]
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
@@ -140,17 +168,23 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   np.savez(file, **arrays)
   paths = [folder / "heads.npz"]
   write_bytes(paths[0], file.getvalue())
+  _note_missing_letters([*sources, *targets])
   for name, (weights, rows, what) in maps.items():
     if weights is not None and weights.size <= _DRAWN_WEIGHTS:
-      paths.append(folder / f"{name}_heads.png")
-      figures.save(figures.head_maps(weights, sources, rows, title=f"each head of {what}"), paths[-1])
+      make = functools.partial(figures.head_maps, weights, sources, rows, title=f"each head of {what}")
+      path = folder / f"{name}_heads.png"
+      paths += [path] if png.try_to_save(make, path) else []
   return paths
 
 
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
-  return [*(f"{token} (unknown)" if token in unknown else token for token in tokens), _END]
+  known_or_marked = (
+    f"{labels.shortened(token, _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else token
+    for token in tokens
+  )
+  return [*known_or_marked, _END]
 
 
 def _shown_examples(translator: Translator) -> list[Example]:

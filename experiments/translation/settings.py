@@ -92,7 +92,8 @@ def told_changes(folder: pathlib.Path, config: base.Config) -> str:
 def own_parts(config: base.Config) -> dict[str, str]:
   """Returns the fields of a config that name parts of a person's own, and the names."""
   values = fields.flat(config)
-  named = {name: values[name] for name in ("data.task", "model.encoder", "model.decoder", "model.attention")}
+  parts = "model.encoder", "model.decoder", "model.attention", "model.normalizer"
+  named = {name: values[name] for name in ("data.task", *parts)}
   for i, name in enumerate(evaluate.metric_names(config.evaluation)):
     named[f"evaluation.metrics[{i}]"] = name
   return {name: value for name, value in named.items() if own.is_own(value)}

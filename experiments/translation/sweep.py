@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import functools
 import io
 import itertools
 import pathlib
@@ -17,7 +18,7 @@ from experiments.commands.files import write_text
 from experiments.runs.jobs import Job
 from experiments.runs.locks import is_locked
 from experiments.runs.workdir import holds_run
-from experiments.translation import compare, figures
+from experiments.translation import compare, figures, labels, png
 from experiments.translation.settings import check_config, check_same_config, read_config
 
 Choices = Mapping[str, Sequence[Any]]
@@ -151,10 +152,12 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   paths = [folder / "table.txt", folder / "table.csv"]
   write_text(paths[0], f"{text}\n")
   write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
+  if note := labels.missing_note(group.name for group in found):
+    print(note, file=sys.stderr)
   for split in splits:
     path = folder / "figures" / f"{split}.png"
-    figures.save(figures.spread(compare.values(found, split), title=split), path)
-    paths.append(path)
+    make = functools.partial(figures.spread, compare.values(found, split), title=split)
+    paths += [path] if png.try_to_save(make, path) else []
   return text, paths
 
 

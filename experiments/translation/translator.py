@@ -169,6 +169,7 @@ class Translator:
 
     Raises:
       ValueError: if the model is an ensemble.
+      Diverged: if a weight is not finite.
     """
     return self.heads_of_tokens(self._tokenized(pairs))
 
@@ -187,6 +188,8 @@ class Translator:
           encoder=None if encoder is None else _copied(encoder[..., :S, :S]),
           decoder=None if decoder is None else _copied(decoder[..., :T, :S]),
         )
+        if not all(np.isfinite(side).all() for side in found[i][2:] if side is not None):
+          raise Diverged(_NOT_FINITE.format("attention"))
     return [found[i] for i in range(len(tokens))]
 
   def n_best(

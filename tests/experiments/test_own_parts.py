@@ -13,6 +13,7 @@ from experiments.commands.fields import ConfigError
 from experiments.tasks import make_task
 from experiments.translation import load
 from experiments.translation.model import make_model
+from experiments.translation.settings import check_config
 
 FILE = str(scripts.ROOT / "docs" / "own_parts.py")
 FLAGS = (
@@ -47,6 +48,86 @@ def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
   assert "length_ratio" in evaluated.output
   translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c")
   assert translated.code == 0, translated.errors
+
+
+def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(
+    "import dataclasses, attention\n"
+    "@attention.register_pytree\n"
+    "@dataclasses.dataclass(frozen=True)\n"
+    "class Doubled(attention.Normalizer):\n"
+    "  def weights(self, rows):\n"
+    "    return 20 * rows.scores\n"
+    "def doubled(config):\n  return Doubled()\n",
+    "utf-8",
+  )
+  folder, page = tmp_path / "run", tmp_path / "explore.html"
+  flags = [flag for flag in FLAGS if "attention" not in flag]
+  trained = scripts.run("train", f"--workdir={folder}", *flags, f"--config.model.normalizer={path}:doubled")
+  assert (trained.code, trained.errors.count("warning")) == (0, 0), trained
+  (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
+  assert str(path) in json.loads(launch)["data"]
+  assert len([*(folder / "figures").glob("attention_*.png")]) == 5
+  explored = scripts.run("explore", f"--workdir={folder}", f"--output={page}")
+  assert explored.code == 0, explored.errors
+  data = json.loads(page.read_text("utf-8").split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
+  sides = [each["sides"]["decoder"] for each in data["runs"][0]["sentences"]]
+  assert min(each["low"] for each in sides) < 0 and max(each["high"] for each in sides) > 1
+  with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+    (found,) = load(folder).translate(["a b c d"])
+  assert found.attention.min() < 0 or found.attention.max() > 1
+
+
+@pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
+def test_figures_that_fail_end_no_run_and_come_after_its_results(tmp_path, error, code):
+  metric = (
+    "import matplotlib.figure\n"
+    f"def fail(*_, **__):\n  raise {error}\n"
+    "matplotlib.figure.Figure.savefig = fail\n"
+    "def zero(*_):\n  return 0\n"
+  )
+  (tmp_path / "mine.py").write_text(metric, "utf-8")
+  flags = [flag for flag in FLAGS if "metrics" not in flag]
+  folder, name = tmp_path / "run", f"--config.evaluation.metrics={tmp_path / 'mine.py'}:zero"
+  trained = scripts.run("train", f"--workdir={folder}", *flags, name)
+  assert trained.code == code, trained.errors
+  assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["zero"] == 0
+  if code == 0:
+    warnings = [line for line in trained.errors.splitlines() if line.startswith("warning")]
+    path = folder / "figures" / "training_curves.png"
+    assert warnings[0] == f"warning: {path} could not be drawn: RuntimeError: no fonts"
+    assert len(warnings) == 6 and "wrote" not in trained.output
+
+
+@pytest.mark.parametrize(
+  ("name", "words"), [("wrong", "must make an attention.Normalizer, got int"), ("none", "has no 'none'")]
+)
+def test_what_is_no_normalizer_is_told(tmp_path, name, words):
+  (tmp_path / "mine.py").write_text("def wrong(config):\n  return 3\n", "utf-8")
+  name = f"{tmp_path / 'mine.py'}:{name}"
+  with pytest.raises(ConfigError) as caught:
+    make_model(base.Model(normalizer=name), source_vocabulary_size=5, target_vocabulary_size=5)
+  assert f"config.model.normalizer={name}" in str(caught.value) and words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"attention": "monotonic"},
+    {"attention": "local"},
+    {"attention": "none"},
+    {"attention": f"{FILE}:gaussian"},
+    {"decoder": "transformer"},
+    {"decoder": f"{FILE}:looking_around"},
+  ],
+)
+def test_a_normalizer_that_nothing_takes_is_told(fields):
+  config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
+  with pytest.raises(
+    ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
+  ):
+    check_config(config)
 
 
 def test_what_is_no_part_is_told_in_one_line(tmp_path):

@@ -6,9 +6,10 @@
  *
  * @param {ArrayLike<number>[]} weights a row for each target word; the last column is the end of the source.
  * @param {[number, number][]} links true ones, (target, source).
+ * @param {boolean} hasEnd whether the last row is the end's, not a word's.
  */
-export function alignmentErrorRate(weights, links) {
-  const found = strongestLinks(weights);
+export function alignmentErrorRate(weights, links, hasEnd = true) {
+  const found = strongestLinks(hasEnd ? weights.slice(0, -1) : weights);
   const truth = new Set(links.map(String));
   const common = found.filter((link) => truth.has(String(link))).length;
   const total = found.length + truth.size;
@@ -16,8 +17,7 @@ export function alignmentErrorRate(weights, links) {
 }
 
 /** Returns each target word's link to its strongest source word, if that is a word and has any weight. */
-function strongestLinks(weights) {
-  const words = weights.slice(0, -1); // the last row is the end's
+function strongestLinks(words) {
   return words.flatMap((row, t) => {
     let best = 0;
     for (let s = 1; s < row.length; s++) if (row[s] > row[best]) best = s;

@@ -24,10 +24,11 @@ export async function unpackArrays(text, layout) {
   return arrays;
 }
 
-/** Returns weights of a shape [L, N, T, S], which were rounded to multiples of 1 / 65,535. */
-export async function unpackWeights(text, shape) {
+/** Returns weights of a shape [L, N, T, S], which were rounded to a 65,535th of a range. */
+export async function unpackWeights(text, shape, [low, high]) {
   const view = new DataView(await unpack(text, 2, sizeOf(shape)));
-  return Float32Array.from({ length: sizeOf(shape) }, (_, i) => view.getUint16(2 * i, true) / 65535);
+  const weight = (_, i) => low + ((high - low) * view.getUint16(2 * i, true)) / 65535;
+  return Float32Array.from({ length: sizeOf(shape) }, weight);
 }
 
 function sizeOf(shape) {

@@ -27,7 +27,9 @@ export function fillControls({ runs }) {
 /** Calls the page's `change` with what a person changes. */
 export function listen(page) {
   const on = (id, event, changed) =>
-    find(id).addEventListener(event, () => page.change(changed(find(id).value, page.state)));
+    find(id).addEventListener(event, () =>
+      page.change(changed(find(id).value, page.state), event === "input" ? id : ""),
+    );
   find("controls").addEventListener("submit", (event) => event.preventDefault());
   on("text", "input", (value, state) => withText(state, value));
   on("example", "change", (value, state) => (value ? withText(state, value) : {}));
@@ -51,7 +53,9 @@ export function listen(page) {
   on("side", "change", (value) => ({ side: value, cell: null }));
   on("layer", "change", (value) => ({ layer: value === "" ? null : Number(value) }));
   on("head", "change", (value) => ({ head: value === "" ? null : Number(value) }));
-  find("results").addEventListener("keydown", ({ key }) => key === "Escape" && page.change({ cell: null }));
+  find("results").addEventListener("keydown", ({ key }) => {
+    if (key === "Escape" && page.state.cell) page.change({ cell: null });
+  });
   for (const radio of document.querySelectorAll('[name="view"]')) {
     radio.addEventListener("change", () => page.change({ view: radio.value }));
   }

@@ -59,9 +59,19 @@ export function show(place, ...children) {
   });
 }
 
-/** Returns a share of 1 in few characters: ".07", "1", "<.01". */
+/** Returns a word of at most so many characters, as a person counts them; a longer one ends in an ellipsis. */
+export function cutShort(word, most = 40) {
+  if (word.length <= most) return word;
+  const characters = Array.from(new Intl.Segmenter().segment(word.slice(0, 10 * most)), (each) => each.segment);
+  const isWhole = characters.length <= most && word.length <= 10 * most;
+  return isWhole ? word : `${characters.slice(0, most - 1).join("")}…`;
+}
+
+/** Returns a share of 1, or a weight that is none, in few characters: ".07", "1", "<.01", "−.5", "2.3e+4". */
 export function share(number) {
+  if (number < 0) return `−${share(-number)}`;
   if (number > 0 && number < 0.005) return "<.01";
+  if (number >= 100) return number.toPrecision(2);
   return number
     .toFixed(2)
     .replace(/^0/, "")

@@ -1,14 +1,14 @@
 // What holds the page together: its data, its state, what is shown of it.
 
-import { DEFAULTS, fromAddress, toAddress } from "./address.mjs";
+import { DEFAULTS, fromAddress } from "./address.mjs";
 import { adler32, unpackArrays } from "./arrays.mjs";
 import { fillControls, listen, showControls } from "./controls.mjs";
-import { show } from "./dom.mjs";
+import { html, show } from "./dom.mjs";
+import { Entries } from "./entries.mjs";
 import { live } from "./live.mjs";
 import { recorded, sentenceOf, unpackSentence } from "./recorded.mjs";
 import { translated } from "./translated.mjs";
 
-const ADDRESS_AFTER = 200; // milliseconds: browsers take no address at every key
 const find = (id) => document.getElementById(id);
 
 /** Begins, or says why not. */
@@ -40,23 +40,23 @@ class Page {
     this.state = DEFAULTS;
     this.unpacked = new Map(); // promises, by what is unpacked
     this.found = new Map(); // the last translation of each place, by what it was made of
-    this.later = null;
+    this.entries = new Entries();
   }
 
   async begin() {
     fillControls(this.data);
     listen(this);
-    window.addEventListener("hashchange", () => this.change(fromAddress(location.hash)));
+    window.addEventListener("hashchange", () => this.change(fromAddress(location.hash), "address"));
     find("controls").hidden = false;
     const beside = this.data.runs.length > 1 ? 1 : null;
-    await this.go(location.hash ? fromAddress(location.hash) : { ...DEFAULTS, beside });
+    await this.go(location.hash ? fromAddress(location.hash) : { ...DEFAULTS, beside }, "address");
   }
 
-  /** Goes to a state that is partly another. */
-  async change(changed) {
+  /** Goes to a state that is partly another; `burst` is that of `Entries`. */
+  async change(changed, burst = "") {
     const before = this.state;
     try {
-      await this.go({ ...before, ...changed });
+      await this.go({ ...before, ...changed }, burst);
     } catch (error) {
       this.state = before;
       if (before !== DEFAULTS) showControls(this.data, before, this.found.get("run0")?.found);
@@ -64,8 +64,8 @@ class Page {
     }
   }
 
-  /** Shows a state. */
-  async go(state) {
+  /** Shows a state, and writes it into the address. */
+  async go(state, burst) {
     const { runs } = this.data;
     const run = Math.min(state.run, runs.length - 1);
     const beside = state.beside !== null && state.beside < runs.length ? state.beside : null;
@@ -73,22 +73,27 @@ class Page {
     const wanted = { ...state, run, beside, text };
     this.state = wanted;
     const shown = [run, beside].filter((i) => i !== null);
-    const articles = await Promise.all(shown.map((i, k) => this.article(i, `run${k}`)));
+    const parts = await Promise.all(shown.map((i, k) => this.partsOf(i, `run${k}`)));
     if (this.state !== wanted) return; // a later one was faster
-    show(find("results"), articles);
+    const panels = parts.map(({ panel }) => panel).filter(Boolean);
+    show(
+      find("results"),
+      html("div", { class: "articles" }, ...parts.map(({ article }) => article)),
+      panels.length ? html("aside", { class: "panels", "data-kept": "panels" }, panels) : null,
+    );
     showControls(this.data, wanted, this.found.get("run0")?.found);
-    find("said").textContent = this.found.get("run0")?.found?.text ?? "";
+    find("said").textContent = find("results").querySelector(".text")?.innerText ?? "";
     find("failure").hidden = true;
     find("failure").dataset.is = "gone";
-    clearTimeout(this.later);
-    this.later = setTimeout(() => history.replaceState(null, "", `#${toAddress(wanted)}`), ADDRESS_AFTER);
+    if (panels.length && burst !== "address") showAbovePanels();
+    this.entries.write(wanted, burst);
   }
 
-  /** Returns what is shown of a run at a place of the page. */
-  async article(i, place) {
+  /** Returns what is shown of a run at a place of the page: an article, and the panel of a step that is open. */
+  async partsOf(i, place) {
     const run = this.data.runs[i];
     const { state } = this;
-    const change = (changed) => this.change(changed);
+    const change = (changed, burst) => this.change(changed, burst);
     if (!run.checkpoints) {
       const sentence = sentenceOf(run, state);
       const sides = await this.once(sentence, () => unpackSentence(sentence));
@@ -116,6 +121,13 @@ class Page {
       this.found.set(place, { key, found: translated(run, arrays, state) });
     return this.found.get(place).found;
   }
+}
+
+/** Scrolls, if it must, to where a word or cell that a person has chosen is not behind the panel of its step. */
+function showAbovePanels() {
+  const focused = document.activeElement.closest(".articles") ? document.activeElement : null;
+  const chosen = focused ?? find("results").querySelector('.targets [aria-pressed="true"]');
+  chosen?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /** Returns the first sentence that there is to choose. */

@@ -1,10 +1,18 @@
 // A map of weights: a table whose cells can be read and walked, or, of many, a canvas.
 
-import { html, share } from "./dom.mjs";
+import { cutShort, html, share, svg } from "./dom.mjs";
+import { strengthsOf } from "./strengths.mjs";
 
 export const LARGEST_TABLE = 1500; // cells
+const LEAST_NUMBER = 0.005; // without a sign, of a weight whose number is shown
+const LINE = 14; // pixels of a word beside a canvas
+const LONGEST_WORD = 16; // characters of one
 const WIDEST_CANVAS = 1000; // pixels, unless there are more columns
 const LEAST_OUTLINED = 3; // pixels of a cell
+const [ABOVE, BELOW] = [
+  [60, 110, 190],
+  [190, 30, 130],
+];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
@@ -14,8 +22,10 @@ const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
  * @property {string[]} columns what stands above; the words of the source.
  * @property {[number, number][]} links true ones, (row, column), where they are known.
  * @property {[number, number] | null} cell the one that is looked at.
- * @property {(cell: [number, number]) => void} choose called with a cell that a person chooses.
+ * @property {(cell: [number, number], burst?: string) => void} choose called with a cell that a person chooses;
+ *   cells that are walked over are one change.
  * @property {string} place of the run on the page, in keys.
+ * @property {number} [room] for how many rows there is room: those of the whole translation.
  */
 
 /** Returns a map of weights. */
@@ -26,29 +36,30 @@ export function map(given) {
 function tableMap({ weights, rows, columns, links, cell, choose, place }) {
   const truth = new Set(links.map(String));
   const [chosenRow, chosenColumn] = cell ?? [0, 0];
+  const strengths = strengthsOf(weights);
   const heads = columns.map((word, s) =>
-    html("th", { scope: "col", "data-source": s }, html("span", {}, word)),
+    html("th", { scope: "col", "data-source": s }, html("span", {}, cutShort(word))),
   );
   const body = rows.map((word, t) =>
     html(
       "tr",
       {},
-      html("th", { scope: "row", "data-target": t }, word),
+      html("th", { scope: "row", "data-target": t, title: word }, cutShort(word)),
       columns.map((source, s) => {
         const [weight, isTrue] = [weights[t]?.[s] ?? 0, truth.has(`${t},${s}`)];
         return html(
           "td",
           {
             role: "gridcell",
-            class: isTrue ? "true" : null,
-            style: `--weight: ${weight.toFixed(3)}`,
+            class: [isTrue ? "true" : "", weight < 0 ? "below" : ""].join(" ").trim() || null,
+            style: `--weight: ${(strengths[t]?.[s] ?? 0).toFixed(3)}`,
             "data-cell": `${t},${s}`,
             "data-key": `${place}-map-${t}-${s}`,
             tabindex: t === chosenRow && s === chosenColumn ? 0 : -1,
             "aria-selected": cell ? String(t === chosenRow && s === chosenColumn) : null,
             "aria-label": `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`,
           },
-          weight >= 0.005 ? share(weight) : "",
+          Math.abs(weight) >= LEAST_NUMBER ? share(weight) : "",
         );
       }),
     ),
@@ -56,9 +67,9 @@ function tableMap({ weights, rows, columns, links, cell, choose, place }) {
   const pointed = (event) => event.target.closest("[data-cell]")?.dataset.cell.split(",").map(Number);
   const goTo = (table) => (next) => {
     table.querySelector(`[data-cell="${next}"]`).focus();
-    choose(next);
+    choose(next, "walk");
   };
-  return html(
+  const table = html(
     "div",
     { class: "scrolled", "data-kept": `${place}-map` },
     html(
@@ -75,6 +86,8 @@ function tableMap({ weights, rows, columns, links, cell, choose, place }) {
       html("tbody", {}, body),
     ),
   );
+  const told = `Numbers are shown from a weight of ${LEAST_NUMBER} on; empty cells have less.`;
+  return html("div", {}, table, html("p", { class: "facts" }, told));
 }
 
 /** Goes to a neighbour by an arrow key, or to an end of the row; the browser's own shortcuts stay. */
@@ -130,18 +143,55 @@ function canvasMap({ weights, rows, columns, links, cell, choose, place }) {
     ),
   );
   tell(at);
-  return html("div", {}, html("div", { class: "scrolled", "data-kept": `${place}-map` }, canvas), told);
+  const step = Math.ceil(LINE / size);
+  const which = step === 1 ? "" : `One word in ${step} is written beside it. `;
+  const about = `A map of so many cells has no numbers. ${which}Point at a cell, or walk by the arrow keys, to read its words and its weight.`;
+  const framed = html("div", { class: "framed" }, wordsAbove(columns, size, step), wordsBeside(rows, size, step), canvas);
+  const scrolled = html("div", { class: "scrolled", "data-kept": `${place}-map` }, framed);
+  return html("div", {}, told, scrolled, html("p", { class: "facts" }, about));
+}
+
+/** Returns every n-th word of the columns of a canvas, upright; see `wordsBeside`. */
+function wordsAbove(words, size, step) {
+  const height = lengthOf(words, step);
+  const turned = (word, s) =>
+    label(word, { transform: `translate(${(s + 0.5) * size + LINE / 3} ${height - 4}) rotate(-90)` });
+  return svg("svg", { class: "above", width: words.length * size, height }, everyNth(words, step, turned));
+}
+
+/** Returns every n-th word of the rows of a canvas whose cells have a size in pixels. */
+function wordsBeside(words, size, step) {
+  const width = lengthOf(words, step);
+  const level = (word, t) =>
+    label(word, { x: width - 4, y: (t + 0.5) * size + LINE / 3, "text-anchor": "end" });
+  return svg("svg", { class: "beside", width, height: words.length * size }, everyNth(words, step, level));
+}
+
+function everyNth(words, step, make) {
+  return words.map((word, i) => (i % step ? null : make(word, i)));
+}
+
+function label(word, attributes) {
+  return svg("text", attributes, cutShort(word, LONGEST_WORD), svg("title", {}, word));
+}
+
+/** Returns for how many pixels the words that are written need room. */
+function lengthOf(words, step) {
+  const lengths = words.filter((_, i) => i % step === 0).map((word) => [...cutShort(word, LONGEST_WORD)].length);
+  return 8 * Math.max(2, ...lengths) + 8;
 }
 
 /** Returns a picture with a pixel for each weight, the darker the more; of roots, for most weights are small. */
 function pictureOf(weights, numRows, numColumns) {
+  const strengths = strengthsOf(weights);
   const picture = html("canvas", { width: numColumns, height: numRows });
   const context = picture.getContext("2d");
   const image = context.createImageData(numColumns, numRows);
   for (let t = 0; t < numRows; t++) {
     for (let s = 0; s < numColumns; s++) {
-      const ink = Math.sqrt(Math.min(weights[t]?.[s] ?? 0, 1));
-      image.data.set([60, 110, 190, Math.round(255 * ink)], 4 * (t * numColumns + s));
+      const ink = Math.sqrt(strengths[t]?.[s] ?? 0);
+      const colour = weights[t]?.[s] < 0 ? BELOW : ABOVE;
+      image.data.set([...colour, Math.round(255 * ink)], 4 * (t * numColumns + s));
     }
   }
   context.putImageData(image, 0, 0);

@@ -6,12 +6,13 @@ import { unpackWeights } from "./arrays.mjs";
 import { arcs } from "./arcs.mjs";
 import { html } from "./dom.mjs";
 import { LARGEST_TABLE, map } from "./map.mjs";
+import { strengthsOf, toldRange } from "./strengths.mjs";
 
 /** Returns the weights of a sentence, for each of its sides the numbers and their shape [L, N, T, S]. */
 export async function unpackSentence(sentence) {
-  const sides = Object.entries(sentence.sides).map(async ([side, { shape, weights }]) => [
+  const sides = Object.entries(sentence.sides).map(async ([side, { shape, weights, low, high }]) => [
     side,
-    { shape, numbers: await unpackWeights(weights, shape) },
+    { shape, numbers: await unpackWeights(weights, shape, [low, high]) },
   ]);
   return Object.fromEntries(await Promise.all(sides));
 }
@@ -26,7 +27,7 @@ export function sideOf(sentence, state) {
   return sentence.sides[state.side] ? state.side : Object.keys(sentence.sides)[0];
 }
 
-/** Returns the recorded attention of a sentence: of the state's side, layer and head. */
+/** Returns the recorded attention of a sentence, as `live` does: of the state's side, layer and head. */
 export function recorded(run, sentence, sides, state, place, change) {
   const side = sideOf(sentence, state);
   const head = [
@@ -35,7 +36,7 @@ export function recorded(run, sentence, sides, state, place, change) {
     html("p", { class: "text" }, shortened(sentence.source_text)),
     html("p", { class: "text" }, shortened(sentence.target_text)),
   ];
-  if (!side) return html("article", {}, head, html("p", {}, "This model has no attention."));
+  if (!side) return { article: html("article", {}, head, html("p", {}, "This model has no attention.")), panel: null };
   const { shape, numbers } = sides[side];
   const isDecoder = side === "decoder";
   const rows = isDecoder ? sentence.rows : sentence.columns;
@@ -43,7 +44,7 @@ export function recorded(run, sentence, sides, state, place, change) {
   const isThere = state.cell && state.cell[0] < rows.length && state.cell[1] < sentence.columns.length;
   const cell = isThere ? state.cell : null;
   const links = (isDecoder && sentence.links) || [];
-  const choose = (next) => change({ cell: next });
+  const choose = (next, burst) => change({ cell: next }, burst);
   const given = { weights, rows, columns: sentence.columns, links, cell, choose, place };
   const isSmall = rows.length * sentence.columns.length <= LARGEST_TABLE;
   const article = html(
@@ -51,10 +52,11 @@ export function recorded(run, sentence, sides, state, place, change) {
     {},
     head,
     html("p", { class: "truth" }, truth(weights, links, isDecoder)),
+    html("p", { class: "facts" }, toldRange(weights)),
     state.view === "arcs" && isSmall ? arcs(given) : map(given),
   );
-  if (isSmall) addLights(article, weights, cell);
-  return article;
+  if (isSmall) addLights(article, strengthsOf(weights), cell);
+  return { article, panel: null };
 }
 
 function truth(weights, links, isDecoder) {

@@ -1,6 +1,6 @@
 // What one look of the decoder computes, in numbers, and what a person may change of it.
 
-import { html, share, signed, toggle } from "./dom.mjs";
+import { cutShort, html, share, signed, toggle } from "./dom.mjs";
 import { explained } from "./explained.mjs";
 import { largest } from "./numbers.mjs";
 import { wordOf } from "./words.mjs";
@@ -26,20 +26,25 @@ export function stage(run, found, state, place, change) {
     "section",
     { class: "stage", "aria-label": "what this step computes" },
     html(
-      "h3",
-      {},
-      `Step ${t + 1}: “${found.rows[t]}”`,
-      step.weights ? ` looks at “${found.columns[s]}”` : "",
+      "div",
+      { class: "head" },
+      html(
+        "h3",
+        {},
+        state.beside === null ? "" : `${run.name}: `,
+        `Step ${t + 1}: “${cutShort(found.rows[t])}”`,
+        step.weights ? ` looks at “${cutShort(found.columns[s])}”` : "",
+      ),
+      toggle(`${place}-close`, false, () => change({ cell: null }), "close"),
     ),
-    toggle(`${place}-close`, false, () => change({ cell: null }), "close"),
     step.weights
       ? looking(found, state, place, change)
       : html("p", {}, "This model has no attention: at every step it sees the same summary of the sentence."),
+    candidates(run, found, state, place, change),
     html(
       "ol",
       { class: "stages" },
       stages.map((each) => html("li", {}, shown(each))),
-      html("li", {}, candidates(run, found, state, place, change)),
     ),
   );
 }
@@ -60,7 +65,7 @@ function looking(found, state, place, change) {
     html("span", {}, "Weights of this step:"),
     choice("as computed", undefined),
     choice("equal on all", "flat"),
-    choice(`all on “${found.tokens[s]}”`, s),
+    choice(`all on “${cutShort(found.tokens[s])}”`, s),
   );
 }
 
@@ -81,9 +86,7 @@ function candidates(run, found, state, place, change) {
   return html(
     "div",
     { class: "choices" },
-    html("b", {}, "Next word"),
-    html("span", { class: "formula" }, "p = softmax(W read-out)"),
-    html("span", {}, "Take:"),
+    html("span", {}, "Next word, by ", html("span", { class: "formula" }, "softmax(W read-out)"), "take:"),
     buttons,
     t in found.applied.words
       ? toggle(

@@ -64,6 +64,26 @@ export function translated(run, arrays, state) {
   };
 }
 
+/** Returns the first steps of a translation, as if there were no others: what is told of it is of these alone. */
+export function firstSteps(run, found, count) {
+  if (count >= found.rows.length) return { ...found, isWhole: true };
+  const steps = found.steps.slice(0, count);
+  const words = found.words.slice(0, count);
+  return {
+    ...found,
+    isWhole: false,
+    isCut: false,
+    steps,
+    words,
+    score: steps.reduce((sum, { token, logProbabilities }) => sum + logProbabilities[token], 0),
+    ids: found.ids.slice(0, count),
+    rows: found.rows.slice(0, count),
+    text: join(run.target, words),
+    weights: found.weights?.slice(0, count),
+    levels: found.levels.slice(0, count),
+  };
+}
+
 /** Returns what a person has changed, in the run's own numbers, of the source positions that are there. */
 function changesOf(run, state, numSources) {
   const byPlace = (values, read) =>
@@ -94,7 +114,9 @@ export function wordsOf(run, text) {
   return Object.fromEntries([...tokenize(run.target, text), END_WORD].map((word, t) => [t, word]));
 }
 
-/** Returns whether a translation is a text, as far as the run knows its words. */
+/** Returns whether a translation, or its first steps, is a text or its beginning, as far as the run knows words. */
 export function isSame(run, found, text) {
-  return !found.isCut && String(idsOf(run.target, tokenize(run.target, text))) === String(found.ids);
+  const ids = idsOf(run.target, tokenize(run.target, text));
+  const those = found.isWhole ? ids : ids.slice(0, found.ids.length);
+  return !found.isCut && String(those) === String(found.ids);
 }

@@ -274,13 +274,11 @@ def test_step_by_step_and_over_time_and_side_by_side(path, translators):
     texts = [found_by(each, "a cat").text for _, each in translators]
     assert shown.locator("article .text").all_inner_texts() == texts
     shown.locator("article").nth(1).locator("td[data-cell='1,1']").click()
-    shown.locator("article").nth(1).get_by_role("button", name="equal on all").press("Enter")
-    assert (
-      shown.evaluate(
-        "[...document.querySelectorAll('article')].findIndex((each) => each.matches(':focus-within'))"
-      )
-      == 1
-    )
+    panels = shown.locator(".stage")
+    assert [each.split(":")[0] for each in panels.locator("h3").all_inner_texts()] == ["one", "other"]
+    panels.nth(1).get_by_role("button", name="equal on all").press("Enter")
+    program = "[...document.querySelectorAll('.stage')].findIndex((each) => each.matches(':focus-within'))"
+    assert shown.evaluate(program) == 1
     shown.select_option("#beside", "2")
     shown.locator("#sentence").wait_for()
     assert shown.locator("#text").is_visible()

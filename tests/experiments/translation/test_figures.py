@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from experiments.translation import figures
+from experiments.translation import figures, png
 
 T, S = 3, 5
 # The last word is an error to a reader of formulas.
@@ -100,6 +100,41 @@ def test_weights_that_are_all_zero_are_white():
   assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
 
 
+def test_weights_below_zero_have_another_colour_and_the_title_has_their_range():
+  weights = np.zeros((T, S))
+  weights[0, 3], weights[1, 2] = 1.5, -3.0
+  figure = figures.attention_map(weights, SOURCE, TARGET, title="mine")
+  assert figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
+  above, below, none = (np.median(_cell_colours(figure, *cell), axis=0) for cell in ((0, 3), (1, 2), (2, 2)))
+  assert above[2] > above[0] + 50 and below[0] > below[1] + 50 and (none >= 252).all()
+  bar = figure.axes[0].child_axes[0]
+  assert [label.get_text().replace("\u2212", "-") for label in bar.get_yticklabels()] == ["-3", "0", "3"]
+  assert figure.get_suptitle() == "mine: weights from -3 to 1.5, not in [0, 1]"
+  heads = figures.head_maps(np.stack([[np.abs(weights), weights]]), SOURCE, TARGET)
+  assert [axes.images[0].get_clim() for axes in heads.axes if axes.images] == [(-3.0, 3.0)] * 2
+  assert heads.get_suptitle() == "weights from -3 to 3, not in [0, 1]"
+
+
+def test_weights_above_one_keep_the_scale_from_zero():
+  figure = figures.attention_map(np.full((T, S), 2.5), SOURCE, TARGET)
+  assert figure.axes[0].images[0].get_clim() == (0.0, 2.5)
+  assert figure.get_suptitle() == "weights from 2.5 to 2.5, not in [0, 1]"
+  rounded = figures.attention_map(np.full((T, S), 1 + 1e-6), SOURCE, TARGET)
+  assert rounded.get_suptitle() == ""
+
+
+def test_very_long_words_are_cut_short_everywhere(tmp_path):
+  word = "a" * 100_000
+  made = [
+    figures.attention_map(_weights(1, 2), ["the", word], [word], title="mine"),
+    figures.head_maps(_weights(1, 2)[None, None], ["the", word], [word]),
+    figures.spread({"bleu": {word: [1.0], "b": [2.0]}}),
+  ]
+  for i, figure in enumerate(made):
+    png.save(figure, tmp_path / f"{i}.png")
+    assert max(_size(tmp_path / f"{i}.png")) < 2000
+
+
 def test_heads_are_maps_of_one_scale_a_row_for_each_layer():
   weights = np.random.default_rng(0).uniform(0, 0.5, (2, 3, T, S))
   figure = figures.head_maps(weights, SOURCE, TARGET, title="heads")
@@ -156,7 +191,7 @@ def test_the_map_grows_with_the_number_of_words():
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 30), (30, 1), (17, 2)])
 def test_extreme_shapes_are_drawn(tmp_path, rows, columns):
   figure = figures.attention_map(_weights(rows, columns), ["parola"] * columns, ["word"] * rows)
-  figures.save(figure, tmp_path / "map.png")
+  png.save(figure, tmp_path / "map.png")
   width, height = _size(tmp_path / "map.png")
   assert width >= 40 * columns
   assert height >= 40 * rows
@@ -167,9 +202,8 @@ def test_extreme_shapes_are_drawn(tmp_path, rows, columns):
   [
     (np.zeros((S, T)), r"T=3 target_words and S=5 source_words, .* got shape \(5, 3\)$"),
     (np.zeros(S), r"T=3 target_words and S=5 source_words, .* got shape \(5,\)$"),
-    (np.full((T, S), 1.5), r"^weights must be in \[0, 1\], got 1.5 to 1.5$"),
-    (np.full((T, S), -0.5), r"^weights must be in \[0, 1\], got -0.5 to -0.5$"),
-    (np.full((T, S), np.nan), r"^weights must be in \[0, 1\], got nan to nan$"),
+    (np.full((T, S), np.inf), r"^weights must be finite, got inf to inf$"),
+    (np.full((T, S), np.nan), r"^weights must be finite, got nan to nan$"),
   ],
 )
 def test_wrong_weights_are_errors(weights, message):
@@ -191,7 +225,7 @@ def test_a_link_outside_the_map_is_an_error(link):
 
 def test_save_makes_the_folder_and_leaves_only_the_picture(tmp_path):
   path = tmp_path / "figures" / "deep" / "map.png"
-  figures.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  png.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
   assert _size(path) > (100, 100)
   assert list(path.parent.iterdir()) == [path]
 
@@ -199,7 +233,7 @@ def test_save_makes_the_folder_and_leaves_only_the_picture(tmp_path):
 def test_save_replaces_an_older_picture(tmp_path):
   path = tmp_path / "map.png"
   path.write_bytes(b"old")
-  figures.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  png.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
   assert _size(path) > (100, 100)
 
 
@@ -215,7 +249,7 @@ def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path,
 
   monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
   with pytest.raises(OSError, match=f"disk full: '{path}'"):
-    figures.save(figure, path)
+    png.save(figure, path)
   assert path.read_bytes() == b"old"
   assert list(tmp_path.iterdir()) == [path]
 
@@ -223,7 +257,7 @@ def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path,
 def test_a_name_that_is_not_png_is_an_error(tmp_path):
   figure = figures.attention_map(_weights(), SOURCE, TARGET)
   with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
-    figures.save(figure, tmp_path / "new" / "map.pdf")
+    png.save(figure, tmp_path / "new" / "map.pdf")
   assert not (tmp_path / "new").exists()
 
 
@@ -260,7 +294,7 @@ def test_losses_are_drawn_on_the_left_and_scores_on_the_right():
 def test_without_scores_there_is_one_panel(tmp_path):
   figure = figures.training_curves([{"step": 1, "train/loss": float("nan")}])
   assert [axes.get_title() for axes in figure.axes] == ["loss"]
-  figures.save(figure, tmp_path / "curves.png")
+  png.save(figure, tmp_path / "curves.png")
 
 
 @pytest.mark.parametrize(

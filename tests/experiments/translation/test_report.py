@@ -177,4 +177,22 @@ def test_heads_are_written_as_figures_and_arrays(tmp_path):
 
 
 def test_without_attention_there_is_no_map():
-  assert report.translation_map(SOURCE, ("the",), Translation("il", ("il",), -1.0, None)) is None
+  with pytest.raises(ValueError, match="translation must have attention, got none"):
+    report.translation_map(SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
+
+
+def test_a_long_unknown_word_keeps_its_mark():
+  found = Translation("il", ("il",), -1.0, np.full((1, 2), 0.5))
+  figure = report.translation_map(SOURCE, ("x" * 100_000,), found)
+  assert _labels(figure.axes[0].xaxis) == ["x" * 21 + "… (unknown)", "</s>"]
+
+
+def test_a_figure_that_fails_leaves_the_others(tmp_path, monkeypatch, capsys):
+  def fail(*_, **__):
+    raise RuntimeError("no room")
+
+  monkeypatch.setattr(report.figures, "training_curves", fail)
+  paths = report.draw_figures(_with_metrics(tmp_path), FakeTranslator())
+  assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
+  path = tmp_path / "figures" / "training_curves.png"
+  assert capsys.readouterr().err == f"warning: {path} could not be drawn: RuntimeError: no room\n"

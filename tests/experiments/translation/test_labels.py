@@ -1,0 +1,76 @@
+"""Tests of experiments/translation/labels.py."""
+
+import pytest
+from matplotlib import font_manager
+
+from experiments.translation import figures, labels, png
+
+FACE = "\U0001f469\u200d\U0001f680"  # one character of three code points
+MATH = "\U0001d49c"  # in a font that comes with matplotlib, but not in its usual one
+
+
+@pytest.mark.parametrize(
+  ("word", "most", "expected"),
+  [
+    ("gatto", 5, "gatto"),
+    ("gatti", 4, "gat…"),
+    ("cafe\u0301s", 5, "caf…"),  # not "cafe"
+    ("ab" + FACE, 4, "ab…"),
+    (FACE + "bcd", 5, FACE + "b…"),
+    ("कि" * 3, 4, "कि…"),
+    ("e" + "\u0301" * 9, 4, "e\u0301\u0301…"),
+  ],
+)
+def test_words_are_cut_between_characters(word, most, expected):
+  assert labels.shortened(word, most) == expected
+
+
+@pytest.fixture
+def installed(monkeypatch):
+  """Gives a function that sets which fonts are installed beside matplotlib's usual one."""
+
+  def set_fonts(**fonts):
+    found = [labels._Font(name, frozenset(letters)) for name, letters in fonts.items()]
+    monkeypatch.setattr(labels, "_fonts", lambda: found)
+
+  return set_fonts
+
+
+def test_fonts_are_those_that_have_the_letters(installed):
+  installed(Few="नम", Hindi="नमस्ते", Chinese="中文。", All="नमस्")
+  assert labels.families(["cat", "perché"]) == ["DejaVu Sans"]
+  assert labels.families(["नमस्ते"]) == ["DejaVu Sans", "Hindi"]
+  assert labels.families(["中文。", "नमस्ते"]) == ["DejaVu Sans", "Hindi", "Chinese"] or labels.families(
+    ["中文。", "नमस्ते"]
+  ) == ["DejaVu Sans", "Chinese", "Hindi"]
+  assert labels.missing_note(["中文", "नमस्ते", "cat"]) == ""
+
+
+def test_one_line_names_the_scripts_that_no_font_has(installed):
+  installed(Hindi="नमस्ते")
+  assert labels.missing_note(["नमस्ते", "中文", "ไทย", "の"]) == (
+    "no installed font has some letters of the figures (Han, Hiragana, Thai), which are boxes there: install "
+    "one (Debian: apt install fonts-noto-core fonts-noto-cjk), or use experiments.explore, whose page shows "
+    "every script"
+  )
+  assert "(symbols)" in labels.missing_note(["\U0001f642"])
+  assert labels.missing_note(["a\u200d\ufeff\x07 b"]) == ""  # these have no ink
+  assert labels.missing_note([]) == ""
+
+
+def test_letters_that_no_font_has_are_drawn_without_a_warning(installed, tmp_path):
+  installed()
+  figure = figures.attention_map([[1.0]], ["中文"], ["ไทย"])
+  png.save(figure, tmp_path / "map.png")
+
+
+def test_labels_are_written_in_an_installed_font():
+  (font,) = labels.families([MATH])[1:]
+  assert ord(MATH) in font_manager.get_font(font_manager.findfont(font)).get_charmap()
+  figure = figures.attention_map([[1.0]], [MATH], ["cat"])
+  (label,) = figure.axes[0].get_xticklabels()
+  assert label.get_family() == ["DejaVu Sans", font]
+
+
+def test_the_font_of_boxes_is_none():
+  assert not [font.name for font in labels._fonts() if font.name.startswith("Last Resort")]
