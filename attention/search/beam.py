@@ -166,7 +166,6 @@ def beam(
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
 
     can_end = is_exhaustive[:, None] | (end_scores >= scores[:, -1:])
-    can_end &= ~is_done(alive, ended)[:, None]
     ended = ended.joined(
       Ended(
         scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
