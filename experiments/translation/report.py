@@ -13,8 +13,10 @@ from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
+from experiments.text.words import plain
 from experiments.translation import figures
 from experiments.translation.evaluate import Metric, evaluate
+from experiments.translation.metrics import comparable
 from experiments.translation.translator import Heads, Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
@@ -82,7 +84,7 @@ def show_translations(translator: Translator) -> None:
   found = translator.n_best([example.source for example in examples], with_attention=False)
   for example, (best, *_) in zip(examples, found, strict=True):
     print(f"\n  source       {example.source_text}\n  translation  {best.text}")
-    is_correct = best.text == translator.task.target.detokenize(example.target)  # as for the exact match
+    is_correct = comparable(best.text) == comparable(example.target_text)  # as for the exact match
     print("  (correct)" if is_correct else f"  reference    {example.target_text}")
 
 
@@ -114,7 +116,7 @@ def translation_map(language: Language, source: Sequence[str], translation: Tran
   return figures.attention_map(
     translation.attention,
     _labels(language, source),
-    [*translation.tokens, *ends],
+    [*map(plain, translation.tokens), *ends],
     title="attention of the translation",
   )
 
@@ -150,7 +152,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
-  return [*(f"{token} (unknown)" if token in unknown else token for token in tokens), _END]
+  return [*(f"{plain(token)}{' (unknown)' * (token in unknown)}" for token in tokens), _END]
 
 
 def _shown_examples(translator: Translator) -> list[Example]:
