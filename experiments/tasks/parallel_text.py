@@ -125,8 +125,9 @@ class ParallelText:
     except VocabularySizeError as error:
       allowed = [self._allowed_sizes(texts) for texts in self._training_texts]
       raise DataError(
-        f"{self._config.data.train}: config.data.source_vocabulary_size must be {allowed[0]} for this text, and "
-        f"target_vocabulary_size {allowed[1]} (vocabulary_size is both), got {' and '.join(map(str, self._sizes))}"
+        f"{self._config.data.train}: config.data.source_vocabulary_size must be {allowed[0]} for this text, "
+        f"target_vocabulary_size {allowed[1]} (vocabulary_size sets both), "
+        f"got {self._sizes[0]} and {self._sizes[1]}"
       ) from error
 
   def _learn_side(self, side: int) -> Language:

@@ -13,7 +13,8 @@ _LETTERS = regex.compile(r"\p{L}")
 _UNSPACED = regex.compile(
   "["
   + "".join(
-    rf"\p{{Script={name}}}" for name in ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan"]
+    rf"\p{{Script={name}}}"
+    for name in ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan"]
   )
   + "]"
 )

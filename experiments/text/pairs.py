@@ -36,7 +36,7 @@ class SentencePair(NamedTuple):
   alignment: Alignment | None = None
 
 
-def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str = "auto") -> list[SentencePair]:
+def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "auto") -> list[SentencePair]:
   """Returns the sentence pairs of a file, in order.
 
   Each line is `source TAB target`, or `source TAB target TAB alignment` with the alignment in
@@ -49,7 +49,8 @@ def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str = "auto") 
     alignment_tokens: what alignments count: "words" (of `words.tokenize`: punctuation marks count), or
       "whitespace" (tokens with spaces between), which are mapped to words by
       `alignments.from_whitespace`. "auto": words; a file that may count whitespace tokens is an error, one
-      whose positions are all those of whitespace tokens, which would give other links.
+      whose positions are all those of whitespace tokens, which would give other links. None: alignments
+      are passed over.
 
   Raises:
     DataError: if the file cannot be read or has no line, or at the first line that is not of this
@@ -139,7 +140,7 @@ def _read_bytes(path: pathlib.Path) -> bytes:
     raise DataError(f"{path}: expected a gzip file, as the name says, got: {error}") from error
 
 
-def _located_pair(path: pathlib.Path, number: int, line: bytes, alignment_tokens: str) -> SentencePair:
+def _located_pair(path: pathlib.Path, number: int, line: bytes, alignment_tokens: str | None) -> SentencePair:
   """Returns the pair of a line; an error names the file and the line."""
   try:
     return _parse_pair(line.removesuffix(b"\r").decode("utf-8"), alignment_tokens)
@@ -150,7 +151,7 @@ def _located_pair(path: pathlib.Path, number: int, line: bytes, alignment_tokens
     raise DataError(f"{path}:{number}: {error}") from error
 
 
-def _parse_pair(line: str, alignment_tokens: str) -> SentencePair:
+def _parse_pair(line: str, alignment_tokens: str | None) -> SentencePair:
   """Returns the pair of a line, its alignment between words."""
   fields = line.split("\t")
   if len(fields) not in (2, 3):
@@ -158,8 +159,8 @@ def _parse_pair(line: str, alignment_tokens: str) -> SentencePair:
       f"expected source TAB target, or source TAB target TAB alignment, got {len(fields) - 1} tabs"
     )
   source, target, *rest = fields
-  alignment = parse_alignment(rest[0]) if rest else None
-  _check_pair(SentencePair(source, target, alignment), alignment_tokens)
+  alignment = parse_alignment(rest[0]) if rest and alignment_tokens else None
+  _check_pair(SentencePair(source, target, alignment), alignment_tokens or "words")
   if alignment and alignment_tokens == "whitespace":
     alignment = from_whitespace(alignment, source, target)
   return SentencePair(source, target, alignment)

@@ -1,9 +1,9 @@
 """How a text is cut into tokens: words, characters, or pieces of words.
 
-`detokenize` gives back the text that `tokenize` cut, with one space for each run of whitespace and none around
-it; subwords also compose accents (Unicode NFC). No token is empty or holds whitespace, so every token can be
-a word of a `Vocabulary`, or is `"<unk>"`. Characters and subwords write whitespace as "▁", as sentencepiece
-does, and escape a "▁" of the text.
+`detokenize` gives back the text that `tokenize` cut, with one space for each run of whitespace and none
+around it; subwords also compose accents (Unicode NFC). No token is empty or holds whitespace, so every token
+can be a word of a `Vocabulary`, or is `"<unk>"`. Characters and subwords write whitespace as "▁", as
+sentencepiece does, and escape a "▁" of the text.
 """
 
 from __future__ import annotations

@@ -30,14 +30,13 @@ _VOWELS = "œæŒÆ" + "".join(
   char for char in map(chr, range(0x2200)) if unicodedata.normalize("NFD", char)[0] in "aeiouyAEIOUY"
 )
 
-# Sets of characters, as the inside of a regular expression's [].
+# Sets of characters, each as the inside of a regular expression's [].
 CLASSES = {
   "letter": r"\p{WB=ALetter}\p{WB=Hebrew_Letter}",
   "hebrew": r"\p{WB=Hebrew_Letter}",
   "number": r"\p{WB=Numeric}",
   "katakana": r"\p{WB=Katakana}",
   "connector": r"\p{WB=ExtendNumLet}",
-  "first": r"\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Numeric}\p{WB=Katakana}\p{WB=ExtendNumLet}",
   "extend": r"\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}",
   "within_letters": r"\p{WB=MidLetter}\p{WB=MidNumLet}\p{WB=Single_Quote}",
   "within_numbers": r"\p{WB=MidNum}\p{WB=MidNumLet}\p{WB=Single_Quote}",
@@ -48,24 +47,25 @@ CLASSES = {
 
 
 def _pattern() -> str:
-  """Returns the regular expression of a token; group 1 is a word. The names of CLASSES stand in braces."""
-  # In the order of the rules of UAX 29; {extend}* is WB4.
+  """Returns the regular expression of a token, of which group 1 is a word, with names of CLASSES in braces."""
+  # The rules of UAX 29, "$" for an {extend}*, which is WB4.
   letter = (
-    "{letter}{extend}*(?:(?!['\u2019]{vowel}){within_letters}{extend}*(?={letter})"  # WB5 to WB7, WB9
-    '|(?<={hebrew}{extend}*)"{extend}*(?={hebrew}))?'  # WB7b and WB7c
+    "[{letter}]$(?:(?!['\u2019][{vowel}])[{within_letters}]$(?=[{letter}])"  # WB5 to WB7, WB9
+    '|(?<=[{hebrew}]$)"$(?=[{hebrew}]))?'  # WB7b and WB7c
   )
-  number = "{number}{extend}*(?:{within_numbers}{extend}*(?={number}))?"  # WB8, WB10 to WB12
-  run = f"(?:(?:{letter}|{number})+|(?:{{katakana}}{{extend}}*)+)"  # WB13
-  connectors = "(?:{connector}{extend}*)+"  # WB13a and WB13b
-  end = "(?:(?<={letter}{extend}*)['\u2019](?={vowel})|(?<={hebrew}{extend}*)'{extend}*)?"  # elision; WB7a
-  word = f"(?={{first}})(?:{connectors})?(?:{run}{connectors})*{run}?{end}"
-  other = "{flag}{extend}*{flag}{extend}*|.{extend}*"  # WB15 and WB16; WB999
-  joined = f"(?:(?<=\u200d)(?={{pictograph}})(?:{word}|{other}))*"  # WB3c
-  return f"(?:({UNKNOWN_WORD}|{word})|{other}){joined}"
+  number = "[{number}]$(?:[{within_numbers}]$(?=[{number}]))?"  # WB8, WB10 to WB12
+  run = f"(?:(?:{letter}|{number})+|(?:[{{katakana}}]$)+)"  # WB13
+  connectors = "(?:[{connector}]$)+"  # WB13a and WB13b
+  end = "(?:(?<=[{letter}]$)['\u2019](?=[{vowel}])|(?<=[{hebrew}]$)'$)?"  # the elision; WB7a
+  some = "(?=[{letter}{number}{katakana}{connector}])"
+  word = f"{some}(?:{connectors})?(?:{run}{connectors})*{run}?{end}"
+  other = "[{flag}]$[{flag}]$|.$"  # WB15 and WB16; WB999
+  joined = f"(?:(?<=\u200d)(?=[{{pictograph}}])(?:{word}|{other}))*"  # WB3c
+  return f"(?:({UNKNOWN_WORD}|{word})|{other}){joined}".replace("$", "[{extend}]*")
 
 
 PATTERN = _pattern()
-_TOKEN = regex.compile(regex.sub(r"\{(\w+)\}", lambda name: f"[{CLASSES[name[1]]}]", PATTERN))
+_TOKEN = regex.compile(regex.sub(r"\{(\w+)\}", lambda name: CLASSES[name[1]], PATTERN))
 
 
 def tokenize(text: str) -> tuple[str, ...]:
@@ -111,6 +111,7 @@ def unescape(text: str) -> str:
   return regex.sub(f"{_ESCAPE}[012]", lambda found: _SPELLINGS[found[0]], text)
 
 
+@functools.cache
 def ranges() -> dict[str, str]:
   """Returns CLASSES as the ranges of code points that they have, for regular expressions of JavaScript."""
   every = "".join(map(chr, range(sys.maxunicode + 1)))

@@ -39,8 +39,8 @@ def evaluate(
 
   Exact match, BLEU, chrF and token accuracy are of the translations that the search finds; the loss, in
   nats for each token, and the attention are of the true translation. Attention is scored where alignments
-  are known. Exact match, BLEU and chrF compare the same plain texts (see `metrics.comparable`), token accuracy
-  tokens.
+  are known. Exact match, BLEU and chrF compare the same plain texts (see `metrics.comparable`), token
+  accuracy tokens.
   """
   found = translator.n_best([example.source for example in examples], with_attention=False)
   translations = [best for best, *_ in found]

@@ -171,7 +171,7 @@ class Translator:
     Raises:
       TypeError: for what is no list of pairs of texts.
     """
-    return self.score_tokens(self._tokenized(pairs))
+    return self.score_tokens(self.pair_tokens(pairs))
 
   def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
     """Returns the weights of each layer and head, of pairs (source, translation) of texts.
@@ -179,7 +179,7 @@ class Translator:
     Raises:
       ValueError: if the model is an ensemble.
     """
-    return self.heads_of_tokens(self._tokenized(pairs))
+    return self.heads_of_tokens(self.pair_tokens(pairs))
 
   def heads_of_tokens(self, tokens: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Heads]:
     """Does what `heads` does, for pairs of sentences of tokens."""
@@ -269,12 +269,24 @@ class Translator:
         scored[i] = Scored(-float(losses[row]), count, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
-  def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+  def pair_tokens(
+    self, pairs: Sequence[tuple[str, str]], *, are_tokens: bool = False
+  ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns the tokens of pairs (source, translation) of texts.
+
+    Args:
+      pairs: texts.
+      are_tokens: whether translations are tokens already, with spaces between.
+
+    Raises:
+      TypeError: for what is no list of pairs of texts.
+    """
     for pair in pairs:
       if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
     source, target = self.task.source, self.task.target
-    return [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
+    cut = str.split if are_tokens else target.tokenize
+    return [(source.tokenize(text), tuple(cut(given))) for text, given in pairs]
 
   def _never(self, *, ends: bool) -> tuple[int, ...]:
     """Returns the ids that no translation has: those that stand for no token."""

@@ -9,7 +9,7 @@ import { argmax } from "./numbers.mjs";
 import { stage } from "./stage.mjs";
 import { isSame, wordsOf } from "./translated.mjs";
 import { tree } from "./tree.mjs";
-import { join, wordOf } from "./words.mjs";
+import { join, plain, wordOf } from "./words.mjs";
 
 /**
  * Returns what a run makes of a state's text.
@@ -113,7 +113,7 @@ function facts(run, found, state) {
   if (found.isCut) said.push(`cut at ${run.max_length} tokens`);
   if (found.unknown.length) said.push(`unknown words: ${found.unknown.join(" ")}`);
   if (found.leftOut) said.push(`${found.leftOut} further tokens of the sentence are left out`);
-  if (found.notTaken.length) said.push(`no words of this model: ${found.notTaken.join(" ")}`);
+  if (found.notTaken.length) said.push(`no words of this model: ${found.notTaken.map(plain).join(" ")}`);
   if (found.beamSize > 1 && state.temperature) said.push("with beams there is no temperature");
   if (run.longest && found.tokens.length - 1 > run.longest) {
     said.push(`longer than any sentence in training, ${run.longest} tokens`);
@@ -143,7 +143,7 @@ function truth(run, found, example, isTrue, place, change) {
 }
 
 function beams(run, found, state, place, change) {
-  const name = (node) => wordOf(run.target, node.token);
+  const name = (node) => plain(wordOf(run.target, node.token));
   const chosen = Math.min(state.hypothesis, found.hypotheses.length - 1);
   const items = found.hypotheses.map((hypothesis, i) => {
     const text = `${hypothesis.steps.map(name).join(" ")}${hypothesis.isCut ? " …" : ""} `;
