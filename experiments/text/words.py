@@ -47,7 +47,7 @@ CLASSES = {
 
 
 def _pattern() -> str:
-  """Returns the regular expression of a token, of which group 1 is a word, with names of CLASSES in braces."""
+  """Returns the regular expression of a token, whose group 1 is a word; names of CLASSES are in braces."""
   # The rules of UAX 29, "$" for an {extend}*, which is WB4.
   letter = (
     "[{letter}]$(?:(?!['\u2019][{vowel}])[{within_letters}]$(?=[{letter}])"  # WB5 to WB7, WB9
