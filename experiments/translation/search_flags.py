@@ -31,8 +31,8 @@ def define_alignment_tokens() -> flags.FlagHolder:
     "alignment_tokens",
     "auto",
     ALIGNMENT_TOKENS,
-    "what alignments of the pairs count: words, whitespace (tokens with spaces between) or auto (words; a file "
-    "that may count whitespace tokens is an error)",
+    "what alignments of the pairs count: words, whitespace (tokens with spaces between), or auto (words, but "
+    "a file that may count whitespace tokens is an error)",
   )
 
 

@@ -1,5 +1,6 @@
 """Tests of experiments/text/words.py, in Python and in the page's program."""
 
+import itertools
 import pathlib
 import unicodedata
 
@@ -46,7 +47,7 @@ def spaced(text):
     ("3.5 1,000 10:30 7.", "3.5 1,000 10 ￭:￭ 30 7 ￭."),
     ("$5 C++ #1 a_b", "$￭ 5 C ￭+ ￭+ #￭ 1 a_b"),
     ("हिन्दी है।", "हिन्दी है ￭।"),
-    ("می\u200cخواهم کتاب", "می\u200cخواهم کتاب"),
+    ("מי\u200cשהו", "מי\u200cשהו"),
     ("在中 文。", "在 ￭中 文 ￭。"),
     ("コーヒーを飲む", "コーヒー ￭を ￭飲 ￭む"),
     ("👩\u200d🚀👍🏽 🇮🇹🇩🇪", "👩\u200d🚀 ￭👍🏽 🇮🇹 ￭🇩🇪"),
@@ -83,7 +84,7 @@ def test_boundaries_are_those_of_the_library(text):
     if "<unk>" in chunk or regex.search(f"['\u2019](?=[{words.CLASSES['vowel']}])", chunk):
       continue
     cuts = sorted({0, len(chunk), *(found.start() for found in regex.finditer(r"(?w)\b", chunk))})
-    pieces = [chunk[first:end] for first, end in zip(cuts, cuts[1:], strict=False)]
+    pieces = [chunk[first:end] for first, end in itertools.pairwise(cuts)]
     assert [*map(plain, tokenize(chunk))] == pieces
 
 
@@ -133,8 +134,25 @@ def in_page(texts, **changed):
 
 
 @pages.needs_node
-def test_the_page_cuts_every_character_as_python_does():
-  texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY)]
+def test_the_page_knows_the_class_of_every_character():
+  program = """
+const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
+const character = (_, code) => (isCharacter(code) ? String.fromCodePoint(code) : " ");
+const every = Array.from({ length: 0x110000 }, character).join("");
+return Object.values(given).map((inside) =>
+  [...every.matchAll(new RegExp(`[${inside}]+`, "gu"))].map(([run]) => [run.codePointAt(0), [...run].length]));
+"""
+  every = f"{EVERY[:0xD800]}{' ' * 0x800}{EVERY[0xD800:]}"
+  expected = [
+    [[found.start(), len(found[0])] for found in regex.finditer(f"[{inside}]+", every)]
+    for inside in words.CLASSES.values()
+  ]
+  assert pages.in_node(program, words.ranges()) == expected
+
+
+@pages.needs_node
+def test_the_page_cuts_characters_of_all_kinds_as_python_does():
+  texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::97])]
   for text, found in zip(texts, in_page(texts), strict=True):
     tokens = tokenize(text)
     assert found == [[*tokens], detokenize(tokens)], ascii(text)
