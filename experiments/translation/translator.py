@@ -256,7 +256,7 @@ class Translator:
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches(pairs):
       scored_batch = batch if self.learns_end else without_ends(batch)
-      never = self._never(ends=self.learns_end)
+      never = self._never(ends=self.search.ends)
       losses, weights = _score(self.params, scored_batch, model=self.model, never=never)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)

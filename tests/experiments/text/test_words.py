@@ -140,7 +140,8 @@ const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
 const character = (_, code) => (isCharacter(code) ? String.fromCodePoint(code) : " ");
 const every = Array.from({ length: 0x110000 }, character).join("");
 return Object.values(given).map((inside) =>
-  [...every.matchAll(new RegExp(`[${inside}]+`, "gu"))].map(([run]) => [run.codePointAt(0), [...run].length]));
+  [...every.matchAll(new RegExp(`[${inside}]+`, "gu"))].map(([run]) => [run.codePointAt(0), [...run].length]),
+);
 """
   every = f"{EVERY[:0xD800]}{' ' * 0x800}{EVERY[0xD800:]}"
   expected = [
