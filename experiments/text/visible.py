@@ -2,7 +2,7 @@
 
 import regex
 
-_INVISIBLE = regex.compile(r"[\s\p{Default_Ignorable_Code_Point}]*")
+_VISIBLE = regex.compile(r"[^\s\x1c-\x1f\p{Default_Ignorable_Code_Point}]")
 _LONGEST = 60
 
 
@@ -12,7 +12,7 @@ def is_blank(text: str) -> bool:
   >>> is_blank("\u200b \u200d"), is_blank("a\u200b")
   (True, False)
   """
-  return bool(_INVISIBLE.fullmatch(text)) or not text.strip()
+  return not _VISIBLE.search(text)
 
 
 def escaped(text: str) -> str:
