@@ -20,10 +20,15 @@ class Data:
     train: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
     validation: parallel_text: path of likewise text; scored while training.
     test: parallel_text: path of likewise text; scored at the end; empty for none.
+    alignment_tokens: parallel_text: what the alignments of these files count: "words", "whitespace" (tokens
+      with spaces between), or "auto": words, but files that may count whitespace tokens are refused.
     lowercase: parallel_text: whether text is lower-cased.
     unit: parallel_text: what text is cut into, "word", "character" or "subword".
     subwords: parallel_text: how subwords are learnt, "unigram" or "bpe".
-    vocabulary_size: parallel_text: number of subwords of each language.
+    vocabulary_size: parallel_text: number of subwords of each language; 0 for 8,000 or, if that is less, the
+      most that the training text allows.
+    source_vocabulary_size: parallel_text: number of subwords of the source; 0 for vocabulary_size.
+    target_vocabulary_size: parallel_text: number of subwords of the target; 0 for vocabulary_size.
     subword_sampling: parallel_text, unigram: above 0, every epoch draws how each training sentence is cut,
       out of its 16 most probable ways; the exponent of their probabilities (Kudo 2018, arXiv:1804.10959).
     min_count: parallel_text: words or characters rarer than this in the training text become unknown.
@@ -37,10 +42,13 @@ class Data:
   train: str = ""
   validation: str = ""
   test: str = ""
+  alignment_tokens: str = "auto"
   lowercase: bool = True
   unit: str = "word"
   subwords: str = "unigram"
-  vocabulary_size: int = 8000
+  vocabulary_size: int = 0
+  source_vocabulary_size: int = 0
+  target_vocabulary_size: int = 0
   subword_sampling: float = 0.0
   min_count: int = 2
   max_length: int = 31

@@ -4,7 +4,7 @@ r"""Translation learnt from your own parallel text: tab-separated UTF-8, source 
         --config.data.train=train.tsv --config.data.validation=validation.tsv
 
 The size and the number of steps are for some 30,000 short sentences and less than ten minutes on 2 CPU
-cores, with words as units. A larger one on subwords, with its score, is configs/multi30k.py.
+cores. A larger one, with its score, is configs/multi30k.py.
 """
 
 from configs import base
@@ -13,6 +13,8 @@ from configs import base
 def get_config() -> base.Config:
   config = base.Config()
   config.data.task = "parallel_text"
+  config.data.unit = "subword"
+  config.data.max_length = 50
   config.data.num_buckets = 4
   config.model.embedding_width = 256
   config.model.width = 256

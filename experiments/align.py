@@ -5,7 +5,8 @@
 Each line of the input is source TAB target. For each there is a line in Pharaoh form, source-target,
 positions of tokens from 0: every token of the target is linked to the one of the source that it attends to
 most, unless that is the end of the sentence. Where the input has true alignments as a third column, and
-tokens are words, the alignment error rate of all pairs is told on standard error.
+tokens are words, the alignment error rate of all pairs is told on standard error; with --tokens (targets are
+tokens, as `experiments.translate --tokens` writes them) a third column is passed over.
 """
 
 import sys
@@ -19,6 +20,8 @@ from experiments.translation import load, metrics, search_flags
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()
+_TOKENS = search_flags.define_tokens()
+_ALIGNMENT_TOKENS = search_flags.define_alignment_tokens()
 _INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
 _OUTPUT = define_output("file for the alignments; without it they are printed")
 
@@ -26,9 +29,10 @@ _OUTPUT = define_output("file for the alignments; without it they are printed")
 def main() -> None:
   folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
-  pairs = read_pairs(path)
+  pairs = read_pairs(path, alignment_tokens=None if _TOKENS.value else _ALIGNMENT_TOKENS.value)
   translator = load(folder, checkpoint=_CHECKPOINT.value)
-  scored = translator.score([pair[:2] for pair in pairs])
+  tokens = translator.pair_tokens([pair[:2] for pair in pairs], are_tokens=_TOKENS.value)
+  scored = translator.score_tokens(tokens)
   found = [each.attention for each in scored if each.attention is not None]
   if not found:
     raise UsageError(f"--workdir must hold a model with attention, got {folder}")

@@ -30,6 +30,7 @@ _SENTENCES = flags.DEFINE_integer(
 
 
 _DATA = flags.DEFINE_string("data", None, "file of pairs to score it on, instead of the splits of its task")
+_ALIGNMENT_TOKENS = search_flags.define_alignment_tokens()
 _OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value")
 
 
@@ -47,7 +48,7 @@ def main() -> None:
   if _DATA.value is None:
     results = report.evaluate_splits(translator, count, others)
   else:
-    pairs = read_pairs(_DATA.value)[: _SENTENCES.value or None]
+    pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _SENTENCES.value or None]
     examples = [example_of(pair, translator.task.source, translator.task.target) for pair in pairs]
     results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, others)}
   print(report.table(results))

@@ -26,12 +26,13 @@ def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   text, output = _given(_TEXT), pathlib.Path(_given(_OUTPUT))
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
-  given = _TRANSLATION.value
-  if given is None:
+  if _TRANSLATION.value is None:
     (found,) = translator.translate([text])
-    given = found.text
-    print(given)
-  (heads,) = translator.heads([(text, given)])
+    print(found.text)
+    tokens = [(translator.task.source.tokenize(text), found.tokens)]
+  else:
+    tokens = translator.pair_tokens([(text, _TRANSLATION.value)])
+  (heads,) = translator.heads_of_tokens(tokens)
   written = report.draw_heads(output, translator, heads)
   if not written:
     raise UsageError(f"--workdir must hold a model with attention, got {folder}")

@@ -4,7 +4,8 @@
 
 Each line of the input is source TAB target; a third column is passed over. For each there is a line:
 log-probability in nats TAB number of tokens, the end of the sentence included. Their perplexity is told on
-standard error.
+standard error. A translation by a model may be made of other tokens than its text is cut into, and is scored
+by its own with --tokens, from the output of `experiments.translate --tokens`.
 """
 
 import math
@@ -17,6 +18,7 @@ from experiments.translation import load, search_flags
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()
+_TOKENS = search_flags.define_tokens()
 _INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
 _OUTPUT = define_output("file for the scores; without it they are printed")
 
@@ -24,8 +26,9 @@ _OUTPUT = define_output("file for the scores; without it they are printed")
 def main() -> None:
   folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
-  pairs = [pair[:2] for pair in read_pairs(path)]
-  scored = load(folder, checkpoint=_CHECKPOINT.value).score(pairs)
+  pairs = [pair[:2] for pair in read_pairs(path, alignment_tokens=None)]
+  translator = load(folder, checkpoint=_CHECKPOINT.value)
+  scored = translator.score_tokens(translator.pair_tokens(pairs, are_tokens=_TOKENS.value))
   write_lines(_OUTPUT, [f"{each.log_probability:.4f}\t{each.num_tokens}" for each in scored])
   total, tokens = sum(each.log_probability for each in scored), sum(each.num_tokens for each in scored)
   loss = -total / tokens

@@ -7,7 +7,8 @@ r"""Translates with a trained translator: one text, the lines of a file, or the 
     python -m experiments.translate --workdir=runs/seed_0,runs/seed_1 --input=test.de   # an ensemble
 
 A file is translated in batches, line by line. With --num_best=N there are up to N lines for each line of the
-source, the best first: its number, from 1, TAB the score TAB the translation.
+source, the best first: its number, from 1, TAB the score TAB the translation. With --tokens a translation is
+its tokens with spaces between, as `experiments.score` and `experiments.align` read them with --tokens.
 """
 
 import pathlib
@@ -21,6 +22,8 @@ from experiments.commands import flags as commands
 from experiments.commands.fields import is_utf8
 from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
 from experiments.text.languages import Language
+from experiments.text.visible import escaped
+from experiments.text.words import plain
 from experiments.translation import figures, report, search_flags
 from experiments.translation.loading import load_ensemble
 from experiments.translation.translator import Translation, Translator
@@ -36,6 +39,9 @@ _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --te
 _SEARCH = search_flags.define_search()
 _NUM_BEST = flags.DEFINE_integer(
   "num_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
+)
+_TOKENS = flags.DEFINE_bool(
+  "tokens", False, "write the tokens of translations, with spaces between, not text"
 )
 
 
@@ -84,7 +90,7 @@ def _check_flags(search: Mapping[str, Any]) -> None:
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
   """Returns the lines to write for texts, of which the first has a number; says on stderr what they lack."""
   source = translator.task.source
-  sources = [source.tokenize(text) for text in texts]
+  sources = translator.source_tokens(texts)
   if _FIGURE.value is not None and not sources[0]:
     raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
@@ -97,18 +103,22 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
     longest = translator.search.max_length
     _note(f"cut: {num_cut:,} longer than --max_length={longest} tokens")
   if _NUM_BEST.value == 1:
-    return [best.text for (best,) in found]
+    return [_written(best) for (best,) in found]
   return [
-    f"{number}\t{each.score:.4f}\t{each.text}"
+    f"{number}\t{each.score:.4f}\t{_written(each)}"
     for number, translations in enumerate(found, start=first)
     for each in translations
   ]
 
 
+def _written(translation: Translation) -> str:
+  return " ".join(translation.tokens) if _TOKENS.value else translation.text
+
+
 def _note_unknown(words: Sequence[str]) -> None:
   if words:
     more = f" and {len(words) - 20:,} more" if len(words) > 20 else ""
-    _note(f"unknown words: {' '.join(words[:20])}{more}")
+    _note(f"unknown words: {' '.join(escaped(plain(word)) for word in words[:20])}{more}")
 
 
 def _note_long(lengths: Sequence[int], longest: int | None) -> None:

@@ -10,6 +10,7 @@ from configs import base
 from experiments.explorer.packing import packed
 from experiments.tasks import Example
 from experiments.tasks.toy_translation import ItalianWords
+from experiments.text import words
 from experiments.text.languages import Language
 from experiments.text.tokenizers import Characters, Words
 from experiments.translation.loading import Kept
@@ -90,8 +91,10 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
 
 def _described(language: Language) -> dict[str, Any]:
   """Returns a language as words.mjs reads it."""
+  is_word = isinstance(language.tokenizer, Words)
   return {
-    "unit": "character" if isinstance(language.tokenizer, Characters) else "word",
+    "unit": "word" if is_word else "character",
+    **({"pattern": words.PATTERN, "classes": words.ranges()} if is_word else {}),
     "lowercase": language.lowercase,
     "words": language.vocabulary.words,
     "joins": _JOINS[type(language.tokenizer)],

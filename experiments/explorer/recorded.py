@@ -7,6 +7,7 @@ import numpy as np
 
 from experiments.explorer.packing import packed
 from experiments.text.pairs import SentencePair
+from experiments.text.words import plain
 from experiments.translation.translator import Heads, Translation, Translator
 
 _END = "</s>"
@@ -38,8 +39,8 @@ def recorded_model(translator: Translator, why: str, sentences: Sequence[Sentenc
 
 
 def _sentence(given: SentencePair, found: Translation, heads: Heads) -> dict[str, Any]:
-  columns = [*heads.source, _END]
-  rows = [*heads.target, *([] if found.is_cut else [_END])]
+  columns = [*map(plain, heads.source), _END]
+  rows = [*map(plain, heads.target), *([] if found.is_cut else [_END])]
   decoder = None if heads.decoder is None else heads.decoder[..., : len(rows), :]
   sides = {"decoder": decoder, "encoder": heads.encoder}
   return {

@@ -29,6 +29,7 @@ PACKAGES = (
   "numpy",
   "orbax-checkpoint",
   "grain",
+  "regex",
   "sentencepiece",
   "sacrebleu",
 )

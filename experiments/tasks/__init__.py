@@ -19,6 +19,7 @@ from experiments.tasks.task import (
   write_languages,
 )
 from experiments.tasks.toy_translation import ToyTranslation
+from experiments.text.alignments import ALIGNMENT_TOKENS
 from experiments.text.languages import UNITS
 from experiments.text.tokenizers import KINDS
 
@@ -91,7 +92,10 @@ def rules(data: base.Data) -> Iterator[fields.Rule]:
   yield fields.one_of("data.split", data.split, scan_grammar.SPLITS)
   yield fields.one_of("data.unit", data.unit, UNITS)
   yield fields.one_of("data.subwords", data.subwords, KINDS)
-  for name in ("vocabulary_size", "min_count", "max_length", "num_buckets"):
+  yield fields.one_of("data.alignment_tokens", data.alignment_tokens, ALIGNMENT_TOKENS)
+  for name in ("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size"):
+    yield fields.at_least(f"data.{name}", getattr(data, name), 0)
+  for name in ("min_count", "max_length", "num_buckets"):
     yield fields.at_least(f"data.{name}", getattr(data, name), 1)
   sampling, has_ways = data.subword_sampling, data.unit == "subword" and data.subwords == "unigram"
   yield "data.subword_sampling", sampling, 0 <= sampling <= 1, "in [0, 1]"

@@ -10,11 +10,15 @@ from configs import base
 from experiments.commands.mistakes import DataError
 from experiments.runs.rows import ALL, Rows
 from experiments.tasks.task import Example, Languages, example_of
+from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.languages import Language
+from experiments.text.languages import Language, training_lines
 from experiments.text.notes import notes
-from experiments.text.pairs import Alignment, SentencePair, read_pairs
+from experiments.text.pairs import SentencePair, read_pairs
+from experiments.text.tokenizers import DEFAULT_SIZE, VocabularySizeError, allowed_sizes
+
+_SIDES = "source", "target"
 
 
 class ParallelText:
@@ -37,8 +41,7 @@ class ParallelText:
     self._config = config
     self.max_length = config.data.max_length
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
-    sides = "source", "target"
-    self.source, self.target = languages or tuple(map(self._learn, self._training_texts, sides))
+    self.source, self.target = languages or self._learn()
 
   def __str__(self) -> str:
     used, left_out = len(self._batches), self._num_pairs - len(self._batches)
@@ -54,13 +57,13 @@ class ParallelText:
     allowed = ("train", *self.splits)
     if split not in allowed:
       raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
-    pairs = read_pairs(getattr(self._config.data, split))
+    pairs = self._read(split)
     return [example_of(pair, self.source, self.target) for pair in pairs[: count or None]]
 
   @functools.cached_property
   def _training_texts(self) -> tuple[list[str], list[str]]:
     """Source and target of all training pairs."""
-    pairs = read_pairs(self._config.data.train)
+    pairs = self._read("train")
     if self._config.train.alignment_weight:
       self._alignments = self._known_alignments(pairs)
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -78,7 +81,10 @@ class ParallelText:
       sources, targets = (each.best for each in cuts)
     else:
       sources, targets = map(Language.encode_all, languages, self._training_texts)
-    self.notes = notes(self._training_texts, read_pairs(data.validation))
+    self.notes = [
+      *self._size_notes(),
+      *notes(self._training_texts, self._read("validation"), unit=data.unit),
+    ]
     del self._training_texts
     self._num_pairs = len(sources)
     used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= longest)
@@ -108,16 +114,56 @@ class ParallelText:
       )
     return known
 
-  def _learn(self, texts: list[str], side: str) -> Language:
+  def _read(self, split: str) -> list[SentencePair]:
+    data = self._config.data
+    return read_pairs(getattr(data, split), alignment_tokens=data.alignment_tokens)
+
+  def _learn(self) -> Languages:
+    """Returns the languages of the training texts."""
+    try:
+      return self._learn_side(0), self._learn_side(1)
+    except VocabularySizeError as error:
+      allowed = [self._allowed_sizes(texts) for texts in self._training_texts]
+      raise DataError(
+        f"{self._config.data.train}: config.data.source_vocabulary_size must be {allowed[0]} for this text, "
+        f"target_vocabulary_size {allowed[1]} (vocabulary_size sets both), "
+        f"got {self._sizes[0]} and {self._sizes[1]}"
+      ) from error
+
+  def _learn_side(self, side: int) -> Language:
     data = self._config.data
     try:
       return Language.learn(
-        texts,
+        self._training_texts[side],
         unit=data.unit,
         lowercase=data.lowercase,
         min_count=data.min_count,
-        vocabulary_size=data.vocabulary_size,
+        vocabulary_size=self._sizes[side],
         subwords=data.subwords,
       )
+    except VocabularySizeError:
+      raise
     except ValueError as error:
-      raise DataError(f"{data.train}, {side}: config.data.{error}") from error
+      raise DataError(f"{data.train}, {_SIDES[side]}: config.data.{error}") from error
+
+  @property
+  def _sizes(self) -> tuple[int, int]:
+    """The numbers of subwords of source and target, 0 for the default."""
+    data = self._config.data
+    sizes = data.source_vocabulary_size, data.target_vocabulary_size
+    return sizes[0] or data.vocabulary_size, sizes[1] or data.vocabulary_size
+
+  def _allowed_sizes(self, texts: list[str]) -> str:
+    data = self._config.data
+    return allowed_sizes(training_lines(texts, lowercase=data.lowercase), data.subwords)
+
+  def _size_notes(self) -> list[str]:
+    """Returns a line if the text is too small for the default number of subwords."""
+    if self._config.data.unit != "subword":
+      return []
+    shrunk = [
+      f"{len(language.vocabulary):,} {side}"
+      for language, side, size in zip((self.source, self.target), _SIDES, self._sizes, strict=True)
+      if not size and len(language.vocabulary) < DEFAULT_SIZE
+    ]
+    return [f"{' and '.join(shrunk)} subwords, not {DEFAULT_SIZE:,}: the text is small"] if shrunk else []

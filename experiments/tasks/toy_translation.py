@@ -17,6 +17,7 @@ from experiments.text.buckets import least_padding
 from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
+from experiments.text.words import plain
 
 # For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
 ROUND = 16
@@ -26,7 +27,10 @@ _LONGEST = max(drawing.TRAIN_MAX_SOURCE_LENGTH, drawing.TRAIN_MAX_TARGET_LENGTH)
 
 @dataclasses.dataclass(frozen=True)
 class ItalianWords(Words):
-  """Words that are joined as the grammar's Italian is."""
+  """Words that are joined as the grammar's Italian is: without joiners."""
+
+  def tokenize(self, text: str) -> tuple[str, ...]:
+    return tuple(map(plain, super().tokenize(text)))
 
   def detokenize(self, tokens: Iterable[str]) -> str:
     return grammar.join(tuple(tokens))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.runs.rows import ALL, Rows
+from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
-from experiments.text.pairs import Alignment
 from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 

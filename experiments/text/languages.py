@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from experiments.text import pairs
 from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 from experiments.text.tokenizers import Characters, Subwords, Tokenizer, Words
@@ -36,9 +35,9 @@ class Language:
   >>> options = {"lowercase": True, "min_count": 2, "vocabulary_size": 300, "subwords": "unigram"}
   >>> language = Language.learn(["The cat sees.", "A cat dreams."], unit="word", **options)
   >>> language.tokenize("The CAT dreams."), language.vocabulary.words
-  (('the', 'cat', 'dreams', '.'), ('.', 'cat'))
+  (('the', 'cat', 'dreams', '￭.'), ('cat', '￭.'))
   >>> language.encode_all(["A cat."])[0].tolist()
-  [3, 5, 4]
+  [3, 4, 5]
   """
 
   tokenizer: Tokenizer
@@ -46,8 +45,8 @@ class Language:
   lowercase: bool
 
   def normalize(self, text: str) -> str:
-    """Returns a text in the Unicode form and the case of its tokens."""
-    return pairs.normalize(text, lowercase=self.lowercase)
+    """Returns a text in the case of its tokens."""
+    return _cased(text, self.lowercase)
 
   def tokenize(self, text: str) -> tuple[str, ...]:
     """Returns the tokens of a text; whether the vocabulary has them does not matter."""
@@ -118,7 +117,7 @@ class Language:
       unit: what a token is: "word", "character" or "subword".
       lowercase: whether texts are put in lower case.
       min_count: word and character: how often a token must occur to be taken up, at least 1.
-      vocabulary_size: subword: the number of ids. See `Subwords.learn`.
+      vocabulary_size: subword: the number of ids, or 0. See `Subwords.learn`.
       subwords: subword: "unigram" or "bpe".
 
     Raises:
@@ -126,11 +125,12 @@ class Language:
     """
     _check_unit(unit)
     if unit == "subword":
-      lines = [pairs.normalize(text, lowercase=lowercase) for text in _evenly_spaced(texts)]
-      pieces = Subwords.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
+      pieces = Subwords.learn(
+        training_lines(texts, lowercase=lowercase), vocabulary_size=vocabulary_size, kind=subwords
+      )
       return cls(pieces, Vocabulary(pieces.tokens), lowercase)
     tokenizer = _TOKENIZERS[unit]
-    normalized = (pairs.normalize(text, lowercase=lowercase) for text in texts)
+    normalized = (_cased(text, lowercase) for text in texts)
     vocabulary = Vocabulary.build(map(tokenizer.tokenize, normalized), min_count=min_count)
     return cls(tokenizer, vocabulary, lowercase)
 
@@ -162,15 +162,19 @@ class Language:
     return cls(pieces, vocabulary, lowercase)
 
 
+def _cased(text: str, lowercase: bool) -> str:
+  return text.lower() if lowercase else text
+
+
 def _check_unit(unit: str) -> None:
   if unit not in UNITS:
     raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
 
 
-def _evenly_spaced(texts: Sequence[str]) -> list[str]:
-  """Returns as many texts as subwords are learnt from, at even distances."""
+def training_lines(texts: Sequence[str], *, lowercase: bool) -> list[str]:
+  """Returns the lines that subwords are learnt from: some of many texts, at even distances."""
   count = min(len(texts), _TRAINING_LINES)
-  return [texts[i * len(texts) // count] for i in range(count)]
+  return [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
 
 
 def _vocabulary_path(folder: pathlib.Path, side: str) -> pathlib.Path:

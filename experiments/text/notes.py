@@ -3,20 +3,36 @@
 import re
 from collections.abc import Sequence
 
+import regex
+
 from experiments.text.pairs import SentencePair
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd]")
+
+_LETTERS = regex.compile(r"\p{L}")
+_UNSPACED = regex.compile(
+  "["
+  + "".join(
+    rf"\p{{Script={name}}}"
+    for name in ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan"]
+  )
+  + "]"
+)
+_SAMPLE = 1_000  # texts that are looked at for their script
 
 # Shares above which it is worth a word; some sentences come twice in any text.
 _REPEATED, _SEEN = 0.1, 0.05
 
 
-def notes(training: tuple[Sequence[str], Sequence[str]], validation: Sequence[SentencePair]) -> list[str]:
+def notes(
+  training: tuple[Sequence[str], Sequence[str]], validation: Sequence[SentencePair], *, unit: str = "subword"
+) -> list[str]:
   """Returns a line for each thing that may not be meant.
 
   Args:
     training: sources and targets, as many.
     validation: pairs.
+    unit: what text is cut into.
 
   >>> notes((["a cat", "a cat", "a dog"], ["un gatto", "un gatto", "un cane"]), [SentencePair("a", "un")])
   ['1 of 3 training pairs repeat another']
@@ -40,4 +56,13 @@ def notes(training: tuple[Sequence[str], Sequence[str]], validation: Sequence[Se
   if matches:
     such = f"such as U+{ord(matches[0].group()):04X}"
     found.append(f"{len(matches):,} of {count:,} training pairs have control characters, {such}")
+  for side, texts in zip(("source", "target"), training, strict=True):
+    if unit == "word" and _has_no_spaces(texts[:_SAMPLE]):
+      found.append(f"the {side} has no spaces between words: subwords fit better, config.data.unit=subword")
   return found
+
+
+def _has_no_spaces(texts: Sequence[str]) -> bool:
+  """Returns whether most letters are of scripts without spaces between words."""
+  text = "".join(texts)
+  return 2 * len(_UNSPACED.findall(text)) > len(_LETTERS.findall(text))

@@ -1,8 +1,9 @@
 """How a text is cut into tokens: words, characters, or pieces of words.
 
-A tokenizer takes text as `pairs.normalize` gives it. No token is empty or holds whitespace, so
-every token is a word of a `Vocabulary`. Characters and subwords write whitespace as "▁", as
-sentencepiece does; so they take a "▁" of a text for whitespace.
+`detokenize` gives back the text that `tokenize` cut, with one space for each run of whitespace and none
+around it; subwords also compose accents (Unicode NFC). No token is empty or holds whitespace, so every token
+can be a word of a `Vocabulary`, or is `"<unk>"`. Characters and subwords write whitespace as "▁", as
+sentencepiece does, and escape a "▁" of the text.
 """
 
 from __future__ import annotations
@@ -18,20 +19,26 @@ from typing import Protocol
 import numpy as np
 import sentencepiece
 
-from experiments.text import pairs
-from experiments.text.vocabularies import END, NUM_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_WORD
+from experiments.text import words
+from experiments.text.vocabularies import END, NUM_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_WORD, compose
+from experiments.text.words import SPACE, escape, unescape
 
 KINDS = ("unigram", "bpe")
-SPACE = "▁"
 
 # Rarer characters are written as their bytes, so that those of other scripts do not fill the vocabulary.
 _CHARACTER_COVERAGE = 0.9999
 _LONGEST_LINE = 2**20  # bytes; sentencepiece leaves out longer ones
 _THREADS = 2
 
-# Of so few lines the largest size is found in a moment, by asking for a larger one.
-_FEW_LINES, _TOO_MANY = 1_000, 2**20
+DEFAULT_SIZE = 8_000
+_TOO_MANY = 2**20
 _CHUNK = 10_000  # texts that sentencepiece gets at once
+
+_CHARACTER = re.compile(f"{UNKNOWN_WORD}|.", re.DOTALL)
+
+
+class VocabularySizeError(ValueError):
+  """A number of subwords that a text does not allow."""
 
 
 class Tokenizer(Protocol):
@@ -48,30 +55,29 @@ class Tokenizer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """Words and punctuation marks. See `pairs.tokenize`."""
+  """Words and punctuation marks. See `words.tokenize`."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return pairs.tokenize(text, lowercase=False)
+    return words.tokenize(text)
 
   def detokenize(self, tokens: Iterable[str]) -> str:
-    """Returns the text with the usual spaces. See `pairs.detokenize`."""
-    return pairs.detokenize(tokens)
+    return words.detokenize(tokens)
 
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-  """Characters, a run of whitespace for one.
+  """Characters (code points), a run of whitespace for one; `"<unk>"` is one token.
 
   >>> Characters().tokenize("è  lì")
   ('è', '▁', 'l', 'ì')
   """
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return tuple(_spaced(text).replace(" ", SPACE))
+    return tuple(_CHARACTER.findall(escape(_spaced(text)).replace(" ", SPACE)))
 
   def detokenize(self, tokens: Iterable[str]) -> str:
     """Returns the text, with one space for each run of whitespace and none around it."""
-    return "".join(tokens).replace(SPACE, " ")
+    return unescape(_spaced("".join(tokens).replace(SPACE, " ")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +121,12 @@ class Subwords:
     return tuple(self._processor.id_to_piece(list(range(NUM_SPECIALS, len(self._processor)))))
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return tuple(self._processor.encode(_spaced(text), out_type=str))
+    return tuple(self._processor.encode(_prepared(text), out_type=str))
 
   def encode_all(self, texts: Iterable[str]) -> Iterator[list[int]]:
     """Yields the ids of the tokens of each text, which are much faster to have than the tokens."""
-    spaced = map(_spaced, texts)
-    while chunk := list(itertools.islice(spaced, _CHUNK)):
+    prepared = map(_prepared, texts)
+    while chunk := list(itertools.islice(prepared, _CHUNK)):
       yield from self._processor.encode(chunk, num_threads=_THREADS)
 
   def ways(self, texts: Iterable[str], count: int) -> Iterator[list[list[int]]]:
@@ -130,8 +136,8 @@ class Subwords:
       texts: sentences.
       count: how many ways at most.
     """
-    spaced = map(_spaced, texts)
-    while chunk := list(itertools.islice(spaced, _CHUNK)):
+    prepared = map(_prepared, texts)
+    while chunk := list(itertools.islice(prepared, _CHUNK)):
       yield from self._processor.nbest_encode(chunk, nbest_size=count)
 
   def log_probabilities(self) -> np.ndarray:
@@ -140,7 +146,7 @@ class Subwords:
 
   def detokenize(self, tokens: Iterable[str]) -> str:
     """Returns the text, with one space for each run of whitespace and none around it."""
-    return _spaced(self._processor.decode(list(tokens)))  # a line end can be among the bytes
+    return unescape(_spaced(self._processor.decode(list(tokens))))  # a line end can be among the bytes
 
   @classmethod
   def learn(cls, texts: Sequence[str], *, vocabulary_size: int, kind: str) -> Subwords:
@@ -148,28 +154,47 @@ class Subwords:
 
     Args:
       texts: sentences.
-      vocabulary_size: the number of ids, the special ones and the 256 bytes among them.
+      vocabulary_size: the number of ids, the special ones and the 256 bytes among them; 0 for DEFAULT_SIZE
+        or, if that is less, the most that the text allows.
       kind: "unigram" (the pieces that make the text most probable) or "bpe" (frequent pairs are merged).
 
     Raises:
-      ValueError: if `kind` is another, if there is no text, or if `vocabulary_size` is more or less than
-        the text allows.
+      VocabularySizeError: if `vocabulary_size` is more or less than the text allows.
+      ValueError: if `kind` is another, or if there is no text.
     """
     if kind not in KINDS:
       raise ValueError(f"subwords must be unigram or bpe, got {kind!r}")
-    # sentencepiece uses this block for itself, and leaves out lines that hold it.
-    lines = [_spaced(text.replace("▅", " ")) for text in texts]
+    lines = _lines(texts)
     if not any(lines):
       raise ValueError("texts must be at least one that is not blank, got none")
     try:
-      return cls(_trained_model(lines, vocabulary_size, kind))
+      return cls(_trained_model(lines, vocabulary_size or DEFAULT_SIZE, kind))
     except RuntimeError as error:
-      raise ValueError(_allowed_size(str(error), lines, vocabulary_size, kind)) from error
+      most = _most(str(error))
+      if not vocabulary_size and most:
+        return cls.learn(texts, vocabulary_size=int(most), kind=kind)
+      message = f"vocabulary_size must be {_allowed(lines, kind)} for this text, got {vocabulary_size}"
+      raise VocabularySizeError(message if most or _least(str(error)) else f"{message}: {error}") from error
+
+
+def allowed_sizes(texts: Sequence[str], kind: str) -> str:
+  """Returns which vocabulary sizes texts allow, "from 270 to 300"."""
+  return _allowed(_lines(texts), kind)
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+  # sentencepiece uses this block for itself, and leaves out lines that hold it.
+  return [_prepared(text.replace("▅", " ")) for text in texts]
 
 
 def _spaced(text: str) -> str:
   """Returns a text with one space for each run of whitespace and none around it."""
-  return " ".join(text.replace(SPACE, " ").split())
+  return " ".join(text.split())
+
+
+def _prepared(text: str) -> str:
+  """Returns a text as sentencepiece gets it."""
+  return escape(_spaced(compose(text)))
 
 
 def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> bytes:
@@ -195,19 +220,10 @@ def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> byt
   return model.getvalue()
 
 
-def _allowed_size(message: str, lines: Sequence[str], vocabulary_size: int, kind: str) -> str:
-  """Returns in one line which sizes sentencepiece allows, from what it says of one that it does not."""
-  most, least = _most(message), _least(message)
-  if most and not least and len(lines) <= _FEW_LINES:
-    least = _least(_refusal(lines, NUM_SPECIALS, kind))
-  if least and not most and len(lines) <= _FEW_LINES:
-    most = _most(_refusal(lines, _TOO_MANY, kind))
-  if not most and not least:
-    return f"vocabulary_size must be one that sentencepiece allows, got {vocabulary_size}: {message}"
-  allowed = (
-    f"from {least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
-  )
-  return f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}"
+def _allowed(lines: Sequence[str], kind: str) -> str:
+  """Returns in words which sizes sentencepiece allows, from what it says of ones that it does not."""
+  least, most = _least(_refusal(lines, NUM_SPECIALS, kind)), _most(_refusal(lines, _TOO_MANY, kind))
+  return f"from {least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
 
 
 def _refusal(lines: Sequence[str], vocabulary_size: int, kind: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -21,11 +22,13 @@ UNKNOWN_WORD = "<unk>"
 class Vocabulary:
   """The words of one language; `words[i]` has the id `NUM_SPECIALS + i`.
 
-  The ids PAD, START, END and UNKNOWN stand for no word. They have no spelling either, so no word of
-  a text can be taken for one of them: `"<unk>"` in a text is a word like any other.
+  Words are looked up in Unicode's composed form (NFC), so both spellings of an accented word have one id.
+  The ids PAD, START, END and UNKNOWN stand for no word. UNKNOWN is written `"<unk>"`, in a text too; the
+  others have no spelling.
 
   Args:
-    words: distinct words, at least one; each of one or more characters and without whitespace.
+    words: at least one, distinct in their composed form; each of one or more characters, without whitespace,
+      and not `"<unk>"`.
 
   Raises:
     ValueError: if `words` breaks these rules.
@@ -43,7 +46,9 @@ class Vocabulary:
     for word in self.words:
       if word.split() != [word]:
         raise ValueError(f"words must be non-empty and without whitespace, got {word!r}")
-    repeated = _first_repeated(self.words)
+      if word == UNKNOWN_WORD:
+        raise ValueError(f"words must not be {UNKNOWN_WORD}, which is written for unknown words")
+    repeated = _first_repeated([*map(compose, self.words)])
     if repeated is not None:
       raise ValueError(f"words must be distinct, got {repeated!r} twice")
 
@@ -53,7 +58,7 @@ class Vocabulary:
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
-    return {word: NUM_SPECIALS + index for index, word in enumerate(self.words)}
+    return {compose(word): NUM_SPECIALS + index for index, word in enumerate(self.words)}
 
   def encode(self, words: Iterable[str]) -> list[int]:
     """Returns the ids of words, UNKNOWN for those not known; START and END are not added.
@@ -64,7 +69,7 @@ class Vocabulary:
     >>> Vocabulary(("the", "cat")).encode(["cat", "the", "cat"])
     [5, 4, 5]
     """
-    return [self._ids.get(word, UNKNOWN) for word in _checked_words(words)]
+    return [self._ids.get(compose(word), UNKNOWN) for word in _checked_words(words)]
 
   def decode(self, ids: Iterable[int]) -> tuple[str, ...]:
     """Returns the words of ids up to END; PAD and START are skipped, UNKNOWN reads `"<unk>"`.
@@ -97,12 +102,14 @@ class Vocabulary:
     >>> Vocabulary(("the", "cat")).unknown(["the", "dog", "bit", "the", "dog"])
     ('dog', 'bit')
     """
-    missing = (word for word in _checked_words(words) if word not in self._ids)
+    missing = (word for word in _checked_words(words) if compose(word) not in self._ids)
     return tuple(dict.fromkeys(missing))
 
   @classmethod
   def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
-    """Returns the words of a text, the frequent ones first, equally frequent ones by alphabet.
+    """Returns the composed words of a text, the frequent ones first, equally frequent ones by alphabet.
+
+    `"<unk>"` is left out.
 
     Args:
       sentences: sequences of words.
@@ -116,7 +123,8 @@ class Vocabulary:
     """
     if min_count < 1:
       raise ValueError(f"min_count must be at least 1, got {min_count}")
-    counts = Counter(word for sentence in sentences for word in _checked_words(sentence))
+    counts = Counter(compose(word) for sentence in sentences for word in _checked_words(sentence))
+    del counts[UNKNOWN_WORD]
     frequent = [word for word, count in counts.items() if count >= min_count]
     if not frequent:
       most = max(counts.values(), default=0)
@@ -148,6 +156,15 @@ class Vocabulary:
       return cls(tuple(text.splitlines()))
     except ValueError as error:
       raise ValueError(f"{os.fspath(path)}: not a vocabulary, one word a line: {error}") from error
+
+
+def compose(text: str) -> str:
+  r"""Returns a text with composed accents (Unicode NFC).
+
+  >>> compose("perche\u0301")
+  'perché'
+  """
+  return unicodedata.normalize("NFC", text)
 
 
 def _checked_words(words: Iterable[str]) -> Iterable[str]:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from configs import base
 from experiments.commands import fields, own
 from experiments.tasks import Example
+from experiments.text.vocabularies import compose
 from experiments.translation import metrics
 from experiments.translation.translator import Scored, Translation, Translator
 
@@ -38,22 +39,21 @@ def evaluate(
 
   Exact match, BLEU, chrF and token accuracy are of the translations that the search finds; the loss, in
   nats for each token, and the attention are of the true translation. Attention is scored where alignments
-  are known. Exact match, BLEU and chrF compare plain text, token accuracy tokens.
+  are known. Exact match, BLEU and chrF compare the same plain texts (see `metrics.comparable`), token
+  accuracy tokens.
   """
   found = translator.n_best([example.source for example in examples], with_attention=False)
   translations = [best for best, *_ in found]
-  texts = [translation.text for translation in translations]
-  references = [example.target_text for example in examples]
-  words = [translation.tokens for translation in translations]
-  true_words = [example.target for example in examples]
-  # Not the references: a space that no token holds is no mistake.
-  true_texts = [translator.task.target.detokenize(example.target) for example in examples]
+  texts = [metrics.comparable(translation.text) for translation in translations]
+  references = [metrics.comparable(example.target_text) for example in examples]
+  words = [[*map(compose, translation.tokens)] for translation in translations]
+  true_words = [[*map(compose, example.target)] for example in examples]
   is_aligned = any(example.alignment is not None for example in examples)
   pairs = [(example.source, example.target) for example in examples]
   scored = translator.score_tokens(pairs, with_attention=is_aligned)
   values = {
     "sentences": float(len(examples)),
-    "exact_match": metrics.exact_match(texts, true_texts),
+    "exact_match": metrics.exact_match(texts, references),
     "bleu": metrics.corpus_bleu(texts, references),
     "chrf": metrics.corpus_chrf(texts, references),
     "token_accuracy": metrics.token_accuracy(words, true_words),

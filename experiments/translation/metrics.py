@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
+from experiments.text.vocabularies import compose
+
 Words: TypeAlias = tuple[str, ...]
 
 
@@ -26,6 +28,15 @@ class AlignedAttention(NamedTuple):
 
   weights: np.ndarray
   alignment: Collection[tuple[int, int]]
+
+
+def comparable(text: str) -> str:
+  """Returns a text with composed accents (Unicode NFC) and single spaces, which is all that is compared.
+
+  >>> comparable(" due  mele ")
+  'due mele'
+  """
+  return compose(" ".join(text.split()))
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:

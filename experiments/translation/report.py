@@ -15,8 +15,10 @@ from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
+from experiments.text.words import plain
 from experiments.translation import figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
+from experiments.translation.metrics import comparable
 from experiments.translation.translator import Heads, Translation, Translator
 
 Results = dict[str, dict[str, float]]  # split -> metric -> value
@@ -86,7 +88,7 @@ def show_translations(translator: Translator) -> None:
   found = translator.n_best([example.source for example in examples], with_attention=False)
   for example, (best, *_) in zip(examples, found, strict=True):
     print(f"\n  source       {example.source_text}\n  translation  {best.text}")
-    is_correct = best.text == translator.task.target.detokenize(example.target)  # as for the exact match
+    is_correct = comparable(best.text) == comparable(example.target_text)  # as for the exact match
     print("  (correct)" if is_correct else f"  reference    {example.target_text}")
 
 
@@ -144,7 +146,7 @@ def draw_translation(
 def _target_labels(translation: Translation) -> list[str]:
   """Returns how the tokens of a translation and its end, if it has one, are written in pictures."""
   num_rows = 0 if translation.attention is None else len(translation.attention)
-  return [*translation.tokens, *([_END] * (num_rows - len(translation.tokens)))]
+  return [*map(plain, translation.tokens), *([_END] * (num_rows - len(translation.tokens)))]
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
@@ -181,7 +183,7 @@ def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
   known_or_marked = (
-    f"{labels.shortened(token, _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else token
+    f"{labels.shortened(plain(token), _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else plain(token)
     for token in tokens
   )
   return [*known_or_marked, _END]

@@ -1,4 +1,4 @@
-"""Flags of the scripts that translate: which checkpoint, and how translations are looked for."""
+"""Flags of the scripts that translate: which checkpoint, what is read, how translations are looked for."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from absl import flags
 
 from experiments.commands.fields import LARGEST
 from experiments.commands.flags import UsageError
+from experiments.text.alignments import ALIGNMENT_TOKENS
 from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
@@ -15,6 +16,24 @@ flags.disclaim_key_flags()
 def define_checkpoint() -> flags.FlagHolder:
   """Defines --checkpoint."""
   return flags.DEFINE_enum("checkpoint", None, CHECKPOINTS, "which one translates (default: the config's)")
+
+
+def define_tokens() -> flags.FlagHolder:
+  """Defines --tokens of scripts that read translations."""
+  return flags.DEFINE_bool(
+    "tokens", False, "the target is tokens with spaces between, as translate --tokens writes them, not text"
+  )
+
+
+def define_alignment_tokens() -> flags.FlagHolder:
+  """Defines --alignment_tokens."""
+  return flags.DEFINE_enum(
+    "alignment_tokens",
+    "auto",
+    ALIGNMENT_TOKENS,
+    "what alignments of the pairs count: words, whitespace (tokens with spaces between), or auto (words, but "
+    "a file that may count whitespace tokens is an error)",
+  )
 
 
 def define_search() -> list[flags.FlagHolder]:

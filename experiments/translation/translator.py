@@ -1,7 +1,7 @@
 """Translations by a trained model."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,12 +16,16 @@ from experiments.commands import fields
 from experiments.commands.mistakes import Diverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up, without_ends
-from experiments.text.vocabularies import END, PAD, START
+from experiments.text.tokenizers import Subwords
+from experiments.text.visible import is_blank
+from experiments.text.vocabularies import END, PAD, START, UNKNOWN
 from experiments.translation.loss import linear_losses
 from experiments.translation.step import cast
 
 # Padded lengths are multiples of this: few shapes, few compilations.
 _LENGTH_MULTIPLE = 16
+
+_IMPOSSIBLE = -1e30  # a logit; finite, for a mean is taken of them
 
 _NOT_FINITE = "the model's {} is not finite; try a smaller config.train.learning_rate"
 
@@ -77,7 +81,8 @@ class Scored(NamedTuple):
   """A given translation under the model (teacher forcing).
 
   Attributes:
-    log_probability: of its tokens and the end of the sentence, if the model has learnt that, in nats.
+    log_probability: of its tokens and the end of the sentence, if the model has learnt that, among those that
+      the search can find, in nats.
     num_tokens: how many they are.
     attention: [T S], rows and columns as in `Translation`; None without attention.
   """
@@ -154,7 +159,11 @@ class Translator:
     """
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
       raise TypeError(f"texts must be a list of strings, got {texts!r:.60}")
-    return [best for best, *_ in self.n_best([self.task.source.tokenize(text) for text in texts])]
+    return [best for best, *_ in self.n_best(self.source_tokens(texts))]
+
+  def source_tokens(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
+    """Returns the tokens of each source; a text without a visible character has none."""
+    return [() if is_blank(text) else self.task.source.tokenize(text) for text in texts]
 
   def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
     """Returns how likely the model takes each translation for, of pairs (source, translation) of texts.
@@ -162,7 +171,7 @@ class Translator:
     Raises:
       TypeError: for what is no list of pairs of texts.
     """
-    return self.score_tokens(self._tokenized(pairs))
+    return self.score_tokens(self.pair_tokens(pairs))
 
   def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
     """Returns the weights of each layer and head, of pairs (source, translation) of texts.
@@ -171,7 +180,7 @@ class Translator:
       ValueError: if the model is an ensemble.
       Diverged: if a weight is not finite.
     """
-    return self.heads_of_tokens(self._tokenized(pairs))
+    return self.heads_of_tokens(self.pair_tokens(pairs))
 
   def heads_of_tokens(self, tokens: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Heads]:
     """Does what `heads` does, for pairs of sentences of tokens."""
@@ -219,7 +228,10 @@ class Translator:
       drawn[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
       arguments = self.params, batch.sources, batch.source_lengths, drawn, np.uint32(self.search.seed)
       search = self.search._replace(seed=0)  # all seeds have the same program
-      hypotheses = _decode(*arguments, model=self.model, search=search, with_weights=with_attention)
+      never = self._never(ends=search.ends)
+      hypotheses = _decode(
+        *arguments, model=self.model, search=search, with_weights=with_attention, never=never
+      )
       hypotheses = jax.tree.map(np.asarray, hypotheses)
       for row, i in enumerate(chosen):
         own = jax.tree.map(lambda array, row=row: array[row], hypotheses)
@@ -247,7 +259,8 @@ class Translator:
     scored: dict[int, Scored] = {}
     for chosen, batch in self._batches(pairs):
       scored_batch = batch if self.learns_end else without_ends(batch)
-      losses, weights = _score(self.params, scored_batch, model=self.model)
+      never = self._never(ends=self.search.ends)
+      losses, weights = _score(self.params, scored_batch, model=self.model, never=never)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(chosen):
@@ -259,12 +272,29 @@ class Translator:
         scored[i] = Scored(-float(losses[row]), count, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
-  def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+  def pair_tokens(
+    self, pairs: Sequence[tuple[str, str]], *, are_tokens: bool = False
+  ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns the tokens of pairs (source, translation) of texts.
+
+    Args:
+      pairs: texts.
+      are_tokens: whether translations are tokens already, with spaces between.
+
+    Raises:
+      TypeError: for what is no list of pairs of texts.
+    """
     for pair in pairs:
       if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
     source, target = self.task.source, self.task.target
-    return [(source.tokenize(text), target.tokenize(given)) for text, given in pairs]
+    cut = str.split if are_tokens else target.tokenize
+    return [(source.tokenize(text), tuple(cut(given))) for text, given in pairs]
+
+  def _never(self, *, ends: bool) -> tuple[int, ...]:
+    """Returns the ids that no translation has: those that stand for no token."""
+    has_all = isinstance(self.task.target.tokenizer, Subwords)  # what has no piece is written as bytes
+    return (PAD, START, *([] if ends else [END]), *([UNKNOWN] if has_all else []))
 
   def _check_is_one(self) -> None:
     if isinstance(self.model, attention.Ensemble):
@@ -363,6 +393,7 @@ def _decode(
   model: attention.Seq2Seq | attention.Ensemble,
   search: Search,
   with_weights: bool,
+  never: tuple[int, ...],
 ) -> Hypotheses:
   """Returns translations of a batch of sentences with their numbers, with an axis for the best N."""
   variables = {"params": params}
@@ -371,8 +402,6 @@ def _decode(
   def step(state: Any, tokens: jax.Array) -> Any:
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")
     state, logits, weights = outputs
-    # They are no words, and were never seen as targets.
-    never = [PAD, START] if search.ends else [PAD, START, END]
     logits = logits.at[:, jnp.array(never)].set(-jnp.inf)
     return state, logits, _float32(weights) if with_weights else None
 
@@ -390,15 +419,18 @@ def _decode(
   return jax.tree.map(lambda array: array[:, None], found)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _score(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> tuple[jax.Array, jax.Array | None]:
+@functools.partial(jax.jit, static_argnames=("model", "never"))
+def _score(
+  params: Any, batch: Batch, *, model: attention.Seq2Seq, never: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array | None]:
   """Returns the summed loss of each sentence [B], and the attention [B T S]."""
   features: Any = model.apply(
     {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="features"
   )
   B, T = batch.targets.shape
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
-  losses = linear_losses(vectors, features.kernel, features.bias, targets)
+  bias = features.bias.at[jnp.array(never)].set(_IMPOSSIBLE)
+  losses = linear_losses(vectors, features.kernel, bias, targets)
   return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
 
 

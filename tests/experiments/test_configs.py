@@ -21,7 +21,7 @@ MEANING = {
   "toy_translation_scores": {},
   "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
   "toy_translation_fixed_context": {"model.attention": "none"},
-  "parallel_text": {"data.task": "parallel_text"},
+  "parallel_text": {"data.task": "parallel_text", "data.unit": "subword"},
   "scan": {"data.task": "scan"},
   "multi30k": {"data.task": "parallel_text", "data.unit": "subword", "train.metric": "bleu"},
   "multi30k_transformer": {"model.encoder": "transformer", "model.decoder": "transformer"},
@@ -36,7 +36,7 @@ OTHERS = {
   "toy_translation_scores": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
   "toy_translation_fixed_context": set(),
-  "parallel_text": {*TRAIN, *SIZES, "data.num_buckets", "evaluation.sentences"},
+  "parallel_text": {*TRAIN, *SIZES, "data.max_length", "data.num_buckets", "evaluation.sentences"},
   "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
   "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train", "data.validation", "data.test"},
   "multi30k_transformer": {*DATA, *MODEL, *TRAIN, *EVALUATION}

@@ -32,6 +32,7 @@ def trained(tmp_path_factory):
   flags = (
     "--config=configs/parallel_text.py",
     *(f"--config.data.{split}={path}" for split, path in files.items()),
+    "--config.data.unit=word",
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
     "--config.model.dtype=bfloat16",  # test_scripts.py has float32

@@ -10,7 +10,7 @@ import { stage } from "./stage.mjs";
 import { strengthsOf } from "./strengths.mjs";
 import { firstSteps, isSame, wordsOf } from "./translated.mjs";
 import { tree } from "./tree.mjs";
-import { wordOf } from "./words.mjs";
+import { plain, wordOf } from "./words.mjs";
 
 /**
  * Returns what a run makes of a state's text.
@@ -116,7 +116,7 @@ function facts(run, found, state) {
   if (found.isCut) said.push(`cut at ${run.max_length} tokens`);
   if (found.unknown.length) said.push(`unknown words: ${found.unknown.join(" ")}`);
   if (found.leftOut) said.push(`${found.leftOut} further tokens of the sentence are left out`);
-  if (found.notTaken.length) said.push(`no words of this model: ${found.notTaken.join(" ")}`);
+  if (found.notTaken.length) said.push(`no words of this model: ${found.notTaken.map(plain).join(" ")}`);
   if (found.beamSize > 1 && state.temperature) said.push("with beams there is no temperature");
   if (run.longest && found.tokens.length - 1 > run.longest) {
     said.push(`longer than any sentence in training, ${run.longest} tokens`);
@@ -159,7 +159,7 @@ function truth(run, found, example, isTrue, links, place, change) {
 }
 
 function beams(run, whole, found, state, place, change) {
-  const name = (node) => wordOf(run.target, node.token);
+  const name = (node) => plain(wordOf(run.target, node.token));
   const chosen = Math.min(state.hypothesis, found.hypotheses.length - 1);
   const items = found.hypotheses.map((hypothesis, i) => {
     const text = `${hypothesis.steps.map(name).join(" ")}${hypothesis.isCut ? " …" : ""} `;

@@ -3,7 +3,7 @@
 import { cutShort, html, share, signed, toggle } from "./dom.mjs";
 import { explained } from "./explained.mjs";
 import { largest } from "./numbers.mjs";
-import { wordOf } from "./words.mjs";
+import { plain, wordOf } from "./words.mjs";
 
 const NUMBERS = 6;
 const CANDIDATES = 6;
@@ -74,13 +74,13 @@ function candidates(run, found, state, place, change) {
   const [t] = state.cell;
   const step = found.steps[t];
   // Of beams, what stands before is held, for another hypothesis may be better with the word.
-  const before = found.beamSize > 1 ? found.rows.slice(0, t).entries() : Object.entries(state.words);
+  const before = found.beamSize > 1 ? found.words.slice(0, t).entries() : Object.entries(state.words);
   const held = Object.fromEntries([...before].filter(([place]) => Number(place) < t));
   const buttons = largest(step.logProbabilities, CANDIDATES).map((id) => {
     const word = wordOf(run.target, id);
     const take = () => change({ words: { ...held, [t]: word }, hypothesis: 0 });
     const probability = html("span", { class: "number" }, share(Math.exp(step.logProbabilities[id])));
-    return toggle(`${place}-word-${word}`, step.token === id, take, `${word} `, probability);
+    return toggle(`${place}-word-${word}`, step.token === id, take, `${plain(word)} `, probability);
   });
   const undo = () => change({ words: found.beamSize > 1 ? {} : held });
   return html(

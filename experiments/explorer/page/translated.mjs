@@ -2,7 +2,7 @@
 
 import { encode, start } from "./model.mjs";
 import { beam, oneByOne } from "./search.mjs";
-import { END, END_WORD, UNKNOWN, UNKNOWN_WORD, idsOf, join, tokenize, wordOf } from "./words.mjs";
+import { END, END_WORD, UNKNOWN, UNKNOWN_WORD, idsOf, isBlank, join, plain, tokenize, visible, wordOf } from "./words.mjs";
 
 const LONGEST = 400; // tokens of a source; more take long
 
@@ -15,7 +15,7 @@ const LONGEST = 400; // tokens of a source; more take long
  */
 export function translated(run, arrays, state) {
   const all = tokenize(run.source, state.text);
-  if (!all.length) return null;
+  if (!all.length || isBlank(state.text)) return null;
   const tokens = all.slice(0, LONGEST);
   const model = { shape: run.shape, arrays };
   const ids = [...idsOf(run.source, tokens), END];
@@ -47,18 +47,18 @@ export function translated(run, arrays, state) {
     levels,
     applied: appliedOf(state, changes, found.steps.length),
     leftOut: all.length - tokens.length,
-    unknown: [...new Set(tokens.filter((_, s) => ids[s] === UNKNOWN))],
+    unknown: [...new Set(tokens.filter((_, s) => ids[s] === UNKNOWN).map((token) => visible(plain(token))))],
     notTaken: Object.values(state.words).filter(
       (word) => word !== UNKNOWN_WORD && idOf(run, word) === UNKNOWN,
     ),
-    tokens: [...tokens, END_WORD],
-    columns: [...tokens, END_WORD].map((token, s) => {
+    tokens: [...tokens.map(plain), END_WORD],
+    columns: [...tokens.map(plain), END_WORD].map((token, s) => {
       const marks = [ids[s] === UNKNOWN ? " (unknown)" : "", changes.masked.has(s) ? " (hidden)" : ""];
       return token + marks.join("");
     }),
     ids: ownIds,
     words,
-    rows: ends ? [...words, END_WORD] : words,
+    rows: [...words.map(plain), ...(ends ? [END_WORD] : [])],
     text: join(run.target, words),
     weights: found.steps[0].weights && found.steps.map(({ weights }) => weights),
   };

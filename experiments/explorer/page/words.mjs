@@ -7,31 +7,66 @@ export const UNKNOWN = 3;
 const NUM_SPECIALS = 4;
 export const UNKNOWN_WORD = "<unk>";
 export const END_WORD = "</s>";
+const JOINER = "￭";
 const SPACE = "▁";
+const ESCAPE = "￬";
+const ESCAPED = [ESCAPE, JOINER, SPACE]; // each by its place in this list
 
-const LETTER = "[\\p{L}\\p{N}_\\u0300-\\u036f]";
-const WORD = `${LETTER}+(?:(?:-|(?<=\\p{Nd})[.,:](?=\\p{Nd}))${LETTER}+)*(?:['\u2019](?=${LETTER}))?`;
 // Python's whitespace: JavaScript's has a byte-order mark besides, and lacks five others.
 const BLANK = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const TOKEN = new RegExp(`${WORD}|[^\\p{L}\\p{N}_${BLANK}\\u0300-\\u036f]`, "gu");
-const BLANKS = new RegExp(`[${BLANK}${SPACE}]+`, "gu");
-
-const NO_SPACE_BEFORE = new Set(".,;:!?)]}%…»”'\u2019");
-const NO_SPACE_AFTER = new Set('([{«“„\u2018¿¡"');
-const CLOSED_BY = { '"': '"', "„": "“" };
+const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
+const NOTHING = new RegExp(`^[${BLANK}\\p{Default_Ignorable_Code_Point}]*$`, "u");
 
 /** Returns the tokens of a text in a language, which is what `_described` of live.py has made. */
 export function tokenize(language, text) {
-  const normal = (language.lowercase ? text.toLowerCase() : text).normalize("NFC");
-  if (language.unit === "character")
-    return [...normal.replace(BLANKS, " ").replace(/^ | $/gu, "").replaceAll(" ", SPACE)];
-  return normal.match(TOKEN) ?? [];
+  const cased = language.lowercase ? text.toLowerCase() : text;
+  const chunks = cased.split(BLANKS).filter((chunk) => chunk);
+  if (language.unit === "character") return escape(chunks.join(" ")).replaceAll(" ", SPACE).match(/<unk>|./gsu) ?? [];
+  const tokens = chunks.flatMap((chunk) => wordsOf(language, chunk));
+  return language.joins === "elisions" ? tokens.map(plain) : tokens;
+}
+
+/** Returns the tokens of a text without whitespace. */
+function wordsOf(language, chunk) {
+  language.expression ??= new RegExp(
+    language.pattern.replace(/\{(\w+)\}/g, (_, name) => language.classes[name]),
+    "gu",
+  );
+  const found = [...chunk.matchAll(language.expression)];
+  const isWord = found.map((match) => match[1] !== undefined);
+  return found.map(([token], i) => {
+    const [before, after] = [i && !isWord[i] ? JOINER : "", isWord[i + 1] ? JOINER : ""];
+    return before + escape(token) + after;
+  });
+}
+
+/** Returns a token as people read it, without joiners. */
+export function plain(token) {
+  return unescape(token.replaceAll(JOINER, ""));
+}
+
+/** Returns whether a text has nothing to see. */
+export function isBlank(text) {
+  return NOTHING.test(text);
+}
+
+/** Returns a text whose invisible characters are written as escapes. */
+export function visible(text) {
+  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : `\\u{${char.codePointAt(0).toString(16)}}`));
+}
+
+function escape(text) {
+  return text.replace(/[￬￭▁]/gu, (char) => ESCAPE + ESCAPED.indexOf(char));
+}
+
+function unescape(text) {
+  return text.replace(/￬([012])/gu, (_, place) => ESCAPED[place]);
 }
 
 /** Returns the ids of tokens, UNKNOWN for those not known. */
 export function idsOf(language, tokens) {
-  language.ids ??= new Map(language.words.map((word, i) => [word, NUM_SPECIALS + i]));
-  return tokens.map((token) => language.ids.get(token) ?? UNKNOWN);
+  language.ids ??= new Map(language.words.map((word, i) => [word.normalize("NFC"), NUM_SPECIALS + i]));
+  return tokens.map((token) => language.ids.get(token.normalize("NFC")) ?? UNKNOWN);
 }
 
 /** Returns the token of an id. */
@@ -41,16 +76,9 @@ export function wordOf(language, id) {
 
 /** Returns plain text. */
 export function join(language, tokens) {
-  if (language.joins === "characters") return tokens.join("").replaceAll(SPACE, " ");
-  if (language.joins === "elisions") return tokens.join(" ").replaceAll("' ", "'");
-  let text = "";
-  let [isJoined, awaited] = [true, null];
-  for (const word of tokens) {
-    const closes = NO_SPACE_BEFORE.has(word) || word === awaited;
-    text += isJoined || closes ? word : ` ${word}`;
-    awaited = word === awaited ? null : (CLOSED_BY[word] ?? awaited);
-    const isElided = word.length > 1 && /['\u2019]$/u.test(word);
-    isJoined = isElided || (NO_SPACE_AFTER.has(word) && !closes);
+  if (language.joins === "characters") {
+    return unescape(tokens.join("").replaceAll(SPACE, " ").replace(BLANKS, " ").replace(/^ | $/gu, ""));
   }
-  return text;
+  if (language.joins === "elisions") return tokens.join(" ").replaceAll("' ", "'");
+  return unescape(tokens.join(" ").replace(/ ?￭ ?/gu, ""));
 }

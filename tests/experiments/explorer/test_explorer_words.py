@@ -1,72 +1,41 @@
-"""Text, addresses and alignment errors of the page: as Python has them."""
+"""Words, addresses and alignment errors of the page: as Python has them."""
 
 import hypothesis
 import numpy as np
 import pages
-import pytest
 from hypothesis import strategies as st
 
 from experiments.tasks import grammar
-from experiments.text import pairs
-from experiments.text.tokenizers import Characters
+from experiments.tasks.toy_translation import ItalianWords
+from experiments.text import words
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 
 pytestmark = pages.needs_node
 
-TEXTS = [
-  *(
-    "L'albero non c'è: 3.5 T-shirts!",
-    "Perche\u0301 İstanbul ΣΑΣ",
-    'he said "no" („so“) and "yes"',
-    "a_b-c 1,000.5:3",
-  ),
-  *(
-    "don't 'quote' \u2019s l\u2019amico",
-    "一二三 ③ ½ x² नमस्ते",
-    "🦓 👩‍🚀 ǰ J\u030c",
-    "a\u2028b\x85c\x1cd\ufeffe\u00a0f",
-    "",
-    "  ",
-  ),
-]
-WORDS = """
+
+def test_elisions_are_as_in_python():
+  program = """
 const { tokenize, join } = await load("words");
-return given.texts.map((text) => {
-  const tokens = tokenize(given.language, text);
-  return { tokens, text: join(given.language, tokens) };
-});
+return [tokenize(given, "L'amico vede un'oca"), join(given, ["l'", "amico"])];
 """
+  language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": []}
+  language |= {"pattern": words.PATTERN, "classes": words.ranges()}
+  tokens, text = pages.in_node(program, language)
+  assert tokens == ["l'", "amico", "vede", "un'", "oca"] == [*ItalianWords().tokenize("l'amico vede un'oca")]
+  assert text == "l'amico" == grammar.join(["l'", "amico"])
 
 
-def language(unit="word", joins="text", lowercase=True):
-  return {"unit": unit, "joins": joins, "lowercase": lowercase, "words": []}
+def test_both_spellings_of_a_word_have_one_id():
+  program = "const { idsOf } = await load('words'); return idsOf(given, ['e\\u0301', '\\xe9', '<unk>', 'x']);"
+  assert pages.in_node(program, {"words": ["\xe9"]}) == [4, 4, 3, 3]
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_words_are_cut_and_joined_as_in_python(lowercase):
-  found = pages.in_node(WORDS, {"language": language(lowercase=lowercase), "texts": TEXTS})
-  for text, one in zip(TEXTS, found, strict=True):
-    tokens = pairs.tokenize(text, lowercase=lowercase)
-    assert tuple(one["tokens"]) == tokens, text
-    assert one["text"] == pairs.detokenize(tokens)
-
-
-def test_any_text_is_cut_as_in_python():
-  rng = np.random.default_rng(0)
-  alphabet = "ab1_-.,:'\u2019\u0301 \t\u00a0\x1c„“\"(é日½"
-  texts = ["".join(rng.choice([*alphabet], 30)) for _ in range(500)]
-  found = pages.in_node(WORDS, {"language": language(), "texts": texts})
-  assert [tuple(one["tokens"]) for one in found] == [pairs.tokenize(text) for text in texts]
-  assert [one["text"] for one in found] == [pairs.detokenize(pairs.tokenize(text)) for text in texts]
-
-
-def test_characters_and_elisions_are_as_in_python():
-  texts = ["è  lì", " a\tb "]
-  found = pages.in_node(WORDS, {"language": language("character", "characters"), "texts": texts})
-  assert [tuple(one["tokens"]) for one in found] == [Characters().tokenize(text) for text in texts]
-  assert [one["text"] for one in found] == ["è lì", "a b"]
-  (found,) = pages.in_node(WORDS, {"language": language(joins="elisions"), "texts": ["l'amico vede un'oca"]})
-  assert found["text"] == grammar.join(found["tokens"]) == "l'amico vede un'oca"
+def test_invisible_characters_are_shown_and_a_text_of_them_is_blank():
+  program = (
+    "const { isBlank, visible } = await load('words'); return given.map((t) => [isBlank(t), visible(t)]);"
+  )
+  found = pages.in_node(program, ["\u200b \u200d\ufeff", "a\u200b", ""])
+  assert found == [[True, "\\u{200b} \\u{200d}\\u{feff}"], [False, "a\\u{200b}"], [True, ""]]
 
 
 @hypothesis.given(

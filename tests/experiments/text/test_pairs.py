@@ -1,27 +1,19 @@
 """Tests of experiments/text/pairs.py."""
 
 import gzip
-import string
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.text.pairs import (
-  DataError,
-  SentencePair,
-  detokenize,
-  format_pair,
-  normalize,
-  read_pairs,
-  tokenize,
-  write_pairs,
-)
+from experiments.text.pairs import DataError, SentencePair, format_pair, read_pairs, write_pairs
+from experiments.text.visible import is_blank
+from experiments.text.words import tokenize
 
 ALIGNED = SentencePair("she sees me", "mi vede", frozenset({(0, 2), (1, 0), (1, 1)}))
 # Every character that UTF-8 can hold and a line of this format can.
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=17).filter(
-  lambda text: text.strip() and not text.startswith("\ufeff")
+  lambda text: not is_blank(text) and not text.startswith("\ufeff")
 )
 
 
@@ -91,7 +83,7 @@ def test_spaces_around_sentences_are_kept(tmp_path):
 def test_read_gives_back_what_write_took(tmp_path_factory, pairs, name):
   path = tmp_path_factory.mktemp("pairs") / name
   write_pairs(path, pairs)
-  assert read_pairs(path) == pairs
+  assert read_pairs(path, alignment_tokens="words") == pairs
 
 
 def test_a_gz_file_is_compressed_and_the_same_each_time(tmp_path):
@@ -103,6 +95,7 @@ def test_a_gz_file_is_compressed_and_the_same_each_time(tmp_path):
   assert (tmp_path / "b.gz").read_bytes() == content
 
 
+HINT = "; text that was tokenized before it was aligned is read with alignment_tokens=whitespace"
 FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
 
 
@@ -114,6 +107,8 @@ FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
     (b"a\tb\t0-0\tc", f"{FIELDS} 3 tabs"),
     (b"\tb", "expected a source sentence, got ''"),
     (b"a\t \xc2\xa0", "expected a target sentence, got ' \\xa0'"),
+    (b"a\t\xe2\x80\x8b \xe2\x80\x8d", "expected a target sentence, got '\\u200b \\u200d'"),
+    (b"a\tb\t" + b"9" * 10_000, f"expected an alignment like '0-0 1-2' (source-target), got '{'9' * 60}…'"),
     (b"a\rb\tc", "expected a source without tabs and line ends, got 'a\\rb'"),
     (b"\xef\xbb\xbfa\tb", "expected a byte-order mark only at the start of a file, got '\\ufeffa'"),
     (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
@@ -122,11 +117,11 @@ FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
     (b"a\tb\t0:0", "expected an alignment like '0-0 1-2' (source-target), got '0:0'"),
     (
       b"a b\tc\t0-0 1-1",
-      "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1",
+      "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1" + HINT,
     ),
     (
       b"a\tb c\t1-0",
-      "expected an alignment of 1 source and 2 target words, counted from 0, got 1-0",
+      "expected an alignment of 1 source and 2 target words, counted from 0, got 1-0" + HINT,
     ),
   ],
 )
@@ -179,7 +174,7 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path):
     (SentencePair("a\nb", "c"), "expected a source without tabs and line ends, got 'a\\nb'"),
     (
       SentencePair("a", "b", frozenset({(-1, 0)})),
-      "expected an alignment of 1 source and 1 target words, counted from 0, got 0--1",
+      "expected an alignment of 1 source and 1 target words, counted from 0, got 0--1" + HINT,
     ),
   ],
 )
@@ -195,81 +190,41 @@ def test_writing_no_pairs_is_an_error_and_writes_nothing(tmp_path):
   assert not (tmp_path / "pairs.tsv").exists()
 
 
-@pytest.mark.parametrize(
-  ("text", "words"),
-  [
-    ("The red cat, sees it.", "the red cat , sees it ."),
-    ("Ein Mädchen im T-Shirt \u2013 groß!", "ein mädchen im t-shirt \u2013 groß !"),
-    ("nell'acqua c\u2019è un'oca", "nell' acqua c\u2019 è un' oca"),
-    ("the boys' 'toys'", "the boys ' ' toys '"),
-    ("3.5 kg, 1,000 at 10:30. 7.", "3.5 kg , 1,000 at 10:30 . 7 ."),
-    ("a.b a--b -a (c)", "a . b a - - b - a ( c )"),
-    ("\u2028perche\u0301\xa0no ", "perché no"),
-    ("", ""),
-  ],
-)
-def test_tokenize_cuts_words_and_marks(text, words):
-  assert tokenize(text) == tuple(words.split())
+SPACED = "the cat, it sleeps.\til gatto, dorme.\t0-0 1-1 3-2\n"
 
 
-@pytest.mark.parametrize(
-  ("text", "lower", "same"),
-  [
-    ("Perche\u0301", "perché", "Perché"),
-    # Composed with its accent only in lower case; dotted also in lower case; a sigma that ends its word.
-    ("J\u030c", "\u01f0", "J\u030c"),
-    ("\u0130", "i\u0307", "\u0130"),
-    ("ΟΔΟΣ ΣΑΣ", "οδος σας", "ΟΔΟΣ ΣΑΣ"),
-    (" \xa0\u2126\t", " \xa0ω\t", " \xa0Ω\t"),
-  ],
-)
-def test_normalize_composes_accents_and_lowers_if_asked(text, lower, same):
-  assert normalize(text, lowercase=True) == lower
-  assert normalize(text, lowercase=False) == same
+def test_links_of_whitespace_tokens_are_refused_unless_they_are_meant(tmp_path):
+  path = _written(tmp_path, SPACED.encode())
+  assert "set alignment_tokens to whitespace" in _message(path)
+  # the cat , it sleeps . / il gatto , dorme .
+  (pair,) = read_pairs(path, alignment_tokens="whitespace")
+  assert pair.alignment == {(0, 0), (1, 1), (3, 4)}
+  (pair,) = read_pairs(path, alignment_tokens="words")
+  assert pair.alignment == {(0, 0), (1, 1), (2, 3)}
+  assert read_pairs(path, alignment_tokens=None)[0].alignment is None
 
 
-@given(st.text(st.characters(codec="utf-8")), st.booleans())
-@settings(max_examples=100)
-def test_normalized_text_is_left_as_it_is(text, lowercase):
-  once = normalize(text, lowercase=lowercase)
-  assert normalize(once, lowercase=lowercase) == once
+def test_links_of_words_and_links_that_are_the_same_either_way_are_accepted(tmp_path):
+  for line, links in [
+    ("the cat, it sleeps.\til gatto, dorme.\t0-0 1-1 4-3", {(0, 0), (1, 1), (3, 4)}),
+    ("the cat sleeps.\til gatto dorme.\t0-0 1-1 2-2", {(0, 0), (1, 1), (2, 2)}),
+    ("the friend\tl'amico\t0-0 1-1", {(0, 0), (1, 1)}),
+  ]:
+    assert read_pairs(_written(tmp_path, line.encode()))[0].alignment == links
 
 
-def test_tokenize_keeps_case_if_asked():
-  assert tokenize("Il GATTO", lowercase=False) == ("Il", "GATTO")
+def test_a_whitespace_token_links_all_its_words(tmp_path):
+  path = _written(tmp_path, b"the tree ...\tl'albero !?\t0-0 1-0 2-1\n")
+  # the tree . . . / l' albero ! ?
+  (pair,) = read_pairs(path, alignment_tokens="whitespace")
+  assert pair.alignment == {(t, s) for t in (0, 1) for s in (0, 1)} | {
+    (t, s) for t in (2, 3) for s in (2, 3, 4)
+  }
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "il gatto rosso, che non vede, dorme.",
-    "l'albero è alto: perché?",
-    "the boys' toys (old) cost 3.5% more; why?!",
-    'he says "no" and "yes".',
-    "“yes” \u2013 «sì» [no]…",
-    "„ja“, steht da „nein“ und “so”",
-    "ein t-shirt / zwei",
-  ],
-)
-def test_detokenize_gives_back_usual_spacing(text):
-  assert detokenize(tokenize(text)) == text
-
-
-def test_detokenize_joins_nothing_to_nothing():
-  assert detokenize([]) == ""
-
-
-@given(st.text(string.ascii_letters + string.digits + string.punctuation + " èßİ\u0301\u2019«»“”„"))
-@settings(max_examples=300)
-def test_tokenize_gives_back_the_words_that_were_detokenized(text):
-  words = tokenize(text)
-  assert tokenize(detokenize(words)) == words
-
-
-@given(st.text(st.characters(codec="utf-8")))
-@settings(max_examples=100)
-def test_tokenize_loses_only_whitespace_and_no_word_holds_any(text):
-  words = tokenize(text, lowercase=False)
-  assert all(word.split() == [word] for word in words)
-  assert len(words) == len(tokenize(text))
-  assert bool(words) == bool(text.strip())
+def test_links_beyond_whitespace_tokens_are_an_error(tmp_path):
+  path = _written(tmp_path, b"a, b\tc\t2-0\n")
+  with pytest.raises(
+    DataError, match=r"of 2 source and 1 target whitespace tokens, counted from 0, got 2-0$"
+  ):
+    read_pairs(path, alignment_tokens="whitespace")

@@ -39,10 +39,23 @@ def test_decode_accepts_an_array():
   assert Vocabulary(("il", "gatto")).decode(np.array([5, 4, END], np.int32)) == ("gatto", "il")
 
 
-def test_words_spelt_like_specials_are_words():
-  vocabulary = Vocabulary(("<unk>", "</s>", "<pad>"))
-  assert vocabulary.encode(["<unk>", "</s>", "<pad>"]) == [4, 5, 6]
+def test_words_spelt_like_other_specials_are_words():
+  assert Vocabulary(("</s>", "<pad>")).encode(["</s>", "<pad>"]) == [4, 5]
   assert Vocabulary(("il",)).encode(["<pad>", "</s>", "<s>"]) == [UNKNOWN] * 3
+
+
+def test_what_is_written_for_unknown_words_is_unknown():
+  vocabulary = Vocabulary.build([["<unk>", "il", "<unk>"]])
+  assert vocabulary.words == ("il",)
+  assert vocabulary.encode(vocabulary.decode([UNKNOWN, 4])) == [UNKNOWN, 4]
+
+
+def test_both_spellings_of_a_word_have_one_id():
+  vocabulary = Vocabulary.build([["perche\u0301", "no", "perch\xe9"]])
+  assert vocabulary.words == ("perch\xe9", "no")
+  assert vocabulary.encode(["perche\u0301", "perch\xe9"]) == [4, 4]
+  assert Vocabulary(("e\u0301",)).encode(["\xe9"]) == [4]
+  assert vocabulary.unknown(["perche\u0301"]) == ()
 
 
 def test_unknown_names_each_missing_word_once_in_order():
@@ -87,6 +100,8 @@ def test_file_has_one_word_a_line(tmp_path):
     (("il", ""), "words must be non-empty and without whitespace, got ''"),
     (("il gatto",), "words must be non-empty and without whitespace, got 'il gatto'"),
     (("il", "la", "il"), "words must be distinct, got 'il' twice"),
+    (("e\u0301", "\xe9"), "words must be distinct, got '\xe9' twice"),
+    (("<unk>",), "words must not be <unk>, which is written for unknown words"),
   ],
 )
 def test_wrong_words_are_errors(words, message):

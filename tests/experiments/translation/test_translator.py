@@ -458,3 +458,48 @@ def test_another_search_is_another_translator():
   assert other.search == translator.search._replace(beam_size=3) and translator.search.beam_size == 1
   kept = ("task", "model", "params", "batch_size", "learns_end")
   assert all(getattr(other, name) is getattr(translator, name) for name in kept)
+
+
+TEXTS = ("The cat, it sees the dog!", "A dog saw <unk> cats.", "l'albero \u00e8 alto: perch\u00e9?", "No cat")
+
+
+class TextTask:
+  """The same few sentences on both sides."""
+
+  def __init__(self, unit):
+    options = {"lowercase": True, "min_count": 1, "vocabulary_size": 0, "subwords": "unigram"}
+    self.source = self.target = Language.learn(TEXTS, unit=unit, **options)
+
+
+@pytest.mark.parametrize("unit", ["word", "character", "subword"])
+def test_what_was_found_is_read_back_with_the_score_that_it_was_found_with(unit):
+  task = TextTask(unit)
+  size = len(task.source.vocabulary)
+  model = make_model(
+    base.Model(embedding_width=5, width=6), source_vocabulary_size=size, target_vocabulary_size=size
+  )
+  batch = make_batch([[4]], [[4]], source_length=2, target_length=2)
+  params = random_parameters(model, batch.sources, batch.source_lengths, batch.inputs, seed=5)["params"]
+  # As likely as not it says what stands for no token, and ends.
+  bias = params["decoder"]["logits"]["bias"].at[np.array([PAD, START, UNKNOWN])].add(4.0).at[END].add(4.0)
+  params["decoder"]["logits"]["bias"] = bias
+  search = Search(max_length=9, beam_size=4, num_best=4, length_penalty=0.0)
+  translator = Translator(task, model, params, batch_size=4, search=search)
+  found = translator.n_best(translator.source_tokens(TEXTS))
+  ended = [(text, one) for text, each in zip(TEXTS, found, strict=True) for one in each if not one.is_cut]
+  assert any("<unk>" in one.tokens for _, one in ended) == (unit != "subword")
+  pairs = translator.pair_tokens([(text, " ".join(one.tokens)) for text, one in ended], are_tokens=True)
+  assert [target for _, target in pairs] == [one.tokens for _, one in ended]
+  for (_, one), read in zip(ended, translator.score_tokens(pairs), strict=True):
+    np.testing.assert_allclose(read.log_probability, one.score, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(read.attention, one.attention, atol=1e-5)
+  # Of their texts, too, where these are cut into the same tokens.
+  texts = [(text, one.text) for text, one in ended if task.target.tokenize(one.text) == one.tokens]
+  same = [one.score for _, one in ended if task.target.tokenize(one.text) == one.tokens]
+  assert same
+  np.testing.assert_allclose([read.log_probability for read in translator.score(texts)], same, rtol=1e-4)
+
+
+def test_a_text_without_a_visible_character_is_not_translated():
+  translator = _translator()
+  assert [one.tokens for one in translator.translate(["\u200b", " \u200d\ufeff "])] == [(), ()]

@@ -1,0 +1,176 @@
+"""Tests of experiments/text/words.py, in Python and in the page's program."""
+
+import itertools
+import pathlib
+import unicodedata
+
+import pages
+import pytest
+import regex
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from experiments.tasks import drawing, grammar, scan_grammar
+from experiments.tasks.toy_translation import ItalianWords
+from experiments.text import words
+from experiments.text.tokenizers import Characters
+from experiments.text.vocabularies import Vocabulary
+from experiments.text.words import detokenize, plain, tokenize
+
+LINES = pathlib.Path(__file__).with_name("sentences.txt").read_text("utf-8").splitlines()
+SENTENCES = [line.split("\t", 1)[1] for line in LINES]
+EVERY = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+# Some characters of each class, and of none: what rules of word boundaries tell apart.
+CHARACTERS = [regex.findall(f"[{inside}]", EVERY) for inside in words.CLASSES.values()]
+CHARACTERS += [["'", "\u2019", '"', ":", ".", ",", "_", "-", "<", ">"], ["一", "あ", "ก", "\u1100", "한"]]
+CHARACTERS += [
+  [" ", "\t", "\x1c", "\u3000"],
+  ["￭", "￬", "▁", "0", "1"],
+  ["<unk>"],
+  ["\u200b", "\u2060", "\x00"],
+]
+MIXED = st.lists(st.sampled_from(CHARACTERS).flatmap(st.sampled_from), max_size=9).map("".join)
+TEXTS = MIXED | st.text(st.characters(codec="utf-8"))
+
+
+def spaced(text):
+  return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+  ("text", "tokens"),
+  [
+    ("The red cat, sees it.", "The red cat ￭, sees it ￭."),
+    ("dell'acqua c\u2019è un'oca d'y", "dell'￭ acqua c\u2019￭ è un'￭ oca d'￭ y"),
+    ("don't l' albero boys' l'hotel", "don't l ￭' albero boys ￭' l'hotel"),
+    ("'yes' (no) T-shirt", "'￭ yes ￭' (￭ no ￭) T ￭-￭ shirt"),
+    ("3.5 1,000 10:30 7.", "3.5 1,000 10 ￭:￭ 30 7 ￭."),
+    ("$5 C++ #1 a_b", "$￭ 5 C ￭+ ￭+ #￭ 1 a_b"),
+    ("हिन्दी है।", "हिन्दी है ￭।"),
+    ("क\u200dष", "क\u200dष"),
+    ("在中 文。", "在 ￭中 文 ￭。"),
+    ("コーヒーを飲む", "コーヒー ￭を ￭飲 ￭む"),
+    ("👩\u200d🚀👍🏽 🇮🇹🇩🇪", "👩\u200d🚀 ￭👍🏽 🇮🇹 ￭🇩🇪"),
+    ("צה\"ל ג' ג'a", "צה\"ל ג' ג'￭ a"),
+    ("a <unk>, x<unk>y", "a <unk> ￭, x￭ <unk>￭ y"),
+    ("￭ ￬ ▁", "￬1 ￬0 ￬2"),
+    ("\u2028perche\u0301\xa0no ", "perche\u0301 no"),
+    ("", ""),
+  ],
+)
+def test_words_and_marks(text, tokens):
+  assert tokenize(text) == tuple(tokens.split(" ") if tokens else ())
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_sentences_of_many_languages_survive(text):
+  assert detokenize(tokenize(text)) == spaced(text)
+
+
+@given(TEXTS)
+@settings(max_examples=500)
+@example("￬\u0338 ￭\u0301")
+def test_only_whitespace_is_lost(text):
+  tokens = tokenize(text)
+  assert detokenize(tokens) == spaced(text)
+  assert all(token.split() == [token] for token in tokens)
+  assert spaced("".join(map(plain, tokens))) == "".join(text.split())
+
+
+@given(MIXED)
+@settings(max_examples=500)
+def test_boundaries_are_those_of_the_library(text):
+  for chunk in text.split():
+    if "<unk>" in chunk or regex.search(f"['\u2019](?=[{words.CLASSES['vowel']}])", chunk):
+      continue
+    cuts = sorted({0, len(chunk), *(found.start() for found in regex.finditer(r"(?w)\b", chunk))})
+    pieces = [chunk[first:end] for first, end in itertools.pairwise(cuts)]
+    assert [*map(plain, tokenize(chunk))] == pieces
+
+
+@given(TEXTS)
+@settings(max_examples=300)
+def test_both_spellings_of_accents_have_the_same_ids(text):
+  vocabulary = Vocabulary.build([[*tokenize(text), "x"]])
+  for form in ("NFC", "NFD"):
+    assert vocabulary.encode(tokenize(unicodedata.normalize(form, text))) == vocabulary.encode(tokenize(text))
+
+
+def test_the_number_of_tokens_does_not_depend_on_case():
+  for text in [*SENTENCES, *(f"b{char}'{char}c" for char in EVERY if char.lower() != char)]:
+    assert len(tokenize(text.lower())) == len(tokenize(text)), text
+
+
+def test_generated_languages_are_cut_as_they_were_made():
+  for split in ("train", "test", "length"):
+    for pair in (drawing.pair(seed=0, split=split, index=i) for i in range(300)):
+      assert tokenize(grammar.join(pair.source)) == tuple(pair.source)
+      assert ItalianWords().tokenize(grammar.join(pair.target)) == tuple(pair.target)
+      assert len(tokenize(grammar.join(pair.target))) == len(pair.target)
+  for command in list(scan_grammar.commands())[::97]:
+    assert tokenize(" ".join(command.words)) == tuple(command.words)
+    assert tokenize(" ".join(command.actions)) == tuple(command.actions)
+
+
+def test_a_long_word_is_cut_quickly():
+  for text in ("a" * 30_000, "a'" * 10_000, "a_" * 10_000, "é\u0301" * 10_000, "." * 10_000):
+    assert detokenize(tokenize(text)) == text
+
+
+WORDS = """
+const { tokenize, join } = await load("words");
+return given.texts.map((text) => {
+  const tokens = tokenize(given.language, text);
+  return [tokens, join(given.language, tokens)];
+});
+"""
+LANGUAGE = {"unit": "word", "joins": "text", "lowercase": False, "words": [], "pattern": words.PATTERN}
+
+
+def in_page(texts, **changed):
+  return pages.in_node(
+    WORDS, {"language": {**LANGUAGE, "classes": words.ranges(), **changed}, "texts": texts}
+  )
+
+
+@pages.needs_node
+def test_the_page_knows_the_class_of_every_character():
+  program = """
+const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
+const character = (_, code) => (isCharacter(code) ? String.fromCodePoint(code) : " ");
+const every = Array.from({ length: 0x110000 }, character).join("");
+return Object.values(given).map((inside) =>
+  [...every.matchAll(new RegExp(`[${inside}]+`, "gu"))].map(([run]) => [run.codePointAt(0), [...run].length]),
+);
+"""
+  every = f"{EVERY[:0xD800]}{' ' * 0x800}{EVERY[0xD800:]}"
+  expected = [
+    [[found.start(), len(found[0])] for found in regex.finditer(f"[{inside}]+", every)]
+    for inside in words.CLASSES.values()
+  ]
+  assert pages.in_node(program, words.ranges()) == expected
+
+
+@pages.needs_node
+def test_the_page_cuts_characters_of_all_kinds_as_python_does():
+  texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::997])]
+  for text, found in zip(texts, in_page(texts), strict=True):
+    tokens = tokenize(text)
+    assert found == [[*tokens], detokenize(tokens)], ascii(text)
+
+
+@pages.needs_node
+@given(st.lists(TEXTS, min_size=100, max_size=300))
+@settings(max_examples=10)
+def test_the_page_cuts_any_text_as_python_does(texts):
+  for text, found in zip(texts, in_page(texts), strict=True):
+    assert found == [[*tokenize(text)], spaced(text)], ascii(text)
+  characters = {"unit": "character", "joins": "characters"}
+  for text, found in zip(texts, in_page(texts, **characters), strict=True):
+    assert found == [[*Characters().tokenize(text)], spaced(text)], ascii(text)
+
+
+@pages.needs_node
+def test_the_page_puts_text_in_lower_case_as_python_does():
+  for text, found in zip(SENTENCES, in_page(SENTENCES, lowercase=True), strict=True):
+    assert found[0] == [*tokenize(text.lower())]
