@@ -24,6 +24,7 @@ from experiments.commands import fields
 from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
+from experiments.runs.stopping import unwind_at_interrupts
 
 MISTAKE = 2  # exit code of a person's mistake
 
@@ -111,6 +112,7 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False, is_timed: b
       does more than to print.
     is_timed: whether it measures times, of compilation too: then no compiled programs are kept or found.
   """
+  unwind_at_interrupts()
   open_streams()
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
@@ -144,8 +146,7 @@ def _run(main: Callable[[], None]) -> None:
   except Interrupted as error:
     print(error, file=sys.stderr)
     sys.exit(error.code)
-  except KeyboardInterrupt:
-    print("stopped", file=sys.stderr)
+  except KeyboardInterrupt:  # "stopped" has been printed
     sys.exit(128 + signal.SIGINT)
 
 
