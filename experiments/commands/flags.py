@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import base
-from experiments.commands import fields
+from experiments.commands import fields, own  # noqa: F401 (own defines --trust_workdir)
 from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
@@ -55,7 +55,8 @@ def config_path() -> str:
 
 
 def define_workdir(default: str | None, help_string: str = "folder of the run") -> flags.FlagHolder:
-  """Defines --workdir."""
+  """Defines --workdir; the script's --help then also shows --trust_workdir."""
+  flags.declare_key_flag("trust_workdir")
   return flags.DEFINE_string("workdir", default, help_string)
 
 
