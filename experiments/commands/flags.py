@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import runpy
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from experiments.commands import fields, own  # noqa: F401 (own defines --trust_
 from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
-from experiments.runs.stopping import unwind_at_interrupts
+from experiments.runs.stopping import end_at_interrupts
 
 MISTAKE = 2  # exit code of a person's mistake
 
@@ -113,7 +112,7 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False, is_timed: b
       does more than to print.
     is_timed: whether it measures times, of compilation too: then no compiled programs are kept or found.
   """
-  unwind_at_interrupts()
+  end_at_interrupts()
   open_streams()
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
@@ -147,8 +146,6 @@ def _run(main: Callable[[], None]) -> None:
   except Interrupted as error:
     print(error, file=sys.stderr)
     sys.exit(error.code)
-  except KeyboardInterrupt:  # "stopped" has been printed
-    sys.exit(128 + signal.SIGINT)
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """Requests to stop: Ctrl-C at a terminal, SIGTERM from a scheduler."""
 
-import atexit
 import contextlib
 import os
 import signal
@@ -10,7 +9,8 @@ from collections.abc import Callable, Iterator
 # What a shell reports of a program that a signal has ended, which schedulers understand.
 EXIT_CODES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: 128 + signal.SIGTERM}
 
-_GRACE = 5  # seconds that unwinding may take after Ctrl-C
+# What an interrupt that ends the process has still to do.
+_CLEANUPS: list[Callable[[], object]] = []
 
 
 def runs_as_script() -> bool:
@@ -21,44 +21,32 @@ def runs_as_script() -> bool:
 
 
 def end_at_interrupts() -> None:
-  """Makes Ctrl-C end the process at once, with one line: for imports, which have nothing to clean up."""
-  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process in the background ignores it
-    signal.signal(signal.SIGINT, _end_with_line)
+  """Makes Ctrl-C end the process with one line and exit code 130.
 
-
-def unwind_at_interrupts() -> None:
-  """Makes Ctrl-C raise KeyboardInterrupt, and the process end with 130 even where that is swallowed.
-
-  Python ignores exceptions in callbacks of the garbage collector, one of which is JAX's.
+  A KeyboardInterrupt would be ignored in callbacks of the garbage collector, one of which is JAX's, and
+  TensorStore turns one into an error of the file that it reads.
   """
-  if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _end_with_line):
-    signal.signal(signal.SIGINT, _unwind)
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process in the background ignores it
+    signal.signal(signal.SIGINT, _end)
 
 
-def _unwind(*_) -> None:
-  signal.signal(signal.SIGINT, _end)  # Ctrl-C again ends at once
-  _say_stopped()
-  sys.excepthook = sys.unraisablehook = _end
-  atexit.register(_end)
-  signal.signal(signal.SIGALRM, _end)
-  signal.alarm(_GRACE)
-  raise KeyboardInterrupt
-
-
-def _end_with_line(*_) -> None:
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  _say_stopped()
-  _end()
-
-
-def _say_stopped() -> None:
-  with contextlib.suppress(OSError):
-    os.write(2, b"stopped\n")
+@contextlib.contextmanager
+def cleaned_up(cleanup: Callable[[], object]) -> Iterator[None]:
+  """Calls a function if Ctrl-C ends the process inside the block."""
+  _CLEANUPS.append(cleanup)
+  try:
+    yield
+  finally:
+    _CLEANUPS.remove(cleanup)
 
 
 def _end(*_) -> None:
-  with contextlib.suppress(Exception):
-    sys.stdout.flush()
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C again ends even this
+  with contextlib.suppress(OSError):  # nobody may be reading
+    os.write(2, b"stopped\n")
+  for cleanup in [*_CLEANUPS, sys.stdout.flush]:
+    with contextlib.suppress(Exception):
+      cleanup()
   os._exit(EXIT_CODES[signal.SIGINT])
 
 
