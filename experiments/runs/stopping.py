@@ -1,5 +1,6 @@
 """Requests to stop: Ctrl-C at a terminal, SIGTERM from a scheduler."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -28,6 +29,9 @@ def end_at_interrupts() -> None:
   """
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process in the background ignores it
     signal.signal(signal.SIGINT, _end)
+    atexit.register(
+      signal.signal, signal.SIGINT, signal.SIG_IGN
+    )  # the work is done: only Python's end is left
 
 
 @contextlib.contextmanager

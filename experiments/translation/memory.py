@@ -13,7 +13,7 @@ from experiments.tasks import Task
 from experiments.text.batches import Batch
 from experiments.translation.step import Recipe, abstract_state, loss_of
 
-# The share of what differentiation keeps for the backward pass that is counted: XLA computes some of it again.
+# Which share of what differentiation keeps for the backward pass is counted: XLA computes some of it again.
 # Compiled steps on a CPU took half of it or more.
 _COUNTED = 0.25
 
@@ -59,8 +59,8 @@ def activation_bytes(config: base.Config, recipe: Recipe, source_length: int, ta
   """
   size, S, T = recipe.mesh.size, source_length, target_length
   B = max(1, config.train.batch_size // config.train.accumulation // size) * size
-  links = jax.ShapeDtypeStruct((B, T, S), bool) if config.train.alignment_weight else None
-  batch: Any = Batch(_ids(B, S), _ids(B), _ids(B, T), _ids(B, T), links)
+  links: Any = jax.ShapeDtypeStruct((B, T, S), bool) if config.train.alignment_weight else None
+  batch = Batch(_ids(B, S), _ids(B), _ids(B, T), _ids(B, T), links)
   params = abstract_state(recipe).params
 
   def residuals(params: Any, batch: Batch) -> Any:
@@ -70,7 +70,7 @@ def activation_bytes(config: base.Config, recipe: Recipe, source_length: int, ta
   return max(0, _bytes(jax.eval_shape(residuals, params, batch)) - _bytes(params))
 
 
-def _ids(*shape: int) -> jax.ShapeDtypeStruct:
+def _ids(*shape: int) -> Any:
   return jax.ShapeDtypeStruct(shape, np.int32)
 
 

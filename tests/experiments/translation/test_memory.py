@@ -41,7 +41,8 @@ def test_the_bound_is_below_what_a_compiled_step_takes(model):
   config, _, recipe = _made(**model)
   B, S, T = 16, 11, 13
   batch = Batch(np.ones((B, S), np.int32), np.ones(B, np.int32), *np.ones((2, B, T), np.int32))
-  step = make_step(recipe).lower(abstract_state(recipe), batch, jax.random.key(0)).compile()
+  with jax.numpy_dtype_promotion("standard"):  # by optax
+    step = make_step(recipe).lower(abstract_state(recipe), batch, jax.random.key(0)).compile()
   taken = step.memory_analysis()
   counted = memory.kept_bytes(recipe) + memory._COUNTED * memory.activation_bytes(config, recipe, S, T)
   assert 0.2 * taken.temp_size_in_bytes < counted < taken.temp_size_in_bytes + taken.argument_size_in_bytes
@@ -49,14 +50,17 @@ def test_the_bound_is_below_what_a_compiled_step_takes(model):
 
 def test_accumulated_parts_are_counted_once():
   config, _, recipe = _made(width=8, embedding_width=8)
-  whole = memory.activation_bytes(config, recipe, 5, 7)
-  train = dataclasses.replace(config.train, accumulation=4)
-  parts = memory.activation_bytes(dataclasses.replace(config, train=train), recipe, 5, 7)
+
+  def activations(accumulation):
+    train = dataclasses.replace(config.train, batch_size=2000, accumulation=accumulation)
+    return memory.activation_bytes(dataclasses.replace(config, train=train), recipe, 5, 7)
+
+  whole, parts = activations(1), activations(4)
   assert 3 * parts < whole < 5 * parts
 
 
 @pytest.mark.parametrize(
-  ("available", "words"), [(1e4, "GiB for parameters, gradients and"), (4e5, "GiB for one training step")]
+  ("available", "words"), [(1e4, "GiB for parameters, gradients and"), (1e9, "GiB for one training step")]
 )
 def test_what_does_not_fit_is_told_in_one_line(available, words, monkeypatch):
   config, task, recipe = _made(width=8, embedding_width=8)
