@@ -27,17 +27,17 @@ _OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "mi
 def check_config(config: base.Config) -> None:
   """Raises ConfigError at the first field whose value is impossible; it says what is allowed."""
   fields.check(_rules(config))
-  fields.check(_task_rules(config))
 
 
-def _rules(config: base.Config) -> Iterator[fields.Rule]:
-  """Returns the rules that import no custom part."""
+def _rules(config: base.Config, *, imports: bool = True) -> Iterator[fields.Rule]:
+  """Returns all rules, or those that need not import a custom task."""
   yield from fields.types(config, base.Config())
   yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
   yield from tasks.rules(config.data)
   yield from model.rules(config.model)
   yield from step.rules(config.train)
-  yield from evaluate.rules(config.evaluation, is_endless=False)
+  if imports or not own.is_own(config.data.task):
+    yield from _task_rules(config)
   weight = config.train.alignment_weight
   normalizer, is_softmax = config.model.normalizer, config.model.normalizer == "softmax"
   allowed = "softmax with config.train.alignment_weight, which learns nothing from weights of 0 or no shares"
@@ -55,7 +55,7 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
 
 
 def _task_rules(config: base.Config) -> Iterator[fields.Rule]:
-  """Returns the rules that depend on the class of the task; a custom one is imported."""
+  """Returns the rules that depend on the class of the task."""
   kind = tasks.kind_of(config.data)
   yield from tasks.rules_of(config.data, kind)
   yield from evaluate.rules(config.evaluation, is_endless=getattr(kind, "is_endless", False))
@@ -72,9 +72,7 @@ def read_config(folder: pathlib.Path) -> base.Config:
   values, path = workdir.read_config(folder), folder / "config.json"
   try:
     config = fields.from_dict(base.Config, values)
-    fields.check(_rules(config))
-    if not own.is_own(config.data.task):
-      fields.check(_task_rules(config))
+    fields.check(_rules(config, imports=False))
     return config
   except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
