@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from absl import flags
 
 from experiments.commands.flags import UsageError
+from experiments.runs.stopping import cleaned_up
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()
@@ -82,8 +83,9 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
     return
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with cleaned_up(lambda: temporary.unlink(missing_ok=True)):
+      temporary.write_bytes(content)
+      os.replace(temporary, path)
   except OSError as error:
     raise OSError(error.errno, error.strerror, str(path)) from error
   finally:

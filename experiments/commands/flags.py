@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import runpy
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -20,10 +19,11 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import base
-from experiments.commands import fields
+from experiments.commands import fields, own  # noqa: F401 (own defines --trust_workdir)
 from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
 from experiments.commands.streams import open_streams, outliving
+from experiments.runs.stopping import end_at_interrupts
 
 MISTAKE = 2  # exit code of a person's mistake
 
@@ -54,7 +54,8 @@ def config_path() -> str:
 
 
 def define_workdir(default: str | None, help_string: str = "folder of the run") -> flags.FlagHolder:
-  """Defines --workdir."""
+  """Defines --workdir; the script's --help then also shows --trust_workdir."""
+  flags.declare_key_flag("trust_workdir")
   return flags.DEFINE_string("workdir", default, help_string)
 
 
@@ -111,6 +112,7 @@ def run(main: Callable[[], None], *, outlives_readers: bool = False, is_timed: b
       does more than to print.
     is_timed: whether it measures times, of compilation too: then no compiled programs are kept or found.
   """
+  end_at_interrupts()
   open_streams()
   if outlives_readers:
     sys.stdout, sys.stderr = map(outliving, (sys.stdout, sys.stderr))
@@ -144,9 +146,6 @@ def _run(main: Callable[[], None]) -> None:
   except Interrupted as error:
     print(error, file=sys.stderr)
     sys.exit(error.code)
-  except KeyboardInterrupt:
-    print("stopped", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:

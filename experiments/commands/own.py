@@ -5,6 +5,7 @@
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import pathlib
 import sys
@@ -13,7 +14,16 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from absl import flags
+
 from experiments.commands.fields import ConfigError
+
+flags.DEFINE_bool(
+  "trust_workdir",
+  False,
+  "whether custom parts that a run's config.json names are imported from any file, not only from those below "
+  "the current folder",
+)
 
 # From which parts of a person's own were read, as tracebacks name them.
 _FILES: set[str | None] = set()
@@ -70,6 +80,32 @@ def files(names: Iterable[str]) -> list[str]:
   """Returns the files of those parts that are read from one, to be recorded with a run."""
   paths = (name.rpartition(":")[0] for name in names if is_own(name))
   return [path for path in paths if path.endswith(".py")]
+
+
+def origin(name: str) -> pathlib.Path | None:
+  """Returns the file or package that a name is imported from; None if there is none. Nothing is imported."""
+  where = name.rpartition(":")[0]
+  if where.endswith(".py"):
+    return pathlib.Path(where)
+  top = where.partition(".")[0]
+  try:  # of the package itself: a spec of its modules would import it
+    spec = importlib.machinery.PathFinder.find_spec(top)
+  except (ImportError, ValueError):
+    return None
+  if spec is None:
+    return None
+  places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or [])
+  return pathlib.Path(places[0]) if places and places[0] else None
+
+
+def is_trusted(path: pathlib.Path | None, folder: pathlib.Path) -> bool:
+  """Returns whether a file that the run in a folder names may be imported. From Python, any may."""
+  if not flags.FLAGS.is_parsed() or flags.FLAGS["trust_workdir"].value:
+    return True
+  if path is None:
+    return False
+  file = path.resolve()
+  return file.is_relative_to(pathlib.Path.cwd()) and not file.is_relative_to(folder.resolve())
 
 
 def _read(path: pathlib.Path) -> ModuleType:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from experiments.commands.mistakes import Interrupted
-from experiments.runs.stopping import stop_requests
+from experiments.runs.stopping import cleaned_up, stop_requests
 
 _PAUSE = 0.2  # seconds between two looks at what runs
 _BEGIN = "---- begins"  # the first line of each start in a log
@@ -46,7 +46,7 @@ def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print)
   """
   queue = _Queue(jobs, count, say)
   try:
-    with stop_requests() as requested:
+    with cleaned_up(queue.terminate), stop_requests() as requested:
       while queue.waiting or queue.running:
         queue.begin()
         time.sleep(_PAUSE)
@@ -54,7 +54,9 @@ def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print)
           raise Interrupted("stopped; the same command continues from there", 128 + stop)
         queue.end()
   finally:  # whatever has ended this: nothing runs on by itself
-    _stop([process for _, process, _ in queue.running.values()])
+    queue.terminate()
+    for _, process, _ in queue.running.values():
+      process.wait()
   return queue.failed
 
 
@@ -87,6 +89,12 @@ class _Queue:
         self._say(f"{job.name} begins; its output: {job.log}")
         self.running[job.name] = job, _start(job), time.monotonic()
 
+  def terminate(self) -> None:
+    """Asks all that run to stop."""
+    for _, process, _ in self.running.values():
+      with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+
   def end(self) -> None:
     """Looks which jobs have ended, and how."""
     for name, (job, process, begin) in list(self.running.items()):
@@ -109,15 +117,6 @@ def _start(job: Job) -> subprocess.Popen:
     log.write(f"{_BEGIN}\n".encode())
     log.flush()
     return subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
-def _stop(processes: Sequence[subprocess.Popen]) -> None:
-  """Asks processes to stop, and waits until they have."""
-  for process in processes:
-    with contextlib.suppress(ProcessLookupError):
-      process.terminate()
-  for process in processes:
-    process.wait()
 
 
 def _how_it_ended(code: int) -> str:

@@ -36,6 +36,7 @@ __all__ = [
   "make_task",
   "read_languages",
   "rules",
+  "rules_of",
   "words_of",
   "write_languages",
 ]
@@ -103,14 +104,18 @@ def rules(data: base.Data) -> Iterator[fields.Rule]:
   yield "data.scan_cutoff", data.scan_cutoff, 1 <= data.scan_cutoff <= 47, "in [1, 47]"
   is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
   yield "data.scan_cutoff", data.scan_cutoff, is_read, f"{scan_grammar.CUTOFF} for another split than length"
-  defaults = base.Data()
-  every = [field.name for field in dataclasses.fields(data)]
-  reads = getattr(kind_of(data), "reads", every)
-  for field in dataclasses.fields(data):
-    if field.name not in ("task", *reads):
-      value, default = getattr(data, field.name), getattr(defaults, field.name)
-      yield f"data.{field.name}", value, value == default, f"{default!r} for config.data.task={data.task}"
   if data.task == "parallel_text":
     for name in ("train", "validation"):
       path = getattr(data, name)
       yield f"data.{name}", path, bool(path), "the path of a file: source TAB target, one pair a line"
+
+
+def rules_of(data: base.Data, kind: type[Task]) -> Iterator[fields.Rule]:
+  """Returns what the fields must be that a class of tasks does not read."""
+  defaults = base.Data()
+  every = [field.name for field in dataclasses.fields(data)]
+  reads = getattr(kind, "reads", every)
+  for field in dataclasses.fields(data):
+    if field.name not in ("task", *reads):
+      value, default = getattr(data, field.name), getattr(defaults, field.name)
+      yield f"data.{field.name}", value, value == default, f"{default!r} for config.data.task={data.task}"

@@ -21,7 +21,13 @@ from experiments.runs.workdir import WorkdirError
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
-from experiments.translation.settings import check_config, read_config, told_changes, told_defaults
+from experiments.translation.settings import (
+  check_config,
+  check_trusted,
+  read_config,
+  told_changes,
+  told_defaults,
+)
 from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
 
@@ -66,6 +72,7 @@ def load(
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
+  check_trusted(folder, config)
   check_config(config)
   task, recipe, params = _restore(config, folder)
   return make_translator(config, task, recipe.model, params, search)
@@ -149,7 +156,9 @@ def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str
 
 def _fitting(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
   """Returns, for each parameter by its path, that of a run with the same name and shape, or None."""
-  _, _, theirs = _restore(read_config(folder), folder)
+  config = read_config(folder)
+  check_trusted(folder, config)
+  _, _, theirs = _restore(config, folder)
   there = dict(jax.tree_util.tree_leaves_with_path(theirs))
   found = {
     path: there[path] if path in there and there[path].shape == leaf.shape else None
@@ -194,6 +203,7 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
     CheckpointError: if there is none of a step, or it cannot be read.
   """
   config = read_config(folder)
+  check_trusted(folder, config)
   _, recipe = _prepared(config, folder)
   found: dict[int, Any] = {}
   with open_checkpoints(config, folder) as checkpoints:

@@ -22,6 +22,7 @@ from experiments.runs.processes import begin_together, is_main, say
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import check_beginning
+from experiments.translation.memory import check_memory
 from experiments.translation.model import make_task_model
 from experiments.translation.settings import (
   check_config,
@@ -93,6 +94,9 @@ def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple
   description["vocabularies"] = provenance.digest_of(words_of(task))
   if own_parts(config):
     _try_own_parts(config, task)
+  else:  # a custom part may use memory, and `train.batch_size`, in another way
+    recipe = make_recipe(config, make_task_model(config, task), make_mesh(launch.parameter_shards))
+    check_memory(config, task, recipe)
   if config.init_from and not workdir.holds_run(folder):
     check_beginning(config, task)
   task.training_batch(0)

@@ -6,6 +6,7 @@ anything is written.
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Iterator
 
 from configs import base
@@ -28,17 +29,16 @@ def check_config(config: base.Config) -> None:
   fields.check(_rules(config))
 
 
-def _rules(config: base.Config) -> Iterator[fields.Rule]:
+def _rules(config: base.Config, *, imports: bool = True) -> Iterator[fields.Rule]:
+  """Returns all rules, or those that need not import a custom task."""
   yield from fields.types(config, base.Config())
   yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
   yield from tasks.rules(config.data)
   yield from model.rules(config.model)
   yield from step.rules(config.train)
-  kind = tasks.kind_of(config.data)
-  is_endless = getattr(kind, "is_endless", False)
-  yield from evaluate.rules(config.evaluation, is_endless=is_endless)
-  weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
-  yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
+  if imports or not own.is_own(config.data.task):
+    yield from _task_rules(config)
+  weight = config.train.alignment_weight
   normalizer, is_softmax = config.model.normalizer, config.model.normalizer == "softmax"
   allowed = "softmax with config.train.alignment_weight, which learns nothing from weights of 0 or no shares"
   yield "model.normalizer", normalizer, not weight or is_softmax, allowed
@@ -54,8 +54,17 @@ def _rules(config: base.Config) -> Iterator[fields.Rule]:
     yield f"train.{name}", weight, not weight or not has_none, "0, for there is no attention"
 
 
+def _task_rules(config: base.Config) -> Iterator[fields.Rule]:
+  """Returns the rules that depend on the class of the task."""
+  kind = tasks.kind_of(config.data)
+  yield from tasks.rules_of(config.data, kind)
+  yield from evaluate.rules(config.evaluation, is_endless=getattr(kind, "is_endless", False))
+  weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
+  yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
+
+
 def read_config(folder: pathlib.Path) -> base.Config:
-  """Returns the config of a run.
+  """Returns the config of a run; custom parts that it names are not imported.
 
   Raises:
     WorkdirError: if the folder holds no run, or its config is not one of this version.
@@ -63,12 +72,29 @@ def read_config(folder: pathlib.Path) -> base.Config:
   values, path = workdir.read_config(folder), folder / "config.json"
   try:
     config = fields.from_dict(base.Config, values)
-    check_config(config)
+    fields.check(_rules(config, imports=False))
     return config
-  except ConfigError as error:  # such as a file of a person's own that is not there
+  except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
   except (ValueError, OverflowError) as error:
     raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+
+
+def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
+  """Prints which custom parts of a run are imported, before they are.
+
+  Raises:
+    WorkdirError: if one is in a file that is not below the current folder, or is in that of the run, and
+      --trust_workdir is not given.
+  """
+  for field, name in own_parts(config).items():
+    path = own.origin(name)
+    if not own.is_trusted(path, folder):
+      raise WorkdirError(
+        f"{folder}: config.{field}={name} must be in a file below the current folder and outside the run's, "
+        f"got {path or 'none'}; --trust_workdir imports it anyway"
+      )
+    print(f"{folder}: imports {path} (config.{field})", file=sys.stderr, flush=True)
 
 
 def told_defaults(folder: pathlib.Path) -> str:

@@ -225,7 +225,7 @@ def _decay(step: jax.Array, highest: float) -> jax.Array:
 
 def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> tuple[Any, Sums]:
   """Returns the gradients of the loss of a token, and the sums over the batch."""
-  gradients_of = jax.value_and_grad(functools.partial(_loss, recipe=recipe))
+  gradients_of = jax.value_and_grad(functools.partial(loss_of, recipe=recipe))
   sums = Sums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
   if recipe.accumulation == 1:
     loss, gradients = gradients_of(params, batch, rng)
@@ -247,7 +247,7 @@ def _parts(batch: Batch, count: int) -> Batch:
   return jax.tree.map(lambda array: jnp.swapaxes(array.reshape(-1, count, *array.shape[1:]), 0, 1), batch)
 
 
-def _loss(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Array:
+def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Array:
   """Returns the loss summed over the target tokens, in nats."""
   # Whole while they are used: with parts of them XLA would send activations at every position of a sentence.
   params = jax.lax.with_sharding_constraint(cast(params, recipe.dtype), everywhere(recipe.mesh))

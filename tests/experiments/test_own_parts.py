@@ -1,6 +1,9 @@
 """Parts of a person's own, named in a config: docs/own_parts.py, from training to translation."""
 
+import argparse
+import dataclasses
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -279,3 +282,63 @@ def test_a_part_that_changed_after_training_is_told(tmp_path):
   gone = scripts.run("evaluate", f"--workdir={folder}")
   assert gone.code == 2 and "not a config of this version" not in gone.errors
   assert f"config.data.task={path}:Part: FileNotFoundError" in gone.errors
+
+
+# Parts that someone else's run names
+
+
+@pytest.fixture
+def stranger(tmp_path):
+  """Gives a run that names a file which says that it was imported, and the file."""
+  folder, file = tmp_path / "run", tmp_path / "elsewhere.py"
+  file.write_text("print('imported')\ndef part(*_):\n  return 1\n", "utf-8")
+  config = base.Config()
+  config.data.task = config.model.attention = config.evaluation.metrics = f"{file}:part"
+  folder.mkdir()
+  (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)), "utf-8")
+  (folder / "results.json").write_text('{"test": {"bleu": 40.0}}', "utf-8")
+  return folder, file
+
+
+def test_compare_imports_nothing_that_runs_name(stranger):
+  finished = scripts.run("compare", f"--workdirs={stranger[0]}")
+  assert finished.code == 0, finished.errors
+  assert "40.000" in finished.output and "imported" not in finished.output
+
+
+def test_parts_from_elsewhere_need_trust_workdir(stranger):
+  folder, file = stranger
+  refused = scripts.run("translate", f"--workdir={folder}", "--text=a")
+  assert refused.code == 2 and refused.errors.count("\n") == 1
+  assert str(file) in refused.errors and "--trust_workdir" in refused.errors
+  assert "imported" not in refused.output
+  trusted = scripts.run("translate", f"--workdir={folder}", "--text=a", "--trust_workdir")
+  assert "imported" in trusted.output
+  assert f"{folder}: imports {file} (config.data.task)" in trusted.errors
+
+
+def test_the_file_of_a_part_is_found_without_importing_it(tmp_path, monkeypatch):
+  (tmp_path / "package").mkdir()
+  (tmp_path / "package" / "__init__.py").write_text("raise RuntimeError", "utf-8")
+  monkeypatch.syspath_prepend(tmp_path)
+  assert own.origin("package.module:Name") == tmp_path / "package" / "__init__.py"
+  assert own.origin("folder/file.py:Name") == pathlib.Path("folder/file.py")
+  assert own.origin("no_such_module:Name") is None
+
+
+def test_only_files_below_the_current_folder_are_trusted(tmp_path, monkeypatch):
+  monkeypatch.setattr(own.flags, "FLAGS", _Flags())
+  monkeypatch.chdir(tmp_path)
+  folder = tmp_path / "run"
+  assert own.is_trusted(pathlib.Path("mine.py"), folder)
+  for path in ("../theirs.py", "run/theirs.py", "/theirs.py"):
+    assert not own.is_trusted(pathlib.Path(path), folder)
+  assert not own.is_trusted(None, folder)
+
+
+class _Flags(dict):
+  def __getitem__(self, name):
+    return argparse.Namespace(value=False)
+
+  def is_parsed(self):
+    return True
