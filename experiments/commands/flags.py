@@ -5,6 +5,7 @@ exit code 2. Everything else that fails is a defect, and keeps its traceback.
 """
 
 import dataclasses
+import difflib
 import errno
 import os
 import pathlib
@@ -27,12 +28,18 @@ from experiments.runs.stopping import end_at_interrupts
 
 MISTAKE = 2  # exit code of a person's mistake
 
+# Letters of an error line: its beginning and its end, where the hints are.
+_BEGINNING, _END = 1_500, 500
+
 
 class UsageError(Mistake):
   """Flags that do not go together, told in one line."""
 
 
 _DEFAULT_CONFIG = "configs/toy_translation.py"
+
+# The command line, flag files read, where ml_collections looks for fields of the config; empty until `_parse`.
+_ARGUMENTS: list[str] = []
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()
@@ -45,6 +52,7 @@ def define_config() -> flags.FlagHolder:
     "config",
     help_string=f"file with the experiment (default: {_DEFAULT_CONFIG}); "
     "any field can be changed: --config.train.steps=100",
+    sys_argv=_ARGUMENTS,
   )
 
 
@@ -151,12 +159,18 @@ def _run(main: Callable[[], None]) -> None:
 def _parse(arguments: Sequence[str]) -> list[str]:
   """Returns what is left after the flags, the program's name."""
   program, *given = arguments
+  try:
+    given = flags.FLAGS.read_flags_from_files(given)
+  except flags.CantOpenFlagFileError as error:
+    _fail(f"--flagfile must be a file of flags: {error.__context__}")
+  except (flags.Error, UnicodeDecodeError) as error:
+    _fail(f"--flagfile must be a file of flags, one a line: {error}")
   if "config" in flags.FLAGS:
     path = _config_path(given)
     if path is None:
       path = str(pathlib.Path(base.__file__).parents[1] / _DEFAULT_CONFIG)
     given = [f"--config={path}", *_without_config(given)]  # before those of its fields
-    sys.argv = [program, *given]  # where ml_collections looks for them
+    _ARGUMENTS[:] = [program, *given]
     _check_file(path)
     _check_fields(given)
   try:
@@ -164,9 +178,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
   except flags.IllegalFlagValueError as error:
     _fail(_type_error(str(error)))
   except flags.UnrecognizedFlagError as error:
-    names = [name for name in fields.flat(base.Config()) if name.split(".")[-1] == error.flagname]
-    is_hinted = names and "config" in flags.FLAGS
-    _fail(f"{error}; did you mean --config.{names[0]}?" if is_hinted else str(error))
+    _fail(f"unknown flag --{error.flagname}{_closest_flag(program, error.flagname)}")
   except (flags.Error, OSError) as error:
     _fail(str(error))
   except SystemExit:  # by --help, which to absl is a failure
@@ -174,6 +186,16 @@ def _parse(arguments: Sequence[str]) -> list[str]:
   if len(rest) > 1:
     _fail(f"all options are flags (--name=value), got {rest[1]!r}")
   return rest
+
+
+def _closest_flag(program: str, name: str) -> str:
+  """Returns a hint at the nearest flag of the script, or field of its config; nothing if none is near."""
+  known = {flag.name: flag.name for flag in flags.FLAGS.get_key_flags_for_module(program)}
+  if "config" in flags.FLAGS:
+    for field in fields.flat(base.Config()):
+      known.setdefault(field.rpartition(".")[2], f"config.{field}")
+  near = difflib.get_close_matches(name, known, n=1)
+  return f"; did you mean --{known[near[0]]}?" if near else ""
 
 
 def _type_error(message: str) -> str:
@@ -267,6 +289,9 @@ def _field_error(name: str) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-  """Ends the program with one line."""
-  print(f"error: {' '.join(message.split())}", file=sys.stderr)
+  """Ends the program with one line, of a length that can be read; the stream escapes it."""
+  line = " ".join(message.split())
+  if len(line) > _BEGINNING + _END:
+    line = f"{line[:_BEGINNING]} … {line[-_END:]}"
+  print(f"error: {line}", file=sys.stderr)
   sys.exit(MISTAKE)

@@ -174,8 +174,81 @@ def test_a_field_that_a_file_misspells_is_named(tmp_path, change, field, near):
   assert message.endswith(f"; did you mean {near!r}?")
 
 
-def test_an_unknown_flag_is_named(tmp_path):
-  assert "'wokdir'" in _train_mistake(tmp_path, "--wokdir=x")
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
+    ("--steps=10", "unknown flag --steps; did you mean --config.train.steps?"),
+    ("--stpes=10", "unknown flag --stpes; did you mean --config.train.steps?"),
+    ("--nonsense", "unknown flag --nonsense"),
+  ],
+)
+def test_an_unknown_flag_names_the_nearest(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, flag) == line
+
+
+def test_scripts_without_a_config_suggest_their_flags():
+  assert _mistake("evaluate", "--stpes=5") == "unknown flag --stpes"
+  assert _mistake("evaluate", "--sentence=5") == "unknown flag --sentence; did you mean --sentences?"
+
+
+_FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\n"
+
+
+@pytest.mark.parametrize(
+  ("text", "before", "after", "width"),
+  [
+    (_FLAGS_IN_FILE, [], [], -1),
+    (_FLAGS_IN_FILE, [], ["--config.model.width=-2"], -2),
+    (_FLAGS_IN_FILE, ["--config.model.width=-2"], [], -1),
+    ("--config.model.width=-3\n", [], ["--config=configs/scan.py"], -3),
+    ("--config.model.width=-3\n", [], [], -3),
+    ("--config=configs/scan.py\n", [], ["--config.model.width=-4"], -4),
+  ],
+)
+def test_fields_in_a_flag_file_are_read(tmp_path, text, before, after, width):
+  path = tmp_path / "flags"
+  path.write_text(text, "utf-8")
+  line = _train_mistake(tmp_path, *before, f"--flagfile={path}", *after)
+  assert line == f"config.model.width must be at least 1, got {width}"
+
+
+def test_the_config_of_a_flag_file_is_taken(tmp_path):
+  path = tmp_path / "flags"
+  path.write_text("--config=nothing.py\n", "utf-8")
+  assert "such file: 'nothing.py'" in _train_mistake(tmp_path, f"--flagfile={path}")
+  path.write_text("--config.train.stepps=5\n", "utf-8")
+  assert "did you mean 'steps'?" in _train_mistake(tmp_path, "--flagfile", str(path))
+
+
+def test_flag_files_that_cannot_be_read_are_named(tmp_path):
+  binary = tmp_path / "binary"
+  binary.write_bytes(b"\xd0\xd0")
+  for flag, reason in (
+    ("--flagfile=/nowhere", "No such file or directory: '/nowhere'"),
+    (f"--flagfile={tmp_path}", "Is a directory"),
+    (f"--flagfile={binary}", "can't decode byte 0xd0"),
+    ("--flagfile", "no argument"),
+  ):
+    for script in ("train", "evaluate"):
+      line = _mistake(script, flag)
+      assert line.startswith("--flagfile must be a file of flags") and reason in line
+
+
+def test_long_values_are_cut_short(tmp_path):
+  bad = tmp_path / "bad.tsv"
+  for text in ("a\tb\t" + "x" * 10**6, "a\tb\t" + "0-0 " * 10**5 + "x", "a\tb\t" + "9" * 10**6 + "-0"):
+    bad.write_text(text, "utf-8")
+    line = _train_mistake(tmp_path, *_data_flags(bad, bad))
+    assert line.startswith(f"{bad}:1: ") and len(line) < 2_100
+  line = _train_mistake(tmp_path, f"--config.model.attention={'x' * 10**5}")
+  assert line.startswith("config.model.attention must be one of additive") and len(line) < 2_100
+
+
+def test_errors_escape_control_characters(tmp_path):
+  name = "\x1b]0;title\x07\u202e.tsv"
+  line = _train_mistake(tmp_path, *_data_flags(tmp_path / name, tmp_path / name))
+  assert line.startswith(str(tmp_path / r"\x1b]0;title\x07\u202e.tsv"))
 
 
 def test_an_argument_that_is_no_flag_is_named(tmp_path):
@@ -474,8 +547,3 @@ def test_help_explains_the_script_and_all_its_flags(script):
   expected += ["--config"] if script in ("train", "export_data") else []
   for flag in expected:
     assert f"{flag}:" in finished.output
-
-
-def test_a_field_of_the_config_that_is_given_as_a_flag_is_found(tmp_path):
-  line = _train_mistake(tmp_path, "--steps=10")
-  assert line == "Unknown command line flag 'steps'; did you mean --config.train.steps?"

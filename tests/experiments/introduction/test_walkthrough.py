@@ -328,7 +328,7 @@ def test_the_walkthrough_saves_the_heat_maps_it_names(walk):
 @pytest.mark.parametrize(
   ("argument", "message"),
   [
-    ("--figure=maps", "Unknown command line flag 'figure'"),
+    ("--figure=maps", "unknown flag --figure"),
     ("maps", "got 'maps'"),
     ("--figures=", "--figures must name a folder, got none"),
     ("--figures={file}/maps", "{file}/maps: Not a directory"),
