@@ -5,7 +5,8 @@
 
 Runs of one config but for the seed are one line: mean and standard deviation of each metric. Files are told
 with BLEU and chrF, and with the probability that chance alone makes one as different from the first (paired
-bootstrap by sacrebleu). With --significance the runs are, too: each translates the split once more.
+approximate randomization by sacrebleu). With --significance the runs are, too: each translates the split once
+more.
 """
 
 import pathlib
@@ -23,6 +24,7 @@ _SPLIT = flags.DEFINE_string("split", "test", "of which the metrics are compared
 _SIGNIFICANCE = flags.DEFINE_bool(
   "significance", False, "whether translations of --workdirs are compared, too"
 )
+flags.declare_key_flag("trust_workdir")
 _FILES = flags.DEFINE_list("files", None, "translations of the same source, one a line")
 _REFERENCE = flags.DEFINE_string("reference", None, "the true translations")
 
@@ -46,6 +48,7 @@ def main() -> None:
     print(compare.table(found, _SPLIT.value))
     if _SIGNIFICANCE.value:
       systems, references = compare.translations([pathlib.Path(folder) for folder in folders], _SPLIT.value)
+      _note_few(references)
       print(f"\n{compare.significance_table(compare.significance(systems, references))}")
     return
   if not _REFERENCE.value:
@@ -59,7 +62,13 @@ def main() -> None:
   if not _is_lower(references) and all(_is_lower(lines) for lines in systems.values()):
     note = "the translations are in lower case, and --reference is not: its words with a capital fit none"
     print(note, file=sys.stderr)
+  _note_few(references)
   print(compare.significance_table(compare.significance(systems, references)))
+
+
+def _note_few(references: list[str]) -> None:
+  if line := compare.too_few(len(references)):
+    print(line, file=sys.stderr)
 
 
 def _is_lower(lines: list[str]) -> bool:

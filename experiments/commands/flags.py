@@ -38,7 +38,7 @@ class UsageError(Mistake):
 
 _DEFAULT_CONFIG = "configs/toy_translation.py"
 
-# The command line, flag files read, where ml_collections looks for fields of the config; empty until `_parse`.
+# The command line with flag files expanded, in which ml_collections looks for fields of the config.
 _ARGUMENTS: list[str] = []
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.

@@ -131,10 +131,10 @@ class ParallelText:
       ) from error
 
   def _learn_side(self, side: int) -> Language:
-    data = self._config.data
+    data, texts = self._config.data, self._training_texts[side]
     try:
       return Language.learn(
-        self._training_texts[side],
+        texts,
         unit=data.unit,
         lowercase=data.lowercase,
         min_count=data.min_count,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 from experiments.commands import fields
@@ -16,6 +17,9 @@ from experiments.runs.workdir import WorkdirError
 from experiments.translation.loading import load
 from experiments.translation.report import Results, in_columns
 from experiments.translation.settings import read_config
+
+# With fewer sentences a p-value says little.
+FEW = 50
 
 
 class Group(NamedTuple):
@@ -156,16 +160,18 @@ def significance(
 ) -> list[dict[str, Any]]:
   """Returns BLEU and chrF of translations, and how likely chance alone makes them differ from the first.
 
-  Paired bootstrap by sacrebleu: Koehn 2004, "Statistical Significance Tests for Machine Translation
-  Evaluation".
+  Paired approximate randomization by sacrebleu, a two-sided permutation test: Riezler and Maxwell 2005, "On
+  Some Pitfalls in Automatic Evaluation and Significance Testing for MT". (Its paired bootstrap centres absolute
+  differences, and gives about half of that p.)
 
   Args:
     systems: the translations of each, one for each reference.
     references: the true ones, plain text.
-    samples: how often sentences are drawn.
+    samples: number of random permutations.
 
   Returns:
-    For each system its name, and for each metric "score", and "p", NaN for the first.
+    For each system its name, and for each metric "score", and "p", NaN for the first; 1 if the metric's
+    statistics are equal in every sentence, or there is only one sentence.
 
   Raises:
     ValueError: if there are not as many translations as references.
@@ -173,16 +179,33 @@ def significance(
   for name, translations in systems.items():
     if len(translations) != len(references):
       raise ValueError(f"{name} must have as many lines as the references, got {len(translations):,}")
-  metrics = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
-  test = PairedTest(list(systems.items()), metrics, None, "bs", samples)
+  metrics: dict[str, Metric] = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
+  test = PairedTest(list(systems.items()), metrics, None, "ar", samples)
   _, scores = test()
+  first = next(iter(systems))
   found: list[dict[str, Any]] = [{"system": name} for name in systems]
   for metric, column in zip(metrics, list(scores)[1:], strict=True):
     for row, result in zip(found, scores[column], strict=True):
       row[metric] = float(result.score)  # type: ignore[union-attr]
       p = result.p_value  # type: ignore[union-attr]
-      row[f"{metric} p"] = math.nan if p is None else float(p)
+      tells = _tells_apart(metrics[metric], systems[first], systems[row["system"]])
+      row[f"{metric} p"] = math.nan if p is None else float(p) if tells else 1.0
   return found
+
+
+def _tells_apart(metric: Metric, first: Sequence[str], other: Sequence[str]) -> bool:
+  """Returns whether two systems differ in a metric's statistics, and there is more than one sentence.
+
+  Otherwise all permutations have the same difference. sacrebleu counts only larger ones, and returns
+  p = 1 / (n + 1).
+  """
+  statistics = [metric._extract_corpus_statistics(list(lines), None) for lines in (first, other)]
+  return len(first) > 1 and not np.array_equal(*statistics)
+
+
+def too_few(count: int) -> str:
+  """Returns a line if there are too few sentences for a p-value, or nothing."""
+  return f"p is unreliable with fewer than {FEW} sentences, got {count:,}" if count < FEW else ""
 
 
 def significance_table(found: Sequence[Mapping[str, Any]]) -> str:

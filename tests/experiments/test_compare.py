@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scripts
+from sacrebleu.metrics import BLEU
 
 from configs import base
 from experiments.runs import workdir
@@ -145,3 +146,58 @@ def test_a_reference_with_capitals_for_translations_without_is_noted(tmp_path):
   assert (
     finished.code == 0 and "the translations are in lower case, and --reference is not" in finished.errors
   )
+
+
+@pytest.mark.parametrize("count", [1, 2, 80])
+@pytest.mark.parametrize("line", ["", "the cat sees a bird"])
+def test_equal_translations_have_p_1(count, line):
+  _, again = compare.significance({"a": [line] * count, "b": [line] * count}, TRUE[:count], samples=100)
+  assert again["bleu p"] == again["chrf p"] == 1
+
+
+def test_p_is_1_for_a_metric_that_counts_the_same():
+  spaced = [line.replace(" ", "  ") for line in WORSE]
+  _, again = compare.significance({"a": WORSE, "b": spaced}, TRUE, samples=100)
+  assert again["bleu p"] == again["chrf p"] == 1
+
+
+def test_one_sentence_tells_nothing_apart():
+  _, other = compare.significance({"a": TRUE[:1], "b": ["a dog"]}, TRUE[:1], samples=100)
+  assert other["bleu p"] == other["chrf p"] == 1
+
+
+def _permutation_p(first, other, references, rng, samples=300):
+  """Returns the share of random exchanges of two systems' sentences with a difference at least as large."""
+
+  def difference(one, two):
+    scores = [BLEU().corpus_score(list(lines), [references]).score for lines in (one, two)]
+    return abs(scores[0] - scores[1])
+
+  given, count = difference(first, other), 0
+  for swapped in rng.random((samples, len(first))) < 0.5:
+    pairs = [(b, a) if swap else (a, b) for swap, a, b in zip(swapped, first, other, strict=True)]
+    count += difference(*zip(*pairs, strict=True)) >= given - 1e-9
+  return (count + 1) / (samples + 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_p_is_that_of_a_permutation_test(seed):
+  rng = np.random.default_rng(seed)
+  shares = 0.3, (0.3, 0.36, 0.6)[seed]
+  first, other = (
+    [" ".join("x" if rng.random() < share else word for word in line.split()) for line in TRUE]
+    for share in shares
+  )
+  _, row = compare.significance({"a": first, "b": other}, TRUE)
+  assert row["bleu p"] == pytest.approx(_permutation_p(first, other, TRUE, rng), abs=0.1)
+
+
+def test_few_sentences_are_told(tmp_path):
+  assert not compare.too_few(50) and "fewer than 50 sentences, got 49" in compare.too_few(49)
+  for name in "abr":
+    (tmp_path / name).write_text("the cat\n", "utf-8")
+  finished = scripts.run(
+    "compare", f"--files={tmp_path / 'a'},{tmp_path / 'b'}", f"--reference={tmp_path / 'r'}"
+  )
+  assert finished.errors == "p is unreliable with fewer than 50 sentences, got 1\n"
+  assert finished.output.splitlines()[-1].split()[2::2] == ["1.0000", "1.0000"]

@@ -294,7 +294,7 @@ def test_a_malformed_line_is_named_with_its_file(tmp_path):
 def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
   good = tmp_path / "good.tsv"
   good.write_text("a b\tx y\n", "utf-8")
-  flags = (*_data_flags(good, good), "--config.data.min_count=9")
+  flags = (*_data_flags(good, good), "--config.data.unit=word", "--config.data.min_count=9")
   assert "min_count" in _train_mistake(tmp_path, *flags)
 
 
