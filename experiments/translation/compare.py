@@ -161,8 +161,8 @@ def significance(
   """Returns BLEU and chrF of translations, and how likely chance alone makes them differ from the first.
 
   Paired approximate randomization by sacrebleu, a two-sided permutation test: Riezler and Maxwell 2005, "On
-  Some Pitfalls in Automatic Evaluation and Significance Testing for MT". (Its paired bootstrap centres absolute
-  differences, and gives about half of that p.)
+  Some Pitfalls in Automatic Evaluation and Significance Testing for MT". (Its paired bootstrap centres
+  absolute differences, and gives about half of that p.)
 
   Args:
     systems: the translations of each, one for each reference.
