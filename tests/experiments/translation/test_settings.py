@@ -52,7 +52,11 @@ IMPOSSIBLE = [
   ("model.encoder", "Transformer", ENCODERS),
   ("model.decoder", "Transformer", DECODERS),
   ("model.attention", "", ATTENTIONS),
-  ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid"),
+  (
+    "model.normalizer",
+    "relu",
+    "one of softmax, sparsemax, entmax15, sigmoid, or package.module:Name or file.py:Name of your own",
+  ),
   ("model.attention_width", -1, "at least 0"),
   ("model.looks", "never", "one of before, after"),
   ("model.input_feeding", 1, "of type bool"),
