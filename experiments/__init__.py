@@ -2,7 +2,7 @@
 
 import os
 
-from experiments.runs import stopping
+from experiments.commands import stopping
 
 if stopping.runs_as_script():  # before JAX is imported, which takes seconds
   stopping.end_at_interrupts()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from absl import flags
 
 from experiments.commands.flags import UsageError
-from experiments.runs.stopping import cleaned_up
+from experiments.commands.stopping import cleaned_up
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()

@@ -23,8 +23,8 @@ from configs import base
 from experiments.commands import fields, own  # noqa: F401 (own defines --trust_workdir)
 from experiments.commands.compilation import keep_compiled
 from experiments.commands.mistakes import Interrupted, Mistake
+from experiments.commands.stopping import end_at_interrupts
 from experiments.commands.streams import open_streams, outliving
-from experiments.runs.stopping import end_at_interrupts
 
 MISTAKE = 2  # exit code of a person's mistake
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from experiments.commands.mistakes import Interrupted
-from experiments.runs.stopping import cleaned_up, stop_requests
+from experiments.commands.stopping import cleaned_up, stop_requests
 
 _PAUSE = 0.2  # seconds between two looks at what runs
 _BEGIN = "---- begins"  # the first line of each start in a log

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.runs.stopping import cleaned_up
+from experiments.commands.stopping import cleaned_up
 from experiments.studies.findings import NOTE, Finding, Row, Runs, beside, table
 from experiments.tasks import Example, drawing
 from experiments.tasks.grammar import Pair

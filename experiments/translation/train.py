@@ -11,13 +11,13 @@ import numpy as np
 
 from configs import base
 from experiments.commands.mistakes import Diverged, Interrupted
+from experiments.commands.stopping import stop_requests
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import everywhere, local_copy, make_mesh, own_rows, place_batch
 from experiments.runs.processes import is_main, largest, of_main, say
 from experiments.runs.profiles import Profile
 from experiments.runs.progress import Progress
-from experiments.runs.stopping import stop_requests
 from experiments.tasks import Task
 from experiments.text.batches import Batch
 from experiments.translation.evaluate import evaluate, own_metrics, summary

@@ -72,7 +72,7 @@ def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path):
   (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
   assert str(path) in json.loads(launch)["data"]
   assert len([*(folder / "figures").glob("attention_*.png")]) == 5
-  explored = scripts.run("explore", f"--workdir={folder}", f"--output={page}")
+  explored = scripts.run("explore", f"--workdir={folder}", f"--output={page}", "--trust_workdir")
   assert explored.code == 0, explored.errors
   data = json.loads(page.read_text("utf-8").split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
   sides = [each["sides"]["decoder"] for each in data["runs"][0]["sentences"]]

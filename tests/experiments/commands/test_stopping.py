@@ -9,7 +9,7 @@ import pytest
 import scripts
 
 from experiments.commands.mistakes import Interrupted
-from experiments.runs.stopping import EXIT_CODES, stop_requests
+from experiments.commands.stopping import EXIT_CODES, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -73,7 +73,7 @@ def test_exit_codes_are_those_of_a_shell():
 
 _SCRIPT = """
 import gc, os, pathlib, signal
-from experiments.runs import stopping
+from experiments.commands import stopping
 stopping.end_at_interrupts()
 gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))
 with stopping.cleaned_up(lambda: print("cleaned")):
