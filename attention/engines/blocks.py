@@ -59,9 +59,8 @@ def split(arrays: Any, axis: int, blocks: Blocks) -> Any:
 
   def split_one(array: jax.Array) -> jax.Array:
     before, after = array.shape[:axis], array.shape[axis + 1 :]
-    if (
-      blocks.beyond_end != 0
-    ):  # not by jnp.pad: where leading axes are spread, its derivative sends zeros around
+    # Not by jnp.pad: where leading axes are spread, its derivative sends zeros around.
+    if blocks.beyond_end != 0:
       array = array.reshape(*before, blocks.parts, blocks.length // blocks.parts, *after)
       last = jax.lax.slice_in_dim(array, -1, None, axis=axis + 1)
       last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last

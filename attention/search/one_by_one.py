@@ -10,9 +10,9 @@ import numpy as np
 from attention.arrays.numbers import check_number, check_size
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
-# choose(i, logits [B V]) -> tokens [B]
 _SHARE = "above 0 and at most 1"
 
+# choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
 
