@@ -158,14 +158,14 @@ def beam(
     state, logits, weights = step(alive.state, alive.tokens)
     log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
-    end_scores = log_probabilities[:, :, end]
-    continuations = log_probabilities.at[:, :, end].set(-jnp.inf).reshape(B, K * V)
-    scores, indices = jax.lax.top_k(continuations, min(K + 1, K * V))
-    is_exhaustive &= (i == T - 1) | jnp.all(scores[:, K:] == -jnp.inf, axis=1)
-    scores, indices = scores[:, :K], indices[:, :K]
+    end_scores = log_probabilities.at[:, :, end].get(mode="fill", fill_value=-jnp.inf)
+    continuations = log_probabilities.at[:, :, end].set(-jnp.inf, mode="drop").reshape(B, K * V)
+    scores, indices = jax.lax.top_k(continuations, K)
+    is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
 
-    can_end = is_exhaustive[:, None] | (end_scores >= scores[:, -1:])
+    # Not scores[:, -1:]: a slice of what `top_k` returns makes XLA sort all continuations on CPUs.
+    can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
     ended = ended.joined(
       Ended(
         scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),

@@ -134,7 +134,7 @@ def test_a_sink_that_does_not_fit_is_told():
     ),
     (
       [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
-      "contexts must be of a floating type, got int32",
+      "context must be of a floating type, got int32",
     ),
     (
       [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],

@@ -273,13 +273,13 @@ def test_a_part_that_changed_after_training_is_told(tmp_path):
   trained = scripts.run("train", f"--workdir={folder}", *flags)
   assert trained.code == 0, trained.errors
   path.write_text(path.read_text("utf-8") + "# changed\n", "utf-8")
-  evaluated = scripts.run("evaluate", f"--workdir={folder}")
-  assert evaluated.code == 0
+  evaluated = scripts.run("evaluate", f"--workdir={folder}", "--trust_workdir")
+  assert evaluated.code == 0, evaluated.errors
   assert evaluated.errors == f"{path}: changed since {folder} was trained\n"
   again = scripts.run("train", f"--workdir={folder}", *flags)
   assert again.code == 2 and "got a changed one; take another --workdir" in again.errors
   path.unlink()
-  gone = scripts.run("evaluate", f"--workdir={folder}")
+  gone = scripts.run("evaluate", f"--workdir={folder}", "--trust_workdir")
   assert gone.code == 2 and "not a config of this version" not in gone.errors
   assert f"config.data.task={path}:Part: FileNotFoundError" in gone.errors
 

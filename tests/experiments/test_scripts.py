@@ -363,6 +363,7 @@ def trained_on_files(exported, run, tmp_path_factory):
     "--config=configs/parallel_text.py",
     f"--config.data.train={train}",
     f"--config.data.validation={validation}",
+    "--config.data.unit=word",
     "--config.model.attention=none",
     *SIZES,
     "--config.train.steps=20",
