@@ -291,6 +291,28 @@ def test_what_may_not_be_meant_of_a_text_is_noted(tmp_path):
   assert list(broken.notes) == ["1 of 41 training pairs have control characters, such as U+001B"]
 
 
+def test_languages_without_spaces_get_a_hint(tmp_path):
+  pairs = [(f"我在学中文{letter}", f"word {letter}") for letter in ALPHABET]
+  validation = _write(tmp_path / "validation.tsv", [("z", "y")])
+  hint = "the source has no spaces between words: subwords fit better, config.data.unit=subword"
+  for unit, notes in {"word": [hint], "character": []}.items():
+    task = _task(tmp_path, pairs, validation=validation, unit=unit)
+    task.training_batch(0)
+    assert list(task.notes) == notes
+
+
+def test_default_vocabulary_size_shrinks_for_small_text(tmp_path):
+  validation = _write(tmp_path / "validation.tsv", [("z", "y")])
+  task = _task(tmp_path, _pairs(40), validation=validation, unit="subword")
+  task.training_batch(0)
+  source, target = len(task.source.vocabulary), len(task.target.vocabulary)
+  assert list(task.notes) == [f"{source} source and {target} target subwords, not 8,000: the text is small"]
+  sized = _task(tmp_path, _pairs(40), validation=validation, unit="subword", target_vocabulary_size=288)
+  sized.training_batch(0)
+  assert len(sized.target.vocabulary) == 288
+  assert list(sized.notes) == [f"{source} source subwords, not 8,000: the text is small"]
+
+
 def test_subwords_can_be_cut_in_another_way_each_epoch(tmp_path):
   pairs = [(source, source.upper()) for source, _ in _pairs(40)] + [("aa " * 29, "b")]
   options = {"lowercase": False, "unit": "subword", "vocabulary_size": 288, "max_length": 30}
