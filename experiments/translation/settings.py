@@ -108,7 +108,8 @@ def told_defaults(folder: pathlib.Path) -> str:
 
 def told_changes(folder: pathlib.Path, config: base.Config) -> str:
   """Returns a line about the files of a person's own parts that are not what a run began with, or nothing."""
-  paths = own.files(own_parts(config).values())
+  # A file that is missing is an error of the field that names it, when it is imported.
+  paths = [path for path in own.files(own_parts(config).values()) if pathlib.Path(path).exists()]
   changed = [
     path for path, digest in provenance.digests(paths).items() if not provenance.began_with(folder, digest)
   ]
