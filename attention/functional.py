@@ -147,7 +147,7 @@ def _attend(
   *,
   mask: Mask | None,
   bias: BiasLike | None,
-  dropout_rate: jax.Array | None,
+  dropout_rate: Array | None,
   dropout_rng: jax.Array | None,
   normalizer: Normalizer,
   return_weights: bool,

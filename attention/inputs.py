@@ -13,6 +13,7 @@ from attention.arrays.hints import LAYOUT
 from attention.arrays.numbers import check_number
 from attention.arrays.precision import compute_dtype
 from attention.engines.normalizers import Normalizer, Softmax
+from attention.masks import Array
 from attention.scores.score import Score
 
 T = TypeVar("T")
@@ -63,9 +64,7 @@ def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   return hint
 
 
-def check_dropout(
-  rate: jax.Array | float, rng: jax.Array | None
-) -> tuple[jax.Array | None, jax.Array | None]:
+def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array | None, jax.Array | None]:
   """Returns the rate of dropout as an array, and the key; None for both if the rate is known to be 0.
 
   Raises:
@@ -79,7 +78,9 @@ def check_dropout(
   if not _is_key(rng):
     got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
     raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
-  return jnp.asarray(rate, float), rng
+  if isinstance(rate, jax.Array):
+    return jnp.asarray(rate, float), rng
+  return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
 
 
 def check_options(implementation: str, block_sizes: tuple[int, int] | None) -> None:

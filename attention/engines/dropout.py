@@ -39,12 +39,12 @@ class Dropout(HasAxes):
   rate: jax.Array
 
   @classmethod
-  def of(cls, rng: jax.Array, rate: jax.Array, leading: tuple[int, ...], T: int) -> "Dropout":
+  def of(cls, rng: jax.Array, rate: jax.Array | np.ndarray, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with these leading axes and T queries in all."""
     rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * jnp.asarray(T).astype(
       jnp.uint32
     )
-    return cls(seeds(rng), rows, rate)
+    return cls(seeds(rng), rows, jnp.asarray(rate))
 
   def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean.

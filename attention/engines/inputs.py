@@ -15,7 +15,7 @@ from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
 from attention.engines.guards import finite, infinity_where, is_bad, is_minus_infinity
-from attention.masks import FromArray, Mask
+from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
 
 BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
@@ -109,7 +109,7 @@ def prepare(
   *,
   mask: Mask | None,
   bias: BiasLike | None,
-  dropout_rate: jax.Array | None,
+  dropout_rate: Array | None,
   dropout_rng: jax.Array | None,
   positions: tuple[jax.Array, jax.Array] | None = None,
   length: int | None = None,
