@@ -70,8 +70,11 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   Raises:
     ValueError: if the rate is not a number in [0, 1), or there is no key for it.
   """
-  check_number("dropout_rate", rate, "a number in [0, 1)", lambda rate: np.ndim(rate) == 0 and 0 <= rate < 1)
-  if not isinstance(rate, jax.core.Tracer) and rate == 0.0:
+  allowed = "a number in [0, 1)"
+  if np.ndim(rate):
+    raise ValueError(f"dropout_rate must be {allowed}, got shape {np.shape(rate)}")
+  check_number("dropout_rate", rate, allowed, lambda rate: 0 <= np.float32(rate) < 1)
+  if not isinstance(rate, jax.core.Tracer) and np.asarray(rate) == 0:
     return None, None
   if rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
@@ -79,7 +82,7 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
     got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
     raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
   if isinstance(rate, jax.Array):
-    return jnp.asarray(rate, float), rng
+    return jax.lax.stop_gradient(jnp.asarray(rate, float)), rng
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
 
 

@@ -236,6 +236,7 @@ def relative_bucket(distances: jax.Array, count: int, max_distance: int, bidirec
     ValueError: if there are too few buckets, or the largest distance is too small.
   """
   check_size("max_distance", max_distance)
+  check_size("the number of buckets", count)
   least = 4 if bidirectional else 2
   if count < least:
     raise ValueError(f"relative positions need at least {least} buckets, got {count}")

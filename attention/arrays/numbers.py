@@ -1,5 +1,6 @@
 """Numbers that users give: checks of their types."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.broadcasting import as_array
-from attention.arrays.symbolic import is_known
 
 
 def as_real(name: str, given: Any, allowed: str = "a real number or array") -> jax.Array:
@@ -43,12 +43,19 @@ def check_number(
   is_real = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
   if isinstance(given, (jax.Array, np.ndarray)):
     is_real = any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.floating, jnp.integer))
-  if not is_real or not (isinstance(given, jax.core.Tracer) or np.all(is_allowed(given))):
+  is_traced = isinstance(given, jax.core.Tracer)
+  # NumPy, since operations of JAX on arrays that are known are traced inside `jax.jit`, too.
+  if not is_real or not (is_traced or np.all(is_allowed(np.asarray(given)))):
     raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 
 def check_size(name: str, given: Any, least: int = 1) -> None:
   """Raises ValueError unless a size is an integer of at least that, or symbolic (see `jax.export`)."""
-  is_integer = is_known(given) and not isinstance(given, bool)
-  if not (jax.export.is_symbolic_dim(given) or (is_integer and given >= least)):
+  if jax.export.is_symbolic_dim(given):
+    return
+  try:
+    is_allowed = not isinstance(given, bool) and operator.index(given) >= least
+  except TypeError:
+    is_allowed = False
+  if not is_allowed:
     raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")

@@ -58,7 +58,8 @@ class Dropout(HasAxes):
     rows = rows + with_rank(t.astype(jnp.uint32), rows.ndim)
     columns = with_rank(s.astype(jnp.uint32), rows.ndim)
     is_kept = with_rank(keep(self.seeds, self.rate, rows, columns), weights.ndim)
-    return jnp.where(is_kept, weights * (1 / (1 - self.rate)).astype(weights.dtype), 0)
+    scale = 1 / jnp.where(self.rate < 1, 1 - self.rate, 1)  # a traced rate may be 1: finite gradients
+    return jnp.where(is_kept, weights * scale.astype(weights.dtype), 0)
 
 
 def keep(seeds: jax.Array, rate: jax.Array | float, rows: jax.Array, columns: jax.Array) -> jax.Array:

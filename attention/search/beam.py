@@ -82,7 +82,8 @@ def beam(
   only decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
   While no prefix has been pruned every hypothesis may end, so a beam as wide as the number of prefixes finds
-  the best of all sequences that end. A narrower beam of one is `greedy`.
+  the best of all sequences that end. A narrower beam of one without a penalty is `greedy`, except where
+  `greedy` is cut: at `max_length` a hypothesis that ends comes before one that is cut.
 
   Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. The result for a
   sequence does not depend on the others in its batch.
@@ -158,8 +159,9 @@ def beam(
     state, logits, weights = step(alive.state, alive.tokens)
     log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
-    end_scores = log_probabilities.at[:, :, end].get(mode="fill", fill_value=-jnp.inf)
-    continuations = log_probabilities.at[:, :, end].set(-jnp.inf, mode="drop").reshape(B, K * V)
+    is_end = jnp.arange(V) == end
+    end_scores = jnp.max(jnp.where(is_end, log_probabilities, -jnp.inf), axis=-1)
+    continuations = jnp.where(is_end, -jnp.inf, log_probabilities).reshape(B, K * V)
     scores, indices = jax.lax.top_k(continuations, K)
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)

@@ -35,8 +35,10 @@ def check_search(
   end: int | jax.Array,
   pad: int | jax.Array,
 ) -> None:
-  """Raises ValueError unless sizes and tokens are integers."""
+  """Raises ValueError unless sizes and tokens are integers, one each."""
   check_size("batch_size", batch_size, least=0)
   check_size("max_length", max_length)
   for name, token in {"start": start, "end": end, "pad": pad}.items():
-    as_integers(name, token)
+    array = as_integers(name, token)
+    if array.ndim:
+      raise ValueError(f"{name} must be one token, got shape {array.shape}")

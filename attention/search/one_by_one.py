@@ -95,11 +95,12 @@ def sample(
 
   Raises:
     ValueError: if rng is no key; if max_length or top_k is less than 1, or a temperature or top_p that is
-      known is not above 0, or top_p is above 1.
+      known is not above 0 and finite, or top_p is above 1.
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
-  check_number("temperature", temperature, "above 0", lambda number: number > 0)
+  check_size("batch_size", batch_size, least=0)
+  check_number("temperature", temperature, "above 0, and finite", _is_temperature)
   check_number("top_p", top_p, _SHARE, lambda p: (p > 0) & (p <= 1))
   is_all = not isinstance(top_p, jax.core.Tracer) and np.all(top_p == 1)
   rngs = _keys_of_sequences(rng, batch_size)
@@ -131,7 +132,14 @@ def _keys_of_sequences(rng: jax.Array, batch_size: int) -> jax.Array:
 def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
   """Returns (logits - the largest) / temperature, 0 for the largest even if it is infinite."""
   largest = jnp.max(logits, axis=-1, keepdims=True)
-  return jnp.where(logits == largest, 0, (logits - largest) / temperature)
+  below = logits - largest
+  # Compiled, the division may be a product with 1 / temperature, which is 0 where that is very large.
+  return jnp.where(logits == largest, 0, jnp.where(jnp.isneginf(below), -jnp.inf, below / temperature))
+
+
+def _is_temperature(number: np.ndarray) -> Any:
+  """Whether a number is above 0, and finite in float32."""
+  return (number > 0) & (number <= np.finfo(np.float32).max)
 
 
 def keep_top_k(logits: jax.Array, k: int) -> jax.Array:

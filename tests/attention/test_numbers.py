@@ -108,3 +108,37 @@ def test_types_that_cannot_be_right_are_errors(name):
   for value in wrong:
     with pytest.raises(ValueError, match=name.split()[0]):
       call(value)
+
+
+def test_known_arrays_are_accepted_inside_jit():
+  x, key = jnp.ones((3, 2)), jax.random.key(0)
+  rate, base = jnp.float32(0.3), jnp.float32(5e5)
+  dropped = {"dropout_rate": rate, "dropout_rng": key}
+  desired = attention.scaled_dot_product_attention(x, x, x, **dropped)
+  found = jax.jit(lambda x: attention.scaled_dot_product_attention(x, x, x, **dropped))(x)
+  np.testing.assert_allclose(found, desired, rtol=1e-6)
+  rotated = jax.jit(lambda x: positions.rotary(x, jnp.arange(3), base=base))(x)
+  np.testing.assert_allclose(rotated, positions.rotary(x, jnp.arange(3), base=5e5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_traced_dropout_rates_have_no_gradient_and_one_drops_all(implementation):
+  x, key = jax.random.normal(jax.random.key(1), (3, 2)), jax.random.key(0)
+
+  @jax.jit
+  def loss(x, rate):
+    options = {"dropout_rate": rate, "dropout_rng": key, "implementation": implementation}
+    return jnp.sum(attention.scaled_dot_product_attention(x, x, x, **options) ** 2)
+
+  of_x, of_rate = jax.grad(loss, argnums=(0, 1))(x, 0.25)
+  assert np.any(of_x) and of_rate == 0
+  np.testing.assert_array_equal(jax.grad(loss)(x, 1.0), np.zeros((3, 2)))
+
+
+def test_dropout_rates_are_numbers_below_one_in_float32():
+  def attend(rate):
+    return attention.scaled_dot_product_attention(X, X, X, dropout_rate=rate, dropout_rng=KEY)
+
+  for function, rate in ((attend, 1 - 1e-9), (attend, np.full(3, 0.1)), (jax.jit(attend), jnp.full(3, 0.1))):
+    with pytest.raises(ValueError, match=r"dropout_rate must be a number in \[0, 1\), got"):
+      function(rate)

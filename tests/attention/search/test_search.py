@@ -334,8 +334,8 @@ def test_sequences_of_one_state_differ_from_each_other():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-    ({"temperature": float("nan")}, "temperature must be above 0, got nan"),
+    ({"temperature": 0.0}, "temperature must be above 0, and finite, got 0.0"),
+    ({"temperature": float("nan")}, "temperature must be above 0, and finite, got nan"),
     ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
     ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
     ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
@@ -349,3 +349,35 @@ def test_sequences_of_one_state_differ_from_each_other():
 def test_a_wrong_limit_is_told(options, message):
   with pytest.raises(ValueError, match=message):
     draw(**options)
+
+
+def test_hot_draws_never_take_a_forbidden_token():
+  def forbids(state, tokens):
+    return state, jnp.broadcast_to(jnp.asarray([-jnp.inf, 0.0, -jnp.inf, 1.0]), (2, 4)), None
+
+  for temperature in (1e38, 3e38):
+    found = jax.jit(
+      lambda rng, temperature=temperature: search.sample(
+        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, start=1, end=9, temperature=temperature
+      )
+    )(jax.random.key(0))
+    assert set(np.ravel(found.tokens).tolist()) == {1, 3}
+  with pytest.raises(ValueError, match="temperature must be above 0, and finite"):
+    search.sample(
+      forbids, jnp.zeros(2), jax.random.key(0), batch_size=2, max_length=5, start=1, end=9, temperature=1e39
+    )
+
+
+def test_sizes_may_be_integer_arrays_and_tokens_are_single():
+  found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
+  assert found.tokens.shape[1] == 3
+  with pytest.raises(ValueError, match="start must be one token, got shape"):
+    search_greedily(start=jnp.asarray([0, 2]))
+
+
+@pytest.mark.parametrize("end", [-1, 99])
+def test_an_end_outside_the_vocabulary_ends_nothing(end):
+  options = {"batch_size": len(STATES), "max_length": 4, "start": START, "end": end}
+  greedy = search.greedy(step, STATES, **options)
+  found = search.beam(step, STATES, beam_size=1, **options)
+  np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
