@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-import numpy as np
+import jax.export
 
 # What an unknown size counts as where a choice depends on it: long, so that memory stays linear.
 UNKNOWN_SIZE = 4096
@@ -11,7 +11,7 @@ UNKNOWN_SIZE = 4096
 
 def is_known(size: int) -> bool:
   """Whether a size is a number, and not a symbolic dimension."""
-  return isinstance(size, (int, np.integer))
+  return not jax.export.is_symbolic_dim(size)
 
 
 def assumed(size: int) -> int:

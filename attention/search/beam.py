@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.arrays.numbers import check_number, check_size
 from attention.search.hypotheses import Hypotheses, Step, check_search
@@ -82,8 +83,8 @@ def beam(
   only decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
   While no prefix has been pruned every hypothesis may end, so a beam as wide as the number of prefixes finds
-  the best of all sequences that end. A narrower beam of one without a penalty is `greedy`, except where
-  `greedy` is cut: at `max_length` a hypothesis that ends comes before one that is cut.
+  the best of all sequences that end. A narrower beam of one without a penalty is `greedy`, but for ties, and
+  where `greedy` is cut: at `max_length` a hypothesis that ends comes before one that is cut.
 
   Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. The result for a
   sequence does not depend on the others in its batch.
@@ -119,14 +120,18 @@ def beam(
   check_size("num_best", num_best)
   if num_best > beam_size:
     raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
-  check_number("length_penalty", length_penalty, "0 or above, and finite", lambda p: 0 <= p < math.inf)
-  if length_penalty * math.log((5 + max_length) / 6) >= math.log(jnp.finfo(jnp.float32).max):
+  allowed = "a known number, 0 or above, and finite"
+  if isinstance(length_penalty, jax.core.Tracer) or np.ndim(length_penalty):
+    raise ValueError(f"length_penalty must be {allowed}, got {length_penalty!r}")
+  check_number("length_penalty", length_penalty, allowed, lambda p: 0 <= p < math.inf)
+  length_penalty = float(length_penalty)
+  if length_penalty * math.log((5 + int(max_length)) / 6) >= math.log(jnp.finfo(jnp.float32).max):
     raise ValueError(
       "length_penalty must keep ((5 + max_length) / 6) ** length_penalty finite in float32, "
       f"got length_penalty={length_penalty}, max_length={max_length}"
     )
 
-  B, K, T = batch_size, beam_size, max_length
+  B, K, T = batch_size, int(beam_size), int(max_length)
   step = jax.vmap(step, in_axes=1, out_axes=1)
   alive = Alive(
     state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),

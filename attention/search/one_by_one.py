@@ -102,7 +102,7 @@ def sample(
   check_size("batch_size", batch_size, least=0)
   check_number("temperature", temperature, "above 0, and finite", _is_temperature)
   check_number("top_p", top_p, _SHARE, lambda p: (p > 0) & (p <= 1))
-  is_all = not isinstance(top_p, jax.core.Tracer) and np.all(top_p == 1)
+  is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
   rngs = _keys_of_sequences(rng, batch_size)
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
@@ -152,7 +152,7 @@ def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
   [-inf, 3.0, 2.0]
   """
   check_size("top_k", k)
-  largest = jax.lax.top_k(logits, min(k, logits.shape[-1]))[1]
+  largest = jax.lax.top_k(logits, min(int(k), logits.shape[-1]))[1]
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), largest, True, axis=-1, inplace=False)
   return jnp.where(is_kept, logits, -jnp.inf)
 
@@ -190,6 +190,7 @@ def _one_by_one(
 ) -> Hypotheses:
   """Returns the sequences that `choose` makes."""
   check_search(batch_size, max_length, start=start, end=end, pad=pad)
+  max_length = int(max_length)
   first = jnp.full((batch_size,), start, jnp.int32)
   weights = jax.eval_shape(step, state, first)[2]
   found = Hypotheses(

@@ -83,19 +83,22 @@ def files(names: Iterable[str]) -> list[str]:
 
 
 def origin(name: str) -> pathlib.Path | None:
-  """Returns the file or package that a name is imported from; None if there is none. Nothing is imported."""
+  """Returns the file that a name is imported from; None if there is none. Nothing is imported."""
   where = name.rpartition(":")[0]
   if where.endswith(".py"):
     return pathlib.Path(where)
-  top = where.partition(".")[0]
-  try:  # of the package itself: a spec of its modules would import it
-    spec = importlib.machinery.PathFinder.find_spec(top)
+  place: list[str] | None = None
+  spec = None
+  try:
+    # Package by package: `importlib.util.find_spec` would import all but the last.
+    for module in where.split("."):
+      spec = importlib.machinery.PathFinder.find_spec(module, place)
+      if spec is None:
+        return None
+      place = list(spec.submodule_search_locations or [])
   except (ImportError, ValueError):
     return None
-  if spec is None:
-    return None
-  places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or [])
-  return pathlib.Path(places[0]) if places and places[0] else None
+  return pathlib.Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
 
 
 def is_trusted(path: pathlib.Path | None, folder: pathlib.Path) -> bool:

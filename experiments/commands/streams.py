@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TextIO
+from typing import Any, TextIO
 
 # Letters without a shape; all else that is hidden has category Cc, Cf, Zl or Zp.
 _INVISIBLE_LETTERS = "\u115f\u1160\u3164\uffa0"
@@ -63,9 +63,10 @@ def open_streams() -> None:
     sys.stdout = _escaping(sys.stdout)
 
 
-def _escaping(stream: TextIO) -> TextIO:
+def _escaping(stream: Any) -> TextIO:
   stream.flush()
-  return _Escaping(stream.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+  # Detached: a stream that nothing refers to closes its buffer.
+  return _Escaping(stream.detach(), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 class _Outliving(io.FileIO):

@@ -116,7 +116,9 @@ class ParallelText:
 
   def _read(self, split: str) -> list[SentencePair]:
     data = self._config.data
-    return read_pairs(getattr(data, split), alignment_tokens=data.alignment_tokens)
+    # Links are between words: other units have no use for them, and need not know what they count.
+    is_unused = data.unit != "word" and data.alignment_tokens == "auto"
+    return read_pairs(getattr(data, split), alignment_tokens="words" if is_unused else data.alignment_tokens)
 
   def _learn(self) -> Languages:
     """Returns the languages of the training texts."""

@@ -63,6 +63,7 @@ def notes(
 
 
 def _has_no_spaces(texts: Sequence[str]) -> bool:
-  """Returns whether most letters are of scripts without spaces between words."""
+  """Returns whether most letters are of scripts without spaces between words, and spaces are few."""
   text = "".join(texts)
-  return 2 * len(_UNSPACED.findall(text)) > len(_LETTERS.findall(text))
+  letters = len(_LETTERS.findall(text))
+  return 2 * len(_UNSPACED.findall(text)) > letters and 6 * text.count(" ") < letters

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest
 
 from experiments.commands import fields
 from experiments.runs import provenance, workdir
@@ -160,9 +159,9 @@ def significance(
 ) -> list[dict[str, Any]]:
   """Returns BLEU and chrF of translations, and how likely chance alone makes them differ from the first.
 
-  Paired approximate randomization by sacrebleu, a two-sided permutation test: Riezler and Maxwell 2005, "On
-  Some Pitfalls in Automatic Evaluation and Significance Testing for MT". (Its paired bootstrap centres
-  absolute differences, and gives about half of that p.)
+  Paired approximate randomization, a two-sided permutation test: Riezler and Maxwell 2005, "On Some Pitfalls
+  in Automatic Evaluation and Significance Testing for MT". (Those of sacrebleu do not count permutations that
+  differ as much as the systems do, so where few sentences differ their p is far too small.)
 
   Args:
     systems: the translations of each, one for each reference.
@@ -170,8 +169,7 @@ def significance(
     samples: number of random permutations.
 
   Returns:
-    For each system its name, and for each metric "score", and "p", NaN for the first; 1 if the metric's
-    statistics are equal in every sentence, or there is only one sentence.
+    For each system its name, and for each metric "score", and "p", NaN for the first.
 
   Raises:
     ValueError: if there are not as many translations as references.
@@ -180,27 +178,36 @@ def significance(
     if len(translations) != len(references):
       raise ValueError(f"{name} must have as many lines as the references, got {len(translations):,}")
   metrics: dict[str, Metric] = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
-  test = PairedTest(list(systems.items()), metrics, None, "ar", samples)
-  _, scores = test()
   first = next(iter(systems))
   found: list[dict[str, Any]] = [{"system": name} for name in systems]
-  for metric, column in zip(metrics, list(scores)[1:], strict=True):
-    for row, result in zip(found, scores[column], strict=True):
-      row[metric] = float(result.score)  # type: ignore[union-attr]
-      p = result.p_value  # type: ignore[union-attr]
-      tells = _tells_apart(metrics[metric], systems[first], systems[row["system"]])
-      row[f"{metric} p"] = math.nan if p is None else float(p) if tells else 1.0
+  for name, metric in metrics.items():
+    # What a sentence contributes to the metric, [sentence statistic].
+    statistics = {
+      system: np.asarray(metric._extract_corpus_statistics(list(lines), None))
+      for system, lines in systems.items()
+    }
+    for row in found:
+      system = row["system"]
+      row[name] = _score(metric, statistics[system])
+      is_first = system == first
+      row[f"{name} p"] = math.nan if is_first else _p(metric, statistics[first], statistics[system], samples)
   return found
 
 
-def _tells_apart(metric: Metric, first: Sequence[str], other: Sequence[str]) -> bool:
-  """Returns whether two systems differ in a metric's statistics, and there is more than one sentence.
+def _p(metric: Metric, first: np.ndarray, other: np.ndarray, samples: int) -> float:
+  """Returns the share of random exchanges of sentences after which two systems differ at least as much."""
+  rng = np.random.default_rng(0)
+  difference = abs(_score(metric, first) - _score(metric, other))
+  count = 0
+  for _ in range(samples):
+    exchanged = rng.random((len(first), 1)) < 0.5
+    one, two = np.where(exchanged, other, first), np.where(exchanged, first, other)
+    count += abs(_score(metric, one) - _score(metric, two)) >= difference - 1e-9
+  return (count + 1) / (samples + 1)
 
-  Otherwise all permutations have the same difference. sacrebleu counts only larger ones, and returns
-  p = 1 / (n + 1).
-  """
-  statistics = [metric._extract_corpus_statistics(list(lines), None) for lines in (first, other)]
-  return len(first) > 1 and not np.array_equal(*statistics)
+
+def _score(metric: Metric, statistics: np.ndarray) -> float:
+  return metric._compute_score_from_stats(statistics.sum(axis=0).tolist()).score
 
 
 def too_few(count: int) -> str:

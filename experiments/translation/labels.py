@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator
@@ -133,7 +134,8 @@ def _fonts() -> list[_Font]:
     if entry.style == "normal" and entry.weight in (400, "normal") and not entry.name.startswith(_BOX_FONT)
   }
   found = sorted(entries.values(), key=_preference)
-  return [_Font(entry.name, _letters(entry.fname)) for entry in found]
+  # matplotlib's list may name files that are gone.
+  return [_Font(entry.name, _letters(entry.fname)) for entry in found if os.path.exists(entry.fname)]
 
 
 def _preference(entry: font_manager.FontEntry) -> tuple[bool, bool, int, str]:

@@ -35,7 +35,8 @@ def check_memory(config: base.Config, task: Task, recipe: Recipe) -> None:
   if kept > available:
     lower = "config.model.width, config.model.embedding_width or config.model.feed_forward_width"
     raise ConfigError(_message("parameters, gradients and optimizer state", kept, available, lower))
-  lengths = [min(map(len, words)) + 1 for words in _sentences(task)]
+  batch = task.training_batch(0)
+  lengths = batch.sources.shape[1], batch.targets.shape[1]
   activations = shared_by * activation_bytes(config, recipe, *lengths) / recipe.mesh.size
   if kept + _COUNTED * activations > available:
     lower = "config.train.batch_size or config.model.width, or raise config.train.accumulation"
@@ -78,12 +79,6 @@ def _bytes(tree: Any) -> int:
   """Returns the bytes of arrays; random keys are left out."""
   leaves = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
   return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if isinstance(leaf.dtype, np.dtype))
-
-
-def _sentences(task: Task) -> tuple[list[Any], list[Any]]:
-  """Returns the sources and the targets of some sentences."""
-  examples = task.examples(task.watched, 20)
-  return [example.source for example in examples], [example.target for example in examples]
 
 
 def _available() -> tuple[float, int]:

@@ -13,7 +13,7 @@ import attention
 from attention.search import Hypotheses, beam, greedy, sample
 from configs import base
 from experiments.commands import fields
-from experiments.commands.mistakes import Diverged
+from experiments.commands.mistakes import DataError, Diverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up, without_ends
 from experiments.text.tokenizers import Subwords
@@ -170,6 +170,7 @@ class Translator:
 
     Raises:
       TypeError: for what is no list of pairs of texts.
+      DataError: for tokens that a vocabulary of subwords does not have.
     """
     return self.score_tokens(self.pair_tokens(pairs))
 
@@ -283,12 +284,17 @@ class Translator:
 
     Raises:
       TypeError: for what is no list of pairs of texts.
+      DataError: for tokens that a vocabulary of subwords does not have.
     """
     for pair in pairs:
       if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
     source, target = self.task.source, self.task.target
     cut = str.split if are_tokens else target.tokenize
+    if are_tokens and isinstance(target.tokenizer, Subwords):
+      unknown = target.vocabulary.unknown(piece for _, text in pairs for piece in text.split())
+      if unknown:
+        raise DataError(f"tokens must be those of translate --tokens, got {unknown[0]!r:.60}")
     return [(source.tokenize(text), tuple(cut(given))) for text, given in pairs]
 
   def _never(self, *, ends: bool) -> tuple[int, ...]:

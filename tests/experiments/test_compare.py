@@ -48,7 +48,7 @@ def test_runs_that_differ_in_their_seed_are_one_line(tmp_path):
   ]
 
 
-def test_files_are_compared_by_paired_bootstrap(tmp_path):
+def test_files_are_compared_by_paired_randomization(tmp_path):
   paths = []
   for name, lines in (("reference", TRUE), ("ours", TRUE), ("theirs", WORSE), ("again", TRUE)):
     paths.append(tmp_path / f"{name}.en")
@@ -164,6 +164,16 @@ def test_p_is_1_for_a_metric_that_counts_the_same():
 def test_one_sentence_tells_nothing_apart():
   _, other = compare.significance({"a": TRUE[:1], "b": ["a dog"]}, TRUE[:1], samples=100)
   assert other["bleu p"] == other["chrf p"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_sentences_that_differ_prove_nothing(count):
+  references = [f"{line} {i}" for i, line in enumerate(TRUE)]
+  others = ["a dog" if i < count else line for i, line in enumerate(references)]
+  _, row = compare.significance({"a": references, "b": others}, references)
+  # All or none of those that differ are exchanged: the difference is as large as the systems'.
+  assert row["bleu p"] == pytest.approx(2 ** (1 - count), abs=0.06)
+  assert row["chrf p"] == pytest.approx(2 ** (1 - count), abs=0.06)
 
 
 def _permutation_p(first, other, references, rng, samples=300):

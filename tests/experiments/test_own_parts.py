@@ -320,9 +320,15 @@ def test_parts_from_elsewhere_need_trust_workdir(stranger):
 
 def test_the_file_of_a_part_is_found_without_importing_it(tmp_path, monkeypatch):
   (tmp_path / "package").mkdir()
-  (tmp_path / "package" / "__init__.py").write_text("raise RuntimeError", "utf-8")
+  for file in ("__init__.py", "module.py"):
+    (tmp_path / "package" / file).write_text("raise RuntimeError", "utf-8")
+  (tmp_path / "runs" / "theirs").mkdir(parents=True)
+  (tmp_path / "runs" / "theirs" / "part.py").write_text("raise RuntimeError", "utf-8")
   monkeypatch.syspath_prepend(tmp_path)
-  assert own.origin("package.module:Name") == tmp_path / "package" / "__init__.py"
+  assert own.origin("package:Name") == tmp_path / "package" / "__init__.py"
+  assert own.origin("package.module:Name") == tmp_path / "package" / "module.py"
+  assert own.origin("runs.theirs.part:Name") == tmp_path / "runs" / "theirs" / "part.py"
+  assert own.origin("package.none:Name") is None
   assert own.origin("folder/file.py:Name") == pathlib.Path("folder/file.py")
   assert own.origin("no_such_module:Name") is None
 

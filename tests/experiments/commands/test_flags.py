@@ -413,6 +413,11 @@ def test_output_is_utf_8_and_closed_streams_are_no_obstacle():
   assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
 
 
+def test_a_closed_standard_error_is_written_to_without_an_error():
+  finished = _run_in_shell("print('a', file=__import__('sys').stderr) or print('b')", "2>&-")
+  assert (finished.returncode, finished.stdout) == (0, b"b\n")
+
+
 def test_who_trains_goes_on_when_nobody_reads_any_more(tmp_path):
   sizes = "--config.model.width=2", "--config.train.steps=2", "--config.data.num_buckets=1"
   flags = *sizes, "--config.evaluation.sentences=2", "--config.evaluation.validation_sentences=2"

@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/stopping.py."""
+"""Tests of experiments/commands/stopping.py."""
 
 import os
 import signal

@@ -82,3 +82,18 @@ def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
   assert memory.machine_memory() >= whole > 12345
   monkeypatch.setattr(memory, "_CGROUP_LIMITS", limits)
   assert memory.machine_memory() == 12345
+
+
+def test_lengths_are_those_of_training_and_not_of_validation(tmp_path, monkeypatch):
+  (tmp_path / "train.tsv").write_text("".join(f"a b {i}\tc d\n" for i in range(40)), "utf-8")
+  (tmp_path / "long.tsv").write_text(f"{'a ' * 400}\t{'c ' * 400}\n", "utf-8")
+  files = {"train": str(tmp_path / "train.tsv"), "validation": str(tmp_path / "long.tsv")}
+  data = base.Data(task="parallel_text", unit="word", min_count=1, **files)
+  sizes = base.Model(width=8, embedding_width=8)
+  config = base.Config(data=data, model=sizes, train=base.Train(batch_size=8))
+  task = make_task(config)
+  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  lengths = []
+  monkeypatch.setattr(memory, "activation_bytes", lambda *arguments: lengths.extend(arguments[2:]) or 0)
+  memory.check_memory(config, task, recipe)
+  assert lengths == [4, 4]  # a bucket that holds three words and the end symbol
