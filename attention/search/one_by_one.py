@@ -171,8 +171,8 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   check_number("top_p", p, _SHARE, lambda p: (p > 0) & (p <= 1))
   by_size = jnp.argsort(logits, axis=-1, descending=True)
   probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
-  # A token is kept if those above it do not make up p alone; so the first always is.
-  is_large = jnp.cumsum(probabilities, axis=-1) - probabilities < p
+  # A token is kept if those above it do not make up p alone; the first always is, even if p is 0 in float32.
+  is_large = (jnp.cumsum(probabilities, axis=-1) - probabilities < p).at[..., 0].set(True)
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), by_size, is_large, axis=-1, inplace=False)
   return jnp.where(is_kept, logits, -jnp.inf)
 

@@ -107,7 +107,10 @@ def is_trusted(path: pathlib.Path | None, folder: pathlib.Path) -> bool:
     return True
   if path is None:
     return False
-  file = path.resolve()
+  try:
+    file = path.resolve()
+  except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte
+    return False
   return file.is_relative_to(pathlib.Path.cwd()) and not file.is_relative_to(folder.resolve())
 
 

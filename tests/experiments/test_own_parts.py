@@ -338,7 +338,8 @@ def test_only_files_below_the_current_folder_are_trusted(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   folder = tmp_path / "run"
   assert own.is_trusted(pathlib.Path("mine.py"), folder)
-  for path in ("../theirs.py", "run/theirs.py", "/theirs.py"):
+  (tmp_path / "loop.py").symlink_to("loop.py")
+  for path in ("../theirs.py", "run/theirs.py", "/theirs.py", "loop.py", "\0.py"):
     assert not own.is_trusted(pathlib.Path(path), folder)
   assert not own.is_trusted(None, folder)
 

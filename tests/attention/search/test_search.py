@@ -368,6 +368,12 @@ def test_hot_draws_never_take_a_forbidden_token():
     )
 
 
+def test_the_smallest_top_p_keeps_the_likeliest():
+  np.testing.assert_array_equal(
+    search.keep_top_p(jnp.asarray([0.0, 2.0, 1.0]), 1e-300), [-np.inf, 2, -np.inf]
+  )
+
+
 def test_sizes_may_be_integer_arrays_and_tokens_are_single():
   found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
   assert found.tokens.shape[1] == 3
