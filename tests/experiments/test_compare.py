@@ -171,7 +171,7 @@ def test_few_sentences_that_differ_prove_nothing(count):
   references = [f"{line} {i}" for i, line in enumerate(TRUE)]
   others = ["a dog" if i < count else line for i, line in enumerate(references)]
   _, row = compare.significance({"a": references, "b": others}, references)
-  # All or none of those that differ are exchanged: the difference is as large as the systems'.
+  # The difference is as large as the systems' if all of the differing sentences are exchanged, or none.
   assert row["bleu p"] == pytest.approx(2 ** (1 - count), abs=0.06)
   assert row["chrf p"] == pytest.approx(2 ** (1 - count), abs=0.06)
 
