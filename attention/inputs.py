@@ -10,7 +10,7 @@ import numpy as np
 from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
 from attention.arrays.hints import LAYOUT
-from attention.arrays.numbers import check_number
+from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.arrays.precision import compute_dtype
 from attention.engines.normalizers import Normalizer, Softmax
 from attention.masks import Array
@@ -78,7 +78,7 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
     return None, None
   if rng is None:
     raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
-  if not _is_key(rng):
+  if key_shape(rng) != ():
     got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
     raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
   if isinstance(rate, jax.Array):
@@ -93,8 +93,10 @@ def check_options(implementation: str, block_sizes: tuple[int, int] | None) -> N
     raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
   if block_sizes is not None:
     is_pair = isinstance(block_sizes, (tuple, list)) and len(block_sizes) == 2
-    if not is_pair or not all(map(_is_size, block_sizes)):
+    if not is_pair:
       raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
+    for size in block_sizes:
+      check_size("block_sizes", size)
 
 
 def check_normalizer(
@@ -116,17 +118,6 @@ def check_normalizer(
     if return_logsumexp:
       raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
   return normalizer
-
-
-def _is_key(rng: Any) -> bool:
-  if not isinstance(rng, (jax.Array, np.ndarray)):
-    return False
-  is_typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-  return rng.ndim == 0 if is_typed else rng.ndim == 1 and rng.dtype == jnp.uint32  # as jax.random.PRNGKey
-
-
-def _is_size(size: Any) -> bool:
-  return isinstance(size, (int, np.integer)) and not isinstance(size, bool) and int(size) > 0
 
 
 def to_compute_with(

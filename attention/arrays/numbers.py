@@ -45,17 +45,53 @@ def check_number(
     is_real = any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.floating, jnp.integer))
   is_traced = isinstance(given, jax.core.Tracer)
   # NumPy, since operations of JAX on arrays that are known are traced inside `jax.jit`, too.
-  if not is_real or not (is_traced or np.all(is_allowed(np.asarray(given)))):
+  if not is_real or not (is_traced or np.all(is_allowed(_as_numpy(given)))):
     raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 
-def check_size(name: str, given: Any, least: int = 1) -> None:
-  """Raises ValueError unless a size is an integer of at least that, or symbolic (see `jax.export`)."""
+def check_size(name: str, given: Any, least: int = 1) -> Any:
+  """Returns a size as an int; raises ValueError unless it is at least that. A symbolic size is allowed."""
   if jax.export.is_symbolic_dim(given):
-    return
-  try:
-    is_allowed = not isinstance(given, bool) and operator.index(given) >= least
-  except TypeError:
-    is_allowed = False
-  if not is_allowed:
+    return given
+  size = _as_int(given)
+  if size is None or size < least:
     raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")
+  return size
+
+
+def check_token(name: str, given: Any) -> jax.Array:
+  """Returns one token as an int32; raises ValueError unless it is an integer that fits."""
+  limits = np.iinfo(np.int32)
+  number = None if isinstance(given, jax.core.Tracer) else _as_int(given)
+  if number is not None and not limits.min <= number <= limits.max:
+    raise ValueError(f"{name} must be a token, an integer of 32 bits, got {given!r}")
+  token = as_integers(name, given)
+  if token.ndim:
+    raise ValueError(f"{name} must be one token, got shape {token.shape}")
+  return token.astype(jnp.int32)
+
+
+def key_shape(rng: Any) -> tuple[int, ...] | None:
+  """Returns the shape of an array of random keys, of either kind; None for what is no key."""
+  if not isinstance(rng, (jax.Array, np.ndarray)):
+    return None
+  if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
+    return rng.shape
+  is_raw = rng.dtype == jnp.uint32 and rng.ndim > 0 and rng.shape[-1] in (2, 4)  # as jax.random.PRNGKey
+  return rng.shape[:-1] if is_raw else None
+
+
+def _as_int(given: Any) -> int | None:
+  """Returns a known integer as an int; None for what is none."""
+  try:
+    return None if isinstance(given, bool) else operator.index(given)
+  except TypeError:
+    return None
+
+
+def _as_numpy(number: Any) -> np.ndarray:
+  """Returns a known number as an array; an int beyond float64 is infinite."""
+  try:
+    return np.asarray(float(number) if isinstance(number, int) else number)
+  except OverflowError:
+    return np.asarray(np.inf if number > 0 else -np.inf)

@@ -115,9 +115,9 @@ def beam(
   Raises:
     ValueError: if an argument is out of its range.
   """
-  check_search(batch_size, max_length, start=start, end=end, pad=pad)
-  check_size("beam_size", beam_size)
-  check_size("num_best", num_best)
+  B, T, first, last, padding = check_search(batch_size, max_length, start=start, end=end, pad=pad)
+  K = check_size("beam_size", beam_size)
+  num_best = check_size("num_best", num_best)
   if num_best > beam_size:
     raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
   allowed = "a known number, 0 or above, and finite"
@@ -125,17 +125,16 @@ def beam(
     raise ValueError(f"length_penalty must be {allowed}, got {length_penalty!r}")
   check_number("length_penalty", length_penalty, allowed, lambda p: 0 <= p < math.inf)
   length_penalty = float(length_penalty)
-  if length_penalty * math.log((5 + int(max_length)) / 6) >= math.log(jnp.finfo(jnp.float32).max):
+  if length_penalty * math.log((5 + T) / 6) >= math.log(jnp.finfo(jnp.float32).max):
     raise ValueError(
       "length_penalty must keep ((5 + max_length) / 6) ** length_penalty finite in float32, "
       f"got length_penalty={length_penalty}, max_length={max_length}"
     )
 
-  B, K, T = batch_size, int(beam_size), int(max_length)
   step = jax.vmap(step, in_axes=1, out_axes=1)
   alive = Alive(
     state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
-    tokens=jnp.full((B, K), start, jnp.int32),
+    tokens=jnp.full((B, K), first),
     scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # all are alike: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
@@ -164,7 +163,7 @@ def beam(
     state, logits, weights = step(alive.state, alive.tokens)
     log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
-    is_end = jnp.arange(V) == end
+    is_end = jnp.arange(V) == last
     end_scores = jnp.max(jnp.where(is_end, log_probabilities, -jnp.inf), axis=-1)
     continuations = jnp.where(is_end, -jnp.inf, log_probabilities).reshape(B, K * V)
     scores, indices = jax.lax.top_k(continuations, K)
@@ -178,7 +177,7 @@ def beam(
         scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
         last=jnp.full_like(tokens, i),
         parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
-        token=jnp.full_like(tokens, end),
+        token=jnp.full_like(tokens, last),
       )
     )
     trace = Trace(
@@ -190,7 +189,7 @@ def beam(
 
   start_carry = jnp.int32(0), alive, ended, jnp.ones(B, bool), trace
   _, alive, ended, _, trace = jax.lax.while_loop(goes_on, advance, start_carry)
-  return _read_back(_with_cut(ended, alive, trace, normalised(alive.scores, T)), trace, num_best, pad)
+  return _read_back(_with_cut(ended, alive, trace, normalised(alive.scores, T)), trace, num_best, padding)
 
 
 def _with_cut(ended: Ended, alive: Alive, trace: Trace, scores: jax.Array) -> Ended:
@@ -203,7 +202,7 @@ def _with_cut(ended: Ended, alive: Alive, trace: Trace, scores: jax.Array) -> En
   return _chosen(both, jnp.lexsort((-both.scores, group), axis=-1))
 
 
-def _read_back(found: Ended, trace: Trace, num_best: int, pad: int) -> Hypotheses:
+def _read_back(found: Ended, trace: Trace, num_best: int, pad: jax.Array) -> Hypotheses:
   """Returns the first hypotheses, each followed from its last token to its first."""
   found = jax.tree.map(lambda array: array[:, :num_best], found)
   is_there = jnp.isfinite(found.scores)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from attention.arrays.numbers import as_integers, check_size
+from attention.arrays.numbers import check_size, check_token
 
 # step(state, tokens [B]) -> (state, logits [B V], weights [B S] or None)
 Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | None]]
@@ -34,11 +34,12 @@ def check_search(
   start: int | jax.Array,
   end: int | jax.Array,
   pad: int | jax.Array,
-) -> None:
-  """Raises ValueError unless sizes and tokens are integers, one each."""
-  check_size("batch_size", batch_size, least=0)
-  check_size("max_length", max_length)
-  for name, token in {"start": start, "end": end, "pad": pad}.items():
-    array = as_integers(name, token)
-    if array.ndim:
-      raise ValueError(f"{name} must be one token, got shape {array.shape}")
+) -> tuple[int, int, jax.Array, jax.Array, jax.Array]:
+  """Returns what every search is given, sizes as int and tokens as int32, or raises ValueError."""
+  return (
+    check_size("batch_size", batch_size, least=0),
+    check_size("max_length", max_length),
+    check_token("start", start),
+    check_token("end", end),
+    check_token("pad", pad),
+  )

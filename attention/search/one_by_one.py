@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.numbers import check_number, check_size
+from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
 _SHARE = "above 0 and at most 1"
@@ -99,7 +99,7 @@ def sample(
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
-  check_size("batch_size", batch_size, least=0)
+  batch_size = check_size("batch_size", batch_size, least=0)
   check_number("temperature", temperature, "above 0, and finite", _is_temperature)
   check_number("top_p", top_p, _SHARE, lambda p: (p > 0) & (p <= 1))
   is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
@@ -118,13 +118,11 @@ def sample(
 
 def _keys_of_sequences(rng: jax.Array, batch_size: int) -> jax.Array:
   """Returns a key for each sequence, from one key or one for each."""
-  is_typed = hasattr(rng, "dtype") and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-  is_raw = hasattr(rng, "dtype") and rng.dtype == jnp.uint32 and rng.ndim > 0
-  leading = rng.shape if is_typed else rng.shape[:-1] if is_raw else None
+  leading = key_shape(rng)
   if leading == ():
     return jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
   if leading != (batch_size,):
-    got = f"{rng.dtype}{list(rng.shape)}" if is_typed or is_raw else repr(rng)
+    got = f"{rng.dtype}{list(rng.shape)}" if leading is not None else repr(rng)
     raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {got}")
   return rng
 
@@ -151,8 +149,8 @@ def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
   >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
   [-inf, 3.0, 2.0]
   """
-  check_size("top_k", k)
-  largest = jax.lax.top_k(logits, min(int(k), logits.shape[-1]))[1]
+  count = min(check_size("top_k", k), logits.shape[-1])
+  largest = jax.lax.top_k(logits, count)[1]
   is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), largest, True, axis=-1, inplace=False)
   return jnp.where(is_kept, logits, -jnp.inf)
 
@@ -189,12 +187,13 @@ def _one_by_one(
   pad: int,
 ) -> Hypotheses:
   """Returns the sequences that `choose` makes."""
-  check_search(batch_size, max_length, start=start, end=end, pad=pad)
-  max_length = int(max_length)
-  first = jnp.full((batch_size,), start, jnp.int32)
-  weights = jax.eval_shape(step, state, first)[2]
+  batch_size, max_length, first, last, padding = check_search(
+    batch_size, max_length, start=start, end=end, pad=pad
+  )
+  tokens = jnp.full((batch_size,), first)
+  weights = jax.eval_shape(step, state, tokens)[2]
   found = Hypotheses(
-    tokens=jnp.full((batch_size, max_length), pad, jnp.int32),
+    tokens=jnp.full((batch_size, max_length), padding),
     scores=jnp.zeros((batch_size,), jnp.float32),
     weights=None
     if weights is None
@@ -211,14 +210,14 @@ def _one_by_one(
     chosen = choose(i, logits).astype(jnp.int32)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
-    tokens = jnp.where(ended, pad, chosen)
+    tokens = jnp.where(ended, padding, chosen)
     if weights is not None:
       weights = jnp.where(ended[:, None], 0, weights)
       weights = found.weights.at[:, i].set(weights)
     scores = found.scores + jnp.where(ended, 0.0, gained)
     found = Hypotheses(found.tokens.at[:, i].set(tokens), scores, weights)
-    return i + 1, state, tokens, ended | (chosen == end), found
+    return i + 1, state, tokens, ended | (chosen == last), found
 
-  carry = (jnp.int32(0), state, first, jnp.zeros((batch_size,), bool), found)
+  carry = (jnp.int32(0), state, tokens, jnp.zeros((batch_size,), bool), found)
   *_, found = jax.lax.while_loop(goes_on, advance, carry)
   return found

@@ -82,23 +82,25 @@ def files(names: Iterable[str]) -> list[str]:
   return [path for path in paths if path.endswith(".py")]
 
 
-def origin(name: str) -> pathlib.Path | None:
-  """Returns the file that a name is imported from; None if there is none. Nothing is imported."""
+def origins(name: str) -> list[pathlib.Path]:
+  """Returns the files that importing a name runs, the one with the name last; [] if one is not found."""
   where = name.rpartition(":")[0]
   if where.endswith(".py"):
-    return pathlib.Path(where)
+    return [pathlib.Path(where)]
+  found = []
   place: list[str] | None = None
-  spec = None
   try:
     # Package by package: `importlib.util.find_spec` would import all but the last.
     for module in where.split("."):
       spec = importlib.machinery.PathFinder.find_spec(module, place)
       if spec is None:
-        return None
+        return []
+      if spec.has_location and spec.origin:  # a folder without an __init__.py runs nothing
+        found.append(pathlib.Path(spec.origin))
       place = list(spec.submodule_search_locations or [])
   except (ImportError, ValueError):
-    return None
-  return pathlib.Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    return []
+  return found
 
 
 def is_trusted(path: pathlib.Path | None, folder: pathlib.Path) -> bool:

@@ -88,13 +88,13 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
       --trust_workdir is not given.
   """
   for field, name in own_parts(config).items():
-    path = own.origin(name)
-    if not own.is_trusted(path, folder):
-      raise WorkdirError(
-        f"{folder}: config.{field}={name} must be in a file below the current folder and outside the run's, "
-        f"got {path or 'none'}; --trust_workdir imports it anyway"
-      )
-    print(f"{folder}: imports {path} (config.{field})", file=sys.stderr, flush=True)
+    paths: list[pathlib.Path | None] = [*own.origins(name)] or [None]
+    for path in paths:
+      if not own.is_trusted(path, folder):
+        allowed = "in files below the current folder and outside the run's"
+        got = f"got {path or 'none'}; --trust_workdir imports it anyway"
+        raise WorkdirError(f"{folder}: config.{field}={name} must be {allowed}, {got}")
+    print(f"{folder}: imports {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
 
 
 def told_defaults(folder: pathlib.Path) -> str:

@@ -15,6 +15,7 @@ ENDS = {"batch_size": 2, "max_length": 3, "start": 0, "end": 1}
 
 REAL = [1j, jnp.asarray(1j), True, jnp.asarray(True), "a"]
 INTEGER = [1.5, 1j, "2", jnp.float32(2), np.float64(2), True, -1]
+NO_KEY = [0, jnp.ones(3, jnp.uint32), jnp.ones(2), jax.random.split(KEY, 3)]
 INTEGERS = [jnp.ones(2), jnp.ones(2).astype(complex), jnp.ones(2, bool), jnp.ones(2, jnp.bfloat16), "ab"]
 
 
@@ -72,7 +73,7 @@ ARGUMENTS = {
     lambda v: attention.scaled_dot_product_attention(v, v, v),
   ),
   "dropout_rate": ([*REAL, X[0, 0] / 99], lambda v: attend(dropout_rate=v, dropout_rng=KEY)),
-  "temperature": (REAL, lambda v: run("sample", rng=KEY, temperature=v)),
+  "temperature": ([*REAL, 10**40, 10**400, -(10**400)], lambda v: run("sample", rng=KEY, temperature=v)),
   "top_p": (REAL, lambda v: run("sample", rng=KEY, top_p=v)),
   "top_k": (INTEGER, lambda v: run("sample", rng=KEY, top_k=v)),
   "beam_size": (INTEGER, lambda v: run("beam", beam_size=v)),
@@ -80,8 +81,17 @@ ARGUMENTS = {
   "length_penalty": (REAL, lambda v: run("beam", beam_size=2, length_penalty=v)),
   "max_length": (INTEGER, lambda v: run("greedy", max_length=v)),
   "batch_size": (INTEGER, lambda v: run("beam", beam_size=2, batch_size=v)),
-  "end": (INTEGER[:-1], lambda v: run("greedy", end=v)),
+  "end": ([*INTEGER[:-1], 2**31, np.uint32(2**32 - 1)], lambda v: run("greedy", end=v)),
   "start": (INTEGER[:-1], lambda v: run("beam", beam_size=2, start=v)),
+  "pad": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad=v)),
+  "rng": (
+    NO_KEY,
+    lambda v: run("sample", rng=v),
+  ),
+  "dropout_rng": (
+    NO_KEY,
+    lambda v: attend(dropout_rate=0.5, dropout_rng=v),
+  ),
   "scores": (
     [W.astype(complex), W > 0, W.astype(int)],
     lambda v: attention.masked_softmax(v, masks.causal()),

@@ -14,9 +14,8 @@ from configs import base
 from experiments.commands import own
 from experiments.commands.fields import ConfigError
 from experiments.tasks import make_task
-from experiments.translation import load
+from experiments.translation import load, settings
 from experiments.translation.model import make_model
-from experiments.translation.settings import check_config
 
 FILE = str(scripts.ROOT / "docs" / "own_parts.py")
 FLAGS = (
@@ -131,7 +130,7 @@ def test_a_normalizer_that_nothing_takes_is_told(fields):
   with pytest.raises(
     ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
   ):
-    check_config(config)
+    settings.check_config(config)
 
 
 def test_what_is_no_part_is_told_in_one_line(tmp_path):
@@ -325,12 +324,29 @@ def test_the_file_of_a_part_is_found_without_importing_it(tmp_path, monkeypatch)
   (tmp_path / "runs" / "theirs").mkdir(parents=True)
   (tmp_path / "runs" / "theirs" / "part.py").write_text("raise RuntimeError", "utf-8")
   monkeypatch.syspath_prepend(tmp_path)
-  assert own.origin("package:Name") == tmp_path / "package" / "__init__.py"
-  assert own.origin("package.module:Name") == tmp_path / "package" / "module.py"
-  assert own.origin("runs.theirs.part:Name") == tmp_path / "runs" / "theirs" / "part.py"
-  assert own.origin("package.none:Name") is None
-  assert own.origin("folder/file.py:Name") == pathlib.Path("folder/file.py")
-  assert own.origin("no_such_module:Name") is None
+  package = tmp_path / "package"
+  assert own.origins("package:Name") == [package / "__init__.py"]
+  assert own.origins("package.module:Name") == [package / "__init__.py", package / "module.py"]
+  assert own.origins("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
+  assert own.origins("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
+  for name in ("package.none:Name", "no_such_module:Name", "sys:exit"):
+    assert own.origins(name) == []
+
+
+def test_a_trusted_module_in_an_untrusted_package_is_refused(tmp_path, monkeypatch):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "mine" / "part.py").touch()
+  theirs = tmp_path / "run" / "theirs"
+  theirs.mkdir(parents=True)
+  (theirs / "__init__.py").write_text("raise RuntimeError", "utf-8")
+  (theirs / "part.py").symlink_to(tmp_path / "mine" / "part.py")
+  config = base.Config()
+  config.data.task = "run.theirs.part:Name"
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(own.flags, "FLAGS", _Flags())
+  with pytest.raises(settings.WorkdirError, match=r"__init__\.py"):
+    settings.check_trusted(tmp_path / "run", config)
 
 
 def test_only_files_below_the_current_folder_are_trusted(tmp_path, monkeypatch):
