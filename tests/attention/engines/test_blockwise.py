@@ -337,5 +337,5 @@ def test_a_bias_function_may_differ_from_head_to_head_and_is_trained():
 @pytest.mark.parametrize("block_sizes", [(0, 2), (2,), 2, (2, -1), (2.0, 2), (True, 2)])
 def test_block_sizes_are_two_positive_numbers(block_sizes):
   vectors = jnp.ones((T, 2))
-  with pytest.raises(ValueError, match="block_sizes must be (two positive|an) integer"):
+  with pytest.raises(ValueError, match=r"block_sizes must be (two positive|an) integer"):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)
