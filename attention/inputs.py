@@ -71,8 +71,6 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
     ValueError: if the rate is not a number in [0, 1), or there is no key for it.
   """
   allowed = "a number in [0, 1)"
-  if np.ndim(rate):
-    raise ValueError(f"dropout_rate must be {allowed}, got shape {np.shape(rate)}")
   check_number("dropout_rate", rate, allowed, lambda rate: 0 <= np.float32(rate) < 1)
   if not isinstance(rate, jax.core.Tracer) and np.asarray(rate) == 0:
     return None, None

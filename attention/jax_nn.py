@@ -14,7 +14,7 @@ import numpy as np
 
 from attention import masks
 from attention.arrays.broadcasting import as_array, broadcasts_to
-from attention.arrays.numbers import as_real
+from attention.arrays.numbers import as_integers, as_real
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
 from attention.masks import Array, Mask
@@ -145,9 +145,9 @@ def _rules(
 
 def _over_heads(name: str, lengths: Array, B: int) -> jax.Array:
   """Returns lengths [B] as [B 1], or raises ValueError."""
-  lengths = jnp.asarray(lengths)
-  if lengths.shape != (B,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
-    raise ValueError(f"{name} must be integers [B] with B={B}, got {lengths.dtype} {lengths.shape}")
+  lengths = as_integers(name, lengths)
+  if lengths.shape != (B,):
+    raise ValueError(f"{name} must be integers [B] with B={B}, got shape {lengths.shape}")
   return lengths[:, None]
 
 

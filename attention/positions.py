@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
-from attention.arrays.numbers import as_real, check_number, check_size
+from attention.arrays.numbers import as_integers, as_real, check_number, check_size
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import is_known
@@ -83,7 +83,7 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
     raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
   check_number("base", base, "above 0", lambda number: number > 0)
   dtype = compute_dtype(vectors.dtype)
-  positions = jnp.arange(T) if positions is None else as_real("positions", positions)
+  positions = jnp.arange(T) if positions is None else _as_positions(positions)
   if jnp.issubdtype(positions.dtype, jnp.floating) and jnp.finfo(positions.dtype).bits < 32:
     raise ValueError(f"positions must be integers, or numbers of at least float32, got {positions.dtype}")
   if positions.ndim == 0 or not broadcasts_to(positions.shape, vectors.shape[:-1]):
@@ -97,6 +97,12 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
   return turned.astype(vectors.dtype)
+
+
+def _as_positions(given: jax.Array) -> jax.Array:
+  """Returns positions as an array, or raises ValueError unless they are real numbers that JAX can hold."""
+  is_float = jnp.issubdtype(jnp.result_type(given), jnp.floating)
+  return as_real("positions", given) if is_float else as_integers("positions", given)
 
 
 def within_segments(segments: jax.Array) -> jax.Array:
@@ -118,9 +124,7 @@ def within_segments(segments: jax.Array) -> jax.Array:
   >>> within_segments(jnp.array([7, 7, 7, 2, 2, 5])).tolist()
   [0, 1, 2, 0, 1, 0]
   """
-  segments = jnp.asarray(segments)
-  if not jnp.issubdtype(segments.dtype, jnp.integer):
-    raise ValueError(f"segments must be of an integer type, got {segments.dtype}")
+  segments = as_integers("segments", segments)
   check_rank("segments", segments, "[... T]")
   positions = jnp.broadcast_to(jnp.arange(segments.shape[-1]), segments.shape)
   is_first = jnp.concatenate(

@@ -20,7 +20,11 @@ from experiments.commands.flags import UsageError
 from experiments.translation import compare
 
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs")
-_SPLIT = flags.DEFINE_string("split", "test", "of which the metrics are compared")
+_SPLIT = flags.DEFINE_string(
+  "split",
+  None,
+  "of which the metrics are compared; if not given, test where all runs have it, else validation",
+)
 _SIGNIFICANCE = flags.DEFINE_bool(
   "significance", False, "whether translations of --workdirs are compared, too"
 )
@@ -40,14 +44,18 @@ def main() -> None:
     raise UsageError(f"--significance is of two --workdirs or more, got {','.join(folders)!r}")
   if folders:
     found = compare.groups([pathlib.Path(folder) for folder in folders])
-    known = dict.fromkeys(split for group in found for results in group.results for split in results)
-    if _SPLIT.value not in known:
-      raise UsageError(f"--split must be one of {', '.join(known)}, got {_SPLIT.value!r}")
+    runs = [results for group in found for results in group.results]
+    split = _SPLIT.value or ("test" if all("test" in results for results in runs) else "validation")
+    having = all if _SIGNIFICANCE.value else any
+    names = dict.fromkeys(name for results in runs for name in results)
+    known = [name for name in names if having(name in results for results in runs)]
+    if split not in known:
+      raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
     for line in compare.repeated([pathlib.Path(folder) for folder in folders]):
       print(line, file=sys.stderr)
-    print(compare.table(found, _SPLIT.value))
+    print(compare.table(found, split))
     if _SIGNIFICANCE.value:
-      systems, references = compare.translations([pathlib.Path(folder) for folder in folders], _SPLIT.value)
+      systems, references = compare.translations([pathlib.Path(folder) for folder in folders], split)
       _note_few(references)
       print(f"\n{compare.significance_table(compare.significance(systems, references))}")
     return

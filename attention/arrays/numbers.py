@@ -29,23 +29,35 @@ def as_floating(name: str, given: Any) -> jax.Array:
 
 
 def as_integers(name: str, given: Any) -> jax.Array:
-  """Returns an array of an integer type, or raises ValueError."""
-  array = as_array(name, given, "an integer or an array of them")
+  """Returns an array of an integer type, or raises ValueError; also for integers that JAX would cut off."""
+  allowed = "an integer or an array of integers"
+  known = given
+  if isinstance(given, (int, np.generic, list, tuple)) and not _has_traced(given):
+    known = np.asarray(given)
+  if isinstance(known, np.ndarray) and (known.dtype == object or jnp.issubdtype(known.dtype, jnp.integer)):
+    limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
+    if np.any(known < limits.min) or np.any(known > limits.max):
+      raise ValueError(f"{name} must be in [{limits.min}, {limits.max}], got {given}")
+  array = as_array(name, given, allowed)
   if not jnp.issubdtype(array.dtype, jnp.integer):
-    raise ValueError(f"{name} must be of an integer type, got {array.dtype}")
+    raise ValueError(f"{name} must be {allowed}, got {array.dtype}")
   return array
+
+
+def _has_traced(given: Any) -> bool:
+  return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given))
 
 
 def check_number(
   name: str, given: Any, allowed: str = "a number", is_allowed: Callable[[Any], Any] = lambda number: True
 ) -> None:
-  """Raises ValueError unless a real number, or an array of them, is allowed; what is traced may be any."""
+  """Raises ValueError unless it is one real number that is allowed; what is traced may be any."""
   is_real = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
   if isinstance(given, (jax.Array, np.ndarray)):
     is_real = any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.floating, jnp.integer))
   is_traced = isinstance(given, jax.core.Tracer)
   # NumPy, since operations of JAX on arrays that are known are traced inside `jax.jit`, too.
-  if not is_real or not (is_traced or np.all(is_allowed(_as_numpy(given)))):
+  if not is_real or np.ndim(given) or not (is_traced or is_allowed(_as_numpy(given))):
     raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 

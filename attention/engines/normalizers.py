@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
-from attention.arrays.numbers import as_floating
+from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
 from attention.arrays.programs import one_program
 from attention.arrays.pytrees import register_pytree
@@ -239,9 +240,11 @@ class Local(Normalizer):
   centers: jax.Array
   deviation: jax.Array | float
 
-  def __post_init__(self):
-    if isinstance(self.deviation, (int, float)) and not self.deviation > 0:
-      raise ValueError(f"deviation must be above 0, got {self.deviation}")
+  def check_values(self):
+    deviation = as_real("deviation", self.deviation)
+    is_known = not isinstance(deviation, jax.core.Tracer)
+    if is_known and not np.all(np.asarray(deviation, np.float32) > 0):
+      raise ValueError(f"deviation must be above 0 in float32, got {self.deviation}")
 
   def weights(self, rows):
     softmax, centers = Softmax().weights(rows), as_array("centers", self.centers)

@@ -9,10 +9,11 @@ Arrays inside a mask have leading axes that broadcast like any other: lengths [B
 With heads, [B N T S], pass `lengths[:, None]`.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.arrays.broadcasting import check_rank
+from attention.arrays.numbers import as_integers
 from attention.masks.functions import FromFunction, from_function
 from attention.masks.rules import (
   Array,
@@ -66,7 +67,7 @@ def causal(offset: int | Array = 0) -> Mask:
   Raises:
     ValueError: if the offset is not of an integer type.
   """
-  return Causal(_integers("offset", offset))
+  return Causal(_bound("offset", offset))
 
 
 def sliding_window(before: int | Array, after: int | Array) -> Mask:
@@ -85,7 +86,7 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   >>> sliding_window(1, 0).array(3, 3).astype(int).tolist()
   [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
   """
-  return SlidingWindow(_integers("before", before), _integers("after", after))
+  return SlidingWindow(_bound("before", before), _bound("after", after))
 
 
 def prefix(length: int | Array) -> Mask:
@@ -100,7 +101,7 @@ def prefix(length: int | Array) -> Mask:
   Raises:
     ValueError: if the length is not of an integer type.
   """
-  return Lengths(source=_integers("length", length), target=None)
+  return Lengths(source=_bound("length", length), target=None)
 
 
 def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
@@ -121,8 +122,8 @@ def lengths(*, source: int | Array | None = None, target: int | Array | None = N
   if source is None and target is None:
     raise ValueError("lengths needs source=, target=, or both, got neither")
   return Lengths(
-    source=None if source is None else _integers("source", source),
-    target=None if target is None else _integers("target", target),
+    source=None if source is None else _bound("source", source),
+    target=None if target is None else _bound("target", target),
   )
 
 
@@ -153,24 +154,18 @@ def segments(target: Array, source: Array) -> Mask:
   >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).array(2, 3).astype(int).tolist()
   [[1, 1, 0], [0, 0, 1]]
   """
-  for name, ids in (("target", target), ("source", source)):
-    if np.ndim(_integers(name, ids)) < 1:
-      raise ValueError(f"{name} must have axes [... {name[0].upper()}], got a single number")
-  return Segments(_integers("target", target), _integers("source", source))
+  target, source = as_integers("target", target), as_integers("source", source)
+  check_rank("target", target, "[... T]")
+  check_rank("source", source, "[... S]")
+  return Segments(target, source)
 
 
-def _integers(name: str, value):
-  """Returns a bound or ids, or raises ValueError unless they are integers that JAX can hold."""
-  value = np.asarray(value) if isinstance(value, (list, tuple)) else value
-  dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-  if not jnp.issubdtype(dtype, jnp.integer):
-    raise ValueError(f"{name} must be an integer or an array of integers, got {dtype}")
-  if not isinstance(value, jax.Array):  # which has lost what it cannot hold
-    held = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
-    if np.any(np.asarray(value) > held.max) or np.any(np.asarray(value) < held.min):
-      raise ValueError(f"{name} must be in [{held.min}, {held.max}], got {value}")
-  if isinstance(value, np.integer):
-    return int(value)
+def _bound(name: str, value: int | Array) -> int | Array:
+  """Returns a bound of positions, or raises ValueError unless it is of an integer type that JAX can hold."""
+  bound = as_integers(name, value)
+  if isinstance(value, (int, np.integer)):
+    return int(value)  # a plain number is known to `jax.jit`
   # Differences of unsigned or short integers would wrap around.
-  is_wide = not hasattr(value, "dtype") or value.dtype in (jnp.int32, jnp.int64)
-  return value if is_wide else value.astype(jnp.int32)
+  if jnp.issubdtype(bound.dtype, jnp.unsignedinteger):
+    bound = jnp.minimum(bound, jnp.iinfo(jnp.int32).max)
+  return bound if bound.dtype in (jnp.int32, jnp.int64) else bound.astype(jnp.int32)

@@ -45,8 +45,8 @@ class SoftCapped(Score):
     if not isinstance(self.score, Score):
       raise ValueError(f"SoftCapped needs a score such as ScaledDotProduct(), got {self.score!r}")
     cap = as_real("cap", self.cap)
-    if not isinstance(cap, jax.core.Tracer) and not np.all(np.asarray(cap) > 0):
-      raise ValueError(f"cap must be positive, got {self.cap}")
+    if not isinstance(cap, jax.core.Tracer) and not np.all((cap > 0) & np.isfinite(cap)):
+      raise ValueError(f"cap must be positive and finite in float32, got {self.cap}")
     self.score.check_values()
 
   def query_features(self, queries):

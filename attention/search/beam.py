@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention.arrays.numbers import check_number, check_size
 from attention.search.hypotheses import Hypotheses, Step, check_search
@@ -121,7 +120,7 @@ def beam(
   if num_best > beam_size:
     raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
   allowed = "a known number, 0 or above, and finite"
-  if isinstance(length_penalty, jax.core.Tracer) or np.ndim(length_penalty):
+  if isinstance(length_penalty, jax.core.Tracer):
     raise ValueError(f"length_penalty must be {allowed}, got {length_penalty!r}")
   check_number("length_penalty", length_penalty, allowed, lambda p: 0 <= p < math.inf)
   length_penalty = float(length_penalty)

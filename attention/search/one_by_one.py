@@ -10,7 +10,7 @@ import numpy as np
 from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
-_SHARE = "above 0 and at most 1"
+_SHARE = "a number above 0 and at most 1"
 
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -100,8 +100,8 @@ def sample(
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
   batch_size = check_size("batch_size", batch_size, least=0)
-  check_number("temperature", temperature, "above 0, and finite", _is_temperature)
-  check_number("top_p", top_p, _SHARE, lambda p: (p > 0) & (p <= 1))
+  check_number("temperature", temperature, "a number above 0, and finite", _is_temperature)
+  check_number("top_p", top_p, _SHARE, _is_share)
   is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
   rngs = _keys_of_sequences(rng, batch_size)
 
@@ -137,7 +137,11 @@ def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> j
 
 def _is_temperature(number: np.ndarray) -> Any:
   """Whether a number is above 0, and finite in float32."""
-  return (number > 0) & (number <= np.finfo(np.float32).max)
+  return 0 < number <= np.finfo(np.float32).max
+
+
+def _is_share(number: np.ndarray) -> Any:
+  return 0 < number <= 1
 
 
 def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
@@ -166,7 +170,7 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
   [0.0, 0.5, 0.0]
   """
-  check_number("top_p", p, _SHARE, lambda p: (p > 0) & (p <= 1))
+  check_number("top_p", p, _SHARE, _is_share)
   by_size = jnp.argsort(logits, axis=-1, descending=True)
   probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
   # A token is kept if those above it do not make up p alone; the first always is, even if p is 0 in float32.

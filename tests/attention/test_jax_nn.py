@@ -309,7 +309,7 @@ VECTORS = draw()[:3]
       r"implementation must be one of xla, .*got 'cudnn', .* only in jax.nn",
     ),
     (VECTORS, {"implementation": "pallas"}, r"implementation must be one of.*got 'pallas'"),
-    (VECTORS, {"query_seq_lengths": np.int32([1, 2, 3])}, r"query_seq_lengths .*B=2, got int32 \(3,\)"),
+    (VECTORS, {"query_seq_lengths": np.int32([1, 2, 3])}, r"query_seq_lengths .*B=2, got shape \(3,\)"),
     (VECTORS, {"key_value_seq_lengths": np.float32([1, 2])}, r"key_value_seq_lengths .*integers.*float32"),
     (VECTORS, {"local_window_size": (1, 2, 3)}, r"local_window_size must be an integer or two.*\(1, 2, 3\)"),
     (VECTORS, {"local_window_size": 1.5}, r"local_window_size must be an integer or two.*1.5"),

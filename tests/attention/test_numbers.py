@@ -16,6 +16,7 @@ ENDS = {"batch_size": 2, "max_length": 3, "start": 0, "end": 1}
 REAL = [1j, jnp.asarray(1j), True, jnp.asarray(True), "a"]
 INTEGER = [1.5, 1j, "2", jnp.float32(2), np.float64(2), True, -1]
 NO_KEY = [0, jnp.ones(3, jnp.uint32), jnp.ones(2), jax.random.split(KEY, 3)]
+HUGE = [2**31, np.int64(2**40), np.uint32(2**32 - 1)]
 INTEGERS = [jnp.ones(2), jnp.ones(2).astype(complex), jnp.ones(2, bool), jnp.ones(2, jnp.bfloat16), "ab"]
 
 
@@ -56,10 +57,10 @@ ARGUMENTS = {
   "bias": ([W.astype(complex), (W > 0), jnp.ones((3, 3), int)], lambda v: attend(bias=v)),
   "max_distance": (INTEGER, lambda v: positions.relative_bucket(jnp.arange(3), 8, v, True)),
   "positions": (
-    [jnp.arange(3.0).astype(kind) for kind in (jnp.bfloat16, jnp.float16, bool, complex)],
+    [*HUGE, *(jnp.arange(3.0).astype(kind) for kind in (jnp.bfloat16, jnp.float16, bool, complex))],
     lambda v: positions.rotary(X, v),
   ),
-  "base": ([*REAL, 0.0, -2.0], lambda v: positions.rotary(X, base=v)),
+  "base": ([*REAL, 0.0, -2.0, jnp.ones(3)], lambda v: positions.rotary(X, base=v)),
   "length": (INTEGER, lambda v: positions.sinusoidal(v, 4)),
   "width": (INTEGER, lambda v: positions.sinusoidal(4, v)),
   "num_heads": (INTEGER, positions.alibi_slopes),
@@ -73,8 +74,11 @@ ARGUMENTS = {
     lambda v: attention.scaled_dot_product_attention(v, v, v),
   ),
   "dropout_rate": ([*REAL, X[0, 0] / 99], lambda v: attend(dropout_rate=v, dropout_rng=KEY)),
-  "temperature": ([*REAL, 10**40, 10**400, -(10**400)], lambda v: run("sample", rng=KEY, temperature=v)),
-  "top_p": (REAL, lambda v: run("sample", rng=KEY, top_p=v)),
+  "temperature": (
+    [*REAL, jnp.ones(5), 10**40, 10**400, -(10**400)],
+    lambda v: run("sample", rng=KEY, temperature=v),
+  ),
+  "top_p": ([*REAL, jnp.ones(5) / 2], lambda v: run("sample", rng=KEY, top_p=v)),
   "top_k": (INTEGER, lambda v: run("sample", rng=KEY, top_k=v)),
   "beam_size": (INTEGER, lambda v: run("beam", beam_size=v)),
   "num_best": (INTEGER, lambda v: run("beam", beam_size=2, num_best=v)),
@@ -83,6 +87,16 @@ ARGUMENTS = {
   "batch_size": (INTEGER, lambda v: run("beam", beam_size=2, batch_size=v)),
   "end": ([*INTEGER[:-1], 2**31, np.uint32(2**32 - 1)], lambda v: run("greedy", end=v)),
   "start": (INTEGER[:-1], lambda v: run("beam", beam_size=2, start=v)),
+  "cap in float32": ([float("inf"), 1e300], lambda v: attend(attention.SoftCapped(attention.Cosine(), v))),
+  "deviation": (
+    [*REAL, 0.0, 1e-60],
+    lambda v: attend(normalizer=attention.Local(jnp.zeros(3), v), implementation="dense"),
+  ),
+  "key_value_seq_lengths": (
+    HUGE[1:],
+    lambda v: jax_nn.dot_product_attention(*[X[:, :, None]] * 3, key_value_seq_lengths=np.full(2, v)),
+  ),
+  "segments": (HUGE[1:], lambda v: positions.within_segments(np.full(3, v))),
   "pad": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad=v)),
   "rng": (
     NO_KEY,
@@ -102,7 +116,7 @@ ARGUMENTS = {
   "probabilities": ([W.astype(complex), W > 0, W.astype(int)], lambda v: attention.monotonic_weights(v, W)),
   "weights": ([W.astype(complex), W > 0], lambda v: losses.alignment_loss(v, W > 0)),
   "links": ([W.astype(complex)], lambda v: losses.alignment_loss(W, v)),
-  "lengths": (INTEGERS, lambda v: losses.coverage_loss(W, v)),
+  "lengths": ([*INTEGERS, *(np.full(2, huge) for huge in HUGE)], lambda v: losses.coverage_loss(W, v)),
   "num_heads of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(v).init(KEY, X)),
   "width of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(2, width=v).init(KEY, X)),
   "width of feed-forward": (INTEGER, lambda v: attention.FeedForward(v).init(KEY, X)),
@@ -152,3 +166,8 @@ def test_dropout_rates_are_numbers_below_one_in_float32():
   for function, rate in ((attend, 1 - 1e-9), (attend, np.full(3, 0.1)), (jax.jit(attend), jnp.full(3, 0.1))):
     with pytest.raises(ValueError, match=r"dropout_rate must be a number in \[0, 1\), got"):
       function(rate)
+
+
+def test_unsigned_bounds_beyond_all_keys_allow_all():
+  for mask in (masks.causal(jnp.uint32(4_000_000_000)), masks.lengths(source=jnp.uint32(4_000_000_000))):
+    assert np.all(mask.array(3, 5))

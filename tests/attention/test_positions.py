@@ -85,7 +85,10 @@ def test_there_may_be_no_position():
 
 @pytest.mark.parametrize(
   ("segments", "words"),
-  [(np.ones(3, np.float32), "integer type, got float32"), (np.int32(1), r"axes \[... T\], got shape \(\)")],
+  [
+    (np.ones(3, np.float32), "an array of integers, got float32"),
+    (np.int32(1), r"axes \[... T\], got shape \(\)"),
+  ],
 )
 def test_what_are_no_segments_is_told(segments, words):
   with pytest.raises(ValueError, match=f"segments must .*{words}"):

@@ -348,7 +348,7 @@ def test_what_cannot_be_is_told():
     attention.attend(
       attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T + 1), 1.0)
     )
-  with pytest.raises(ValueError, match=r"deviation must be above 0, got 0\.0"):
+  with pytest.raises(ValueError, match=r"deviation must be above 0 in float32, got 0\.0"):
     attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T), 0.0))
   with pytest.raises(ValueError, match="before must be broadcastable to the probabilities"):
     attention.attend(

@@ -48,6 +48,20 @@ def test_runs_that_differ_in_their_seed_are_one_line(tmp_path):
   ]
 
 
+def test_runs_without_a_test_split_are_compared_by_validation(tmp_path):
+  folders = [run_folder(tmp_path / "a", 0, "additive", 40.0), run_folder(tmp_path / "b", 0, "bilinear", 37.0)]
+  for folder, bleu in zip(folders, (31.0, 29.0), strict=True):
+    workdir.write_json(folder / "results.json", {"validation": {"sentences": 9.0, "bleu": bleu}})
+  finished = scripts.run("compare", f"--workdirs={','.join(map(str, folders))}")
+  assert finished.code == 0, finished.errors
+  assert "31.000" in finished.output and "29.000" in finished.output
+  workdir.write_json(folders[0] / "results.json", {"validation": {"bleu": 31.0}, "test": {"bleu": 40.0}})
+  flags = f"--workdirs={','.join(map(str, folders))}", "--split=test", "--significance"
+  finished = scripts.run("compare", *flags)
+  assert finished.code == 2 and finished.output == ""
+  assert "--split must be one of validation, got 'test'" in finished.errors
+
+
 def test_files_are_compared_by_paired_randomization(tmp_path):
   paths = []
   for name, lines in (("reference", TRUE), ("ours", TRUE), ("theirs", WORSE), ("again", TRUE)):

@@ -334,11 +334,11 @@ def test_sequences_of_one_state_differ_from_each_other():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"temperature": 0.0}, "temperature must be above 0, and finite, got 0.0"),
-    ({"temperature": float("nan")}, "temperature must be above 0, and finite, got nan"),
+    ({"temperature": 0.0}, "temperature must be a number above 0, and finite, got 0.0"),
+    ({"temperature": float("nan")}, "temperature must be a number above 0, and finite, got nan"),
     ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
-    ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
-    ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+    ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
+    ({"top_p": 1.5}, "top_p must be a number above 0 and at most 1, got 1.5"),
     ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
     ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
@@ -362,7 +362,7 @@ def test_hot_draws_never_take_a_forbidden_token():
       )
     )(jax.random.key(0))
     assert set(np.ravel(found.tokens).tolist()) == {1, 3}
-  with pytest.raises(ValueError, match="temperature must be above 0, and finite"):
+  with pytest.raises(ValueError, match="temperature must be a number above 0, and finite"):
     search.sample(
       forbids, jnp.zeros(2), jax.random.key(0), batch_size=2, max_length=5, start=1, end=9, temperature=1e39
     )
