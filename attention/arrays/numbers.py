@@ -40,7 +40,7 @@ def as_integers(name: str, given: Any) -> jax.Array:
       raise ValueError(f"{name} must be in [{limits.min}, {limits.max}], got {given}")
   array = as_array(name, given, allowed)
   if not jnp.issubdtype(array.dtype, jnp.integer):
-    raise ValueError(f"{name} must be {allowed}, got {array.dtype}")
+    raise ValueError(f"{name} must be {allowed}, got {getattr(known, 'dtype', array.dtype)}")
   return array
 
 
