@@ -267,6 +267,7 @@ def walk(tmp_path_factory):
   with flagsaver.flagsaver(), contextlib.redirect_stdout(io.StringIO()) as output:
     flags.FLAGS(["walkthrough", f"--figures={folder}"])
     walkthrough.main()
+  flags.FLAGS.unparse_flags()  # as in a session of Python, for the tests to come
   return output.getvalue(), folder
 
 
