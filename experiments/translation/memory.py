@@ -1,5 +1,6 @@
 """A lower bound on the memory of training, from shapes alone, against what a device has."""
 
+import dataclasses
 import os
 import pathlib
 from typing import Any
@@ -9,13 +10,15 @@ import numpy as np
 
 from configs import base
 from experiments.commands.fields import ConfigError
-from experiments.tasks import Task
+from experiments.tasks import Task, make_task
 from experiments.text.batches import Batch
 from experiments.translation.step import Recipe, abstract_state, loss_of
 
 # Which share of what differentiation keeps for the backward pass is counted: XLA computes some of it again.
 # Compiled steps on a CPU took half of it or more.
 _COUNTED = 0.25
+
+_FEW_ROWS = 2**10
 
 _CGROUP_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
@@ -35,6 +38,10 @@ def check_memory(config: base.Config, task: Task, recipe: Recipe) -> None:
   if kept > available:
     lower = "config.model.width, config.model.embedding_width or config.model.feed_forward_width"
     raise ConfigError(_message("parameters, gradients and optimizer state", kept, available, lower))
+  if config.train.batch_size > _FEW_ROWS:
+    # Fewer rows are about as long, and are drawn in less time and memory.
+    fewer = dataclasses.replace(config.train, batch_size=_FEW_ROWS)
+    task = make_task(dataclasses.replace(config, train=fewer), (task.source, task.target))
   batch = task.training_batch(0)
   lengths = batch.sources.shape[1], batch.targets.shape[1]
   activations = shared_by * activation_bytes(config, recipe, *lengths) / recipe.mesh.size

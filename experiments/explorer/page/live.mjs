@@ -174,7 +174,7 @@ function beams(run, whole, found, state, place, change) {
       "summary",
       {},
       found.isWhole
-        ? `${items.length} translations that ended, the best first, and the tree of the search`
+        ? `${items.length} translations, the best first, and the tree of the search`
         : "the tree of the search, as far as it is shown",
     ),
     found.isWhole ? html("ol", {}, items) : null,

@@ -97,3 +97,12 @@ def test_lengths_are_those_of_training_and_not_of_validation(tmp_path, monkeypat
   monkeypatch.setattr(memory, "activation_bytes", lambda *arguments: lengths.extend(arguments[2:]) or 0)
   memory.check_memory(config, task, recipe)
   assert lengths == [4, 4]  # a bucket that holds three words and the end symbol
+
+
+def test_a_huge_batch_is_refused_before_it_is_drawn(monkeypatch):
+  config, task, recipe = _made(width=8, embedding_width=8)
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_size=10**9))
+  task = make_task(config, (task.source, task.target))
+  monkeypatch.setattr(task, "training_batch", None)
+  with pytest.raises(ConfigError, match=r"not enough memory: at least .* for one training step"):
+    memory.check_memory(config, task, recipe)
