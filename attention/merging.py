@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.arrays.programs import one_program
+from attention.arrays.eager_jit import eager_jit
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 
-@one_program
+@eager_jit
 def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
   """Returns the attention to all keys, from the attention to each of several disjoint sets of them.
 
@@ -83,7 +83,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 
 
-@one_program
+@eager_jit
 def with_sink(
   context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:

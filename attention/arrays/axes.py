@@ -18,6 +18,10 @@ class HasAxes:
 
   axes: ClassVar[Mapping[str, str]] = {}
 
+  def has_user_code(self) -> bool:
+    """Returns whether it calls code that is not this library's, and may be another at the next call."""
+    return not type(self).__module__.startswith("attention.")
+
   def check_values(self) -> None:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
 

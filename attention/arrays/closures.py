@@ -26,6 +26,9 @@ class Closure(HasAxes):
   arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
   function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
 
+  def has_user_code(self):
+    return True
+
   def __call__(self, *arguments: jax.Array) -> Any:
     return self.function(*self.arrays.values(), *arguments)
 

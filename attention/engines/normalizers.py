@@ -26,7 +26,7 @@ from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.arrays.programs import one_program
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import is_known
 from attention.engines.guards import (
@@ -259,7 +259,7 @@ class Local(Normalizer):
     return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
 
 
-@one_program
+@eager_jit(static_argnames=("return_logsumexp",))
 def masked_softmax(
   scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
@@ -295,7 +295,7 @@ def masked_softmax(
   return (weights, rows.logsumexp()) if return_logsumexp else weights
 
 
-@one_program
+@eager_jit
 def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
   """Returns where a query looks that goes on from where the one before it has looked.
 

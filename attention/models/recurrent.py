@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.programs import one_program
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.projections import linear
 
@@ -76,7 +76,7 @@ def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
 
-@one_program
+@eager_jit(static_argnames=("reverse",))
 def gru(
   weights: GRUWeights,
   state: jax.Array,

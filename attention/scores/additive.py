@@ -9,7 +9,7 @@ from attention.arrays.broadcasting import broadcast_leading, check_rank, with_ra
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import over_leading
 from attention.arrays.numbers import as_real
-from attention.arrays.programs import one_program
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import assumed_product
 from attention.scores.arguments import check_width, floating
@@ -20,7 +20,7 @@ from attention.scores.sums_of_tanh import sums_of_tanh
 CACHED_PAIRS = 2**19
 
 
-@one_program
+@eager_jit
 def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns how well every key fits every query, by a network of one hidden layer.
 

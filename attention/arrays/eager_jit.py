@@ -1,0 +1,48 @@
+"""`jax.jit` for functions that users call outside of `jax.jit`, too."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.axes import HasAxes
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+def eager_jit(function: T | None = None, *, static_argnames: tuple[str, ...] = ()) -> T:
+  """Returns the function compiled as a whole where it is called outside of `jax.jit`.
+
+  Inside, it is traced in place: a program within another is differentiated on its own, which is slower.
+  Nothing is compiled where an argument holds code of the user, a function or a class: what a function closed
+  over, or a class finds in its module, may be another thing at the next call. Nor where an argument is none
+  that JAX knows: the function says what is wrong with it.
+
+  Args:
+    function: of pytrees, as `jax.jit` takes it; None to return a decorator.
+    static_argnames: as in `jax.jit`.
+  """
+  if function is None:
+    return functools.partial(eager_jit, static_argnames=static_argnames)  # type: ignore[return-value]
+  compiled = jax.jit(function, static_argnames=static_argnames)
+
+  @functools.wraps(function)
+  def call(*args: Any, **options: Any) -> Any:
+    is_inside_jit = isinstance(jnp.zeros(()), jax.core.Tracer)
+    dynamic = [value for name, value in options.items() if name not in static_argnames]
+    stays_eager = any(map(_stays_eager, jax.tree.leaves((args, dynamic), is_leaf=_stays_eager)))
+    return (function if is_inside_jit or stays_eager else compiled)(*args, **options)
+
+  call.clear_cache = compiled.clear_cache  # type: ignore[attr-defined]
+  return call  # type: ignore[return-value]
+
+
+def _stays_eager(node: Any) -> bool:
+  """Returns whether a node of a pytree has code of the user, or is a leaf that is neither array nor number."""
+  if isinstance(node, HasAxes):
+    return node.has_user_code()
+  is_number = isinstance(node, (jax.Array, np.ndarray, np.generic, int, float, complex))
+  return not is_number and jax.tree_util.all_leaves([node])
