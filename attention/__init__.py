@@ -29,15 +29,11 @@ from attention.functional import (
   cosine_attention,
   scaled_dot_product_attention,
 )
+from attention.grouped_heads import attend_heads
 from attention.masks import Mask
 from attention.merging import merge, with_sink
-from attention.multi_head import (
-  MultiHeadWeights,
-  attend_heads,
-  merge_heads,
-  multi_head_attention,
-  project_heads,
-)
+from attention.multi_head import MultiHeadWeights, multi_head_attention
+from attention.projections import merge_heads, project_heads
 from attention.scores import (
   Additive,
   Bilinear,

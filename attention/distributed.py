@@ -7,19 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import as_array
 from attention.arrays.devices import varying
 from attention.arrays.precision import matmul_precision
 from attention.engines.blockwise import blockwise
-from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike, prepare
-from attention.inputs import check_dropout, check_inputs, check_options, to_compute_with, with_arrays
-from attention.masks import Array, Mask, as_mask
-from attention.options import names_options
+from attention.masks import Array, Mask
 from attention.scores.score import Score
+from attention.validation import check_options, check_score, check_vectors, to_compute_with
 
 
-@names_options
 def ring_attention(
   score: Score,
   queries: jax.Array,
@@ -34,7 +30,7 @@ def ring_attention(
   return_logsumexp: bool = False,
   block_sizes: tuple[int, int] | None = None,
   zigzag: bool = False,
-) -> jax.Array | Attended:
+) -> Any:
   """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
 
   It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
@@ -75,44 +71,47 @@ def ring_attention(
   >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
   (8, 2)
   """
-  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  dtype = check_inputs(score, queries, keys, values)
-  check_options("blockwise", block_sizes)
-  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
+  score = check_score(score)
+  queries, keys, values = check_vectors(queries, keys, values)
+  options = check_options(
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    return_logsumexp=return_logsumexp,
+    implementation="blockwise",
+    block_sizes=block_sizes,
+  )
   try:
     jax.lax.axis_size(axis_name)
   except (NameError, TypeError, ValueError):
     raise ValueError(
       f"axis_name must be an axis of the mesh of the jax.shard_map that calls this, got {axis_name!r}"
     ) from None
-  mask = None if mask is None else with_arrays(as_mask(mask))
-  bias = with_arrays(bias)
   T, S = queries.shape[-2], keys.shape[-2]
   if zigzag and (T % 2 or S % 2):
     raise ValueError(f"with zigzag a device must have an even number of queries and keys, got {T} and {S}")
-  score.check_values()
-  _check_no_pairs("mask", mask, axis_name, T * S)
-  _check_no_pairs("bias", bias, axis_name, T * S)
+  _check_no_pairs("mask", options.mask, axis_name, T * S)
+  _check_no_pairs("bias", options.bias, axis_name, T * S)
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
-      *to_compute_with(with_arrays(score), queries, keys, values),
-      mask=mask,
-      bias=bias,
-      dropout_rate=rate,
-      dropout_rng=dropout_rng,
+      *to_compute_with(score, queries, keys, values),
+      mask=options.mask,
+      bias=options.bias,
+      dropout_rate=options.dropout_rate,
+      dropout_rng=options.dropout_rng,
       positions=(_positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)),
       length=jax.lax.axis_size(axis_name) * T,
     )
     attended = blockwise(
       inputs,
       shape,
-      block_sizes=block_sizes,
+      block_sizes=options.block_sizes,
       ring=axis_name,
       parts=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )
-  context = attended.context.astype(dtype)
-  return Attended(context, logsumexp=attended.logsumexp) if return_logsumexp else context
+  return options.returned(attended._replace(context=attended.context.astype(queries.dtype)))
 
 
 def zigzag_order(length: int, num_devices: int) -> np.ndarray:

@@ -1,49 +1,25 @@
 """Attention as pure functions: `attend` and its named forms."""
 
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 
-from attention.arrays import devices
-from attention.arrays.broadcasting import as_array, broadcast_leading
-from attention.arrays.devices import are_spread_by_type
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.precision import matmul_precision
-from attention.arrays.programs import one_program
-from attention.arrays.symbolic import assumed_product
 from attention.engines.blockwise import blockwise
+from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import BiasLike, prepare
 from attention.engines.normalizers import Normalizer, Softmax
-from attention.inputs import (
-  check_dropout,
-  check_inputs,
-  check_normalizer,
-  check_options,
-  to_compute_with,
-  with_arrays,
-)
-from attention.masks import Array, Mask, as_mask
-from attention.options import FullOptions, Options, forwards_to, names_options
+from attention.masks import Array, Mask
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
+from attention.validation import Options, check_options, check_score, check_vectors, to_compute_with
 
 
-@overload
-def attend(
-  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, **options: Unpack[Options]
-) -> jax.Array: ...
-
-
-@overload
-def attend(
-  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, **options: Unpack[FullOptions]
-) -> Attended: ...
-
-
-@names_options
 def attend(
   score: Score,
   queries: jax.Array,
@@ -59,7 +35,7 @@ def attend(
   return_logsumexp: bool = False,
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
-) -> jax.Array | Attended:
+) -> Any:
   """Returns, for each query, the mean of the values weighted by how well their keys fit the query.
 
       weights = softmax(score(queries, keys) + bias, over the keys that the mask allows)
@@ -115,103 +91,69 @@ def attend(
   >>> attend(ScaledDotProduct(scale=1.0), queries, keys, jnp.array([[5.0], [7.0]])).round(2).tolist()
   [[7.0]]
   """
-  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  check_inputs(score, queries, keys, values)
-  check_options(implementation, block_sizes)
-  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
-  normalizer = check_normalizer(normalizer, implementation, return_logsumexp=return_logsumexp)
-  attended = _attend(
-    with_arrays(score),
-    queries,
-    keys,
-    values,
-    mask=None if mask is None else with_arrays(as_mask(mask)),
-    bias=with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
-    dropout_rate=rate,
+  options = check_options(
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
     dropout_rng=dropout_rng,
-    normalizer=with_arrays(normalizer),
-    return_weights=bool(return_weights),
-    return_logsumexp=bool(return_logsumexp),
-    implementation=str(implementation),
-    block_sizes=None if block_sizes is None else (int(block_sizes[0]), int(block_sizes[1])),
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
   )
-  return attended if return_weights or return_logsumexp else attended.context
+  attended = attend_checked(check_score(score), *check_vectors(queries, keys, values), options)
+  return options.returned(attended)
 
 
-@one_program
-def _attend(
-  score: Score,
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  *,
-  mask: Mask | None,
-  bias: BiasLike | None,
-  dropout_rate: Array | None,
-  dropout_rng: jax.Array | None,
-  normalizer: Normalizer,
-  return_weights: bool,
-  return_logsumexp: bool,
-  implementation: str,
-  block_sizes: tuple[int, int] | None,
+@eager_jit
+def attend_checked(
+  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
 ) -> Attended:
-  """Returns what `attend` does, from options that are checked."""
+  """Returns what `attend` does, from arguments that are checked."""
   dtype = queries.dtype
+  implementation = options.implementation
   if implementation == "auto":
-    is_softmax = isinstance(normalizer, Softmax)
-    implementation = _fastest(queries, keys, values, return_weights) if is_softmax else "dense"
+    is_softmax = isinstance(options.normalizer, Softmax)
+    implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
       *to_compute_with(score, queries, keys, values),
-      mask=mask,
-      bias=bias,
-      dropout_rate=dropout_rate,
-      dropout_rng=dropout_rng,
+      mask=options.mask,
+      bias=options.bias,
+      dropout_rate=options.dropout_rate,
+      dropout_rng=options.dropout_rng,
     )
+    returns = options.return_logsumexp
     if implementation == "dense":
-      attended = dense(inputs, shape, normalizer=normalizer, return_logsumexp=return_logsumexp)
+      attended = dense(inputs, shape, normalizer=options.normalizer, return_logsumexp=returns)
     else:
-      attended = blockwise(inputs, shape, block_sizes=block_sizes, return_logsumexp=return_logsumexp)
-      if return_weights:
+      attended = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=returns)
+      if options.return_weights:
         attended = attended._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
   return Attended(
     attended.context.astype(dtype),
-    attended.weights.astype(dtype) if return_weights else None,
-    attended.logsumexp if return_logsumexp else None,
+    attended.weights.astype(dtype) if options.return_weights else None,
+    attended.logsumexp if options.return_logsumexp else None,
   )
 
 
-@overload
 def scaled_dot_product_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   *,
   scale: jax.Array | float | None = None,
-  **options: Unpack[Options],
-) -> jax.Array: ...
-
-
-@overload
-def scaled_dot_product_attention(
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  *,
-  scale: jax.Array | float | None = None,
-  **options: Unpack[FullOptions],
-) -> Attended: ...
-
-
-@forwards_to(attend)
-def scaled_dot_product_attention(
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  *,
-  scale: jax.Array | float | None = None,
-  **options: Any,
-) -> jax.Array | Attended:
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Any:
   """Returns `attend` with scores scale * queries . keys.
 
       context = softmax(queries keys^T / sqrt(H)) values
@@ -230,33 +172,39 @@ def scaled_dot_product_attention(
   >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
   (3, 7)
   """
-  return attend(ScaledDotProduct(scale), queries, keys, values, **options)
+  return attend(
+    ScaledDotProduct(scale),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )
 
 
-@overload
-def additive_attention(
-  queries: jax.Array, keys: jax.Array, values: jax.Array, score_vector: jax.Array, **options: Unpack[Options]
-) -> jax.Array: ...
-
-
-@overload
-def additive_attention(
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  score_vector: jax.Array,
-  **options: Unpack[FullOptions],
-) -> Attended: ...
-
-
-@forwards_to(attend)
 def additive_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   score_vector: jax.Array,
-  **options: Any,
-) -> jax.Array | Attended:
+  *,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Any:
   """Returns `attend` with scores score_vector . tanh(queries + keys).
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
@@ -273,29 +221,39 @@ def additive_attention(
   >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
   (3, 7)
   """
-  return attend(Additive(score_vector), queries, keys, values, **options)
+  return attend(
+    Additive(score_vector),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )
 
 
-@overload
-def bilinear_attention(
-  queries: jax.Array, keys: jax.Array, values: jax.Array, matrix: jax.Array, **options: Unpack[Options]
-) -> jax.Array: ...
-
-
-@overload
-def bilinear_attention(
-  queries: jax.Array, keys: jax.Array, values: jax.Array, matrix: jax.Array, **options: Unpack[FullOptions]
-) -> Attended: ...
-
-
-@forwards_to(attend)
 def bilinear_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   matrix: jax.Array,
-  **options: Any,
-) -> jax.Array | Attended:
+  *,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Any:
   """Returns `attend` with scores queries . matrix . keys.
 
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
@@ -312,40 +270,39 @@ def bilinear_attention(
   >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
   (3, 7)
   """
-  return attend(Bilinear(matrix), queries, keys, values, **options)
+  return attend(
+    Bilinear(matrix),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )
 
 
-@overload
 def cosine_attention(
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
   *,
   scale: jax.Array | float = 1.0,
-  **options: Unpack[Options],
-) -> jax.Array: ...
-
-
-@overload
-def cosine_attention(
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  *,
-  scale: jax.Array | float = 1.0,
-  **options: Unpack[FullOptions],
-) -> Attended: ...
-
-
-@forwards_to(attend)
-def cosine_attention(
-  queries: jax.Array,
-  keys: jax.Array,
-  values: jax.Array,
-  *,
-  scale: jax.Array | float = 1.0,
-  **options: Any,
-) -> jax.Array | Attended:
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Any:
   """Returns `attend` with scores scale * cosine of the angle between query and key.
 
   Source: Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.
@@ -362,27 +319,18 @@ def cosine_attention(
   >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape
   (3, 7)
   """
-  return attend(Cosine(scale), queries, keys, values, **options)
-
-
-# Up to so many scores are stored: 64 MiB in float32.
-FEW_SCORES = 2**24
-# Below this many scores for one index of the leading axes, tiles are too small for a CPU to be worth a loop.
-SCORES_OF_A_TILE = 2**16
-
-
-def _fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
-  """Returns the implementation that was measured to be the fastest, or "blockwise" for very many scores.
-
-  `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
-  neither `jvp` nor Hessian-vector products, which are promised.
-  """
-  if are_spread_by_type(queries, keys, values):
-    return "dense"  # "blockwise" cannot cut the arrays
-  scores = assumed_product((queries.shape[-2], keys.shape[-2]))
-  leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
-  if assumed_product(leading) * scores > FEW_SCORES:
-    return "blockwise"  # weights are then made by themselves, and not at all under jit if nobody reads them
-  if return_weights:
-    return "dense"  # all scores are stored anyway
-  return "blockwise" if devices.runs_sequentially() and scores >= SCORES_OF_A_TILE else "dense"
+  return attend(
+    Cosine(scale),
+    queries,
+    keys,
+    values,
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )

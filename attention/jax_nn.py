@@ -17,8 +17,8 @@ from attention.arrays.broadcasting import as_array, broadcasts_to
 from attention.arrays.numbers import as_integers, as_real
 from attention.engines.dense import Attended
 from attention.engines.inputs import BiasLike
+from attention.grouped_heads import attend_heads
 from attention.masks import Array, Mask
-from attention.multi_head import attend_heads
 from attention.scores.dot_product import ScaledDotProduct
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.arrays.eager_jit import eager_jit
 from attention.engines.guards import is_minus_infinity, minus_infinity_where
 
 

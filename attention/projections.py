@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from attention.arrays.broadcasting import check_rank, with_rank
 from attention.arrays.precision import matmul_precision
 from attention.engines.guards import nan_where
 
@@ -39,3 +41,80 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
   if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
     finite = jnp.expand_dims(finite, -3)
   return jnp.where(finite, outputs, 0) + nan_where(~finite, outputs.dtype)
+
+
+def project_heads(
+  inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, name: str = "head"
+) -> jax.Array:
+  """Returns the inputs as seen by each head: for head n, inputs . kernel[:, n] + bias[n].
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+
+  Args:
+    inputs: [... T D].
+    kernel: [D N H].
+    bias: [N H]; None for none.
+    name: what errors call the kernel.
+
+  Returns:
+    [... N T H] in the dtype of the inputs.
+
+  Raises:
+    ValueError: if kernel or bias do not fit.
+  """
+  inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
+  check_rank("inputs", inputs, "[... T D]")
+  if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1]:
+    raise ValueError(
+      f"{name} kernel must have axes [D N H], D the width of its inputs, "
+      f"got kernel {kernel.shape}, inputs {inputs.shape}"
+    )
+  if bias is not None and np.shape(bias) != kernel.shape[1:]:
+    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {np.shape(bias)}")
+
+  def function(inputs):
+    D, N, H = kernel.shape
+    side_by_side = linear(inputs, kernel.reshape(D, N * H).astype(inputs.dtype))
+    heads = jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
+    if bias is None:
+      return heads
+    return heads + with_rank(jnp.asarray(bias, inputs.dtype)[:, None, :], heads.ndim)
+
+  return project(function, inputs)
+
+
+def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+  """Returns the heads' contexts joined: the sum over n of contexts[n] . kernel[n], + bias.
+
+  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+
+  Args:
+    contexts: [... N T H].
+    kernel: [N H D].
+    bias: [D]; None for none.
+
+  Returns:
+    [... T D] in the dtype of the contexts.
+
+  Raises:
+    ValueError: if kernel or bias do not fit.
+  """
+  contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
+  check_rank("contexts", contexts, "[... N T H]")
+  if kernel.ndim != 3 or kernel.shape[:2] != (contexts.shape[-3], contexts.shape[-1]):
+    raise ValueError(
+      "output kernel must have axes [N H D], N the number of heads and H their width, "
+      f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
+    )
+  if bias is not None and np.shape(bias) != kernel.shape[2:]:
+    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {np.shape(bias)}")
+  N, H, D = kernel.shape
+
+  def function(side_by_side):
+    merged = linear(side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
+    if bias is None:
+      return merged
+    return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)
+
+  side_by_side = jnp.swapaxes(contexts, -3, -2).reshape(*contexts.shape[:-3], contexts.shape[-2], N * H)
+  return project(function, side_by_side)

@@ -122,7 +122,7 @@ def alone(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def forget_eager_programs():
   """Lets no test of other devices or limits find what one before it has compiled."""
-  functional._attend.clear_cache()
+  functional.attend_checked.clear_cache()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from attention.arrays.axes import HasAxes
 T = TypeVar("T", bound=Callable[..., Any])
 
 
-def eager_jit(function: T | None = None, *, static_argnames: tuple[str, ...] = ()) -> T:
+def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
   """Returns the function compiled as a whole where it is called outside of `jax.jit`.
 
   Inside, it is traced in place: a program within another is differentiated on its own, which is slower.
@@ -22,11 +22,9 @@ def eager_jit(function: T | None = None, *, static_argnames: tuple[str, ...] = (
   that JAX knows: the function says what is wrong with it.
 
   Args:
-    function: of pytrees, as `jax.jit` takes it; None to return a decorator.
+    function: of pytrees, as `jax.jit` takes it.
     static_argnames: as in `jax.jit`.
   """
-  if function is None:
-    return functools.partial(eager_jit, static_argnames=static_argnames)  # type: ignore[return-value]
   compiled = jax.jit(function, static_argnames=static_argnames)
 
   @functools.wraps(function)
@@ -41,7 +39,7 @@ def eager_jit(function: T | None = None, *, static_argnames: tuple[str, ...] = (
 
 
 def _stays_eager(node: Any) -> bool:
-  """Returns whether a node of a pytree has code of the user, or is a leaf that is neither array nor number."""
+  """Returns whether a node of a pytree has code of the user, or is a leaf that JAX does not know."""
   if isinstance(node, HasAxes):
     return node.has_user_code()
   is_number = isinstance(node, (jax.Array, np.ndarray, np.generic, int, float, complex))

@@ -16,6 +16,7 @@ masked is in what it makes of them; the engine sees to rows that are empty or br
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -24,9 +25,9 @@ import numpy as np
 
 from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import is_known
 from attention.engines.guards import (
@@ -259,7 +260,7 @@ class Local(Normalizer):
     return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
 
 
-@eager_jit(static_argnames=("return_logsumexp",))
+@functools.partial(eager_jit, static_argnames=("return_logsumexp",))
 def masked_softmax(
   scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
 ) -> jax.Array | tuple[jax.Array, jax.Array]:

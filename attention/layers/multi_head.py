@@ -13,6 +13,7 @@ from attention.arrays.broadcasting import as_array, check_rank
 from attention.arrays.numbers import check_size
 from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer
+from attention.grouped_heads import attend_heads
 from attention.layers.cache import (
   KeyValueCache,
   bias_after,
@@ -32,7 +33,6 @@ from attention.layers.parameters import (
   promoted,
 )
 from attention.masks import Array, Mask
-from attention.multi_head import attend_heads
 from attention.projections import project
 from attention.scores.score import Score
 

@@ -11,8 +11,7 @@ from flax.typing import Dtype, Initializer
 from attention.arrays.broadcasting import with_rank
 from attention.arrays.numbers import check_size
 from attention.arrays.precision import compute_dtype
-from attention.multi_head import merge_heads, project_heads
-from attention.projections import linear, project
+from attention.projections import linear, merge_heads, project, project_heads
 
 bias_init = nn.initializers.zeros
 

@@ -76,7 +76,7 @@ def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
 
-@eager_jit(static_argnames=("reverse",))
+@functools.partial(eager_jit, static_argnames=("reverse",))
 def gru(
   weights: GRUWeights,
   state: jax.Array,

@@ -7,9 +7,9 @@ import jax
 from attention.arrays import devices
 from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
 from attention.arrays.devices import varying_like
+from attention.arrays.eager_jit import eager_jit
 from attention.arrays.loops import over_leading
 from attention.arrays.numbers import as_real
-from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import assumed_product
 from attention.scores.arguments import check_width, floating

@@ -1,6 +1,7 @@
 """Functions that are one compiled program: what is compiled again, and what must never be mixed up."""
 
 import dataclasses
+import functools
 import itertools
 import operator
 
@@ -12,7 +13,7 @@ from cases import FLOAT32, SCORES, assert_close, draw, expected
 
 import attention
 from attention import functional, masks, positions
-from attention.arrays.programs import one_program
+from attention.arrays.eager_jit import eager_jit
 from attention.engines.blockwise import blockwise
 
 
@@ -20,7 +21,7 @@ def counted():
   """Returns a function that counts how often it is traced, and the count."""
   traced = []
 
-  @one_program
+  @functools.partial(eager_jit, static_argnames=("factor", "name", "sizes"))
   def function(array, *, mask=None, factor=1.0, name="one", sizes=None):
     traced.append(name)
     return array * (2 if name == "two" else 1) * factor

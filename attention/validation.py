@@ -12,8 +12,11 @@ from attention.arrays.broadcasting import as_array, broadcast_leading, check_ran
 from attention.arrays.hints import LAYOUT
 from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.arrays.precision import compute_dtype
+from attention.arrays.pytrees import register_pytree
+from attention.engines.dense import Attended
+from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer, Softmax
-from attention.masks import Array
+from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
 
 T = TypeVar("T")
@@ -21,14 +24,12 @@ T = TypeVar("T")
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 
-def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jnp.dtype:
-  """Returns the dtype of queries, keys and values; how wide they must be is the score's to check.
+def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns queries, keys and values as arrays, or raises ValueError if they do not fit each other.
 
-  Raises:
-    ValueError: if they do not fit each other, or the score is none.
+  How wide they must be is the score's to check.
   """
-  if not isinstance(score, Score):
-    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
@@ -46,7 +47,7 @@ def check_inputs(score: Score, queries: jax.Array, keys: jax.Array, values: jax.
     broadcast_leading(queries, keys, values, names="queries, keys and values")
   except ValueError as error:
     raise ValueError(f"{error}{_heads_hint(queries, keys, values)}") from None
-  return queries.dtype
+  return queries, keys, values
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
@@ -62,6 +63,67 @@ def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   if last == keys_last:
     hint += f"; {LAYOUT}"
   return hint
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of an attention, checked. What is static decides which program is compiled."""
+
+  mask: Mask | None
+  bias: Any
+  dropout_rate: Array | None
+  dropout_rng: jax.Array | None
+  normalizer: Normalizer
+  return_weights: bool = dataclasses.field(metadata={"static": True})
+  return_logsumexp: bool = dataclasses.field(metadata={"static": True})
+  implementation: str = dataclasses.field(metadata={"static": True})
+  block_sizes: tuple[int, int] | None = dataclasses.field(metadata={"static": True})
+
+  def returned(self, attended: Attended) -> Any:
+    """Returns the context alone, unless more was asked for."""
+    return attended if self.return_weights or self.return_logsumexp else attended.context
+
+
+def check_options(
+  *,
+  mask: Mask | Array | None,
+  bias: BiasLike | None,
+  dropout_rate: jax.Array | float,
+  dropout_rng: jax.Array | None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Options:
+  """Returns the options of `attend`, or raises ValueError if one is not allowed."""
+  if implementation not in IMPLEMENTATIONS:
+    raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+  if block_sizes is not None:
+    if not isinstance(block_sizes, (tuple, list)) or len(block_sizes) != 2:
+      raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
+    block_sizes = check_size("block_sizes", block_sizes[0]), check_size("block_sizes", block_sizes[1])
+  if normalizer is not None and not isinstance(normalizer, Normalizer):
+    raise ValueError(f"normalizer must be a Normalizer such as Sparsemax(), or None, got {normalizer!r}")
+  if normalizer is not None and not isinstance(normalizer, Softmax):
+    name = type(normalizer).__name__
+    if implementation == "blockwise":
+      raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
+    if return_logsumexp:
+      raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
+  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
+  return Options(
+    None if mask is None else with_arrays(as_mask(mask)),
+    with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
+    rate,
+    dropout_rng,
+    Softmax() if normalizer is None else with_arrays(normalizer),
+    bool(return_weights),
+    bool(return_logsumexp),
+    str(implementation),
+    block_sizes,
+  )
 
 
 def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array | None, jax.Array | None]:
@@ -84,40 +146,6 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
 
 
-def check_options(implementation: str, block_sizes: tuple[int, int] | None) -> None:
-  """Raises ValueError if an option of `attend` is not one that is allowed."""
-  if implementation not in IMPLEMENTATIONS:
-    allowed = ", ".join(IMPLEMENTATIONS)
-    raise ValueError(f"implementation must be one of {allowed}, got {implementation!r}")
-  if block_sizes is not None:
-    is_pair = isinstance(block_sizes, (tuple, list)) and len(block_sizes) == 2
-    if not is_pair:
-      raise ValueError(f"block_sizes must be two positive integers, (queries, keys), got {block_sizes!r}")
-    for size in block_sizes:
-      check_size("block_sizes", size)
-
-
-def check_normalizer(
-  normalizer: Normalizer | None, implementation: str, *, return_logsumexp: bool
-) -> Normalizer:
-  """Returns what makes weights of scores: the softmax for None.
-
-  Raises:
-    ValueError: if it is no normalizer, or one of which something else is asked that the softmax alone can do.
-  """
-  if normalizer is None:
-    return Softmax()
-  if not isinstance(normalizer, Normalizer):
-    raise ValueError(f"normalizer must be a Normalizer such as Sparsemax(), or None, got {normalizer!r}")
-  if not isinstance(normalizer, Softmax):
-    name = type(normalizer).__name__
-    if implementation == "blockwise":
-      raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
-    if return_logsumexp:
-      raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
-  return normalizer
-
-
 def to_compute_with(
   score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array
 ) -> tuple[Score, jax.Array, jax.Array, jax.Array]:
@@ -126,6 +154,13 @@ def to_compute_with(
   queries, keys, values = (array.astype(dtype) for array in (queries, keys, values))
   rank = max(queries.ndim, keys.ndim)
   return _with_dtype(score, dtype), with_rank(queries, rank), with_rank(keys, rank), values
+
+
+def check_score(score: Any) -> Score:
+  """Returns a score that is one, or raises ValueError."""
+  if not isinstance(score, Score):
+    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+  return with_arrays(score)
 
 
 def with_arrays(tree: T) -> T:
@@ -155,6 +190,7 @@ def with_arrays(tree: T) -> T:
     elif isinstance(held, (list, tuple)) and field.name in tree.axes:
       changed[field.name] = as_array(field.name, held)
   tree = dataclasses.replace(tree, **changed) if changed else tree
+  tree.check_values()
   axes_of(tree)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, str) or callable(leaf):

@@ -1,0 +1,30 @@
+"""Which implementation is the fastest for some inputs."""
+
+import jax
+
+from attention.arrays import devices
+from attention.arrays.broadcasting import broadcast_leading
+from attention.arrays.devices import are_spread_by_type
+from attention.arrays.symbolic import assumed_product
+
+# Up to so many scores are stored: 64 MiB in float32.
+FEW_SCORES = 2**24
+# Below this many scores for one index of the leading axes, tiles are too small for a CPU to be worth a loop.
+SCORES_OF_A_TILE = 2**16
+
+
+def fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
+  """Returns the implementation that was measured to be the fastest, or "blockwise" for very many scores.
+
+  `jax.nn.dot_product_attention(implementation="cudnn")` is not among them: it has no forward mode, so
+  neither `jvp` nor Hessian-vector products, which are promised.
+  """
+  if are_spread_by_type(queries, keys, values):
+    return "dense"  # "blockwise" cannot cut the arrays
+  scores = assumed_product((queries.shape[-2], keys.shape[-2]))
+  leading = broadcast_leading(queries, keys, values, names="queries, keys and values")
+  if assumed_product(leading) * scores > FEW_SCORES:
+    return "blockwise"  # weights are then made by themselves, and not at all under jit if nobody reads them
+  if return_weights:
+    return "dense"  # all scores are stored anyway
+  return "blockwise" if devices.runs_sequentially() and scores >= SCORES_OF_A_TILE else "dense"

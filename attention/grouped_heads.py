@@ -1,0 +1,194 @@
+"""Attention of N heads of queries to fewer heads of keys and values."""
+
+import dataclasses
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.broadcasting import as_array, check_rank
+from attention.arrays.eager_jit import eager_jit
+from attention.arrays.hints import LAYOUT, ones_hint
+from attention.engines.dense import Attended
+from attention.engines.inputs import BiasLike, Inputs
+from attention.engines.normalizers import Normalizer
+from attention.engines.plan import tiles_have_leading_axes
+from attention.functional import attend_checked
+from attention.masks import Array, Mask
+from attention.scores.dot_product import ScaledDotProduct
+from attention.scores.score import Score
+from attention.validation import Options, check_options, check_score, check_vectors
+
+T = TypeVar("T")
+
+
+def attend_heads(
+  queries: jax.Array,
+  keys: jax.Array,
+  values: jax.Array,
+  *,
+  score: Score | None = None,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  dropout_rate: jax.Array | float = 0.0,
+  dropout_rng: jax.Array | None = None,
+  normalizer: Normalizer | None = None,
+  return_weights: bool = False,
+  return_logsumexp: bool = False,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> Any:
+  """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
+
+  Query head n attends to head n // (N / K) of keys and values (Ainslie et al. 2023, arXiv:2305.13245). The
+  queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless score,
+  mask or bias differ from head to head by more than their arrays, or do not name the axes of these (see
+  `Score`).
+
+  Args:
+    queries: [... N T H].
+    keys: [... K S H].
+    values: [... K S D].
+    score: with N heads or 1, as mask and bias; `ScaledDotProduct()` by default.
+    mask: as in `attend`, as are all other options.
+    bias: likewise.
+    normalizer: likewise.
+
+  Returns:
+    As `attend`: the context [... N T D], or an `Attended` of N heads.
+
+  Raises:
+    ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
+  """
+  options = check_options(
+    mask=mask,
+    bias=bias,
+    dropout_rate=dropout_rate,
+    dropout_rng=dropout_rng,
+    normalizer=normalizer,
+    return_weights=return_weights,
+    return_logsumexp=return_logsumexp,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )
+  score = check_score(ScaledDotProduct() if score is None else score)
+  queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
+  return options.returned(attend_heads_checked(score, queries, keys, values, options))
+
+
+@eager_jit
+def attend_heads_checked(
+  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
+) -> Attended:
+  """Returns what `attend_heads` does, from options that are checked."""
+  for name, array in (("queries", queries), ("keys", keys), ("values", values)):
+    check_rank(name, array, "[... N T H]")
+  N, K = queries.shape[-3], keys.shape[-3]
+  if K == 0 or N % K or values.shape[-3] != K:
+    hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""
+    raise ValueError(
+      "the heads of the queries must be a multiple of those of the keys, and keys and values must have "
+      f"as many, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
+    )
+  if K == N:
+    return attend_checked(score, *check_vectors(queries, keys, values), options)
+  if not _can_be_grouped(score, queries, keys, options):
+    keys, values = (jnp.repeat(array, N // K, axis=-3) for array in (keys, values))
+    return attend_checked(score, *check_vectors(queries, keys, values), options)
+  heads = _Heads(N, K)
+  queries = heads.split("queries", queries, 2)
+  keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
+  options = dataclasses.replace(
+    options,
+    mask=heads.split_leaves("mask", options.mask),
+    bias=_grouped_bias(options.bias, heads),
+    normalizer=heads.split_leaves("normalizer", options.normalizer),
+  )
+  score = heads.split_leaves("score", score)
+  attended = attend_checked(score, *check_vectors(queries, keys, values), options)
+  joined = Attended(heads.join(attended.context, 2))
+  if options.return_weights:
+    joined = joined._replace(weights=heads.join(attended.weights, 2))
+  if options.return_logsumexp:
+    joined = joined._replace(logsumexp=heads.join(attended.logsumexp, 1))
+  return joined
+
+
+def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: Options) -> bool:
+  """Whether score, mask and bias have heads by their arrays alone, and name the axes of all of these."""
+  if isinstance(options.bias, Mask) or 0 in (
+    *queries.shape,
+    *keys.shape,
+  ):  # a mask is none: `prepare` says so
+    return False
+
+  def flags(array):
+    return jnp.zeros(array.shape[:-1], bool)
+
+  inputs = Inputs(
+    score=score,
+    queries=score.query_features(queries[..., :1, :]),
+    keys=score.key_features(keys[..., :1, :]),
+    values=keys,
+    bad_queries=flags(queries),
+    bad_keys=flags(keys),
+    t=jnp.arange(queries.shape[-2]),
+    s=jnp.arange(keys.shape[-2]),
+    mask=options.mask,
+    # What a function returns is split when it is called.
+    bias=options.bias if isinstance(options.bias, HasAxes) else None,
+  )
+  return not tiles_have_leading_axes(inputs)
+
+
+class _Heads(NamedTuple):
+  """N heads of queries in groups, one for each head of the keys."""
+
+  num_heads: int
+  num_groups: int
+
+  def split(self, name: str, array: jax.Array, own: int) -> jax.Array:
+    """Returns an array [... N] and its own axes, so many, as [... K G] and these.
+
+    Raises:
+      ValueError: if it has neither N heads nor 1.
+    """
+    axis = array.ndim - own - 1
+    if axis < 0:
+      return array
+    if array.shape[axis] == 1:
+      return jnp.expand_dims(array, axis)
+    if array.shape[axis] != self.num_heads:
+      raise ValueError(
+        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
+        + ones_hint(1)
+      )
+    groups = self.num_groups, self.num_heads // self.num_groups
+    return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
+
+  def join(self, array: jax.Array, own: int) -> jax.Array:
+    """Returns an array [... K G] and its own axes, so many, as [... N] and these."""
+    axis = array.ndim - own - 2
+    return array.reshape(*array.shape[:axis], self.num_heads, *array.shape[axis + 2 :])
+
+  def split_leaves(self, name: str, tree: T) -> T:
+    """Returns a score, mask or bias that names its axes with the heads of its arrays in groups."""
+    leaves, structure = jax.tree.flatten(tree)
+    split = [
+      leaf if np.ndim(leaf) == 0 or own is None else self.split(name, jnp.asarray(leaf), len(own))
+      for leaf, own in zip(leaves, axes_of(tree), strict=True)
+    ]
+    return jax.tree.unflatten(structure, split)
+
+
+def _grouped_bias(bias: Any, heads: _Heads) -> Any:
+  """Returns a bias for [... N T S] as one for [... K G T S]."""
+  if isinstance(bias, HasAxes):
+    return heads.split_leaves("bias", bias)
+  if callable(bias):
+    return lambda t, s: _grouped_bias(bias(t, s), heads)
+  if bias is None or isinstance(bias, str):
+    return bias  # `attend` says what is allowed
+  return heads.split("bias", as_array("bias", bias), 2)
