@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.axes import axes_of
 from attention.arrays.devices import varying
 from attention.arrays.precision import matmul_precision
+from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
-from attention.engines.inputs import BiasLike, prepare
+from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
 from attention.scores.score import Score
 from attention.validation import check_options, check_score, check_vectors, to_compute_with
@@ -153,11 +154,7 @@ def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> Non
 
   Or an array that could belong to either this device's queries or its keys.
   """
-  if rule is None or (callable(rule) and not isinstance(rule, HasAxes)):
-    return
-  is_array = not isinstance(rule, HasAxes)
-  arrays, axes = ([rule], ["TS"]) if is_array else (jax.tree.leaves(rule), axes_of(rule))
-  for array, own in zip(arrays, axes, strict=True):
+  for array, own in zip(jax.tree.leaves(rule), axes_of(rule), strict=True):
     sizes = dict(zip(reversed(own or ""), reversed(jnp.shape(array)), strict=False))
     if num_pairs == 1 and own == "TS" and axis_name in varying(jnp.asarray(array)):
       raise ValueError(

@@ -6,10 +6,11 @@ import jax
 
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.precision import matmul_precision
+from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
-from attention.engines.inputs import BiasLike, prepare
+from attention.engines.inputs import prepare
 from attention.engines.normalizers import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive

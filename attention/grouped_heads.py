@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.axes import HasAxes, axes_of, names_its_axes
 from attention.arrays.broadcasting import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.hints import LAYOUT, ones_hint
+from attention.arrays.pytrees import register_pytree
+from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike, Inputs
+from attention.engines.inputs import Inputs
 from attention.engines.normalizers import Normalizer
-from attention.engines.plan import tiles_have_leading_axes
+from attention.engines.plan import tile_has_leading_axes
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
@@ -97,13 +99,13 @@ def attend_heads_checked(
   if not _can_be_grouped(score, queries, keys, options):
     keys, values = (jnp.repeat(array, N // K, axis=-3) for array in (keys, values))
     return attend_checked(score, *check_vectors(queries, keys, values), options)
-  heads = _Heads(N, K)
+  heads, bias = _Heads(N, K), options.bias
   queries = heads.split("queries", queries, 2)
   keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
   options = dataclasses.replace(
     options,
     mask=heads.split_leaves("mask", options.mask),
-    bias=_grouped_bias(options.bias, heads),
+    bias=_GroupedBias(bias, heads) if isinstance(bias, FunctionBias) else heads.split_leaves("bias", bias),
     normalizer=heads.split_leaves("normalizer", options.normalizer),
   )
   score = heads.split_leaves("score", score)
@@ -118,7 +120,7 @@ def attend_heads_checked(
 
 def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: Options) -> bool:
   """Whether score, mask and bias have heads by their arrays alone, and name the axes of all of these."""
-  if isinstance(options.bias, Mask) or 0 in (
+  if 0 in (
     *queries.shape,
     *keys.shape,
   ):  # a mask is none: `prepare` says so
@@ -138,9 +140,9 @@ def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: 
     s=jnp.arange(keys.shape[-2]),
     mask=options.mask,
     # What a function returns is split when it is called.
-    bias=options.bias if isinstance(options.bias, HasAxes) else None,
+    bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  return not tiles_have_leading_axes(inputs)
+  return names_its_axes(inputs) and not tile_has_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):
@@ -183,12 +185,13 @@ class _Heads(NamedTuple):
     return jax.tree.unflatten(structure, split)
 
 
-def _grouped_bias(bias: Any, heads: _Heads) -> Any:
-  """Returns a bias for [... N T S] as one for [... K G T S]."""
-  if isinstance(bias, HasAxes):
-    return heads.split_leaves("bias", bias)
-  if callable(bias):
-    return lambda t, s: _grouped_bias(bias(t, s), heads)
-  if bias is None or isinstance(bias, str):
-    return bias  # `attend` says what is allowed
-  return heads.split("bias", as_array("bias", bias), 2)
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class _GroupedBias(HasAxes):
+  """A bias for [... N T S] as one for [... K G T S]."""
+
+  bias: FunctionBias
+  heads: _Heads = dataclasses.field(metadata={"static": True})
+
+  def __call__(self, t, s):
+    return self.heads.split("bias", self.bias(t, s), 2)

@@ -15,8 +15,8 @@ import numpy as np
 from attention import masks
 from attention.arrays.broadcasting import as_array, broadcasts_to
 from attention.arrays.numbers import as_integers, as_real
+from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike
 from attention.grouped_heads import attend_heads
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct

@@ -8,8 +8,8 @@ import jax
 from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
+from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer
 from attention.grouped_heads import attend_heads_checked
 from attention.masks import Array, Mask

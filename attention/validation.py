@@ -13,8 +13,8 @@ from attention.arrays.hints import LAYOUT
 from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
+from attention.engines.bias import BiasLike, as_bias
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike
 from attention.engines.normalizers import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
@@ -115,7 +115,7 @@ def check_options(
   rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   return Options(
     None if mask is None else with_arrays(as_mask(mask)),
-    with_arrays(as_array("bias", bias) if isinstance(bias, (list, tuple, float)) else bias),
+    with_arrays(as_bias(bias)),
     rate,
     dropout_rng,
     Softmax() if normalizer is None else with_arrays(normalizer),

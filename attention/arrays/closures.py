@@ -33,6 +33,18 @@ class Closure(HasAxes):
     return self.function(*self.arrays.values(), *arguments)
 
 
+def at_pairs(function: Callable[[jax.Array, jax.Array], jax.Array], t: jax.Array, s: jax.Array) -> jax.Array:
+  """Returns a function of a query's and a key's position, [...], at all pairs of a tile, [... T S].
+
+  Args:
+    function: of two single positions.
+    t: [T 1].
+    s: [1 S].
+  """
+  row = jax.vmap(function, in_axes=(None, 0), out_axes=-1)
+  return jax.vmap(row, in_axes=(0, None), out_axes=-2)(t[:, 0], s[0])
+
+
 def closure(function: Callable[..., Any], *arguments: jax.Array) -> Closure:
   """Returns a function as a Closure, for arguments of these shapes.
 

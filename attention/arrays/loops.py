@@ -1,12 +1,11 @@
 """Loops over the leading axes of arrays, and branches that stay branches under `jax.vmap`."""
 
-import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.arrays import devices
 from attention.arrays.symbolic import assumed_product, is_known
@@ -47,45 +46,35 @@ def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> t
 
 
 def over_leading(
-  function: Callable[[Any], Any], arrays: Any, leading: tuple[int, ...], kept: int, at_once: int = 1
+  function: Callable[[list[Any]], Any],
+  arrays: Sequence[Any],
+  own_ranks: Sequence[int],
+  leading: tuple[int, ...],
+  at_once: int = 1,
 ) -> Any:
-  """Returns `function` of the arrays at each index of their leading axes but the last `kept`, stacked.
+  """Returns the results of a function of arrays at each index of their leading axes, stacked.
 
   An array that broadcasts along an axis is not copied.
 
   Args:
-    function: takes the arrays without the leading axes, returns a pytree of arrays.
-    arrays: a pytree of arrays, all with as many leading axes.
+    function: takes a list of arrays without the leading axes, returns a pytree of arrays.
+    arrays: [leading... own...]; an array may have fewer leading axes, or axes of size 1.
+    own_ranks: how many axes of each array are its own.
     leading: the leading axes, of the sizes that the results have.
-    kept: how many of the last of them the function takes whole.
     at_once: at how many indices it is good to call the function together.
   """
-  leaves, structure = jax.tree.flatten(arrays)
+  if not leading:
+    return function(list(arrays))
+  size, *others = leading
+  ranks = [len(leading) + own for own in own_ranks]  # of an array with all leading axes
+  whole = {i: array for i, array in enumerate(arrays) if np.ndim(array) == ranks[i]}
+  moving = {i: array for i, array in whole.items() if array.shape[0] != 1}
+  still = [array[0] if i in whole and i not in moving else array for i, array in enumerate(arrays)]
 
-  def varying(axis: int) -> list[bool]:
-    return [array.shape[axis] != 1 for array in leaves]
+  def at_index(moving: dict[int, Any]) -> Any:
+    here = [moving.get(i, array) for i, array in enumerate(still)]
+    return over_leading(function, here, own_ranks, tuple(others), at_once)
 
-  if len(leading) <= kept:
-    return function(arrays)
-  varies, count = varying(0), 1
-  while count < len(leading) - kept and (leading[count] == 1 or varying(count) == varies):
-    count += 1  # a loop over these axes is one
-  size = math.prod(leading[:count])
-  inner = functools.partial(over_leading, function, leading=leading[count:], kept=kept, at_once=at_once)
-  moving = [
-    array.reshape(size, *array.shape[count:]) for array, moves in zip(leaves, varies, strict=True) if moves
-  ]
-  still = [
-    array.reshape(array.shape[count:]) for array, moves in zip(leaves, varies, strict=True) if not moves
-  ]
-
-  def at_index(moving: list[jax.Array]) -> Any:
-    each, others = iter(moving), iter(still)
-    return inner(jax.tree.unflatten(structure, [next(each if moves else others) for moves in varies]))
-
-  if not moving:
-    results = at_index([])
-    return jax.tree.map(lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), results)
-  together = max(1, at_once // assumed_product(leading[count : len(leading) - kept]))
-  results = over(at_index, moving, together)
-  return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
+  if moving:
+    return over(at_index, moving, max(1, at_once // assumed_product(others)))
+  return jax.tree.map(lambda result: jnp.broadcast_to(result, (size, *result.shape)), at_index({}))

@@ -11,17 +11,17 @@ gradients and differentiates it for second derivatives. With P = exp(S - logsume
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
 The engine uses a score's features and `tile`, a mask's `tile` and `block_mask`, and the tiles of a bias.
-Leading axes, windows and devices are loops around it (loops.py).
+Leading axes are a loop around it; tiles.py has those over blocks and devices.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.devices import are_spread_by_type, varying_like
+from attention.arrays.loops import over_leading
 from attention.arrays.recomputing import recomputed
 from attention.engines.dense import Attended, dense
 from attention.engines.guards import (
@@ -35,9 +35,8 @@ from attention.engines.guards import (
   shift_of,
 )
 from attention.engines.inputs import Inputs
-from attention.engines.loops import over_devices, over_key_blocks, over_leading_axes, over_query_blocks
-from attention.engines.operands import Form, Operands
-from attention.engines.plan import Plan, plan_for, rules_for
+from attention.engines.plan import Plan, plan_for
+from attention.engines.tiles import Arrays, over_devices, over_key_blocks, over_query_blocks
 
 Tree = TypeVar("Tree")
 
@@ -175,14 +174,12 @@ def blockwise(
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
-  plan = plan_for(inputs, shape, block_sizes, ring, parts)
-  inputs = rules_for(plan, inputs)
-  form = Form.of(inputs, *shape[-2:])
-  operands = form.sort(inputs, len(plan.leading))
-  _check_closed_over(form, operands, len(plan.leading))
+  plan, arrays = plan_for(inputs, shape, block_sizes, ring, parts)
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
-  results = online_attention(plan, form, varying_like(operands, operands))
+  arrays = varying_like(arrays, arrays)
+  attend = functools.partial(flash_attention, plan)
+  results = over_leading(attend, arrays, plan.own_ranks, plan.looped, plan.at_once)
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
@@ -190,98 +187,97 @@ def blockwise(
   return Attended(results.means.context, logsumexp=logsumexp[..., 0])
 
 
-def _check_closed_over(form: Form, operands: Operands, num_leading: int) -> None:
-  """Raises ValueError if a score, mask or bias closes over a traced array, which would get no derivative."""
-
-  def one_pair(x: Operands) -> Any:
-    def first(arrays: Any, *axes: int) -> Any:
-      for axis in axes:
-        arrays = jax.tree.map(lambda array, axis=axis: jax.lax.slice_in_dim(array, 0, 1, axis=axis), arrays)
-      return arrays
-
-    queries, keys = first(x.queries, num_leading), first(x.keys, num_leading)
-    pairs = first(x.pairs, num_leading, num_leading + 1)
-    return form.restore(Operands(queries, keys, pairs, x.shared)).scores_and_allowed()
-
-  consts = jax.make_jaxpr(one_pair)(operands).consts
-  if any(isinstance(each, jax.core.Tracer) and jnp.issubdtype(each.dtype, jnp.floating) for each in consts):
-    raise ValueError(
-      "a score, mask or bias must hold the traced arrays that it calculates with as fields, got one that "
-      "closes over them, to which blockwise would give no gradient; a bias that is a plain function may"
-    )
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def online_attention(plan: Plan, form: Form, operands: Operands) -> Results:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def flash_attention(plan: Plan, arrays: Arrays) -> Results:
   """Returns the results of all queries over all keys."""
 
-  def over_keys(x: Operands) -> OnlineSoftmax:
-    def step(carry: OnlineSoftmax, x: Operands, some_are_masked: bool) -> OnlineSoftmax:
-      tile = form.restore(x).with_mask_if(some_are_masked)
+  def over_keys(arrays: Arrays) -> OnlineSoftmax:
+    def step(carry: OnlineSoftmax, arrays: Arrays, some_are_masked: bool) -> OnlineSoftmax:
+      tile = plan.inputs(arrays).with_mask_if(some_are_masked)
       return carry.updated(masked_scores(*tile.scores_and_allowed(), tile.broken_pairs()), tile)
 
-    start = OnlineSoftmax.start((*plan.tile_leading, plan.queries.size), form.restore(x).values)
-    return over_key_blocks(plan, step, varying_like(start, x), x, form.block_mask if form.has_mask else None)
+    start = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
+    block_mask = plan.block_mask if plan.has_mask else None
+    return over_key_blocks(step, varying_like(start, arrays), arrays, plan.axes, plan.keys, block_mask)
 
-  def at_index(x: Operands) -> Any:
+  def over_queries(arrays: Arrays) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
-    block = over_keys if plan.ring else lambda x: over_keys(x).results()
-    return over_query_blocks(plan, block, form.finite(x, x))
+    of_block = over_keys if plan.ring else lambda arrays: over_keys(arrays).results()
+    return over_query_blocks(of_block, plan.finite(arrays, arrays), plan.axes, *_query_blocks(plan))
 
-  start = OnlineSoftmax.start((*plan.leading, plan.queries.length), form.restore(operands).values)
   with jax.default_matmul_precision(plan.precision):
-    of_keys_here = functools.partial(over_leading_axes, plan, at_index)
-    found = over_devices(plan.ring, of_keys_here, OnlineSoftmax.joined, start, operands)
-  return found.results() if isinstance(found, OnlineSoftmax) else found
+    if plan.ring is None:
+      return over_queries(arrays)
+    nothing = OnlineSoftmax.start((*plan.leading, plan.queries.length), plan.inputs(arrays).values)
+    ring = plan.axes, plan.num_keys, plan.ring
+    return over_devices(over_queries, OnlineSoftmax.joined, nothing, arrays, *ring).results()
 
 
-def _rule(plan: Plan, form: Form, primals, tangents) -> tuple[Results, Results]:
+@functools.partial(flash_attention.defjvp, symbolic_zeros=True)
+def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
-  (operands,) = primals
-  perturbed = jax.tree.map(lambda tangent: None if _is_zero(tangent) else tangent, tangents[0])
-  results = online_attention(plan, form, operands)
-  block_mask = (lambda x: form.block_mask(_unzipped(x)[0])) if form.has_mask else None
+  (arrays,), (tangents,) = primals, tangents
+  tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
+  results = flash_attention(plan, arrays)
+  rows, structure = jax.tree.flatten(results.zero_if_broken())
+  axes = (*plan.axes, *plan.axes, *["TX"] * len(rows))  # of the arrays, their tangents, and the results
+
+  def parts(cut: Arrays) -> tuple[Arrays, Arrays, Results]:
+    n = len(plan.axes)
+    return cut[:n], cut[n : 2 * n], jax.tree.unflatten(structure, cut[2 * n :])
+
+  def zeros(results: Results) -> tuple[jax.Array, Sums]:
+    return jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
 
   @recomputed
-  def of_block(x: Operands) -> tuple[jax.Array, Sums]:
-    def step(carry, x: Operands, some_are_masked: bool):
-      found = recomputed(lambda x: _differentiate_tile(form, x, some_are_masked))(x)
+  def over_keys(cut: Arrays) -> tuple[jax.Array, Sums]:
+    def step(carry: Any, cut: Arrays, some_are_masked: bool) -> Any:
+      found = recomputed(lambda cut: _differentiate_tile(plan, *parts(cut), some_are_masked))(cut)
       return _add(carry, found)
 
-    *_, results = _unzipped(x)
-    start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
-    d_logsumexp, d_sums = over_key_blocks(plan, step, varying_like(start, x), x, block_mask)
+    *_, results = parts(cut)
+    start = varying_like(zeros(results), cut)
+    block_mask = (lambda cut: plan.block_mask(parts(cut)[0])) if plan.has_mask else None
+    d_logsumexp, d_sums = over_key_blocks(step, start, cut, axes, plan.keys, block_mask)
     d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
     # This is for gradients: NaN from above must not reach a row without weights.
     return jax.tree.map(lambda d: jnp.where(has_weights(results.largest), d, 0), (d_logsumexp, d_means))
 
   @recomputed
-  def at_index(x: Operands) -> tuple[jax.Array, Sums]:
-    x, dx, results = _unzipped(x)
-    x = _zipped(form.finite(x, x), form.finite(x, dx), results)
-    return over_query_blocks(plan, of_block, x)
+  def over_queries(cut: Arrays) -> tuple[jax.Array, Sums]:
+    arrays, tangents, results = parts(cut)
+    cut = [*plan.finite(arrays, arrays), *plan.finite(arrays, tangents), *jax.tree.leaves(results)]
+    return over_query_blocks(over_keys, cut, axes, *_query_blocks(plan))
 
-  x = _zipped(operands, perturbed, results.zero_if_broken())
-  start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
+  cut = [*arrays, *tangents, *rows]
   with jax.default_matmul_precision(plan.precision):
-    of_keys_here = functools.partial(over_leading_axes, plan, at_index)
-    d_logsumexp, d_means = over_devices(plan.ring, of_keys_here, _add, start, x)
+    if plan.ring is None:
+      d_logsumexp, d_means = over_queries(cut)
+    else:
+      ring = axes, plan.num_keys, plan.ring
+      d_logsumexp, d_means = over_devices(over_queries, _add, zeros(results), cut, *ring)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
 
 
-online_attention.defjvp(_rule, symbolic_zeros=True)
+def _query_blocks(plan: Plan) -> tuple[Any, ...]:
+  return plan.queries, plan.windows, plan.num_keys, plan.query_blocks_at_once
 
 
-def _differentiate_tile(form: Form, x: Operands, some_are_masked: bool) -> tuple[jax.Array, Sums]:
+def _differentiate_tile(
+  plan: Plan, arrays: Arrays, tangents: Arrays, results: Results, some_are_masked: bool
+) -> tuple[jax.Array, Sums]:
   """Returns the contributions of a tile to d logsumexp [... T 1] and d sums."""
-  x, dx, results = _unzipped(x)
+  changing = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-  def scores_and_values(x: Operands):
-    tile = form.restore(x).with_mask_if(some_are_masked)
+  def scores_and_values(changed: Arrays) -> Any:
+    now = dict(zip(changing, changed, strict=True))
+    tile = plan.inputs([now.get(i, array) for i, array in enumerate(arrays)]).with_mask_if(some_are_masked)
     scores, allowed = tile.scores_and_allowed()
     return (scores, tile.values), (tile, allowed)
 
-  (scores, values), (d_scores, d_values), (tile, allowed) = _jvp(scores_and_values, x, dx)
+  (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
+    scores_and_values, ([arrays[i] for i in changing],), ([tangents[i] for i in changing],), has_aux=True
+  )
   scores = masked_scores(scores, allowed)
   weights = results.weights(scores)
   # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
@@ -299,31 +295,3 @@ def _add(one: Tree, other: Tree) -> Tree:
 
 def _is_zero(tangent: Any) -> bool:
   return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
-
-
-def _zipped(operands: Operands, perturbed: Operands, results: Results) -> Operands:
-  """Returns Operands whose fields are tuples: arrays, tangents and, for the queries, results."""
-  x = Operands(*zip(operands, perturbed, strict=True))
-  return x._replace(queries=(*x.queries, results))
-
-
-def _unzipped(x: Operands) -> tuple[Operands, Operands, Results]:
-  """Returns what was zipped."""
-  operands, perturbed = (Operands(*(field[i] for field in x)) for i in range(2))
-  return operands, perturbed, x.queries[2]
-
-
-def _jvp(function: Callable[[Operands], Any], operands: Operands, perturbed: Operands) -> Any:
-  """Returns `jax.jvp` of a function with auxiliary results, where None is a tangent known to be 0."""
-
-  def of_perturbed(changed: Operands) -> Any:
-    return function(_where_not_none(changed, operands))
-
-  primals = jax.tree.map(lambda x, d: None if d is None else x, operands, perturbed)
-  return jax.jvp(of_perturbed, (primals,), (perturbed,), has_aux=True)
-
-
-def _where_not_none(first: Operands, second: Operands) -> Operands:
-  """Returns the arrays of the first, and of the second where the first has none."""
-  fields = zip(first, second, strict=True)
-  return Operands(*([b if a is None else a for a, b in zip(*field, strict=True)] for field in fields))

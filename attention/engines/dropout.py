@@ -33,7 +33,7 @@ class Dropout(HasAxes):
     rate: probability of dropping a weight, in [0, 1). An array, so that a program is compiled once for all.
   """
 
-  axes = {"rows": ""}
+  axes = {"seeds": "X", "rows": "", "rate": ""}
   seeds: jax.Array
   rows: jax.Array
   rate: jax.Array

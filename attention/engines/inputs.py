@@ -3,22 +3,20 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import as_array, broadcast_leading, broadcasts_to, same_rank, with_rank
+from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
 from attention.engines.guards import finite, infinity_where, is_bad, is_minus_infinity
 from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
-
-BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @register_pytree
@@ -108,7 +106,7 @@ def prepare(
   values: jax.Array,
   *,
   mask: Mask | None,
-  bias: BiasLike | None,
+  bias: Any,
   dropout_rate: Array | None,
   dropout_rng: jax.Array | None,
   positions: tuple[jax.Array, jax.Array] | None = None,
@@ -122,7 +120,7 @@ def prepare(
     keys: [... S H].
     values: [... S D].
     mask: who may attend to whom; None for everyone to everyone.
-    bias: added to the scores; None for none.
+    bias: from `as_bias`, added to the scores; None for none.
     dropout_rate: probability of dropping a weight, and
     dropout_rng: a key; None for no dropout.
     positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
@@ -144,9 +142,9 @@ def prepare(
     t=jnp.arange(T) if positions is None else positions[0],
     s=jnp.arange(S) if positions is None else positions[1],
     mask=mask,
-    bias=_as_function(bias),
+    bias=bias,
   )
-  shape = jax.eval_shape(lambda: _checked_scores(inputs, bias)).shape
+  shape = jax.eval_shape(lambda: _checked_scores(inputs)).shape
   if dropout_rng is not None and dropout_rate is not None:
     drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], T if length is None else length)
     inputs = dataclasses.replace(inputs, dropout=drops)
@@ -170,32 +168,7 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
   return jax.tree.unflatten(structure, leaves), functools.reduce(jnp.logical_or, are_bad)
 
 
-@register_pytree
-@dataclasses.dataclass(frozen=True)
-class ArrayBias(HasAxes):
-  """An array [... T S] as a function of two index tiles."""
-
-  axes = {"array": "TS"}
-  array: jax.Array
-
-  def __call__(self, t, s):
-    return self.array
-
-
-def _as_function(bias: BiasLike | None) -> Any:
-  """Returns a bias as a function of two index tiles, None for none."""
-  if bias is None or (callable(bias) and not isinstance(bias, (Mask, type))):
-    return bias
-  allowed = "an array, or a function that returns one"
-  if isinstance(bias, Mask):
-    raise ValueError(
-      f"bias must be {allowed}, got the mask {type(bias).__name__}; who may attend is the `mask` argument"
-    )
-  array = as_array("bias", bias, allowed)
-  return ArrayBias(with_rank(array, max(array.ndim, 2)))
-
-
-def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
+def _checked_scores(inputs: Inputs) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
   _check_one_pair(inputs)
   score = type(inputs.score).__name__
@@ -224,14 +197,13 @@ def _checked_scores(inputs: Inputs, bias: Any) -> jax.Array:
     check_pairs("mask", inputs.mask.array(T, S).shape, shape)
   if inputs.bias is not None:
     terms = inputs.bias(t, s)
-    if terms is None or isinstance(terms, (str, Mask)) or callable(terms):
+    if not hasattr(terms, "dtype"):
       raise ValueError(f"bias must be an array, or a function that returns one, got {terms!r}")
-    terms = as_array("bias", terms)
     if not jnp.issubdtype(terms.dtype, jnp.floating):
       raise ValueError(
         f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"
       )
-    check_pairs("bias", terms.shape if callable(bias) else np.shape(bias), shape)
+    check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
 
 

@@ -6,18 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention.arrays import devices
-from attention.arrays.axes import HasAxes, names_its_axes
-from attention.arrays.closures import closure
-from attention.arrays.devices import varying_like
+from attention.arrays.axes import axes_of, names_its_axes
 from attention.arrays.precision import matmul_precision
 from attention.arrays.symbolic import assumed, assumed_product, is_known
 from attention.engines.blocks import Blocks, Windows, even_blocks
 from attention.engines.inputs import Inputs
-from attention.engines.operands import Form
-from attention.masks import Band, from_array
+from attention.masks import Band, BlockMask, from_array
 
 # How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
 # elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
@@ -25,33 +21,43 @@ PAIRS_ON_CPU = 2**19
 PAIRS_IN_PARALLEL = 2**26
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # to JAX the trees of two dataclasses may be equal
 class Plan:
-  """All that is known of an attention before its numbers are: sizes, cuts, precision.
+  """All that is known of an attention before its numbers are: what the arrays are, sizes, cuts, precision.
 
   Attributes:
-    leading: the leading axes of the result.
+    structure: of the Inputs, whose leaves are cut.
+    axes: the own axes of each leaf, one letter each; None if it does not name them, and is whole everywhere.
+    are_vectors: which leaves are features or values.
+    has_mask: whether there is a mask.
+    looped: the leading axes over which there is a loop.
+    leading: those that a tile has: all, where these may be spread over devices or an array cannot be cut
+      along them, and elsewhere none.
     queries: the blocks of queries.
     windows: which keys each block of queries meets; None for all.
     keys: the blocks of these.
+    num_keys: S.
     ring: the axis of a device mesh along which the keys go from device to device; None for none.
     precision: of the products; derivatives are traced after `attend` has left its own precision.
-    num_tile_axes: how many of the last leading axes a tile has too: all, where these may be spread over
-      devices or an array cannot be cut along them, and elsewhere none.
   """
 
+  structure: Any
+  axes: tuple[str | None, ...]
+  are_vectors: tuple[bool, ...]
+  has_mask: bool
+  looped: tuple[int, ...]
   leading: tuple[int, ...]
   queries: Blocks
   windows: Windows | None
   keys: Blocks
+  num_keys: int
   ring: str | None
   precision: str
-  num_tile_axes: int
 
   @property
   def pairs(self) -> int:
     """How many pairs a tile has."""
-    return assumed_product((*self.tile_leading, self.queries.size, self.keys.size))
+    return assumed_product((*self.leading, self.queries.size, self.keys.size))
 
   @property
   def query_blocks_at_once(self) -> int:
@@ -66,9 +72,28 @@ class Plan:
     return max(1, (PAIRS_ON_CPU if devices.runs_sequentially() else PAIRS_IN_PARALLEL) // together)
 
   @property
-  def tile_leading(self) -> tuple[int, ...]:
-    """The leading axes of a tile."""
-    return self.leading[len(self.leading) - self.num_tile_axes :]
+  def own_ranks(self) -> list[int]:
+    """How many axes of each leaf a tile has."""
+    return [0 if own is None else len(own) + len(self.leading) for own in self.axes]
+
+  def inputs(self, arrays: list[Any]) -> Inputs:
+    """Returns the Inputs that have these leaves."""
+    return jax.tree.unflatten(self.structure, arrays)
+
+  def block_mask(self, arrays: list[Any]) -> BlockMask:
+    """Returns what the mask says of a tile as a whole."""
+    inputs = self.inputs(arrays)
+    assert inputs.mask is not None
+    return inputs.mask.block_mask(*inputs.positions())
+
+  def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
+    """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
+
+    def clean(is_vector: bool, array: jax.Array, tangent: Any) -> Any:
+      may_be_bad = is_vector and tangent is not None and jnp.issubdtype(array.dtype, jnp.floating)
+      return jnp.where(jnp.isfinite(array), tangent, 0) if may_be_bad else tangent
+
+    return [clean(*each) for each in zip(self.are_vectors, arrays, tangents, strict=True)]
 
 
 def plan_for(
@@ -77,51 +102,77 @@ def plan_for(
   block_sizes: tuple[int, int] | None,
   ring: str | None,
   parts: int = 1,
-) -> Plan:
-  """Returns the plan for scores of this shape, [... T S], of so many parts of a sequence (see `Blocks`)."""
-  *leading, T, S = shape
-  has_leading_axes = devices.leading_axes_may_be_spread() or tiles_have_leading_axes(inputs)
-  num_tile_axes = len(leading) if has_leading_axes else 0
+) -> tuple[Plan, list[jax.Array]]:
+  """Returns the plan for scores of this shape, [... T S], of so many parts of a sequence, and what is cut."""
+  *axes, T, S = shape
+  has_leading_axes = tile_has_leading_axes(inputs) or devices.leading_axes_may_be_spread() or ring is not None
+  looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   band = Band() if inputs.mask is None or ring is not None else inputs.mask.band()
-  tile_leading = assumed_product(leading) if num_tile_axes else 1
   windows = None
+  has_mask, num_leading = inputs.mask is not None, assumed_product(leading)
   for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
     if windows is None:
-      default = default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, limit, tile_leading)
+      default = default_block_sizes(assumed(T), assumed(S), has_mask, limit, num_leading)
       largest = default if block_sizes is None else block_sizes
       queries = even_blocks(T, largest[0], parts)
       windows = _windows(queries, S, limit)
   keys = even_blocks(S if windows is None else windows.size, largest[1], parts)
-  return Plan(tuple(leading), queries, windows, keys, ring, matmul_precision(), num_tile_axes)
+  if keys.beyond_end != 0:
+    # Where an array of booleans is cut beyond its end, it is filled up with False.
+    end = from_array(jnp.ones((1, S), bool))
+    inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
+  leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
+  plan = Plan(
+    structure=structure,
+    axes=tuple(axes_of(inputs)),
+    are_vectors=tuple(path[0].name in ("queries", "keys", "values") for path, _ in leaves),
+    has_mask=inputs.mask is not None,
+    looped=looped,
+    leading=leading,
+    queries=queries,
+    windows=windows,
+    keys=keys,
+    num_keys=S,
+    ring=ring,
+    precision=matmul_precision(),
+  )
+  return plan, [jnp.asarray(leaf) for _, leaf in leaves]
 
 
-def tiles_have_leading_axes(inputs: Inputs) -> bool:
+def tile_has_leading_axes(inputs: Inputs) -> bool:
   """Whether a tile has leading axes, even if all arrays are cut to one index of theirs.
 
   So it is if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
+
+  Raises:
+    ValueError: if a score, mask or bias closes over a traced array, which would get no derivative.
   """
-  if not all(map(names_its_axes, (inputs.score, inputs.mask, inputs.bias))):
-    return True
-  bias = inputs.bias if _is_function(inputs.bias) else None
-  inputs = inputs if bias is None else dataclasses.replace(inputs, bias=None)
+  axes = axes_of(inputs)
+  leaves, structure = jax.tree.flatten(inputs)
+  are_named = names_its_axes(inputs)
 
-  def one_pair():
-    form = Form.of(inputs, *(array.shape[-1] for array in (inputs.t, inputs.s)))
-    num_leading = max(np.ndim(leaf) for leaf in jax.tree.leaves(inputs))
-    first = jax.tree.map(lambda array: array[(0,) * num_leading], form.sort(inputs, num_leading))
-    first = first._replace(
-      queries=jax.tree.map(lambda array: array[:1], first.queries),
-      keys=jax.tree.map(lambda array: array[:1], first.keys),
-      pairs=jax.tree.map(lambda array: array[:1, :1], first.pairs),
+  def one(array: jax.Array, own: str | None) -> jax.Array:
+    """Returns what is left of an array for one query and one key, at one index of the leading axes."""
+    for letter in set(own or "") & {"T", "S"}:
+      assert own is not None
+      array = jax.lax.slice_in_dim(array, 0, 1, axis=own.index(letter) - len(own))
+    return array if own is None or not are_named else array[(0,) * (array.ndim - len(own))]
+
+  def scores_and_allowed(leaves: list[Any]) -> Any:
+    ones = [one(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes, strict=True)]
+    return jax.tree.unflatten(structure, ones).scores_and_allowed()
+
+  jaxpr, tile = jax.make_jaxpr(scores_and_allowed, return_shape=True)(leaves)
+  consts = jaxpr.consts
+  if any(isinstance(each, jax.core.Tracer) and jnp.issubdtype(each.dtype, jnp.floating) for each in consts):
+    raise ValueError(
+      "a score, mask or bias must hold the traced arrays that it calculates with as fields, got one that "
+      "closes over them, to which blockwise would give no gradient; a bias that is a plain function may"
     )
-    tile = form.restore(first)
-    terms = None if bias is None else jnp.asarray(bias(*tile.positions()))
-    return *tile.scores_and_allowed(), terms
-
-  return any(tile.ndim > 2 for tile in jax.tree.leaves(jax.eval_shape(one_pair)))
+  return not are_named or any(array.ndim > 2 for array in jax.tree.leaves(tile))
 
 
-def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading: int) -> tuple[int, int]:
+def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, num_leading: int) -> tuple[int, int]:
   """Returns how many queries and keys a tile should have at most.
 
   Args:
@@ -129,7 +180,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading
     S: the number of keys.
     has_mask: whether there is a mask.
     band: what it leaves, if it leaves only a band.
-    tile_leading: how many indices of leading axes a tile has.
+    num_leading: how many indices of leading axes a tile has.
   """
   # Measured on a CPU: large products run at full speed, tiles of 4 to 8 MiB stay in its last cache.
   if band.width is not None:
@@ -137,14 +188,14 @@ def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, tile_leading
     # are beyond the band of a query, in large ones few are met by many blocks.
     queries = max(128, min(band.width, 512), min(band.width // 4, 2048))
     keys = 2**21 // queries
-    return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(tile_leading, 1)))
+    return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(num_leading, 1)))
   if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
   elif S <= 4096:  # a block of queries meets all keys at once
     sizes = 2**21 // max(S, 2048), max(S, 2048)
   else:
     sizes = 1024, 1024
-  pairs = min(sizes[0], T) * min(sizes[1], S) * tile_leading
+  pairs = min(sizes[0], T) * min(sizes[1], S) * num_leading
   side = max(1, math.isqrt(pairs // largest_tile(math.prod(sizes))))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
@@ -166,25 +217,3 @@ def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
     return None
   starts = (min(max(i * queries.size - band.before, 0), S - size) for i in range(queries.count))
   return Windows(size, tuple(starts))
-
-
-def rules_for(plan: Plan, inputs: Inputs) -> Inputs:
-  """Returns the inputs with a mask and a bias that can be cut as planned.
-
-  Raises:
-    ValueError: as `closure`, for a bias that is a function.
-  """
-  mask, bias = inputs.mask, inputs.bias
-  if plan.keys.beyond_end != 0:
-    # Where an array of booleans is cut beyond its end, it is filled up with False.
-    end = from_array(jnp.ones((1, inputs.s.shape[-1]), bool))
-    mask = end if mask is None else mask & end
-  if _is_function(bias):
-    t, s = inputs.t[: plan.queries.size, None], inputs.s[None, : plan.keys.size]
-    bias = closure(bias, *varying_like((t, s), dataclasses.replace(inputs, bias=None)))
-  return dataclasses.replace(inputs, mask=mask, bias=bias)
-
-
-def _is_function(bias: Any) -> bool:
-  """Whether a bias is a function that may have closed over arrays."""
-  return callable(bias) and not isinstance(bias, HasAxes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays.broadcasting import same_rank, with_rank
 from attention.arrays.pytrees import register_pytree
-from attention.engines.inputs import BiasLike
+from attention.engines.bias import BiasLike
 from attention.masks import (
   Array,
   Both,

@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax.typing import Dtype
 
 from attention.arrays.broadcasting import as_array
-from attention.engines.inputs import BiasLike
+from attention.engines.bias import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.multi_head import MultiHeadAttention
 from attention.layers.parameters import LayerNorm, Linear, is_deterministic, promoted

@@ -10,8 +10,9 @@ from flax import linen as nn
 from attention.arrays.broadcasting import broadcast_leading, same_rank, with_rank
 from attention.arrays.numbers import check_number, check_size
 from attention.arrays.precision import compute_dtype
+from attention.engines.bias import BiasLike
 from attention.engines.guards import finite
-from attention.engines.inputs import BiasLike, check_pairs
+from attention.engines.inputs import check_pairs
 from attention.engines.normalizers import Local, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.inputs import BiasLike, check_pairs
+from attention.engines.inputs import check_pairs
 from attention.engines.normalizers import Monotonic, Normalizer
 from attention.functional import attend
 from attention.layers.parameters import kernel_init

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.closures import Closure, closure
+from attention.arrays.closures import Closure, at_pairs, closure
 from attention.arrays.pytrees import register_pytree
 from attention.masks.rules import BlockMask, Mask
 
@@ -21,11 +21,7 @@ class FromFunction(Mask):
   block_masks: Closure | None
 
   def tile(self, t, s):
-    def one(t, s):
-      return self.allows(t, s)[0]
-
-    row = jax.vmap(one, in_axes=(None, 0), out_axes=-1)
-    return jax.vmap(row, in_axes=(0, None), out_axes=-2)(t[:, 0], s[0])
+    return at_pairs(self.allows, t, s)
 
   def block_mask(self, t, s):
     if self.block_masks is None:
@@ -95,14 +91,14 @@ class _Given:
 class _OfPair(_Given):
   """A function of positions [T 1] and [1 S] as one of single positions, booleans [...]."""
 
-  def __call__(self, t: jax.Array, s: jax.Array) -> tuple[jax.Array]:
+  def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
     allowed = _booleans("function", self.function(t[None, None], s[None, None]))
     if any(size != 1 for size in allowed.shape[-2:]):
       raise ValueError(
         "function must return booleans that broadcast to [... T S], "
         f"got shape {allowed.shape} for T=1 query position and S=1 key position"
       )
-    return (allowed.reshape(allowed.shape[:-2]),)
+    return allowed.reshape(allowed.shape[:-2])
 
 
 class _OfTile(_Given):

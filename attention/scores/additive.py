@@ -64,7 +64,8 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   kept = 0 if devices.runs_sequentially() and not devices.leading_axes_may_be_spread() else len(leading)
   while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
-  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, leading, kept)
+  looped = leading[: len(leading) - kept]
+  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, [kept + 2] * 3, looped)
 
 
 @register_pytree

@@ -1,5 +1,7 @@
 """Loops over the leading axes of arrays."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,20 +19,19 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
 
   def product(arrays):
-    first, second = arrays["first"], arrays["others"][0]
-    assert first.ndim == kept + 1
-    return {"product": first * second * arrays["others"][1] * arrays["others"][2]}
+    assert arrays[0].ndim == kept + 1
+    return {"product": math.prod(arrays)}
 
   @jax.jit
   def run(first, *others):
-    return loops.over_leading(product, {"first": first, "others": others}, (2, 3, 5), kept)
+    return loops.over_leading(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
 
   actual = run(*arrays)["product"]
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_results_that_do_not_vary_are_repeated():
-  result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], (3, 5), 0)
+  result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 

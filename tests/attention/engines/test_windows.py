@@ -16,6 +16,7 @@ from cases import (
 import attention
 from attention import masks
 from attention.arrays.axes import axes_of
+from attention.engines.bias import as_bias
 from attention.engines.inputs import prepare
 from attention.engines.plan import plan_for
 
@@ -191,12 +192,12 @@ def test_keys_beyond_a_window_are_not_visited():
       features,
       features,
       mask=mask,
-      bias=(lambda t, s: jnp.zeros((num_heads, t.size, s.size))) if num_heads > 1 else None,
+      bias=as_bias(lambda t, s: jnp.zeros((num_heads, 1, 1))) if num_heads > 1 else None,
       dropout_rate=0.0,
       dropout_rng=None,
     )
-    plan = plan_for(inputs, shape, block_sizes, None)
-    assert plan.num_tile_axes == (num_heads > 1)
+    plan, _ = plan_for(inputs, shape, block_sizes, None)
+    assert plan.leading == ((num_heads,) if num_heads > 1 else ())
     keys = plan.keys.count * plan.keys.size
     return keys, plan.queries.count * plan.queries.size * keys
 

@@ -1,0 +1,75 @@
+"""What is added to the scores: an array, a function of positions, or an object that is one."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.axes import HasAxes
+from attention.arrays.broadcasting import as_array, with_rank
+from attention.arrays.closures import Closure, at_pairs, closure
+from attention.arrays.pytrees import register_pytree
+from attention.masks import Mask
+
+BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]
+
+ALLOWED = "an array, or a function that returns one"
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class ArrayBias(HasAxes):
+  """An array [... T S] as a function of two index tiles."""
+
+  axes = {"array": "TS"}
+  array: jax.Array
+
+  def __call__(self, t, s):
+    return self.array
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class FunctionBias(HasAxes):
+  """A user's function of positions, with the arrays that it closes over as leaves."""
+
+  function: Closure
+
+  def __call__(self, t, s):
+    return at_pairs(self.function, t, s)
+
+
+def as_bias(bias: BiasLike | None) -> Any:
+  """Returns a bias as a pytree that is a function of two index tiles; None for none.
+
+  Raises:
+    ValueError: if it is neither an array nor a function that returns one.
+  """
+  if bias is None or (isinstance(bias, HasAxes) and callable(bias) and not isinstance(bias, Mask)):
+    return bias
+  if isinstance(bias, Mask):
+    raise ValueError(
+      f"bias must be {ALLOWED}, got the mask {type(bias).__name__}; who may attend is the `mask` argument"
+    )
+  if callable(bias) and not isinstance(bias, type):
+    position = jnp.zeros((), int)
+    return FunctionBias(closure(lambda t, s: _terms(bias(t[None, None], s[None, None])), position, position))
+  array = as_array("bias", bias, ALLOWED)
+  return ArrayBias(with_rank(array, max(array.ndim, 2)))
+
+
+def _terms(result: Any) -> jax.Array:
+  """Returns what a function gives for one pair, [...], or raises ValueError if it is not that."""
+  if result is None or isinstance(result, (str, Mask)) or callable(result):
+    raise ValueError(f"bias must be {ALLOWED}, got {result!r}")
+  terms = as_array("bias", result)
+  terms = with_rank(terms, max(terms.ndim, 2))
+  if terms.shape[-2:] != (1, 1):
+    raise ValueError(
+      "bias must return terms that broadcast to [... T S], found by t and s, "
+      f"got shape {terms.shape} for T=1 query position and S=1 key position"
+    )
+  return terms[..., 0, 0]

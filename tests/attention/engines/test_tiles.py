@@ -1,0 +1,45 @@
+"""Arrays cut into tiles by the axes that their owners name."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DIMS, FLOAT32, assert_close, draw
+
+import attention
+from attention import masks
+
+T, S = DIMS["TS"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OwnMask(masks.Mask):
+  """A mask whose arrays have their positions in other places than first."""
+
+  axes = {"of_queries": "AT", "of_pairs": "SAT", "of_both": "TS"}
+  of_queries: jax.Array
+  of_pairs: jax.Array
+  of_both: jax.Array
+
+  def tile(self, t, s):
+    allowed = jnp.all(self.of_queries, axis=-2)[..., :, None]
+    return allowed & jnp.swapaxes(jnp.any(self.of_pairs, axis=-2), -1, -2) & self.of_both
+
+
+@pytest.mark.parametrize("both", [(T, S), (1, S), (T, 1), (1, 1)])
+@pytest.mark.parametrize("block_sizes", [(2, 2), (T, 2), (2, S)])
+def test_arrays_are_cut_where_their_positions_are(both, block_sizes):
+  rng = np.random.default_rng(0)
+  vectors = draw("scaled_dot_product", "BTH", "BSH", "BSD")[:3]
+  B = vectors[0].shape[0]
+  shapes = (B, 2, T), (B, S, 2, T), (B, *both)
+  mask = OwnMask(*(jnp.asarray(rng.random(shape) < 0.9) for shape in shapes))
+
+  def attend(implementation):
+    options = {"implementation": implementation, "block_sizes": block_sizes}
+    return attention.scaled_dot_product_attention(*vectors, mask=mask, **options)
+
+  assert_close(attend("blockwise"), attend("dense"), FLOAT32)
