@@ -14,7 +14,7 @@ from attention.engines.blockwise import blockwise
 from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
 from attention.scores.score import Score
-from attention.validation import check_options, check_score, check_vectors, to_compute_with
+from attention.validation import check_options, check_score, check_vectors
 
 
 def ring_attention(
@@ -96,7 +96,10 @@ def ring_attention(
   _check_no_pairs("bias", options.bias, axis_name, T * S)
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
-      *to_compute_with(score, queries, keys, values),
+      score,
+      queries,
+      keys,
+      values,
       mask=options.mask,
       bias=options.bias,
       dropout_rate=options.dropout_rate,

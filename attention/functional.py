@@ -18,7 +18,7 @@ from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import Options, check_options, check_score, check_vectors, to_compute_with
+from attention.validation import Options, check_options, check_score, check_vectors
 
 
 def attend(
@@ -119,7 +119,10 @@ def attend_checked(
     implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(
-      *to_compute_with(score, queries, keys, values),
+      score,
+      queries,
+      keys,
+      values,
       mask=options.mask,
       bias=options.bias,
       dropout_rate=options.dropout_rate,

@@ -9,7 +9,7 @@ from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.engines.guards import is_minus_infinity, minus_infinity_where
+from attention.engines.guards import is_minus_infinity, where
 
 
 @eager_jit
@@ -78,7 +78,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
     counted = jnp.where(is_minus_infinity(one)[..., None], 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
-  logsumexp = minus_infinity_where(is_empty, jnp.log(safe_total) + shift)
+  logsumexp = where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 

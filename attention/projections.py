@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.broadcasting import check_rank, with_rank
 from attention.arrays.precision import matmul_precision
-from attention.engines.guards import nan_where
+from attention.engines.guards import where
 
 
 def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
@@ -40,7 +40,7 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     outputs = function(jnp.where(finite, inputs, 0))
   if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
     finite = jnp.expand_dims(finite, -3)
-  return jnp.where(finite, outputs, 0) + nan_where(~finite, outputs.dtype)
+  return jnp.where(finite, outputs, 0) + where(finite, jnp.zeros((), outputs.dtype), jnp.nan)
 
 
 def project_heads(

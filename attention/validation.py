@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
+from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
 from attention.arrays.hints import LAYOUT
 from attention.arrays.numbers import check_number, check_size, key_shape
-from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike, as_bias
 from attention.engines.dense import Attended
@@ -112,12 +111,14 @@ def check_options(
       raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
     if return_logsumexp:
       raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
-  rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
+  rate = None
+  if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
+    rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   return Options(
     None if mask is None else with_arrays(as_mask(mask)),
-    with_arrays(as_bias(bias)),
+    None if bias is None else with_arrays(as_bias(bias)),
     rate,
-    dropout_rng,
+    None if rate is None else dropout_rng,
     Softmax() if normalizer is None else with_arrays(normalizer),
     bool(return_weights),
     bool(return_logsumexp),
@@ -144,16 +145,6 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   if isinstance(rate, jax.Array):
     return jax.lax.stop_gradient(jnp.asarray(rate, float)), rng
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
-
-
-def to_compute_with(
-  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array
-) -> tuple[Score, jax.Array, jax.Array, jax.Array]:
-  """Returns arrays of the dtype to compute in, also for the score, and queries and keys of one rank."""
-  dtype = compute_dtype(queries.dtype)
-  queries, keys, values = (array.astype(dtype) for array in (queries, keys, values))
-  rank = max(queries.ndim, keys.ndim)
-  return _with_dtype(score, dtype), with_rank(queries, rank), with_rank(keys, rank), values
 
 
 def check_score(score: Any) -> Score:
@@ -199,13 +190,3 @@ def with_arrays(tree: T) -> T:
         f'dataclasses.field(metadata={{"static": True}}), got {leaf!r}'
       )
   return tree
-
-
-def _with_dtype(score: Score, dtype: jnp.dtype) -> Score:
-  """Returns the score with its floating parameters in the given dtype."""
-
-  def convert(leaf):
-    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    return jnp.asarray(leaf, dtype) if is_floating else leaf
-
-  return jax.tree.map(convert, score)

@@ -14,13 +14,11 @@ class HasAxes:
     axes: for a field, its own axes, one letter each: {"score_vector": "A"}, {"segments": "S"}, {"scale": ""}.
       Axes before these are leading axes that broadcast, like those of the queries. An axis "T" or "S" holds
       something for each query or key. A field that is not named is never cut.
+    has_user_code: whether a class of this library calls functions of the user.
   """
 
   axes: ClassVar[Mapping[str, str]] = {}
-
-  def has_user_code(self) -> bool:
-    """Returns whether it calls code that is not this library's, and may be another at the next call."""
-    return not type(self).__module__.startswith("attention.")
+  has_user_code: ClassVar[bool] = False
 
   def check_values(self) -> None:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""

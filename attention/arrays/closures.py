@@ -22,12 +22,10 @@ class Closure(HasAxes):
   differentiation that calls the function, so the pytree holds the array, and a program that takes it.
   """
 
+  has_user_code = True
   axes = {"arrays": "X"}  # flat, along an axis that is never cut
   arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
   function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
-
-  def has_user_code(self):
-    return True
 
   def __call__(self, *arguments: jax.Array) -> Any:
     return self.function(*self.arrays.values(), *arguments)

@@ -41,6 +41,6 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
 def _stays_eager(node: Any) -> bool:
   """Returns whether a node of a pytree has code of the user, or is a leaf that JAX does not know."""
   if isinstance(node, HasAxes):
-    return node.has_user_code()
+    return node.has_user_code or not type(node).__module__.startswith("attention.")
   is_number = isinstance(node, (jax.Array, np.ndarray, np.generic, int, float, complex))
   return not is_number and jax.tree_util.all_leaves([node])

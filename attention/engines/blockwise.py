@@ -30,9 +30,8 @@ from attention.engines.guards import (
   is_empty,
   lowest,
   masked_scores,
-  minus_infinity_where,
-  nan_where,
   shift_of,
+  where,
 )
 from attention.engines.inputs import Inputs
 from attention.engines.plan import Plan, plan_for
@@ -108,7 +107,7 @@ class OnlineSoftmax(NamedTuple):
 
   def results(self) -> "Results":
     """Returns the results, NaN for broken rows."""
-    nan = nan_where(is_broken(self.largest), self.total.dtype)
+    nan = where(is_broken(self.largest), jnp.nan, jnp.zeros_like(self.total))
     total = jnp.where(self.total == 0, 1, self.total)
     means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
     return Results(means, self.largest, jnp.log(total) + nan)
@@ -183,7 +182,7 @@ def blockwise(
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
-  logsumexp = minus_infinity_where(is_empty(results.largest), logsumexp)
+  logsumexp = where(is_empty(results.largest), -jnp.inf, logsumexp)
   return Attended(results.means.context, logsumexp=logsumexp[..., 0])
 
 

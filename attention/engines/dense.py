@@ -3,13 +3,14 @@
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import with_rank
-from attention.engines.guards import finite
+from attention.engines.guards import finite, has_weights
 from attention.engines.inputs import Inputs
 from attention.engines.normalizers import Normalizer, Rows, Softmax
 
@@ -44,12 +45,15 @@ def dense(
     normalizer: what makes weights of the scores.
     return_logsumexp: whether it is asked for; -inf is made for nothing else.
   """
-  inputs = inputs.with_vectors(*finite((inputs.queries, inputs.keys, inputs.values)))
+  vectors = {name: finite(getattr(inputs, name)) for name in ("queries", "keys", "values")}
+  inputs = dataclasses.replace(inputs, **vectors)
   scores, allowed = inputs.scores_and_allowed()
   allowed = None if allowed is None else with_rank(allowed, len(shape))
   rows = Rows.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())
   weights = normalizer.weights(rows)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
   # Without weights it is zero already. This is for gradients: NaN from above must not reach such a row.
-  context = jnp.where(rows.have_weights, context, rows.nan)
-  return Attended(context, rows.with_nan(weights), rows.logsumexp() if return_logsumexp else None)
+  context = jnp.where(has_weights(rows.largest), context, rows.nan)
+  return Attended(
+    context, rows.where_allowed(weights + rows.nan), rows.logsumexp() if return_logsumexp else None
+  )

@@ -9,7 +9,6 @@ leaves NaN out of their maximum (JAX 0.10 to 0.12). Constants stay inside `jax.j
 `jax_debug_infs` stop at broken rows alone.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -18,15 +17,13 @@ import numpy as np
 
 from attention.arrays.broadcasting import same_rank
 
+# `jnp.where` for constants that are not finite.
+where = jax.jit(jnp.where, inline=True)
+
 
 def finite(tree: Any) -> Any:
   """Returns a pytree of arrays with zeros in the place of NaN and infinity."""
-
-  def clean(array):
-    is_floating = jnp.issubdtype(array.dtype, jnp.floating)
-    return jnp.where(jnp.isfinite(array), array, 0) if is_floating else array
-
-  return jax.tree.map(clean, tree)
+  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, 0), tree)
 
 
 def is_bad(vectors: jax.Array) -> jax.Array:
@@ -65,7 +62,7 @@ def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Arra
     scores, broken = same_rank(scores, broken)
     scores += broken
   low = jnp.where(is_minus_infinity(scores), overflow, least)
-  scores = jnp.where(scores < least, low, infinity_where(jnp.isnan(scores), scores))
+  scores = jnp.where(scores < least, low, where(jnp.isnan(scores), jnp.inf, scores))
   return scores if allowed is None else jnp.where(allowed, scores, lowest(scores.dtype))
 
 
@@ -81,27 +78,9 @@ def has_weights(largest: jax.Array) -> jax.Array:
 
 def is_broken(largest: jax.Array) -> jax.Array:
   """Returns, from the largest masked score of each row, which rows attend to what is not finite."""
-  return ~(is_empty(largest) | has_weights(largest))
+  return (largest == overflowed(largest.dtype)) | ~jnp.isfinite(largest)
 
 
 def shift_of(largest: jax.Array) -> jax.Array:
   """Returns by what the exponentials of a row are shifted: its largest score, 0 for a row without weights."""
   return jnp.where(has_weights(largest), largest, 0)
-
-
-@functools.partial(jax.jit, inline=True)
-def infinity_where(condition: jax.Array, numbers: jax.Array) -> jax.Array:
-  """Returns the numbers, but infinity where the condition holds."""
-  return jnp.where(condition, jnp.inf, numbers)
-
-
-@functools.partial(jax.jit, inline=True)
-def minus_infinity_where(condition: jax.Array, numbers: jax.Array) -> jax.Array:
-  """Returns the numbers, but -inf where the condition holds."""
-  return jnp.where(condition, -jnp.inf, numbers)
-
-
-@functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def nan_where(condition: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Returns NaN where the condition holds and 0 elsewhere."""
-  return jnp.where(condition, jnp.asarray(jnp.nan, dtype), 0)

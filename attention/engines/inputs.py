@@ -12,9 +12,10 @@ import numpy as np
 from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
+from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
-from attention.engines.guards import finite, infinity_where, is_bad, is_minus_infinity
+from attention.engines.guards import finite, is_bad, is_minus_infinity, where
 from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
 
@@ -83,16 +84,12 @@ class Inputs(HasAxes):
   def broken_pairs(self) -> jax.Array:
     """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
     zero = jnp.zeros((), self.values.dtype)
-    queries, keys = same_rank(*(infinity_where(bad, zero) for bad in (self.bad_queries, self.bad_keys)))
+    queries, keys = same_rank(*(where(bad, jnp.inf, zero) for bad in (self.bad_queries, self.bad_keys)))
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:
     """Returns the weights [... T S], after dropout."""
     return weights if self.dropout is None else self.dropout.drop(weights, *self.positions())
-
-  def with_vectors(self, queries: Any, keys: Any, values: jax.Array) -> "Inputs":
-    """Returns the same with other features and values."""
-    return dataclasses.replace(self, queries=queries, keys=keys, values=values)
 
   def with_mask_if(self, some_are_masked: bool) -> "Inputs":
     """Returns the same without a mask, unless some pairs are masked."""
@@ -116,7 +113,7 @@ def prepare(
 
   Args:
     score: how well a key fits a query.
-    queries: [... T H], float32 or float64, as are keys and values.
+    queries: [... T H].
     keys: [... S H].
     values: [... S D].
     mask: who may attend to whom; None for everyone to everyone.
@@ -130,6 +127,10 @@ def prepare(
     ValueError: if the score's features or tile, the mask or the bias do not fit.
   """
   T, S = queries.shape[-2], keys.shape[-2]
+  dtype = compute_dtype(queries.dtype)
+  queries, keys = same_rank(queries.astype(dtype), keys.astype(dtype))
+  values = values.astype(dtype)
+  score = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if _is_floating(leaf) else leaf, score)
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
   inputs = Inputs(
@@ -151,6 +152,10 @@ def prepare(
   return inputs, shape
 
 
+def _is_floating(leaf: Any) -> bool:
+  return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
 def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
   """Returns the features of vectors [... X H], and which of both are not finite, [... X]."""
   cleaned = finite(vectors)
@@ -170,7 +175,8 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
 
 def _checked_scores(inputs: Inputs) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
-  _check_one_pair(inputs)
+  if any(np.ndim(leaf) for leaf in jax.tree.leaves(inputs.score)):
+    _check_one_pair(inputs)
   score = type(inputs.score).__name__
   tile = inputs.score.tile(inputs.queries, inputs.keys)
   if not isinstance(tile, (jax.Array, np.ndarray)):

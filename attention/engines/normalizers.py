@@ -37,9 +37,8 @@ from attention.engines.guards import (
   is_minus_infinity,
   lowest,
   masked_scores,
-  minus_infinity_where,
-  nan_where,
   shift_of,
+  where,
 )
 from attention.engines.inputs import check_pairs
 from attention.masks import Array, Mask, as_mask
@@ -55,6 +54,7 @@ class Rows(NamedTuple):
     used: which pairs count, booleans that broadcast to [... T S].
     largest: the largest masked score, [... T 1].
     allowed: which pairs may attend, booleans [... T S]; None for all.
+    nan: NaN for broken rows, else 0, [... T 1].
   """
 
   scores: jax.Array
@@ -62,6 +62,7 @@ class Rows(NamedTuple):
   used: jax.Array
   largest: jax.Array
   allowed: jax.Array | None
+  nan: jax.Array
 
   @classmethod
   def of(cls, scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> "Rows":
@@ -75,17 +76,8 @@ class Rows(NamedTuple):
     scores = jnp.where(is_minus_infinity(scores), lowest(scores.dtype), scores)
     scores = jnp.where(used, scores, 0)
     shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
-    return cls(scores, shifted, used, largest, allowed)
-
-  @property
-  def have_weights(self) -> jax.Array:
-    """Which rows are neither empty nor broken, [... T 1]."""
-    return has_weights(self.largest)
-
-  @property
-  def nan(self) -> jax.Array:
-    """NaN for broken rows, else 0, [... T 1]."""
-    return nan_where(is_broken(self.largest), self.shifted.dtype)
+    nan = where(is_broken(largest), jnp.nan, jnp.zeros_like(largest))
+    return cls(scores, shifted, used, largest, allowed, nan)
 
   def exponentials(self) -> tuple[jax.Array, jax.Array]:
     """Returns exp(shifted) [... T S], and its sum [... T 1], 1 for rows without weights."""
@@ -97,14 +89,10 @@ class Rows(NamedTuple):
     """Returns the weights, and zeros that nothing is differentiated through for the pairs that are masked."""
     return weights if self.allowed is None else jnp.where(self.allowed, weights, 0)
 
-  def with_nan(self, weights: jax.Array) -> jax.Array:
-    """Returns the weights, NaN for broken rows."""
-    return self.where_allowed(weights + self.nan)
-
   def logsumexp(self) -> jax.Array:
     """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken ones."""
     logsumexp = jnp.log(self.exponentials()[1]) + shift_of(self.largest) + self.nan
-    return minus_infinity_where(is_empty(self.largest), logsumexp)[..., 0]
+    return where(is_empty(self.largest), -jnp.inf, logsumexp)[..., 0]
 
 
 class Normalizer(HasAxes):
@@ -292,7 +280,7 @@ def masked_softmax(
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
   rows = Rows.of(scores.astype(compute_dtype(scores.dtype)), allowed)
-  weights = rows.with_nan(Softmax().weights(rows)).astype(scores.dtype)
+  weights = rows.where_allowed(Softmax().weights(rows) + rows.nan).astype(scores.dtype)
   return (weights, rows.logsumexp()) if return_logsumexp else weights
 
 
