@@ -62,9 +62,8 @@ def attend(
     values: [... S D]. Queries, keys and values have one floating dtype.
     mask: a mask from `attention.masks`, or booleans that broadcast to [... T S], True = may attend.
     bias: added to the scores: an array that broadcasts to [... T S], or a function of query positions
-      [T 1] and key positions [1 S] that returns one, called with those of one tile at a time by
-      "blockwise". The last tile may reach beyond the end and repeats the last position there, so terms are
-      to be found by t and s (`table[t, s]`), not by a tile's shape. -inf masks a pair.
+      [T 1] and key positions [1 S] that returns one. It is called with T = S = 1 under `jax.vmap`, so terms
+      are to be found by t and s (`table[t, s]`), not by their shapes. -inf masks a pair.
     dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum: a number, or a scalar
       array, which may be traced. Another rate compiles nothing anew.
     dropout_rng: key for the dropout; needed where the rate is not 0.

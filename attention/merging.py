@@ -78,7 +78,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
     counted = jnp.where(is_minus_infinity(one)[..., None], 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
-  logsumexp = where(is_empty, -jnp.inf, jnp.log(safe_total) + shift)
+  logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 

@@ -40,7 +40,7 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     outputs = function(jnp.where(finite, inputs, 0))
   if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
     finite = jnp.expand_dims(finite, -3)
-  return jnp.where(finite, outputs, 0) + where(finite, jnp.zeros((), outputs.dtype), jnp.nan)
+  return jnp.where(finite, outputs, 0) + where(~finite, "nan", jnp.zeros((), outputs.dtype))
 
 
 def project_heads(

@@ -107,7 +107,7 @@ class OnlineSoftmax(NamedTuple):
 
   def results(self) -> "Results":
     """Returns the results, NaN for broken rows."""
-    nan = where(is_broken(self.largest), jnp.nan, jnp.zeros_like(self.total))
+    nan = where(is_broken(self.largest), "nan", jnp.zeros_like(self.total))
     total = jnp.where(self.total == 0, 1, self.total)
     means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
     return Results(means, self.largest, jnp.log(total) + nan)
@@ -182,7 +182,7 @@ def blockwise(
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
-  logsumexp = where(is_empty(results.largest), -jnp.inf, logsumexp)
+  logsumexp = where(is_empty(results.largest), "-inf", logsumexp)
   return Attended(results.means.context, logsumexp=logsumexp[..., 0])
 
 

@@ -9,6 +9,7 @@ leaves NaN out of their maximum (JAX 0.10 to 0.12). Constants stay inside `jax.j
 `jax_debug_infs` stop at broken rows alone.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -17,8 +18,11 @@ import numpy as np
 
 from attention.arrays.broadcasting import same_rank
 
-# `jnp.where` for constants that are not finite.
-where = jax.jit(jnp.where, inline=True)
+
+@functools.partial(jax.jit, static_argnames="constant", inline=True)
+def where(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
+  """Returns the numbers, but "nan", "inf" or "-inf" where the condition holds."""
+  return jnp.where(condition, float(constant), numbers)
 
 
 def finite(tree: Any) -> Any:
@@ -62,7 +66,7 @@ def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Arra
     scores, broken = same_rank(scores, broken)
     scores += broken
   low = jnp.where(is_minus_infinity(scores), overflow, least)
-  scores = jnp.where(scores < least, low, where(jnp.isnan(scores), jnp.inf, scores))
+  scores = jnp.where(scores < least, low, where(jnp.isnan(scores), "inf", scores))
   return scores if allowed is None else jnp.where(allowed, scores, lowest(scores.dtype))
 
 

@@ -84,7 +84,7 @@ class Inputs(HasAxes):
   def broken_pairs(self) -> jax.Array:
     """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
     zero = jnp.zeros((), self.values.dtype)
-    queries, keys = same_rank(*(where(bad, jnp.inf, zero) for bad in (self.bad_queries, self.bad_keys)))
+    queries, keys = same_rank(*(where(bad, "inf", zero) for bad in (self.bad_queries, self.bad_keys)))
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:

@@ -76,7 +76,7 @@ class Rows(NamedTuple):
     scores = jnp.where(is_minus_infinity(scores), lowest(scores.dtype), scores)
     scores = jnp.where(used, scores, 0)
     shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
-    nan = where(is_broken(largest), jnp.nan, jnp.zeros_like(largest))
+    nan = where(is_broken(largest), "nan", jnp.zeros_like(largest))
     return cls(scores, shifted, used, largest, allowed, nan)
 
   def exponentials(self) -> tuple[jax.Array, jax.Array]:
@@ -92,7 +92,7 @@ class Rows(NamedTuple):
   def logsumexp(self) -> jax.Array:
     """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken ones."""
     logsumexp = jnp.log(self.exponentials()[1]) + shift_of(self.largest) + self.nan
-    return where(is_empty(self.largest), -jnp.inf, logsumexp)[..., 0]
+    return where(is_empty(self.largest), "-inf", logsumexp)[..., 0]
 
 
 class Normalizer(HasAxes):

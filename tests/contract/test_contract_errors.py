@@ -125,7 +125,7 @@ OPTIONS = {
   "bias_of_booleans": ({"bias": np.ones((3, 5), bool)}, "bias floating bool mask"),
   "bias_function_of_another_shape": (
     {"bias": lambda t, s: np.ones((3, 29))},
-    "bias T S 3 5 29",
+    "bias T S 3 29 T=1 S=1",
   ),
   "dropout_rate": (
     {"dropout_rate": 1.0, "dropout_rng": jax.random.key(0)},
@@ -423,7 +423,7 @@ def test_a_users_score_that_is_no_pytree_is_an_error():
   assert_error_says("Unregistered registered register_dataclass", call, QUERIES, KEYS, VALUES)
 
   def call_grouped(*arguments):
-    return attention.multi_head.attend_heads(*arguments, score=Unregistered())
+    return attention.attend_heads(*arguments, score=Unregistered())
 
   grouped = zeros(4, 3, 11), zeros(2, 5, 11), zeros(2, 5, 13)
   assert_error_says("Unregistered registered register_dataclass", call_grouped, *grouped)
@@ -556,28 +556,6 @@ def test_heads_that_share_keys_are_those_of_attend_heads(function):
   arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
   assert_error_says("heads 6 2 attend_heads", function, *arguments)
   assert jax.eval_shape(attention.attend_heads, *arguments).shape == (2, 6, 3, 13)
-
-
-@pytest.mark.parametrize(
-  ("option", "advice"),
-  [
-    ("is_causal", "masks.causal()"),
-    ("causal", "masks.causal()"),
-    ("key_padding_mask", "masks.lengths(source=...)"),
-    ("attn_mask", "mask="),
-    ("dropout_p", "dropout_rate="),
-    ("enable_gqa", "attend_heads"),
-    ("key_value_seq_lengths", "masks.lengths(source=...)"),
-    ("local_window_size", "masks.sliding_window("),
-  ],
-)
-@named
-def test_an_option_of_other_libraries_is_told_what_it_is_here(function, option, advice):
-  for call in (function, attention.attend_heads):
-    with pytest.raises(TypeError, match=f"has no option {option!r}: .*{re.escape(advice)}"):
-      call(QUERIES, KEYS, VALUES, **{option: True})
-  with pytest.raises(TypeError, match="unexpected keyword argument 'is_casual'"):
-    function(QUERIES, KEYS, VALUES, is_casual=True)
 
 
 @pytest.mark.parametrize(
