@@ -96,9 +96,6 @@ def multi_head_attention(
   check_rank("sources", sources, "[... S D]")
   if not isinstance(weights, MultiHeadWeights):
     raise ValueError(f"weights must be MultiHeadWeights, got {weights!r}")
-  weights = jax.tree.map(
-    lambda array: as_array("weights", array), weights, is_leaf=lambda node: isinstance(node, (list, tuple))
-  )
   if queries.dtype != sources.dtype:
     got = f"queries {queries.dtype}, sources {sources.dtype}"
     raise ValueError(f"queries and sources must have one dtype, got {got}")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention.arrays.broadcasting import check_rank, with_rank
 from attention.arrays.precision import matmul_precision
@@ -69,8 +68,9 @@ def project_heads(
       f"{name} kernel must have axes [D N H], D the width of its inputs, "
       f"got kernel {kernel.shape}, inputs {inputs.shape}"
     )
-  if bias is not None and np.shape(bias) != kernel.shape[1:]:
-    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {np.shape(bias)}")
+  bias = None if bias is None else jnp.asarray(bias, inputs.dtype)
+  if bias is not None and bias.shape != kernel.shape[1:]:
+    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {bias.shape}")
 
   def function(inputs):
     D, N, H = kernel.shape
@@ -78,7 +78,7 @@ def project_heads(
     heads = jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
     if bias is None:
       return heads
-    return heads + with_rank(jnp.asarray(bias, inputs.dtype)[:, None, :], heads.ndim)
+    return heads + with_rank(bias[:, None, :], heads.ndim)
 
   return project(function, inputs)
 
@@ -106,15 +106,16 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
       "output kernel must have axes [N H D], N the number of heads and H their width, "
       f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
     )
-  if bias is not None and np.shape(bias) != kernel.shape[2:]:
-    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {np.shape(bias)}")
+  bias = None if bias is None else jnp.asarray(bias, contexts.dtype)
+  if bias is not None and bias.shape != kernel.shape[2:]:
+    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {bias.shape}")
   N, H, D = kernel.shape
 
   def function(side_by_side):
     merged = linear(side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
     if bias is None:
       return merged
-    return merged + with_rank(jnp.asarray(bias, contexts.dtype), merged.ndim)
+    return merged + with_rank(bias, merged.ndim)
 
   side_by_side = jnp.swapaxes(contexts, -3, -2).reshape(*contexts.shape[:-3], contexts.shape[-2], N * H)
   return project(function, side_by_side)

@@ -12,6 +12,8 @@ from attention.arrays.axes import HasAxes
 
 T = TypeVar("T", bound=Callable[..., Any])
 
+ARRAYS = jax.Array, np.ndarray, np.generic, int, float, complex
+
 
 def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
   """Returns the function compiled as a whole where it is called outside of `jax.jit`.
@@ -31,16 +33,16 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
   def call(*args: Any, **options: Any) -> Any:
     is_inside_jit = isinstance(jnp.zeros(()), jax.core.Tracer)
     dynamic = [value for name, value in options.items() if name not in static_argnames]
-    stays_eager = any(map(_stays_eager, jax.tree.leaves((args, dynamic), is_leaf=_stays_eager)))
-    return (function if is_inside_jit or stays_eager else compiled)(*args, **options)
+    leaves = jax.tree.leaves((args, dynamic), is_leaf=_has_user_code)
+    is_known = all(isinstance(leaf, ARRAYS) for leaf in leaves)
+    return (compiled if is_known and not is_inside_jit else function)(*args, **options)
 
   call.clear_cache = compiled.clear_cache  # type: ignore[attr-defined]
   return call  # type: ignore[return-value]
 
 
-def _stays_eager(node: Any) -> bool:
-  """Returns whether a node of a pytree has code of the user, or is a leaf that JAX does not know."""
-  if isinstance(node, HasAxes):
-    return node.has_user_code or not type(node).__module__.startswith("attention.")
-  is_number = isinstance(node, (jax.Array, np.ndarray, np.generic, int, float, complex))
-  return not is_number and jax.tree_util.all_leaves([node])
+def _has_user_code(node: Any) -> bool:
+  """Returns whether a node of a pytree calls functions of the user, or is of a class of the user."""
+  return isinstance(node, HasAxes) and (
+    node.has_user_code or not type(node).__module__.startswith("attention.")
+  )

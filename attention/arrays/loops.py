@@ -1,13 +1,14 @@
 """Loops over the leading axes of arrays, and branches that stay branches under `jax.vmap`."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attention.arrays import devices
+from attention.arrays.broadcasting import with_rank
 from attention.arrays.symbolic import assumed_product, is_known
 
 
@@ -65,16 +66,28 @@ def over_leading(
   """
   if not leading:
     return function(list(arrays))
-  size, *others = leading
-  ranks = [len(leading) + own for own in own_ranks]  # of an array with all leading axes
-  whole = {i: array for i, array in enumerate(arrays) if np.ndim(array) == ranks[i]}
-  moving = {i: array for i, array in whole.items() if array.shape[0] != 1}
-  still = [array[0] if i in whole and i not in moving else array for i, array in enumerate(arrays)]
+  arrays = [with_rank(array, len(leading) + own) for array, own in zip(arrays, own_ranks, strict=True)]
+
+  def move(axis: int) -> list[bool]:
+    return [array.shape[axis] != 1 for array in arrays]
+
+  moves, count = move(0), 1
+  while count < len(leading) and (leading[count] == 1 or move(count) == moves):
+    count += 1  # a loop over these axes is one, which copies less than one within another
+  size, others = math.prod(leading[:count]), leading[count:]
+  shapes = [
+    ((size,) if here else ()) + array.shape[count:] for here, array in zip(moves, arrays, strict=True)
+  ]
+  arrays = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
+  moving = {i: array for i, array in enumerate(arrays) if moves[i]}
 
   def at_index(moving: dict[int, Any]) -> Any:
-    here = [moving.get(i, array) for i, array in enumerate(still)]
-    return over_leading(function, here, own_ranks, tuple(others), at_once)
+    here = [moving.get(i, array) for i, array in enumerate(arrays)]
+    return over_leading(function, here, own_ranks, others, at_once)
 
-  if moving:
-    return over(at_index, moving, max(1, at_once // assumed_product(others)))
-  return jax.tree.map(lambda result: jnp.broadcast_to(result, (size, *result.shape)), at_index({}))
+  if not moving:
+    return jax.tree.map(
+      lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), at_index({})
+    )
+  results = over(at_index, moving, max(1, at_once // assumed_product(others)))
+  return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
