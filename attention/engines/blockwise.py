@@ -178,7 +178,8 @@ def blockwise(
   # happen within a loop, of which each device may take other turns.
   arrays = varying_like(arrays, arrays)
   attend = functools.partial(flash_attention, plan)
-  results = over_leading(attend, arrays, plan.own_ranks, plan.looped, plan.at_once)
+  own_ranks = [len(own or "") for own in plan.axes]  # a tile has either no leading axes, or all
+  results = over_leading(attend, arrays, own_ranks, plan.looped, plan.at_once)
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
@@ -196,20 +197,17 @@ def flash_attention(plan: Plan, arrays: Arrays) -> Results:
       return carry.updated(masked_scores(*tile.scores_and_allowed(), tile.broken_pairs()), tile)
 
     start = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
-    block_mask = plan.block_mask if plan.has_mask else None
-    return over_key_blocks(step, varying_like(start, arrays), arrays, plan.axes, plan.keys, block_mask)
+    return over_key_blocks(plan, step, varying_like(start, arrays), arrays, plan.axes, plan.block_mask)
 
   def over_queries(arrays: Arrays) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
     of_block = over_keys if plan.ring else lambda arrays: over_keys(arrays).results()
-    return over_query_blocks(of_block, plan.finite(arrays, arrays), plan.axes, *_query_blocks(plan))
+    return over_query_blocks(plan, of_block, plan.finite(arrays, arrays), plan.axes)
 
   with jax.default_matmul_precision(plan.precision):
-    if plan.ring is None:
-      return over_queries(arrays)
     nothing = OnlineSoftmax.start((*plan.leading, plan.queries.length), plan.inputs(arrays).values)
-    ring = plan.axes, plan.num_keys, plan.ring
-    return over_devices(over_queries, OnlineSoftmax.joined, nothing, arrays, *ring).results()
+    found = over_devices(plan, over_queries, OnlineSoftmax.joined, nothing, arrays, plan.axes)
+  return found.results() if isinstance(found, OnlineSoftmax) else found
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
@@ -236,8 +234,9 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
 
     *_, results = parts(cut)
     start = varying_like(zeros(results), cut)
-    block_mask = (lambda cut: plan.block_mask(parts(cut)[0])) if plan.has_mask else None
-    d_logsumexp, d_sums = over_key_blocks(step, start, cut, axes, plan.keys, block_mask)
+    d_logsumexp, d_sums = over_key_blocks(
+      plan, step, start, cut, axes, lambda cut: plan.block_mask(parts(cut)[0])
+    )
     d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
     # This is for gradients: NaN from above must not reach a row without weights.
     return jax.tree.map(lambda d: jnp.where(has_weights(results.largest), d, 0), (d_logsumexp, d_means))
@@ -246,20 +245,12 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   def over_queries(cut: Arrays) -> tuple[jax.Array, Sums]:
     arrays, tangents, results = parts(cut)
     cut = [*plan.finite(arrays, arrays), *plan.finite(arrays, tangents), *jax.tree.leaves(results)]
-    return over_query_blocks(over_keys, cut, axes, *_query_blocks(plan))
+    return over_query_blocks(plan, over_keys, cut, axes)
 
   cut = [*arrays, *tangents, *rows]
   with jax.default_matmul_precision(plan.precision):
-    if plan.ring is None:
-      d_logsumexp, d_means = over_queries(cut)
-    else:
-      ring = axes, plan.num_keys, plan.ring
-      d_logsumexp, d_means = over_devices(over_queries, _add, zeros(results), cut, *ring)
+    d_logsumexp, d_means = over_devices(plan, over_queries, _add, zeros(results), cut, axes)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
-
-
-def _query_blocks(plan: Plan) -> tuple[Any, ...]:
-  return plan.queries, plan.windows, plan.num_keys, plan.query_blocks_at_once
 
 
 def _differentiate_tile(

@@ -39,6 +39,8 @@ class Plan:
     num_keys: S.
     ring: the axis of a device mesh along which the keys go from device to device; None for none.
     precision: of the products; derivatives are traced after `attend` has left its own precision.
+    query_blocks_at_once: at how many blocks of queries it is good to work together.
+    at_once: at how many indices of the looped axes.
   """
 
   structure: Any
@@ -53,28 +55,8 @@ class Plan:
   num_keys: int
   ring: str | None
   precision: str
-
-  @property
-  def pairs(self) -> int:
-    """How many pairs a tile has."""
-    return assumed_product((*self.leading, self.queries.size, self.keys.size))
-
-  @property
-  def query_blocks_at_once(self) -> int:
-    """At how many blocks of queries it is good to work together."""
-    # One after the other, each can leave out the tiles that are empty for it.
-    return 1 if devices.runs_sequentially() else max(1, PAIRS_IN_PARALLEL // self.pairs)
-
-  @property
-  def at_once(self) -> int:
-    """At how many indices of the leading axes it is good to work together."""
-    together = self.pairs * min(self.query_blocks_at_once, assumed(self.queries.count))
-    return max(1, (PAIRS_ON_CPU if devices.runs_sequentially() else PAIRS_IN_PARALLEL) // together)
-
-  @property
-  def own_ranks(self) -> list[int]:
-    """How many axes of each leaf a tile has."""
-    return [0 if own is None else len(own) + len(self.leading) for own in self.axes]
+  query_blocks_at_once: int
+  at_once: int
 
   def inputs(self, arrays: list[Any]) -> Inputs:
     """Returns the Inputs that have these leaves."""
@@ -88,12 +70,10 @@ class Plan:
 
   def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
     """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
-
-    def clean(is_vector: bool, array: jax.Array, tangent: Any) -> Any:
-      may_be_bad = is_vector and tangent is not None and jnp.issubdtype(array.dtype, jnp.floating)
-      return jnp.where(jnp.isfinite(array), tangent, 0) if may_be_bad else tangent
-
-    return [clean(*each) for each in zip(self.are_vectors, arrays, tangents, strict=True)]
+    return [
+      jnp.where(jnp.isfinite(array), tangent, 0) if is_vector and tangent is not None else tangent
+      for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
+    ]
 
 
 def plan_for(
@@ -121,6 +101,10 @@ def plan_for(
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, S), bool))
     inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
+  # On a CPU blocks of queries come one after the other: each can leave out the tiles that are empty for it.
+  one_by_one, pairs = devices.runs_sequentially(), assumed_product((*leading, queries.size, keys.size))
+  blocks_at_once = 1 if one_by_one else max(1, PAIRS_IN_PARALLEL // pairs)
+  together = pairs * min(blocks_at_once, assumed(queries.count))
   leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
   plan = Plan(
     structure=structure,
@@ -135,6 +119,8 @@ def plan_for(
     num_keys=S,
     ring=ring,
     precision=matmul_precision(),
+    query_blocks_at_once=blocks_at_once,
+    at_once=max(1, (PAIRS_ON_CPU if one_by_one else PAIRS_IN_PARALLEL) // together),
   )
   return plan, [jnp.asarray(leaf) for _, leaf in leaves]
 

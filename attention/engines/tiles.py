@@ -15,7 +15,8 @@ from attention.arrays import devices
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import any_at_all, over
 from attention.arrays.recomputing import recomputed
-from attention.engines.blocks import Blocks, Windows, join, split, windows_of
+from attention.engines.blocks import join, split, windows_of
+from attention.engines.plan import Plan
 from attention.masks import BlockMask
 
 Tree = TypeVar("Tree")
@@ -32,30 +33,15 @@ def axis_of(array: jax.Array | None, axes: str | None, letter: str, length: int)
 
 
 def over_query_blocks(
-  function: Callable[[Arrays], Tree],
-  arrays: Arrays,
-  axes: Sequence[str | None],
-  blocks: Blocks,
-  windows: Windows | None,
-  num_keys: int,
-  at_once: int,
+  plan: Plan, function: Callable[[Arrays], Tree], arrays: Arrays, axes: Sequence[str | None]
 ) -> Tree:
-  """Returns the function's results, arrays [... T *], from each block of queries and the keys it meets.
-
-  Args:
-    function: takes the arrays of a block.
-    arrays: to be cut.
-    axes: the own axes of each.
-    blocks: of queries.
-    windows: which keys each block meets; None for all.
-    num_keys: S.
-    at_once: at how many blocks it is good to work together.
-  """
+  """Returns the function's results, arrays [... T *], from each block of queries and the keys it meets."""
+  blocks, windows = plan.queries, plan.windows
   if blocks.count == 1 and windows is None:
     return function(arrays)
   moving = {}
   for i, (array, own) in enumerate(zip(arrays, axes, strict=True)):
-    t, s = axis_of(array, own, "T", blocks.length), axis_of(array, own, "S", num_keys)
+    t, s = axis_of(array, own, "T", blocks.length), axis_of(array, own, "S", plan.num_keys)
     if t is not None:
       moving[i] = split(array, t, blocks)
     if s is not None and windows is not None:
@@ -64,27 +50,30 @@ def over_query_blocks(
   def at_block(block: dict[int, jax.Array]) -> Tree:
     return function([block.get(i, array) for i, array in enumerate(arrays)])
 
-  return jax.tree.map(lambda stacked: join(stacked, -2, blocks), over(at_block, moving, at_once))
+  return jax.tree.map(
+    lambda stacked: join(stacked, -2, blocks), over(at_block, moving, plan.query_blocks_at_once)
+  )
 
 
 def over_key_blocks(
+  plan: Plan,
   step: Callable[[Tree, Arrays, bool], Tree],
   carry: Tree,
   arrays: Arrays,
   axes: Sequence[str | None],
-  blocks: Blocks,
-  block_mask: Callable[[Arrays], BlockMask] | None,
+  block_mask: Callable[[Arrays], BlockMask],
 ) -> Tree:
   """Returns the carry after one step for each block of keys whose tile is not empty.
 
   Args:
+    plan: how keys are cut.
     step: takes the carry, the arrays of a tile, and whether some of its pairs may be masked.
     carry: the first.
     arrays: those of a block of queries.
     axes: the own axes of each.
-    blocks: of keys.
-    block_mask: says of a tile whether it is empty or full; None if no pair is masked.
+    block_mask: says of a tile whether it is empty or full.
   """
+  blocks = plan.keys
   cut = [axis_of(array, own, "S", blocks.length) for array, own in zip(arrays, axes, strict=True)]
   moving = {i: split(arrays[i], axis, blocks) for i, axis in enumerate(cut) if axis is not None}
 
@@ -99,15 +88,15 @@ def over_key_blocks(
     return [turned(i, block[i]) if i in block else array for i, array in enumerate(arrays)]
 
   if blocks.count == 1:
-    return step(carry, tile({i: array[0] for i, array in moving.items()}), block_mask is not None)
+    return step(carry, tile({i: array[0] for i, array in moving.items()}), plan.has_mask)
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step keeps its block
   # only, which the loop has anyway.
   @recomputed
   def at_block(carry: Tree, block: dict[int, jax.Array]) -> tuple[Tree, None]:
     # Devices that share the leading axes would have to agree on every tile.
-    if block_mask is None or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
-      return step(carry, tile(block), block_mask is not None), None
+    if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
+      return step(carry, tile(block), plan.has_mask), None
     some, every = block_mask(tile(block))
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Blocks go in as they are held: turned within a case, they are turned together with its products.
@@ -122,13 +111,12 @@ def over_key_blocks(
 
 
 def over_devices(
+  plan: Plan,
   function: Callable[[Arrays], Tree],
   merge: Callable[[Tree, Tree], Tree],
   nothing: Tree,
   arrays: Arrays,
   axes: Sequence[str | None],
-  num_keys: int,
-  axis_name: str,
 ) -> Tree:
   """Returns the function's results for the keys of each device along an axis of the mesh, merged.
 
@@ -138,24 +126,25 @@ def over_devices(
   Source: Liu et al. 2023, arXiv:2310.01889.
 
   Args:
+    plan: which axis of the mesh it is; None if all keys are here.
     function: takes the arrays, with one device's keys.
     merge: merges its results for the keys of two devices.
     nothing: what it would return for no keys.
     arrays: this device's.
     axes: the own axes of each.
-    num_keys: S, of one device.
-    axis_name: of the mesh.
   """
-  count = jax.lax.axis_size(axis_name)
+  if plan.ring is None:
+    return function(arrays)
+  count = jax.lax.axis_size(plan.ring)
   keys = {
     i: array
     for i, (array, own) in enumerate(zip(arrays, axes, strict=True))
-    if axis_of(array, own, "S", num_keys) is not None
+    if axis_of(array, own, "S", plan.num_keys) is not None
   }
 
   def from_behind(distance: int, keys: dict[int, jax.Array]) -> dict[int, jax.Array]:
     routes = [(source, (source + distance) % count) for source in range(count)]
-    return jax.tree.map(lambda array: jax.lax.ppermute(array, axis_name, routes), keys) if distance else keys
+    return jax.tree.map(lambda array: jax.lax.ppermute(array, plan.ring, routes), keys) if distance else keys
 
   @recomputed
   def at_distance(distance: jax.Array, arrays: Arrays, keys: dict[int, jax.Array]) -> Tree:
