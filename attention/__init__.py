@@ -50,37 +50,8 @@ from attention.scores import (
 )
 
 if TYPE_CHECKING:
-  from attention.layers import (
-    AdditiveAttention,
-    BilinearAttention,
-    CosineAttention,
-    DecoderLayer,
-    DotProductAttention,
-    EncoderLayer,
-    FeedForward,
-    KeyValueCache,
-    LocalAttention,
-    LocationAwareAttention,
-    MonotonicAttention,
-    MultiHeadAttention,
-  )
-  from attention.models import (
-    AttentionWeights,
-    DecoderMemory,
-    Encoded,
-    Ensemble,
-    Features,
-    GRUParameters,
-    GRUWeights,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    Seq2Seq,
-    TransformerDecoder,
-    TransformerEncoder,
-    attentive_gru,
-    gru,
-    gru_step,
-  )
+  from attention.layers import *
+  from attention.models import *
 
 __all__ = [  # noqa: RUF022 (in reading order)
   # Who may attend to whom, how well a key fits a query.
@@ -160,57 +131,16 @@ __all__ = [  # noqa: RUF022 (in reading order)
   "Ensemble",
 ]
 
-# What is imported when it is first asked for: layers and models, and Flax with them, take twice as long to
-# import as all else.
-_LATER = {
-  **dict.fromkeys(
-    (
-      "layers",
-      "AdditiveAttention",
-      "BilinearAttention",
-      "CosineAttention",
-      "DecoderLayer",
-      "DotProductAttention",
-      "EncoderLayer",
-      "FeedForward",
-      "KeyValueCache",
-      "LocalAttention",
-      "LocationAwareAttention",
-      "MonotonicAttention",
-      "MultiHeadAttention",
-    ),
-    "attention.layers",
-  ),
-  **dict.fromkeys(
-    (
-      "models",
-      "AttentionWeights",
-      "RecurrentDecoder",
-      "DecoderMemory",
-      "Encoded",
-      "Ensemble",
-      "Features",
-      "GRUParameters",
-      "GRUWeights",
-      "RecurrentEncoder",
-      "Seq2Seq",
-      "TransformerDecoder",
-      "TransformerEncoder",
-      "attentive_gru",
-      "gru",
-      "gru_step",
-    ),
-    "attention.models",
-  ),
-}
-
 
 def __getattr__(name: str) -> Any:
-  if name not in _LATER:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  module = importlib.import_module(_LATER[name])
-  return getattr(module, name, module)
+  """Imports layers and models when they are first asked for: with Flax, they take longer than all else."""
+  if name in ("layers", "models"):
+    return importlib.import_module(f"attention.{name}")
+  if name in __all__:
+    layers, models = (importlib.import_module(f"attention.{module}") for module in ("layers", "models"))
+    return getattr(layers, name) if hasattr(layers, name) else getattr(models, name)
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_LATER})
+  return sorted({*globals(), *__all__, "layers", "models"})
