@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays import devices
 from attention.arrays.broadcasting import with_rank
 from attention.arrays.symbolic import assumed_product, is_known
 
@@ -26,7 +25,7 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
   most = max(1, min(count, at_once))
   divisor = max(size for size in range(1, most + 1) if count % size == 0)
   together = divisor if 2 * divisor > most else most  # a remainder is compiled on its own
-  if together == count and not devices.runs_sequentially():
+  if together == count:
     return jax.vmap(function)(items)
   return jax.lax.map(function, items, batch_size=together if together > 1 else None)
 

@@ -215,8 +215,9 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (arrays,), (tangents,) = primals, tangents
   tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
-  results = flash_attention(plan, arrays)
-  rows, structure = jax.tree.flatten(results.zero_if_broken())
+  # As a whole: of its parts, those that are the same at all leading indices would be stored for all of them.
+  results = jax.jit(functools.partial(flash_attention, plan))(arrays)
+  rows, structure = jax.tree.flatten(results)
   axes = (*plan.axes, *plan.axes, *["TX"] * len(rows))  # of the arrays, their tangents, and the results
 
   def parts(cut: Arrays) -> tuple[Arrays, Arrays, Results]:
@@ -244,7 +245,8 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   @recomputed
   def over_queries(cut: Arrays) -> tuple[jax.Array, Sums]:
     arrays, tangents, results = parts(cut)
-    cut = [*plan.finite(arrays, arrays), *plan.finite(arrays, tangents), *jax.tree.leaves(results)]
+    rows = jax.tree.leaves(results.zero_if_broken())
+    cut = [*plan.finite(arrays, arrays), *plan.finite(arrays, tangents), *rows]
     return over_query_blocks(plan, over_keys, cut, axes)
 
   cut = [*arrays, *tangents, *rows]

@@ -51,7 +51,7 @@ def test_a_branch_stays_a_branch_under_vmap():
 
 @pytest.mark.parametrize(
   ("count", "at_once", "steps"),
-  [(12, 1, 12), (12, 5, 3), (12, 12, 1), (97, 64, 1), (7, 3, 2), (7, 0, 7)],
+  [(12, 1, [12]), (12, 5, [3]), (12, 12, []), (97, 64, [1]), (7, 3, [2]), (7, 0, [7])],
 )
 def test_as_many_are_worked_on_together_as_is_good(count, at_once, steps):
   # All groups are of one size if that is more than half of what is good; else some are left for a last one.
@@ -61,5 +61,5 @@ def test_as_many_are_worked_on_together_as_is_good(count, at_once, steps):
     return loops.over(lambda item: item * jnp.sum(item), items, at_once)
 
   scans = [equation for equation in jax.make_jaxpr(over)(items).eqns if equation.primitive.name == "scan"]
-  assert [loop.params["length"] for loop in scans] == [steps]
+  assert [loop.params["length"] for loop in scans] == steps
   np.testing.assert_allclose(over(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)
