@@ -86,6 +86,7 @@ def multi_head_attention(
   Raises:
     ValueError: if a projection does not fit, or as in `attend`.
 
+  >>> import jax.numpy as jnp
   >>> kernel = jnp.ones((6, 2, 3))
   >>> weights = MultiHeadWeights(kernel, kernel, kernel, jnp.ones((2, 3, 6)))
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape

@@ -27,7 +27,7 @@ def where(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
 
 def finite(tree: Any) -> Any:
   """Returns a pytree of arrays with zeros in the place of NaN and infinity."""
-  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, 0), tree)
+  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 
 
 def is_bad(vectors: jax.Array) -> jax.Array:

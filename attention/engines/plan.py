@@ -71,7 +71,9 @@ class Plan:
   def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
     """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
     return [
-      jnp.where(jnp.isfinite(array), tangent, 0) if is_vector and tangent is not None else tangent
+      jnp.where(jnp.isfinite(array), tangent, jnp.zeros_like(tangent))
+      if is_vector and tangent is not None
+      else tangent
       for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
     ]
 

@@ -476,7 +476,7 @@ def test_the_last_slot_is_used():
     ({"mask": EverySecond(np.zeros((B, 1), int))}, r"mask .* must have axes .*, got shape \(3, 1, 7, 11\)"),
     (
       {"bias": lambda t, s: jnp.zeros((B, 1, *jnp.broadcast_shapes(t.shape, s.shape)))},
-      r"bias .* must have axes \[T S\] or \[N T S\], got shape \(3, 1, 7, 11\)",
+      r"bias .* must have axes \[T S\] or \[N T S\], got shape \(3, 1, 1, 1\)",
     ),
   ],
 )
