@@ -15,6 +15,7 @@ Leading axes are a loop around it; tiles.py has those over blocks and devices.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -177,9 +178,7 @@ def blockwise(
   # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
   # happen within a loop, of which each device may take other turns.
   arrays = varying_like(arrays, arrays)
-  attend = functools.partial(flash_attention, plan)
-  own_ranks = [len(own or "") for own in plan.axes]  # a tile has either no leading axes, or all
-  results = over_leading(attend, arrays, own_ranks, plan.looped, plan.at_once)
+  results = flash_attention(plan, arrays)
   if not return_logsumexp:
     return Attended(results.means.context)
   logsumexp = shift_of(results.largest) + results.log_total
@@ -206,7 +205,8 @@ def flash_attention(plan: Plan, arrays: Arrays) -> Results:
 
   with jax.default_matmul_precision(plan.precision):
     nothing = OnlineSoftmax.start((*plan.leading, plan.queries.length), plan.inputs(arrays).values)
-    found = over_devices(plan, over_queries, OnlineSoftmax.joined, nothing, arrays, plan.axes)
+    of_keys_here = functools.partial(_over_leading_axes, plan, over_queries, plan.axes)
+    found = over_devices(plan, of_keys_here, OnlineSoftmax.joined, nothing, arrays, plan.axes)
   return found.results() if isinstance(found, OnlineSoftmax) else found
 
 
@@ -215,8 +215,7 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (arrays,), (tangents,) = primals, tangents
   tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
-  # As a whole: of its parts, those that are the same at all leading indices would be stored for all of them.
-  results = jax.jit(functools.partial(flash_attention, plan))(arrays)
+  results = flash_attention(plan, arrays)
   rows, structure = jax.tree.flatten(results)
   axes = (*plan.axes, *plan.axes, *["TX"] * len(rows))  # of the arrays, their tangents, and the results
 
@@ -251,8 +250,24 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
 
   cut = [*arrays, *tangents, *rows]
   with jax.default_matmul_precision(plan.precision):
-    d_logsumexp, d_means = over_devices(plan, over_queries, _add, zeros(results), cut, axes)
+    of_keys_here = functools.partial(_over_leading_axes, plan, over_queries, axes)
+    d_logsumexp, d_means = over_devices(plan, of_keys_here, _add, zeros(results), cut, axes)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
+
+
+def _over_leading_axes(
+  plan: Plan, function: Callable[[Arrays], Tree], axes: Sequence[str | None], arrays: Arrays
+) -> Tree:
+  """Returns the function's results at each index of the leading axes that a tile does not have."""
+  # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
+  there = [i for i, array in enumerate(arrays) if array is not None]
+
+  def at_index(here: Arrays) -> Tree:
+    by_place = dict(zip(there, here, strict=True))
+    return function([by_place.get(i) for i in range(len(arrays))])
+
+  own_ranks = [len(axes[i] or "") for i in there]  # a tile has either no leading axes, or all
+  return over_leading(at_index, [arrays[i] for i in there], own_ranks, plan.looped, plan.at_once)
 
 
 def _differentiate_tile(
