@@ -204,7 +204,8 @@ def flash_attention(plan: Plan, arrays: Arrays) -> Results:
     return over_query_blocks(plan, of_block, plan.finite(arrays, arrays), plan.axes)
 
   with jax.default_matmul_precision(plan.precision):
-    nothing = OnlineSoftmax.start((*plan.leading, plan.queries.length), plan.inputs(arrays).values)
+    rows = *plan.looped, *plan.leading, plan.queries.length
+    nothing = OnlineSoftmax.start(rows, plan.inputs(arrays).values)
     of_keys_here = functools.partial(_over_leading_axes, plan, over_queries, plan.axes)
     found = over_devices(plan, of_keys_here, OnlineSoftmax.joined, nothing, arrays, plan.axes)
   return found.results() if isinstance(found, OnlineSoftmax) else found

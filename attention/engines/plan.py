@@ -87,7 +87,7 @@ def plan_for(
 ) -> tuple[Plan, list[jax.Array]]:
   """Returns the plan for scores of this shape, [... T S], of so many parts of a sequence, and what is cut."""
   *axes, T, S = shape
-  has_leading_axes = tile_has_leading_axes(inputs) or devices.leading_axes_may_be_spread() or ring is not None
+  has_leading_axes = tile_has_leading_axes(inputs) or devices.leading_axes_may_be_spread()
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   band = Band() if inputs.mask is None or ring is not None else inputs.mask.band()
   windows = None
