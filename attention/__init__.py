@@ -14,14 +14,11 @@ from attention.engines.normalizers import (
   Entmax15,
   Local,
   Monotonic,
-  Normalizer,
-  Rows,
   Sigmoid,
-  Softmax,
   Sparsemax,
-  masked_softmax,
   monotonic_weights,
 )
+from attention.engines.softmax import Normalizer, Rows, Softmax, masked_softmax
 from attention.functional import (
   additive_attention,
   attend,

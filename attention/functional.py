@@ -11,7 +11,7 @@ from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import prepare
-from attention.engines.normalizers import Normalizer, Softmax
+from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of, names_its_axes
+from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.hints import LAYOUT, ones_hint
@@ -15,8 +15,8 @@ from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
 from attention.engines.inputs import Inputs
-from attention.engines.normalizers import Normalizer
 from attention.engines.plan import tile_has_leading_axes
+from attention.engines.softmax import Normalizer
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
@@ -127,23 +127,21 @@ def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: 
   ):  # a mask is none: `prepare` says so
     return False
 
-  def flags(array):
-    return jnp.zeros(array.shape[:-1], bool)
-
+  T, S = queries.shape[-2], keys.shape[-2]
   inputs = Inputs(
     score=score,
     queries=score.query_features(queries[..., :1, :]),
     keys=score.key_features(keys[..., :1, :]),
     values=keys,
-    bad_queries=flags(queries),
-    bad_keys=flags(keys),
-    t=jnp.arange(queries.shape[-2]),
-    s=jnp.arange(keys.shape[-2]),
+    bad_queries=jnp.zeros(T, bool),
+    bad_keys=jnp.zeros(S, bool),
+    t=jnp.arange(T)[:, None],
+    s=jnp.arange(S)[None, :],
     mask=options.mask,
     # What a function returns is split when it is called.
     bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  return names_its_axes(inputs) and not tile_has_leading_axes(inputs)
+  return not tile_has_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):
@@ -180,7 +178,7 @@ class _Heads(NamedTuple):
     """Returns a score, mask or bias that names its axes with the heads of its arrays in groups."""
     leaves, structure = jax.tree.flatten(tree)
     split = [
-      leaf if np.ndim(leaf) == 0 or own is None else self.split(name, jnp.asarray(leaf), len(own))
+      leaf if np.ndim(leaf) == 0 else self.split(name, jnp.asarray(leaf), len(own))
       for leaf, own in zip(leaves, axes_of(tree), strict=True)
     ]
     return jax.tree.unflatten(structure, split)

@@ -9,7 +9,7 @@ from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
-from attention.engines.guards import is_minus_infinity, where
+from attention.engines.masking import where
 
 
 @eager_jit
@@ -76,7 +76,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
     share = share[..., None]
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    counted = jnp.where(is_minus_infinity(one)[..., None], 0, context)
+    counted = jnp.where(jnp.isneginf(one)[..., None], 0, context)
     merged = with_rank(merged, rank + 1) + share * counted
   logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)

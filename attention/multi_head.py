@@ -10,7 +10,7 @@ from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.normalizers import Normalizer
+from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads_checked
 from attention.masks import Array, Mask
 from attention.projections import merge_heads, project_heads

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.arrays.broadcasting import check_rank, with_rank
 from attention.arrays.precision import matmul_precision
-from attention.engines.guards import where
+from attention.engines.masking import where
 
 
 def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:

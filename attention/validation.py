@@ -14,7 +14,7 @@ from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike, as_bias
 from attention.engines.dense import Attended
-from attention.engines.normalizers import Normalizer, Softmax
+from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
 

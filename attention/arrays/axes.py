@@ -24,43 +24,30 @@ class HasAxes:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
 
 
-def axes_of(tree: Any) -> list[str | None]:
-  """Returns the own axes of each leaf of a pytree of HasAxes, None where they are not named.
+def axes_of(tree: Any) -> list[str]:
+  """Returns the own axes of each leaf of a pytree of HasAxes, "?" for each axis without a name.
 
   Raises:
     ValueError: if an array has fewer axes than are named.
   """
   found = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    own = _axes_at(tree, path)
+    node, own = tree, None
+    for key in path:  # the last HasAxes on the way names them
+      if isinstance(node, HasAxes):
+        own = node.axes.get(getattr(key, "name", ""))
+      node = _child(node, key)
     if own is not None and np.ndim(leaf) < len(own):
       where = type(tree).__name__ + jax.tree_util.keystr(path)
       raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
-    found.append(own)
+    found.append("?" * np.ndim(leaf) if own is None else own)
   return found
 
 
-def names_its_axes(tree: Any) -> bool:
-  """Whether all arrays of a pytree of HasAxes, but single numbers, have named axes."""
-  return all(
-    own is not None or np.ndim(leaf) == 0
-    for own, leaf in zip(axes_of(tree), jax.tree.leaves(tree), strict=True)
-  )
-
-
-def _axes_at(node: Any, path: tuple[Any, ...]) -> str | None:
-  """Returns the axes of the leaf that a path of keys leads to, as the last HasAxes on the way names them."""
-  own = None
-  for key in path:
-    name = getattr(key, "name", "")
-    if isinstance(node, HasAxes):
-      own = node.axes.get(name)
-    if name:
-      node = getattr(node, name, None)
-    elif isinstance(node, (list, tuple)):
-      node = node[key.idx]
-    elif isinstance(node, dict):
-      node = node[key.key]
-    else:
-      node = None
-  return own
+def _child(node: Any, key: Any) -> Any:
+  """Returns what a key of a path leads to, None if that is unknown."""
+  if isinstance(node, (list, tuple)) and isinstance(key, jax.tree_util.SequenceKey):
+    return node[key.idx]
+  if isinstance(node, dict) and isinstance(key, jax.tree_util.DictKey):
+    return node[key.key]
+  return getattr(node, getattr(key, "name", ""), None)

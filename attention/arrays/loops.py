@@ -1,23 +1,30 @@
-"""Loops over the leading axes of arrays, and branches that stay branches under `jax.vmap`."""
+"""Loops, branches that stay branches under `jax.vmap`, and derivatives that recompute instead of storing."""
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import with_rank
+from attention.arrays.pytrees import combine
 from attention.arrays.symbolic import assumed_product, is_known
+
+# For functions whose derivative computes them again, and stores only their arguments.
+recomputed = functools.partial(
+  jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False
+)
 
 
 def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
-  """Returns the results of the function for each item, stacked.
+  """Returns the stacked results of the function for each item.
 
   Args:
     function: takes an item.
     items: a pytree of arrays [count ...].
-    at_once: how many it is good to work on together.
+    at_once: how many items are worth computing together.
   """
   count = jax.tree.leaves(items)[0].shape[0]
   if not is_known(count):
@@ -32,10 +39,9 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
 
 @jax.custom_batching.custom_vmap
 def any_at_all(flags: jax.Array) -> jax.Array:
-  """Returns whether any flag is set, in all of the batch of a `jax.vmap` too.
+  """Returns whether any flag is set, in the whole batch of a `jax.vmap` too.
 
-  The answer is then one for the whole batch. So what depends on it stays a branch, where `vmap` would take
-  both sides of it, and could not transpose them.
+  What depends on it stays a branch, where `vmap` would compute both branches, and could not transpose them.
   """
   return jnp.any(flags)
 
@@ -46,47 +52,44 @@ def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> t
 
 
 def over_leading(
-  function: Callable[[list[Any]], Any],
-  arrays: Sequence[Any],
-  own_ranks: Sequence[int],
-  leading: tuple[int, ...],
-  at_once: int = 1,
+  function: Callable[[Any], Any], arrays: Any, own_ranks: Any, leading: tuple[int, ...], at_once: int = 1
 ) -> Any:
-  """Returns the results of a function of arrays at each index of their leading axes, stacked.
+  """Returns the stacked results of a function of arrays at each index of their leading axes.
 
   An array that broadcasts along an axis is not copied.
 
   Args:
-    function: takes a list of arrays without the leading axes, returns a pytree of arrays.
-    arrays: [leading... own...]; an array may have fewer leading axes, or axes of size 1.
-    own_ranks: how many axes of each array are its own.
+    function: takes the pytree of arrays without their leading axes, returns a pytree of arrays.
+    arrays: a pytree of [leading... own...]; an array may have fewer leading axes, or axes of size 1.
+    own_ranks: how many axes of each array are its own, a pytree of integers.
     leading: the leading axes, of the sizes that the results have.
-    at_once: at how many indices it is good to call the function together.
+    at_once: how many indices are worth computing together.
   """
   if not leading:
-    return function(list(arrays))
-  arrays = [with_rank(array, len(leading) + own) for array, own in zip(arrays, own_ranks, strict=True)]
+    return function(arrays)
+  arrays = jax.tree.map(lambda array, own: with_rank(array, len(leading) + own), arrays, own_ranks)
 
-  def move(axis: int) -> list[bool]:
-    return [array.shape[axis] != 1 for array in arrays]
+  def moves(axis: int) -> list[bool]:
+    return [array.shape[axis] != 1 for array in jax.tree.leaves(arrays)]
 
-  moves, count = move(0), 1
-  while count < len(leading) and (leading[count] == 1 or move(count) == moves):
-    count += 1  # a loop over these axes is one, which copies less than one within another
-  size, others = math.prod(leading[:count]), leading[count:]
-  shapes = [
-    ((size,) if here else ()) + array.shape[count:] for here, array in zip(moves, arrays, strict=True)
-  ]
-  arrays = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
-  moving = {i: array for i, array in enumerate(arrays) if moves[i]}
+  # Axes along which the same arrays change are one loop, which copies less than one within another.
+  count = 1
+  while count < len(leading) and (leading[count] == 1 or moves(count) == moves(0)):
+    count += 1
+  first, others = leading[:count], leading[count:]
 
-  def at_index(moving: dict[int, Any]) -> Any:
-    here = [moving.get(i, array) for i, array in enumerate(arrays)]
-    return over_leading(function, here, own_ranks, others, at_once)
+  def merge(array: jax.Array) -> jax.Array | None:
+    return array.reshape(math.prod(first), *array.shape[count:]) if array.shape[0] != 1 else None
 
-  if not moving:
-    return jax.tree.map(
-      lambda result: jnp.broadcast_to(result, (*leading[:count], *result.shape)), at_index({})
-    )
+  moving = jax.tree.map(merge, arrays)
+  fixed = jax.tree.map(
+    lambda array: array.reshape(array.shape[count:]) if array.shape[0] == 1 else None, arrays
+  )
+
+  def at_index(moving: Any) -> Any:
+    return over_leading(function, combine(moving, fixed), own_ranks, others, at_once)
+
+  if not jax.tree.leaves(moving):
+    return jax.tree.map(lambda result: jnp.broadcast_to(result, (*first, *result.shape)), at_index(moving))
   results = over(at_index, moving, max(1, at_once // assumed_product(others)))
-  return jax.tree.map(lambda result: result.reshape(*leading[:count], *result.shape[1:]), results)
+  return jax.tree.map(lambda result: result.reshape(*first, *result.shape[1:]), results)

@@ -44,3 +44,10 @@ def register_pytree(cls: type[T]) -> type[T]:
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
+
+
+def combine(some: Any, others: Any) -> Any:
+  """Returns the leaves of one pytree, and those of another where they are None."""
+  return jax.tree.map(
+    lambda one, other: other if one is None else one, some, others, is_leaf=lambda leaf: leaf is None
+  )

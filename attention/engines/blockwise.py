@@ -1,42 +1,34 @@
 """The same attention in memory that grows with T + S, in every derivative: one tile of pairs at a time.
 
-A block of queries meets one block of keys after the other. What it carries from one to the next are the
-largest score m, by which all exponentials are shifted, the total l of the exponentials, and the sums of which
-the results are means (online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867). Nothing of a tile is
-kept: derivatives calculate it again from the logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al.
-2022, arXiv:2205.14135). There is one rule of differentiation, that of forward mode; JAX transposes it for
-gradients and differentiates it for second derivatives. With P = exp(S - logsumexp):
+A block of queries meets one block of keys after the other. It carries the largest score m, by which all
+exponentials are shifted, the total l of the exponentials, and the sums of which the results are means (online
+softmax: Milakov and Gimelshein 2018, arXiv:1805.02867). Tiles are not stored: derivatives compute them again
+from the logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is one
+rule of differentiation, that of forward mode; JAX transposes it for gradients and differentiates it for
+second derivatives. With P = exp(S - logsumexp):
 
     d logsumexp[t] = sum over s of P[t, s] dS[t, s]
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
 The engine uses a score's features and `tile`, a mask's `tile` and `block_mask`, and the tiles of a bias.
-Leading axes are a loop around it; tiles.py has those over blocks and devices.
+Leading axes are a loop around it; tiles.py has the loops over blocks and devices.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.devices import are_spread_by_type, varying_like
-from attention.arrays.loops import over_leading
-from attention.arrays.recomputing import recomputed
+from attention.arrays.loops import over_leading, recomputed
+from attention.arrays.pytrees import combine
 from attention.engines.dense import Attended, dense
-from attention.engines.guards import (
-  has_weights,
-  is_broken,
-  is_empty,
-  lowest,
-  masked_scores,
-  shift_of,
-  where,
-)
 from attention.engines.inputs import Inputs
+from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
 from attention.engines.plan import Plan, plan_for
-from attention.engines.tiles import Arrays, over_devices, over_key_blocks, over_query_blocks
+from attention.engines.tiles import over_devices, over_key_blocks, over_query_blocks
 
 Tree = TypeVar("Tree")
 
@@ -44,8 +36,8 @@ Tree = TypeVar("Tree")
 class Sums(NamedTuple):
   """Sums over the keys, linear in the weights.
 
-  To carry another statistic, add a field, what it starts from, and its formula: the mean score of a row, for
-  example, is the sum of weights times scores, and the entropy is the logsumexp minus that.
+  To carry another statistic, add a field, its start, and its formula: the mean score of a row, for example,
+  is the sum of weights times scores, and the entropy is the logsumexp minus that.
 
   Attributes:
     context: sum of weights (after dropout) times values, [... T D].
@@ -59,9 +51,9 @@ class Sums(NamedTuple):
     return cls(context=jnp.zeros((*rows, values.shape[-1]), values.dtype))
 
   @classmethod
-  def of(cls, inputs: Inputs, weights: jax.Array, scores: jax.Array, values: jax.Array) -> "Sums":
+  def of(cls, tile: Inputs, weights: jax.Array, scores: jax.Array, values: jax.Array) -> "Sums":
     """Returns the sums over the keys of a tile, from weights and scores [... T S] and values [... S D]."""
-    return cls(context=jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), values))
+    return cls(context=jnp.einsum("...TS,...SD->...TD", tile.drop(weights), values))
 
 
 class OnlineSoftmax(NamedTuple):
@@ -83,59 +75,46 @@ class OnlineSoftmax(NamedTuple):
     zeros = jnp.zeros((*rows, 1), values.dtype)
     return cls(jnp.full_like(zeros, lowest(values.dtype)), zeros, Sums.zeros(rows, values))
 
-  def rescaled(self, largest: jax.Array) -> "OnlineSoftmax":
-    """Returns the same carry, shifted by another largest score."""
-    factor = jnp.exp(self.largest - shift_of(largest))
-    return OnlineSoftmax(largest, self.total * factor, jax.tree.map(lambda sum: sum * factor, self.sums))
-
-  def updated(self, scores: jax.Array, inputs: Inputs) -> "OnlineSoftmax":
-    """Returns the carry after a tile with these masked scores [... T S]."""
-    largest = jnp.maximum(self.largest, jnp.max(scores, axis=-1, keepdims=True))
+  @classmethod
+  def of(cls, tile: Inputs, use_mask: bool) -> "OnlineSoftmax":
+    """Returns the carry of one tile."""
+    scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.broken_pairs())
+    largest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - shift_of(largest))
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    return self.rescaled(largest).plus(
-      OnlineSoftmax(largest, total, Sums.of(inputs, weights, scores, inputs.values))
-    )
-
-  def plus(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
-    """Returns the sum of two carries with the same largest score."""
-    return OnlineSoftmax(self.largest, *jax.tree.map(jnp.add, self[1:], other[1:]))
+    return cls(largest, total, Sums.of(tile, weights, scores, tile.values))
 
   def joined(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
     """Returns the carry over both sets of keys, for the same queries."""
     largest = jnp.maximum(self.largest, other.largest)
-    return self.rescaled(largest).plus(other.rescaled(largest))
+    first, second = (jnp.exp(each.largest - shift_of(largest)) for each in (self, other))
+    return OnlineSoftmax(
+      largest, *jax.tree.map(lambda one, other: one * first + other * second, self[1:], other[1:])
+    )
 
   def results(self) -> "Results":
-    """Returns the results, NaN for broken rows."""
-    nan = where(is_broken(self.largest), "nan", jnp.zeros_like(self.total))
-    total = jnp.where(self.total == 0, 1, self.total)
-    means = jax.tree.map(lambda sum: sum / total + nan, self.sums)
-    return Results(means, self.largest, jnp.log(total) + nan)
+    """Returns the results, finite for all rows."""
+    is_weighted = has_weights(self.largest)
+    total = jnp.where(is_weighted, self.total, 1)
+    means = jax.tree.map(lambda sum: jnp.where(is_weighted, sum / total, 0), self.sums)
+    return Results(means, self.largest, jnp.log(total))
 
 
 class Results(NamedTuple):
-  """The results of attention, one row for each query.
+  """The results of attention, one row for each query; 0 in rows that are empty or broken.
 
-  The logsumexp is `shift_of(largest) + log_total`. Derivatives need the two apart: a logsumexp of 1e4 is off
-  by 1e-3 in float32, and the weights with it.
+  The logsumexp is `shift_of(largest) + log_total`. Derivatives need the two apart: a logsumexp of 1e4 has an
+  error of 1e-3 in float32, and so would the weights.
 
   Attributes:
     means: the sums divided by the total of the weights.
     largest: the largest masked score, [... T 1].
-    log_total: logarithm of the sum of exp(score - shift), [... T 1]; 0 for empty rows, NaN for broken ones.
+    log_total: logarithm of the sum of exp(score - shift), [... T 1].
   """
 
   means: Sums
   largest: jax.Array
   log_total: jax.Array
-
-  def zero_if_broken(self) -> "Results":
-    """Returns the same with means and log_total of 0 for broken rows."""
-    means, log_total = jax.tree.map(
-      lambda array: jnp.where(is_broken(self.largest), 0, array), (self.means, self.log_total)
-    )
-    return Results(means, self.largest, log_total)
 
   def weights(self, scores: jax.Array) -> jax.Array:
     """Returns the weights P that gave these results, from masked scores [... T S]."""
@@ -175,39 +154,36 @@ def blockwise(
   if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
   plan, arrays = plan_for(inputs, shape, block_sizes, ring, parts)
-  # Inside shard_map, what is the same on all devices gets its gradients by a sum over them. That must not
-  # happen within a loop, of which each device may take other turns.
+  # Inside shard_map, arrays that are the same on all devices get their gradients by a sum over devices. That
+  # must not happen within a loop, of which each device may take other turns.
   arrays = varying_like(arrays, arrays)
   results = flash_attention(plan, arrays)
+  context = finished(results.largest, results.means.context)
   if not return_logsumexp:
-    return Attended(results.means.context)
-  logsumexp = shift_of(results.largest) + results.log_total
-  logsumexp = where(is_empty(results.largest), "-inf", logsumexp)
-  return Attended(results.means.context, logsumexp=logsumexp[..., 0])
+    return Attended(context)
+  logsumexp = finished(results.largest, shift_of(results.largest) + results.log_total, "-inf")
+  return Attended(context, logsumexp=logsumexp[..., 0])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def flash_attention(plan: Plan, arrays: Arrays) -> Results:
+def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
   """Returns the results of all queries over all keys."""
 
-  def over_keys(arrays: Arrays) -> OnlineSoftmax:
-    def step(carry: OnlineSoftmax, arrays: Arrays, some_are_masked: bool) -> OnlineSoftmax:
-      tile = plan.inputs(arrays).with_mask_if(some_are_masked)
-      return carry.updated(masked_scores(*tile.scores_and_allowed(), tile.broken_pairs()), tile)
+  def over_keys(arrays: list[jax.Array]) -> OnlineSoftmax:
+    def step(carry: OnlineSoftmax, arrays: list[jax.Array], use_mask: bool) -> OnlineSoftmax:
+      return carry.joined(OnlineSoftmax.of(plan.inputs(arrays), use_mask))
 
     start = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
     return over_key_blocks(plan, step, varying_like(start, arrays), arrays, plan.axes, plan.block_mask)
 
-  def over_queries(arrays: Arrays) -> Any:
+  def over_queries(arrays: list[jax.Array]) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
     of_block = over_keys if plan.ring else lambda arrays: over_keys(arrays).results()
-    return over_query_blocks(plan, of_block, plan.finite(arrays, arrays), plan.axes)
+    return over_query_blocks(plan, of_block, arrays, plan.axes)
 
-  with jax.default_matmul_precision(plan.precision):
-    rows = *plan.looped, *plan.leading, plan.queries.length
-    nothing = OnlineSoftmax.start(rows, plan.inputs(arrays).values)
-    of_keys_here = functools.partial(_over_leading_axes, plan, over_queries, plan.axes)
-    found = over_devices(plan, of_keys_here, OnlineSoftmax.joined, nothing, arrays, plan.axes)
+  rows = *plan.looped, *plan.leading, plan.queries.length
+  nothing = OnlineSoftmax.start(rows, plan.inputs(arrays).values)
+  found = _over_keys_everywhere(plan, over_queries, OnlineSoftmax.joined, nothing, arrays, plan.axes)
   return found.results() if isinstance(found, OnlineSoftmax) else found
 
 
@@ -216,75 +192,64 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (arrays,), (tangents,) = primals, tangents
   tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
+  tangent_axes = [None if tangent is None else own for tangent, own in zip(tangents, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
-  rows, structure = jax.tree.flatten(results)
-  axes = (*plan.axes, *plan.axes, *["TX"] * len(rows))  # of the arrays, their tangents, and the results
-
-  def parts(cut: Arrays) -> tuple[Arrays, Arrays, Results]:
-    n = len(plan.axes)
-    return cut[:n], cut[n : 2 * n], jax.tree.unflatten(structure, cut[2 * n :])
-
-  def zeros(results: Results) -> tuple[jax.Array, Sums]:
-    return jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
+  start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
+  # Everything that is cut, and its axes.
+  cut = arrays, tangents, results
+  axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
 
   @recomputed
-  def over_keys(cut: Arrays) -> tuple[jax.Array, Sums]:
-    def step(carry: Any, cut: Arrays, some_are_masked: bool) -> Any:
-      found = recomputed(lambda cut: _differentiate_tile(plan, *parts(cut), some_are_masked))(cut)
-      return _add(carry, found)
+  def over_keys(cut: Any) -> tuple[jax.Array, Sums]:
+    results = cut[2]
 
-    *_, results = parts(cut)
-    start = varying_like(zeros(results), cut)
-    d_logsumexp, d_sums = over_key_blocks(
-      plan, step, start, cut, axes, lambda cut: plan.block_mask(parts(cut)[0])
-    )
-    d_means = jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
-    # This is for gradients: NaN from above must not reach a row without weights.
-    return jax.tree.map(lambda d: jnp.where(has_weights(results.largest), d, 0), (d_logsumexp, d_means))
+    def step(carry: Any, cut: Any, use_mask: bool) -> Any:
+      return _add(carry, recomputed(functools.partial(_differentiate_tile, plan, use_mask))(*cut))
+
+    start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
+    start = varying_like(start, cut)
+    d_logsumexp, d_sums = over_key_blocks(plan, step, start, cut, axes, lambda cut: plan.block_mask(cut[0]))
+    return d_logsumexp, jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
 
   @recomputed
-  def over_queries(cut: Arrays) -> tuple[jax.Array, Sums]:
-    arrays, tangents, results = parts(cut)
-    rows = jax.tree.leaves(results.zero_if_broken())
-    cut = [*plan.finite(arrays, arrays), *plan.finite(arrays, tangents), *rows]
+  def over_queries(cut: Any) -> tuple[jax.Array, Sums]:
     return over_query_blocks(plan, over_keys, cut, axes)
 
-  cut = [*arrays, *tangents, *rows]
-  with jax.default_matmul_precision(plan.precision):
-    of_keys_here = functools.partial(_over_leading_axes, plan, over_queries, axes)
-    d_logsumexp, d_means = over_devices(plan, of_keys_here, _add, zeros(results), cut, axes)
+  d_logsumexp, d_means = _over_keys_everywhere(plan, over_queries, _add, start, cut, axes)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
 
 
-def _over_leading_axes(
-  plan: Plan, function: Callable[[Arrays], Tree], axes: Sequence[str | None], arrays: Arrays
+def _over_keys_everywhere(
+  plan: Plan,
+  over_queries: Callable[[Any], Tree],
+  merge: Callable[[Tree, Tree], Tree],
+  nothing: Tree,
+  arrays: Any,
+  axes: Any,
 ) -> Tree:
-  """Returns the function's results at each index of the leading axes that a tile does not have."""
+  """Returns the results over the keys of all devices, at each index of the leading axes that a tile lacks."""
+
   # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
-  there = [i for i, array in enumerate(arrays) if array is not None]
+  def of_keys_here(arrays: Any) -> Tree:
+    return over_leading(over_queries, arrays, jax.tree.map(len, axes), plan.looped, plan.at_once)
 
-  def at_index(here: Arrays) -> Tree:
-    by_place = dict(zip(there, here, strict=True))
-    return function([by_place.get(i) for i in range(len(arrays))])
-
-  own_ranks = [len(axes[i] or "") for i in there]  # a tile has either no leading axes, or all
-  return over_leading(at_index, [arrays[i] for i in there], own_ranks, plan.looped, plan.at_once)
+  with jax.default_matmul_precision(plan.precision):
+    return over_devices(plan, of_keys_here, merge, nothing, arrays, axes)
 
 
 def _differentiate_tile(
-  plan: Plan, arrays: Arrays, tangents: Arrays, results: Results, some_are_masked: bool
+  plan: Plan, use_mask: bool, arrays: list[Any], tangents: list[Any], results: Results
 ) -> tuple[jax.Array, Sums]:
   """Returns the contributions of a tile to d logsumexp [... T 1] and d sums."""
-  changing = [i for i, tangent in enumerate(tangents) if tangent is not None]
+  changing = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
 
-  def scores_and_values(changed: Arrays) -> Any:
-    now = dict(zip(changing, changed, strict=True))
-    tile = plan.inputs([now.get(i, array) for i, array in enumerate(arrays)]).with_mask_if(some_are_masked)
-    scores, allowed = tile.scores_and_allowed()
+  def scores_and_values(changed: list[Any]) -> Any:
+    tile = plan.inputs(combine(changed, arrays))
+    scores, allowed = tile.scores_and_allowed(use_mask)
     return (scores, tile.values), (tile, allowed)
 
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
-    scores_and_values, ([arrays[i] for i in changing],), ([tangents[i] for i in changing],), has_aux=True
+    scores_and_values, (changing,), (tangents,), has_aux=True
   )
   scores = masked_scores(scores, allowed)
   weights = results.weights(scores)

@@ -1,18 +1,17 @@
-"""Attention as the papers define it: all scores, the weights made of them, the weighted sum.
+"""Attention as the papers define it: all scores, their weights, the weighted sum.
 
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import with_rank
-from attention.engines.guards import finite, has_weights
 from attention.engines.inputs import Inputs
-from attention.engines.normalizers import Normalizer, Rows, Softmax
+from attention.engines.masking import finished
+from attention.engines.softmax import Normalizer, Rows, Softmax
 
 
 class Attended(NamedTuple):
@@ -42,18 +41,17 @@ def dense(
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
-    normalizer: what makes weights of the scores.
-    return_logsumexp: whether it is asked for; -inf is made for nothing else.
+    normalizer: maps scores to weights.
+    return_logsumexp: whether to return it; -inf is computed for nothing else.
   """
-  vectors = {name: finite(getattr(inputs, name)) for name in ("queries", "keys", "values")}
-  inputs = dataclasses.replace(inputs, **vectors)
   scores, allowed = inputs.scores_and_allowed()
   allowed = None if allowed is None else with_rank(allowed, len(shape))
   rows = Rows.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())
   weights = normalizer.weights(rows)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
-  # Without weights it is zero already. This is for gradients: NaN from above must not reach such a row.
-  context = jnp.where(has_weights(rows.largest), context, rows.nan)
+  weights = finished(rows.largest, weights)
   return Attended(
-    context, rows.where_allowed(weights + rows.nan), rows.logsumexp() if return_logsumexp else None
+    finished(rows.largest, context),
+    weights if allowed is None else jnp.where(allowed, weights, 0),
+    rows.logsumexp() if return_logsumexp else None,
   )

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of
+from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
 from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
-from attention.engines.guards import finite, is_bad, is_minus_infinity, where
+from attention.engines.masking import finite, where
 from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
 
@@ -23,18 +23,18 @@ from attention.scores.score import Score
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Inputs(HasAxes):
-  """What some queries and some keys need to attend: all of them, or those of a tile.
+  """The inputs of the attention of some queries to some keys: all of them, or those of a tile.
 
   Attributes:
-    score: how well a key fits a query.
-    queries: the score's features of the queries, a pytree of arrays [... T X].
-    keys: likewise of the keys, [... S X].
-    values: [... S D].
-    bad_queries: which queries, or their features, are not finite, booleans [... T].
-    bad_keys: which keys, their features or values are not finite, booleans [... S].
-    t: positions of the queries, consecutive integers [T]; a last tile repeats the last.
-    s: positions of the keys, likewise, [S].
-    mask: who may attend to whom; None for everyone to everyone.
+    score: the score function.
+    queries: the score's features of the queries, a pytree of finite arrays [... T X].
+    keys: its features of the keys, [... S X].
+    values: finite, [... S D].
+    bad_queries: which queries, or their features, were not finite, booleans [... T].
+    bad_keys: which keys, their features or values were not finite, booleans [... S].
+    t: positions of the queries, consecutive integers [T 1]; a last tile repeats the last.
+    s: positions of the keys, likewise, [1 S].
+    mask: which pairs may attend; None for all.
     bias: a function of t and s, added to the scores; None for none.
     dropout: which weights are dropped; None for none.
   """
@@ -45,8 +45,8 @@ class Inputs(HasAxes):
     "values": "SD",
     "bad_queries": "T",
     "bad_keys": "S",
-    "t": "T",
-    "s": "S",
+    "t": "TX",
+    "s": "XS",
   }
   score: Score
   queries: Any
@@ -60,40 +60,31 @@ class Inputs(HasAxes):
   bias: Any = None
   dropout: Dropout | None = None
 
-  def positions(self) -> tuple[jax.Array, jax.Array]:
-    """Returns the positions of the queries, [T 1], and of the keys, [1 S]."""
-    return self.t.reshape(-1, 1), self.s.reshape(1, -1)
-
-  def scores_and_allowed(self) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the scores of all pairs, and which may attend; None for all. Both broadcast to [... T S]."""
+  def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the scores, and which pairs may attend, None for all. Both broadcast to [... T S]."""
     dtype = self.values.dtype
-    t, s = self.positions()
     scores = self.score.tile(self.queries, self.keys).astype(dtype)
     allowed = None
     if self.bias is not None:
-      terms = jnp.asarray(self.bias(t, s)).astype(dtype)
-      allowed = ~is_minus_infinity(terms)
+      terms = jnp.asarray(self.bias(self.t, self.s)).astype(dtype)
+      allowed = ~jnp.isneginf(terms)
       scores, terms = same_rank(scores, jnp.where(allowed, terms, 0))
       scores += terms
-    scores = self.score.modify(scores, t, s)
-    if self.mask is not None:
-      tile = self.mask.tile(t, s)
+    scores = self.score.modify(scores, self.t, self.s)
+    if self.mask is not None and use_mask:
+      tile = self.mask.tile(self.t, self.s)
       allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
     return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
 
   def broken_pairs(self) -> jax.Array:
     """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
     zero = jnp.zeros((), self.values.dtype)
-    queries, keys = same_rank(*(where(bad, "inf", zero) for bad in (self.bad_queries, self.bad_keys)))
+    queries, keys = same_rank(where(self.bad_queries, "inf", zero), where(self.bad_keys, "inf", zero))
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:
     """Returns the weights [... T S], after dropout."""
-    return weights if self.dropout is None else self.dropout.drop(weights, *self.positions())
-
-  def with_mask_if(self, some_are_masked: bool) -> "Inputs":
-    """Returns the same without a mask, unless some pairs are masked."""
-    return self if some_are_masked else dataclasses.replace(self, mask=None)
+    return weights if self.dropout is None else self.dropout.drop(weights, self.t, self.s)
 
 
 def prepare(
@@ -112,11 +103,11 @@ def prepare(
   """Returns the inputs of an engine, and the shape [... T S] of their scores.
 
   Args:
-    score: how well a key fits a query.
+    score: the score function.
     queries: [... T H].
     keys: [... S H].
     values: [... S D].
-    mask: who may attend to whom; None for everyone to everyone.
+    mask: which pairs may attend; None for all.
     bias: from `as_bias`, added to the scores; None for none.
     dropout_rate: probability of dropping a weight, and
     dropout_rng: a key; None for no dropout.
@@ -129,19 +120,24 @@ def prepare(
   T, S = queries.shape[-2], keys.shape[-2]
   dtype = compute_dtype(queries.dtype)
   queries, keys = same_rank(queries.astype(dtype), keys.astype(dtype))
-  values = values.astype(dtype)
-  score = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if _is_floating(leaf) else leaf, score)
+  t, s = (jnp.arange(T), jnp.arange(S)) if positions is None else positions
+
+  def as_dtype(leaf: Any) -> Any:
+    return jnp.asarray(leaf, dtype) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
+
+  score = jax.tree.map(as_dtype, score)
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
+  values, bad_values = _features(lambda values: values, values.astype(dtype))
   inputs = Inputs(
     score=score,
     queries=query_features,
     keys=key_features,
     values=values,
     bad_queries=bad_queries,
-    bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, is_bad(values))),
-    t=jnp.arange(T) if positions is None else positions[0],
-    s=jnp.arange(S) if positions is None else positions[1],
+    bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, bad_values)),
+    t=t[:, None],
+    s=s[None, :],
     mask=mask,
     bias=bias,
   )
@@ -152,57 +148,48 @@ def prepare(
   return inputs, shape
 
 
-def _is_floating(leaf: Any) -> bool:
-  return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-
-
 def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
-  """Returns the features of vectors [... X H], and which of both are not finite, [... X]."""
+  """Returns finite features of vectors [... X H], and which vectors or features were not finite, [... X]."""
   cleaned = finite(vectors)
-  leaves, structure = jax.tree.flatten(function(cleaned))
-  for leaf in leaves:
+  features = function(cleaned)
+  are_bad = [~jnp.all(jnp.isfinite(vectors), axis=-1)]
+  for leaf in jax.tree.leaves(features):
     if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
       raise ValueError(
         f"{function.__qualname__} must return arrays whose axis -2 has the {vectors.shape[-2]} positions of "
         f"{vectors.shape}, got shape {np.shape(leaf)}"
       )
-  # Vectors that are their own features need not be copied.
-  leaves = [vectors if leaf is cleaned else leaf for leaf in leaves]
-  distinct = {id(leaf): leaf for leaf in (vectors, *leaves)}.values()
-  are_bad = same_rank(*map(is_bad, distinct))
-  return jax.tree.unflatten(structure, leaves), functools.reduce(jnp.logical_or, are_bad)
+    if leaf is not cleaned:
+      are_bad.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
+  features = jax.tree.map(lambda leaf: leaf if leaf is cleaned else finite(leaf), features)
+  return features, functools.reduce(jnp.logical_or, same_rank(*are_bad))
 
 
 def _checked_scores(inputs: Inputs) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
-  if any(np.ndim(leaf) for leaf in jax.tree.leaves(inputs.score)):
-    _check_one_pair(inputs)
   score = type(inputs.score).__name__
   tile = inputs.score.tile(inputs.queries, inputs.keys)
   if not isinstance(tile, (jax.Array, np.ndarray)):
     raise ValueError(f"{score}.tile must return an array of scores, got {tile!r}")
-  bad_queries, bad_keys = inputs.bad_queries, inputs.bad_keys
-  T, S = bad_queries.shape[-1], bad_keys.shape[-1]
+  T, S = inputs.t.shape[0], inputs.s.shape[1]
   leading = broadcast_leading(*jax.tree.leaves((inputs.queries, inputs.keys)), names="queries and keys")
   pairs = (*leading, T, S)
   if tile.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, tile.shape):
     raise ValueError(f"{score}.tile must return scores [... T S] = {pairs}, got shape {tile.shape}")
   if not jnp.issubdtype(tile.dtype, jnp.floating):
     raise ValueError(f"{score}.tile must return floating scores, got {tile.dtype}")
-  t, s = inputs.positions()
-  modified = inputs.score.modify(tile, t, s)
+  modified = inputs.score.modify(tile, inputs.t, inputs.s)
   if modified.shape[-2:] != pairs[-2:] or not broadcasts_to(tile.shape, modified.shape):
     raise ValueError(
       f"{score}.modify must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
     )
-  leading = broadcast_leading(modified, inputs.values, names="scores and values")
-  shape = (*leading, T, S)
+  shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
   if inputs.mask is not None:
     if isinstance(inputs.mask, FromArray):
       check_pairs("mask", jnp.shape(inputs.mask.values), shape)
     check_pairs("mask", inputs.mask.array(T, S).shape, shape)
   if inputs.bias is not None:
-    terms = inputs.bias(t, s)
+    terms = inputs.bias(inputs.t, inputs.s)
     if not hasattr(terms, "dtype"):
       raise ValueError(f"bias must be an array, or a function that returns one, got {terms!r}")
     if not jnp.issubdtype(terms.dtype, jnp.floating):
@@ -211,36 +198,6 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       )
     check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
-
-
-def _check_one_pair(inputs: Inputs) -> None:
-  """Raises ValueError if arrays of a score for each head, say, are not put before T and S by its tile.
-
-  With as many heads as keys the shapes fit by chance, and no other check would notice.
-  """
-  score = inputs.score
-  leaves, structure = jax.tree.flatten(score)
-  if all(np.ndim(array) == len(own or "") for own, array in zip(axes_of(score), leaves, strict=True)):
-    return
-
-  def one(array, axes="TX"):
-    sizes = list(np.shape(array))
-    for i, axis in enumerate(reversed(axes or ""), 1):
-      sizes[-i] = 1 if axis in "TS" else sizes[-i]
-    return jax.ShapeDtypeStruct(sizes, jnp.result_type(array))
-
-  of_one = jax.tree.unflatten(structure, map(one, leaves, axes_of(score)))
-  features = jax.tree.map(one, (inputs.queries, inputs.keys))
-  try:
-    shape = jax.eval_shape(lambda score, features: score.tile(*features), of_one, features).shape
-  except Exception:  # of the tile's own; the whole will raise it
-    return
-  if shape[-2:] != (1, 1):
-    name = type(score).__name__
-    raise ValueError(
-      f"{name}.tile must put the leading axes of the score's arrays before T and S, array[..., None, None]; "
-      f"for one query and one key it returned {shape}"
-    )
 
 
 def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:

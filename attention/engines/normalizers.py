@@ -1,121 +1,18 @@
-"""From scores to weights: the softmax, sparse relatives of it, the sigmoid, a look that only goes forward.
-
-A normalizer is given `Rows`, the scores of each query over the keys that it may attend to. So nothing that is
-masked is in what it makes of them; the engine sees to rows that are empty or broken. Your own is a few lines:
-
->>> import dataclasses
->>> from attention import attend, register_pytree, ScaledDotProduct
->>> @register_pytree
-... @dataclasses.dataclass(frozen=True)
-... class SquaredRelu(Normalizer):
-...   def weights(self, rows):
-...     return jnp.where(rows.used, jax.nn.relu(rows.scores) ** 2, 0)
->>> queries, keys = jnp.array([[2.0]]), jnp.array([[1.0], [-1.0]])
->>> attend(ScaledDotProduct(), queries, keys, keys, normalizer=SquaredRelu()).tolist()
-[[4.0]]
-"""
+"""Other normalizers than the softmax: sparse weights, the sigmoid, monotonic and local weights."""
 
 import dataclasses
-import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
 from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.numbers import as_floating, as_real
 from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.symbolic import is_known
-from attention.engines.guards import (
-  has_weights,
-  is_broken,
-  is_empty,
-  is_minus_infinity,
-  lowest,
-  masked_scores,
-  shift_of,
-  where,
-)
-from attention.engines.inputs import check_pairs
-from attention.masks import Array, Mask, as_mask
-
-
-class Rows(NamedTuple):
-  """The scores of each query over the keys that it may attend to.
-
-  Attributes:
-    scores: of pairs that count, [... T S]; 0 for the others: masked, or of a row that is empty or broken.
-    shifted: the scores less the largest of their row; the lowest number for pairs that do not count. Its
-      derivatives are those of the scores.
-    used: which pairs count, booleans that broadcast to [... T S].
-    largest: the largest masked score, [... T 1].
-    allowed: which pairs may attend, booleans [... T S]; None for all.
-    nan: NaN for broken rows, else 0, [... T 1].
-  """
-
-  scores: jax.Array
-  shifted: jax.Array
-  used: jax.Array
-  largest: jax.Array
-  allowed: jax.Array | None
-  nan: jax.Array
-
-  @classmethod
-  def of(cls, scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> "Rows":
-    """Returns the rows of scores [... T S]; the arguments are those of `masked_scores`."""
-    # Any shift would give the same weights, so it is not differentiated.
-    masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
-    largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
-    used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
-    # The value is that of the masked scores, the derivative that of the scores which are used.
-    held = jnp.where(used, masked, lowest(scores.dtype))
-    scores = jnp.where(is_minus_infinity(scores), lowest(scores.dtype), scores)
-    scores = jnp.where(used, scores, 0)
-    shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
-    nan = where(is_broken(largest), "nan", jnp.zeros_like(largest))
-    return cls(scores, shifted, used, largest, allowed, nan)
-
-  def exponentials(self) -> tuple[jax.Array, jax.Array]:
-    """Returns exp(shifted) [... T S], and its sum [... T 1], 1 for rows without weights."""
-    exponentials = jnp.exp(self.shifted)
-    total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    return exponentials, jnp.where(total == 0, 1, total)
-
-  def where_allowed(self, weights: jax.Array) -> jax.Array:
-    """Returns the weights, and zeros that nothing is differentiated through for the pairs that are masked."""
-    return weights if self.allowed is None else jnp.where(self.allowed, weights, 0)
-
-  def logsumexp(self) -> jax.Array:
-    """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken ones."""
-    logsumexp = jnp.log(self.exponentials()[1]) + shift_of(self.largest) + self.nan
-    return where(is_empty(self.largest), "-inf", logsumexp)[..., 0]
-
-
-class Normalizer(HasAxes):
-  """What makes weights of scores. Subclasses are frozen dataclasses, registered by `register_pytree`.
-
-  Like a score it may hold arrays, whose own axes it names: see `Score`. These must be finite: NaN in them is
-  not kept from other queries' gradients.
-  """
-
-  def weights(self, rows: Rows) -> jax.Array:
-    """Returns the weights [... T S], zeros for pairs that do not count (`rows.used`)."""
-    raise NotImplementedError(f"{type(self).__name__} must define weights(rows)")
-
-
-@register_pytree
-@dataclasses.dataclass(frozen=True)
-class Softmax(Normalizer):
-  """weights[t, s] = exp(scores[t, s]) / sum over r of exp(scores[t, r])."""
-
-  def weights(self, rows):
-    exponentials, total = rows.exponentials()
-    # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
-    return rows.where_allowed(exponentials / total)
+from attention.engines.softmax import Normalizer, Softmax
 
 
 @register_pytree
@@ -246,42 +143,6 @@ class Local(Normalizer):
     centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
     deviation = with_rank(jnp.asarray(self.deviation, softmax.dtype)[..., None, None], softmax.ndim)
     return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
-
-
-@functools.partial(eager_jit, static_argnames=("return_logsumexp",))
-def masked_softmax(
-  scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
-) -> jax.Array | tuple[jax.Array, jax.Array]:
-  """Returns the softmax over the last axis of the scores that the mask allows.
-
-      weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
-
-  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients. A row
-  that allows a NaN gets NaN weights and zero gradients.
-
-  Args:
-    scores: [... T S], floating.
-    mask: a mask, or booleans that broadcast to [... T S], True = may attend.
-    return_logsumexp: whether to return the logarithm of the sum too.
-
-  Returns:
-    Weights [... T S] in the dtype of the scores; or a tuple of them and the logsumexp [... T], which is at
-    least float32, and -inf for a row that allows nothing.
-
-  Raises:
-    ValueError: if the scores are not floating, the mask is not boolean or does not broadcast to them.
-
-  >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
-  [[1.0, 0.0], [0.0, 0.0]]
-  """
-  scores = as_floating("scores", scores)
-  check_rank("scores", scores, "[... T S]")
-  array = as_mask(mask).array(*scores.shape[-2:])
-  check_pairs("mask", array.shape, scores.shape)
-  allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
-  rows = Rows.of(scores.astype(compute_dtype(scores.dtype)), allowed)
-  weights = rows.where_allowed(Softmax().weights(rows) + rows.nan).astype(scores.dtype)
-  return (weights, rows.logsumexp()) if return_logsumexp else weights
 
 
 @eager_jit

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import devices
-from attention.arrays.axes import axes_of, names_its_axes
+from attention.arrays.axes import axes_of
 from attention.arrays.precision import matmul_precision
 from attention.arrays.symbolic import assumed, assumed_product, is_known
 from attention.engines.blocks import Blocks, Windows, even_blocks
@@ -23,12 +23,11 @@ PAIRS_IN_PARALLEL = 2**26
 
 @dataclasses.dataclass(frozen=True, eq=False)  # to JAX the trees of two dataclasses may be equal
 class Plan:
-  """All that is known of an attention before its numbers are: what the arrays are, sizes, cuts, precision.
+  """How an attention is cut into tiles: its arrays, sizes, loops and precision.
 
   Attributes:
-    structure: of the Inputs, whose leaves are cut.
-    axes: the own axes of each leaf, one letter each; None if it does not name them, and is whole everywhere.
-    are_vectors: which leaves are features or values.
+    structure: the pytree of the Inputs, whose leaves are cut.
+    axes: the own axes of each leaf, as `axes_of` returns them.
     has_mask: whether there is a mask.
     looped: the leading axes over which there is a loop.
     leading: those that a tile has: all, where these may be spread over devices or an array cannot be cut
@@ -39,13 +38,12 @@ class Plan:
     num_keys: S.
     ring: the axis of a device mesh along which the keys go from device to device; None for none.
     precision: of the products; derivatives are traced after `attend` has left its own precision.
-    query_blocks_at_once: at how many blocks of queries it is good to work together.
-    at_once: at how many indices of the looped axes.
+    query_blocks_at_once: how many blocks of queries are worth computing together.
+    at_once: how many indices of the looped axes.
   """
 
   structure: Any
-  axes: tuple[str | None, ...]
-  are_vectors: tuple[bool, ...]
+  axes: list[str]
   has_mask: bool
   looped: tuple[int, ...]
   leading: tuple[int, ...]
@@ -63,19 +61,10 @@ class Plan:
     return jax.tree.unflatten(self.structure, arrays)
 
   def block_mask(self, arrays: list[Any]) -> BlockMask:
-    """Returns what the mask says of a tile as a whole."""
+    """Returns whether a tile is empty or full by its mask."""
     inputs = self.inputs(arrays)
     assert inputs.mask is not None
-    return inputs.mask.block_mask(*inputs.positions())
-
-  def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
-    """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
-    return [
-      jnp.where(jnp.isfinite(array), tangent, jnp.zeros_like(tangent))
-      if is_vector and tangent is not None
-      else tangent
-      for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
-    ]
+    return inputs.mask.block_mask(inputs.t, inputs.s)
 
 
 def plan_for(
@@ -85,7 +74,15 @@ def plan_for(
   ring: str | None,
   parts: int = 1,
 ) -> tuple[Plan, list[jax.Array]]:
-  """Returns the plan for scores of this shape, [... T S], of so many parts of a sequence, and what is cut."""
+  """Returns the plan for scores of this shape, [... T S], and the arrays that are cut.
+
+  Args:
+    inputs: from `prepare`, as is the shape.
+    shape: of the scores.
+    block_sizes: the largest tile; None to choose it.
+    ring: the axis of a device mesh, or None.
+    parts: how many parts of a sequence the queries and keys are.
+  """
   *axes, T, S = shape
   has_leading_axes = tile_has_leading_axes(inputs) or devices.leading_axes_may_be_spread()
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
@@ -107,11 +104,10 @@ def plan_for(
   one_by_one, pairs = devices.runs_sequentially(), assumed_product((*leading, queries.size, keys.size))
   blocks_at_once = 1 if one_by_one else max(1, PAIRS_IN_PARALLEL // pairs)
   together = pairs * min(blocks_at_once, assumed(queries.count))
-  leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
+  leaves, structure = jax.tree.flatten(inputs)
   plan = Plan(
     structure=structure,
-    axes=tuple(axes_of(inputs)),
-    are_vectors=tuple(path[0].name in ("queries", "keys", "values") for path, _ in leaves),
+    axes=axes_of(inputs),
     has_mask=inputs.mask is not None,
     looped=looped,
     leading=leading,
@@ -124,31 +120,29 @@ def plan_for(
     query_blocks_at_once=blocks_at_once,
     at_once=max(1, (PAIRS_ON_CPU if one_by_one else PAIRS_IN_PARALLEL) // together),
   )
-  return plan, [jnp.asarray(leaf) for _, leaf in leaves]
+  return plan, [jnp.asarray(leaf) for leaf in leaves]
 
 
 def tile_has_leading_axes(inputs: Inputs) -> bool:
   """Whether a tile has leading axes, even if all arrays are cut to one index of theirs.
 
-  So it is if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
+  That is so if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
 
   Raises:
     ValueError: if a score, mask or bias closes over a traced array, which would get no derivative.
   """
   axes = axes_of(inputs)
   leaves, structure = jax.tree.flatten(inputs)
-  are_named = names_its_axes(inputs)
+  are_named = not any("?" in own for own in axes)
 
-  def one(array: jax.Array, own: str | None) -> jax.Array:
-    """Returns what is left of an array for one query and one key, at one index of the leading axes."""
-    for letter in set(own or "") & {"T", "S"}:
-      assert own is not None
-      array = jax.lax.slice_in_dim(array, 0, 1, axis=own.index(letter) - len(own))
-    return array if own is None or not are_named else array[(0,) * (array.ndim - len(own))]
+  def one_pair(array: jax.Array, own: str) -> jax.Array:
+    """Returns the part of an array for one query and one key, at one index of the leading axes."""
+    index = tuple(slice(1) if letter in "TS" else slice(None) for letter in own)
+    return array[(0,) * (array.ndim - len(own)) + index] if are_named else array[(..., *index)]
 
   def scores_and_allowed(leaves: list[Any]) -> Any:
-    ones = [one(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes, strict=True)]
-    return jax.tree.unflatten(structure, ones).scores_and_allowed()
+    pairs = [one_pair(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes, strict=True)]
+    return jax.tree.unflatten(structure, pairs).scores_and_allowed()
 
   jaxpr, tile = jax.make_jaxpr(scores_and_allowed, return_shape=True)(leaves)
   consts = jaxpr.consts

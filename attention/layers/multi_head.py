@@ -12,7 +12,7 @@ from flax.typing import Dtype, Initializer
 from attention.arrays.broadcasting import as_array, check_rank
 from attention.arrays.numbers import check_size
 from attention.engines.bias import BiasLike
-from attention.engines.normalizers import Normalizer
+from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads
 from attention.layers.cache import (
   KeyValueCache,

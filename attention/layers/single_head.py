@@ -11,9 +11,10 @@ from attention.arrays.broadcasting import broadcast_leading, same_rank, with_ran
 from attention.arrays.numbers import check_number, check_size
 from attention.arrays.precision import compute_dtype
 from attention.engines.bias import BiasLike
-from attention.engines.guards import finite
 from attention.engines.inputs import check_pairs
-from attention.engines.normalizers import Local, Normalizer
+from attention.engines.masking import finite
+from attention.engines.normalizers import Local
+from attention.engines.softmax import Normalizer
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
 from attention.masks import Array, Mask, as_mask

@@ -13,7 +13,8 @@ from flax import linen as nn
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
 from attention.engines.inputs import check_pairs
-from attention.engines.normalizers import Monotonic, Normalizer
+from attention.engines.normalizers import Monotonic
+from attention.engines.softmax import Normalizer
 from attention.functional import attend
 from attention.layers.parameters import kernel_init
 from attention.layers.single_head import AdditiveAttention

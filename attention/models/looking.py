@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import masks
-from attention.engines.normalizers import Normalizer
+from attention.engines.softmax import Normalizer
 from attention.layers import (
   AdditiveAttention,
   BilinearAttention,

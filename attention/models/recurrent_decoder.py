@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.engines.normalizers import Normalizer
+from attention.engines.softmax import Normalizer
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.parameters import LayerNorm, Linear
 from attention.layers.stepwise import Looked

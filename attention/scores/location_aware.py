@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import as_array, check_rank, same_rank
+from attention.arrays.loops import recomputed
 from attention.arrays.precision import matmul_precision
 from attention.arrays.pytrees import register_pytree
-from attention.arrays.recomputing import recomputed
 from attention.scores.arguments import check_width
 from attention.scores.score import Score
 

@@ -22,9 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.devices import varying_like
-from attention.arrays.loops import any_at_all
+from attention.arrays.loops import any_at_all, recomputed
 from attention.arrays.precision import matmul_precision
-from attention.arrays.recomputing import recomputed
 from attention.arrays.symbolic import assumed_product, is_known
 
 # How many rows a step takes; with more, a CPU runs out of registers.

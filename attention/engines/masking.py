@@ -1,0 +1,82 @@
+"""Masked scores, and what a row's largest masked score says about the row, for both engines.
+
+0 * NaN is NaN. So the engines compute with finite vectors, and a query that attends to a vector that is not
+finite gets NaN at the end: its row is broken.
+
+The score of a masked pair is the lowest number of the floating type, not -inf. The score of a broken pair is
+infinity, not NaN: beyond some thousand numbers, XLA for CPUs ignores NaN in a maximum (JAX 0.10 to 0.12). So
+the largest masked score of a row tells whether the row is empty, broken, or has weights. Constants stay
+inside `jax.jit`, so `jax_debug_nans` and `jax_debug_infs` stop at broken rows only.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.broadcasting import same_rank
+
+
+@functools.partial(jax.jit, static_argnames="constant", inline=True)
+def where(condition: jax.Array, constant: str, numbers: jax.Array) -> jax.Array:
+  """Returns the numbers, but "nan", "inf" or "-inf" where the condition holds."""
+  return jnp.where(condition, float(constant), numbers)
+
+
+def finite(tree: Any) -> Any:
+  """Returns a pytree of arrays with zeros instead of NaN and infinity."""
+  return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
+
+
+def lowest(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
+  """Returns the lowest number of a floating type, or the number so many steps above it."""
+  number = np.asarray(jnp.finfo(dtype).min, dtype)
+  for _ in range(above):
+    number = np.nextafter(number, np.zeros((), dtype))
+  return number
+
+
+def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> jax.Array:
+  """Returns the scores of allowed pairs, infinity for broken pairs, and the lowest number for masked pairs.
+
+  An allowed score of -inf becomes the number one step above the lowest, any other stays above that.
+
+  Args:
+    scores: [... T S].
+    allowed: which pairs may attend, booleans [... T S]; None for all.
+    broken: infinity for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
+  """
+  dtype = scores.dtype
+  if broken is not None:
+    scores, broken = same_rank(scores, broken)
+    scores += broken
+  least = jnp.where(jnp.isneginf(scores), lowest(dtype, 1), lowest(dtype, 2))
+  scores = jnp.where(scores < lowest(dtype, 2), least, where(jnp.isnan(scores), "inf", scores))
+  return scores if allowed is None else jnp.where(allowed, scores, lowest(dtype))
+
+
+def has_weights(largest: jax.Array) -> jax.Array:
+  """Returns, from the largest masked score of each row, which rows are neither empty nor broken."""
+  return (largest > lowest(largest.dtype, 1)) & jnp.isfinite(largest)
+
+
+def shift_of(largest: jax.Array) -> jax.Array:
+  """Returns the shift of the exponentials of each row: its largest score, 0 for a row without weights."""
+  return jnp.where(has_weights(largest), largest, 0)
+
+
+@functools.partial(jax.jit, static_argnames="empty", inline=True)
+def finished(largest: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
+  """Returns the numbers of rows with weights, `empty` for empty rows, and NaN for broken rows.
+
+  Rows without weights get no gradient either, even if it is NaN.
+
+  Args:
+    largest: the largest masked score of each row, [... T 1].
+    numbers: results of each row, [... T X].
+    empty: the result of an empty row, "0" or "-inf".
+  """
+  without = jnp.where(largest == lowest(largest.dtype), float(empty), jnp.nan)
+  return jnp.where(has_weights(largest), numbers, without)

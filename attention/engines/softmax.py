@@ -1,0 +1,135 @@
+"""The softmax of masked scores, and `Normalizer`, the base class of what maps scores to weights.
+
+A normalizer is given `Rows`, the scores of each query and the keys that it may attend to. Masked pairs cannot
+affect the weights that it returns; the engine handles rows that are empty or broken. A custom one is a few
+lines:
+
+>>> import dataclasses
+>>> from attention import attend, register_pytree, ScaledDotProduct
+>>> @register_pytree
+... @dataclasses.dataclass(frozen=True)
+... class SquaredRelu(Normalizer):
+...   def weights(self, rows):
+...     return jnp.where(rows.used, jax.nn.relu(rows.scores) ** 2, 0)
+>>> queries, keys = jnp.array([[2.0]]), jnp.array([[1.0], [-1.0]])
+>>> attend(ScaledDotProduct(), queries, keys, keys, normalizer=SquaredRelu()).tolist()
+[[4.0]]
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.axes import HasAxes
+from attention.arrays.broadcasting import check_rank
+from attention.arrays.eager_jit import eager_jit
+from attention.arrays.numbers import as_floating
+from attention.arrays.precision import compute_dtype
+from attention.arrays.pytrees import register_pytree
+from attention.engines.inputs import check_pairs
+from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
+from attention.masks import Array, Mask, as_mask
+
+
+class Rows(NamedTuple):
+  """The scores of each query and the keys that it may attend to.
+
+  Attributes:
+    scores: [... T S]; 0 for pairs that do not count: masked, or of a row that is empty or broken.
+    shifted: the scores minus the largest of their row; the lowest number for pairs that do not count. Its
+      derivatives are those of the scores.
+    used: which pairs count, booleans that broadcast to [... T S].
+    largest: the largest masked score, [... T 1].
+  """
+
+  scores: jax.Array
+  shifted: jax.Array
+  used: jax.Array
+  largest: jax.Array
+
+  @classmethod
+  def of(cls, scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> "Rows":
+    """Returns the rows of scores [... T S]; the arguments are those of `masked_scores`."""
+    # Any shift would give the same weights, so it is not differentiated.
+    masked = masked_scores(jax.lax.stop_gradient(scores), allowed, broken)
+    largest = jnp.max(masked, axis=-1, keepdims=True, initial=lowest(scores.dtype))
+    used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
+    # The value is that of the masked scores, the derivative that of the scores which are used.
+    held = jnp.where(used, masked, lowest(scores.dtype))
+    scores = jnp.where(jnp.isneginf(scores), lowest(scores.dtype), scores)
+    scores = jnp.where(used, scores, 0)
+    shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
+    return cls(scores, shifted, used, largest)
+
+  def exponentials(self) -> tuple[jax.Array, jax.Array]:
+    """Returns exp(shifted) [... T S], and its sum [... T 1], 1 for rows without weights."""
+    exponentials = jnp.exp(self.shifted)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    return exponentials, jnp.where(total == 0, 1, total)
+
+  def logsumexp(self) -> jax.Array:
+    """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken rows."""
+    logsumexp = jnp.log(self.exponentials()[1]) + shift_of(self.largest)
+    return finished(self.largest, logsumexp, "-inf")[..., 0]
+
+
+class Normalizer(HasAxes):
+  """What makes weights of scores. Subclasses are frozen dataclasses, registered by `register_pytree`.
+
+  Like a score it may hold arrays, whose own axes it names: see `Score`. These must be finite: NaN in them is
+  not kept from other queries' gradients.
+  """
+
+  def weights(self, rows: Rows) -> jax.Array:
+    """Returns the weights [... T S], zeros for pairs that do not count (`rows.used`)."""
+    raise NotImplementedError(f"{type(self).__name__} must define weights(rows)")
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Softmax(Normalizer):
+  """weights[t, s] = exp(scores[t, s]) / sum over r of exp(scores[t, r])."""
+
+  def weights(self, rows):
+    exponentials, total = rows.exponentials()
+    # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
+    return jnp.where(rows.used, exponentials / total, 0)
+
+
+@functools.partial(eager_jit, static_argnames=("return_logsumexp",))
+def masked_softmax(
+  scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+  """Returns the softmax over the last axis of the scores that the mask allows.
+
+      weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
+
+  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients. A row
+  that allows a NaN gets NaN weights and zero gradients.
+
+  Args:
+    scores: [... T S], floating.
+    mask: a mask, or booleans that broadcast to [... T S], True = may attend.
+    return_logsumexp: whether to return the logarithm of the sum too.
+
+  Returns:
+    Weights [... T S] in the dtype of the scores; or a tuple of them and the logsumexp [... T], which is at
+    least float32, and -inf for a row that allows nothing.
+
+  Raises:
+    ValueError: if the scores are not floating, the mask is not boolean or does not broadcast to them.
+
+  >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
+  [[1.0, 0.0], [0.0, 0.0]]
+  """
+  scores = as_floating("scores", scores)
+  check_rank("scores", scores, "[... T S]")
+  array = as_mask(mask).array(*scores.shape[-2:])
+  check_pairs("mask", array.shape, scores.shape)
+  allowed = jnp.broadcast_to(array, scores.shape) & ~jnp.isneginf(scores)
+  rows = Rows.of(scores.astype(compute_dtype(scores.dtype)), allowed)
+  weights = jnp.where(allowed, finished(rows.largest, Softmax().weights(rows)), 0).astype(scores.dtype)
+  return (weights, rows.logsumexp()) if return_logsumexp else weights
