@@ -179,7 +179,7 @@ def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
   def over_queries(arrays: list[jax.Array]) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
     of_block = over_keys if plan.ring else lambda arrays: over_keys(arrays).results()
-    return over_query_blocks(plan, of_block, arrays, plan.axes)
+    return over_query_blocks(plan, of_block, plan.finite(arrays, arrays), plan.axes)
 
   rows = *plan.looped, *plan.leading, plan.queries.length
   nothing = OnlineSoftmax.start(rows, plan.inputs(arrays).values)
@@ -213,6 +213,8 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
 
   @recomputed
   def over_queries(cut: Any) -> tuple[jax.Array, Sums]:
+    arrays, tangents, results = cut
+    cut = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
     return over_query_blocks(plan, over_keys, cut, axes)
 
   d_logsumexp, d_means = _over_keys_everywhere(plan, over_queries, _add, start, cut, axes)

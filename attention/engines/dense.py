@@ -3,14 +3,15 @@
 This engine stores arrays [... T S]. It is the definition that every other engine is held to.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.broadcasting import with_rank
-from attention.engines.inputs import Inputs
-from attention.engines.masking import finished
+from attention.engines.inputs import VECTORS, Inputs
+from attention.engines.masking import finished, finite
 from attention.engines.softmax import Normalizer, Rows, Softmax
 
 
@@ -44,6 +45,8 @@ def dense(
     normalizer: maps scores to weights.
     return_logsumexp: whether to return it; -inf is computed for nothing else.
   """
+  vectors = {name: finite(getattr(inputs, name)) for name in VECTORS}
+  inputs = dataclasses.replace(inputs, **vectors)
   scores, allowed = inputs.scores_and_allowed()
   allowed = None if allowed is None else with_rank(allowed, len(shape))
   rows = Rows.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())

@@ -19,6 +19,9 @@ from attention.engines.masking import finite, where
 from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
 
+# The fields of Inputs that an engine makes finite first.
+VECTORS = ("queries", "keys", "values")
+
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +30,11 @@ class Inputs(HasAxes):
 
   Attributes:
     score: the score function.
-    queries: the score's features of the queries, a pytree of finite arrays [... T X].
+    queries: the score's features of the queries, a pytree of arrays [... T X].
     keys: its features of the keys, [... S X].
-    values: finite, [... S D].
-    bad_queries: which queries, or their features, were not finite, booleans [... T].
-    bad_keys: which keys, their features or values were not finite, booleans [... S].
+    values: [... S D].
+    bad_queries: which queries, or their features, are not finite, booleans [... T].
+    bad_keys: which keys, their features or values are not finite, booleans [... S].
     t: positions of the queries, consecutive integers [T 1]; a last tile repeats the last.
     s: positions of the keys, likewise, [1 S].
     mask: which pairs may attend; None for all.
@@ -128,7 +131,8 @@ def prepare(
   score = jax.tree.map(as_dtype, score)
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
-  values, bad_values = _features(lambda values: values, values.astype(dtype))
+  values = values.astype(dtype)
+  bad_values = ~jnp.all(jnp.isfinite(values), axis=-1)
   inputs = Inputs(
     score=score,
     queries=query_features,
@@ -149,7 +153,7 @@ def prepare(
 
 
 def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple[Any, jax.Array]:
-  """Returns finite features of vectors [... X H], and which vectors or features were not finite, [... X]."""
+  """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
   cleaned = finite(vectors)
   features = function(cleaned)
   are_bad = [~jnp.all(jnp.isfinite(vectors), axis=-1)]
@@ -161,7 +165,8 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
       )
     if leaf is not cleaned:
       are_bad.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
-  features = jax.tree.map(lambda leaf: leaf if leaf is cleaned else finite(leaf), features)
+  # Vectors that are their own features are not copied: the engines make features finite anyway.
+  features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
   return features, functools.reduce(jnp.logical_or, same_rank(*are_bad))
 
 

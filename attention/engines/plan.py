@@ -12,7 +12,7 @@ from attention.arrays.axes import axes_of
 from attention.arrays.precision import matmul_precision
 from attention.arrays.symbolic import assumed, assumed_product, is_known
 from attention.engines.blocks import Blocks, Windows, even_blocks
-from attention.engines.inputs import Inputs
+from attention.engines.inputs import VECTORS, Inputs
 from attention.masks import Band, BlockMask, from_array
 
 # How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
@@ -28,6 +28,7 @@ class Plan:
   Attributes:
     structure: the pytree of the Inputs, whose leaves are cut.
     axes: the own axes of each leaf, as `axes_of` returns them.
+    are_vectors: which leaves are features or values.
     has_mask: whether there is a mask.
     looped: the leading axes over which there is a loop.
     leading: those that a tile has: all, where these may be spread over devices or an array cannot be cut
@@ -44,6 +45,7 @@ class Plan:
 
   structure: Any
   axes: list[str]
+  are_vectors: list[bool]
   has_mask: bool
   looped: tuple[int, ...]
   leading: tuple[int, ...]
@@ -59,6 +61,15 @@ class Plan:
   def inputs(self, arrays: list[Any]) -> Inputs:
     """Returns the Inputs that have these leaves."""
     return jax.tree.unflatten(self.structure, arrays)
+
+  def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
+    """Returns the arrays, or their tangents, with zeros where features or values are not finite."""
+    return [
+      jnp.where(jnp.isfinite(array), tangent, jnp.zeros_like(tangent))
+      if is_vector and tangent is not None
+      else tangent
+      for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
+    ]
 
   def block_mask(self, arrays: list[Any]) -> BlockMask:
     """Returns whether a tile is empty or full by its mask."""
@@ -104,10 +115,11 @@ def plan_for(
   one_by_one, pairs = devices.runs_sequentially(), assumed_product((*leading, queries.size, keys.size))
   blocks_at_once = 1 if one_by_one else max(1, PAIRS_IN_PARALLEL // pairs)
   together = pairs * min(blocks_at_once, assumed(queries.count))
-  leaves, structure = jax.tree.flatten(inputs)
+  leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
   plan = Plan(
     structure=structure,
     axes=axes_of(inputs),
+    are_vectors=[path[0].name in VECTORS for path, _ in leaves],
     has_mask=inputs.mask is not None,
     looped=looped,
     leading=leading,
@@ -120,7 +132,7 @@ def plan_for(
     query_blocks_at_once=blocks_at_once,
     at_once=max(1, (PAIRS_ON_CPU if one_by_one else PAIRS_IN_PARALLEL) // together),
   )
-  return plan, [jnp.asarray(leaf) for leaf in leaves]
+  return plan, [jnp.asarray(leaf) for _, leaf in leaves]
 
 
 def tile_has_leading_axes(inputs: Inputs) -> bool:
