@@ -141,7 +141,7 @@ def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: 
     # What a function returns is split when it is called.
     bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  return not tile_has_leading_axes(inputs)
+  return not any("?" in own for own in axes_of(inputs)) and not tile_has_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):

@@ -13,7 +13,7 @@ from attention.arrays.precision import matmul_precision
 from attention.arrays.symbolic import assumed, assumed_product, is_known
 from attention.engines.blocks import Blocks, Windows, even_blocks
 from attention.engines.inputs import VECTORS, Inputs
-from attention.masks import Band, BlockMask, from_array
+from attention.masks import BlockMask, from_array
 
 # How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
 # elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
@@ -97,16 +97,15 @@ def plan_for(
   *axes, T, S = shape
   has_leading_axes = tile_has_leading_axes(inputs) or devices.leading_axes_may_be_spread()
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
-  band = Band() if inputs.mask is None or ring is not None else inputs.mask.band()
-  windows = None
-  has_mask, num_leading = inputs.mask is not None, assumed_product(leading)
-  for limit in (band, Band()):  # a window that is not worth cutting is a mask like any other
-    if windows is None:
-      default = default_block_sizes(assumed(T), assumed(S), has_mask, limit, num_leading)
-      largest = default if block_sizes is None else block_sizes
-      queries = even_blocks(T, largest[0], parts)
-      windows = _windows(queries, S, limit)
-  keys = even_blocks(S if windows is None else windows.size, largest[1], parts)
+  num_leading = assumed_product(leading)
+  band = (None, None) if inputs.mask is None or ring is not None else inputs.mask.band()
+  queries, windows, most_keys = _windows(T, S, band, num_leading, block_sizes)
+  if windows is None:  # a window that is not worth cutting is a mask like any other
+    most_queries, most_keys = block_sizes or default_block_sizes(
+      assumed(T), assumed(S), inputs.mask is not None, num_leading
+    )
+    queries = even_blocks(T, most_queries, parts)
+  keys = even_blocks(S if windows is None else windows.size, most_keys, parts)
   if keys.beyond_end != 0:
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, S), bool))
@@ -166,23 +165,16 @@ def tile_has_leading_axes(inputs: Inputs) -> bool:
   return not are_named or any(array.ndim > 2 for array in jax.tree.leaves(tile))
 
 
-def default_block_sizes(T: int, S: int, has_mask: bool, band: Band, num_leading: int) -> tuple[int, int]:
-  """Returns how many queries and keys a tile should have at most.
+def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tuple[int, int]:
+  """Returns the largest number of queries and keys of a tile, measured to be fast.
 
   Args:
     T: the number of queries.
     S: the number of keys.
     has_mask: whether there is a mask.
-    band: what it leaves, if it leaves only a band.
     num_leading: how many indices of leading axes a tile has.
   """
   # Measured on a CPU: large products run at full speed, tiles of 4 to 8 MiB stay in its last cache.
-  if band.width is not None:
-    # A block of queries meets its own keys and those of the band around them: in small blocks few of these
-    # are beyond the band of a query, in large ones few are met by many blocks.
-    queries = max(128, min(band.width, 512), min(band.width // 4, 2048))
-    keys = 2**21 // queries
-    return queries, max(16, min(keys, largest_tile(queries * keys) // queries // max(num_leading, 1)))
   if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
   elif S <= 4096:  # a block of queries meets all keys at once
@@ -199,15 +191,31 @@ def largest_tile(alone: int) -> int:
   return alone if devices.runs_sequentially() else max(alone, PAIRS_IN_PARALLEL)
 
 
-def _windows(queries: Blocks, S: int, band: Band) -> Windows | None:
-  """Returns the keys that a block of queries meets, if the mask leaves only a band, and it is narrow."""
-  if band.width is None or band.before is None or not (is_known(queries.length) and is_known(S)):
-    return None
-  size = band.width + queries.size - 1
+def _windows(
+  T: int,
+  S: int,
+  band: tuple[int | None, int | None],
+  num_leading: int,
+  block_sizes: tuple[int, int] | None,
+) -> tuple[Any, Windows | None, int]:
+  """Returns blocks of queries, the keys that each meets if the mask leaves only a narrow band, and a size."""
+  before, after = band
+  if before is None or after is None or not (is_known(T) and is_known(S)):
+    return None, None, 0
+  width = before + after + 1
+  # A block of queries meets its own keys and those of the band around them: in small blocks few of these are
+  # beyond the band of a query, in large ones few are met by many blocks.
+  most_queries = max(128, min(width, 512), min(width // 4, 2048))
+  most_keys = 2**21 // most_queries
+  most_keys = max(16, min(most_keys, largest_tile(2**21) // most_queries // max(num_leading, 1)))
+  if block_sizes is not None:
+    most_queries, most_keys = block_sizes
+  queries = even_blocks(T, most_queries)
+  size = width + queries.size - 1
   if size > 256:
     size = math.ceil(size / 64) * 64  # products of round sizes are faster
   # A key is copied for each window that it is in, so these must not be much longer than the blocks.
   if not 0 < size <= min(S // 2, 8 * queries.size):
-    return None
-  starts = (min(max(i * queries.size - band.before, 0), S - size) for i in range(queries.count))
-  return Windows(size, tuple(starts))
+    return None, None, 0
+  starts = (min(max(i * queries.size - before, 0), S - size) for i in range(queries.count))
+  return queries, Windows(size, tuple(starts)), most_keys

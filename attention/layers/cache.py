@@ -11,19 +11,7 @@ import numpy as np
 from attention.arrays.broadcasting import same_rank, with_rank
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike
-from attention.masks import (
-  Array,
-  Both,
-  Causal,
-  Either,
-  FromArray,
-  Lengths,
-  Mask,
-  Not,
-  Segments,
-  SlidingWindow,
-  as_mask,
-)
+from attention.masks import Array, Band, Both, FromArray, Lengths, Mask, Not, Segments, as_mask
 
 Found = TypeVar("Found")
 
@@ -143,14 +131,14 @@ def _mask_from(mask: Mask, start: jax.Array) -> Mask:
   match mask:
     case FromArray() | Segments():
       return mask
-    case Causal(offset):
-      return Causal(_sum(offset, per_head))
-    case SlidingWindow(before, after):
-      return SlidingWindow(_sum(before, -per_head), _sum(after, per_head))
+    case Band(before, after):
+      return Band(
+        None if before is None else _sum(before, -per_head), None if after is None else _sum(after, per_head)
+      )
     case Lengths(source, target):
       return Lengths(source, None if target is None else _sum(target, -per_head))
-    case Both(first, second) | Either(first, second):
-      return type(mask)(_mask_from(first, start), _mask_from(second, start))
+    case Both(first, second):
+      return Both(_mask_from(first, start), _mask_from(second, start))
     case Not(inner):
       return Not(_mask_from(inner, start))
   return _From(mask, start)
