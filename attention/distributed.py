@@ -14,7 +14,7 @@ from attention.engines.blockwise import blockwise
 from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
 from attention.scores.score import Score
-from attention.validation import check_options, check_score, check_vectors
+from attention.validation import check_options, check_vectors
 
 
 def ring_attention(
@@ -72,9 +72,9 @@ def ring_attention(
   >>> jax.shard_map(attend_in_ring, mesh=mesh, in_specs=P, out_specs=P)(jnp.ones((8, 2))).shape
   (8, 2)
   """
-  score = check_score(score)
   queries, keys, values = check_vectors(queries, keys, values)
   options = check_options(
+    score,
     mask=mask,
     bias=bias,
     dropout_rate=dropout_rate,
@@ -95,18 +95,9 @@ def ring_attention(
   _check_no_pairs("mask", options.mask, axis_name, T * S)
   _check_no_pairs("bias", options.bias, axis_name, T * S)
   with jax.default_matmul_precision(matmul_precision()):
-    inputs, shape = prepare(
-      score,
-      queries,
-      keys,
-      values,
-      mask=options.mask,
-      bias=options.bias,
-      dropout_rate=options.dropout_rate,
-      dropout_rng=options.dropout_rng,
-      positions=(_positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)),
-      length=jax.lax.axis_size(axis_name) * T,
-    )
+    positions = _positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)
+    length = jax.lax.axis_size(axis_name) * T
+    inputs, shape = prepare(queries, keys, values, options, positions, length)
     attended = blockwise(
       inputs,
       shape,

@@ -11,6 +11,7 @@ from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import prepare
+from attention.engines.options import Options
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
@@ -18,7 +19,7 @@ from attention.scores.bilinear import Bilinear
 from attention.scores.cosine import Cosine
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import Options, check_options, check_score, check_vectors
+from attention.validation import check_options, check_vectors
 
 
 def attend(
@@ -92,6 +93,7 @@ def attend(
   [[7.0]]
   """
   options = check_options(
+    score,
     mask=mask,
     bias=bias,
     dropout_rate=dropout_rate,
@@ -102,14 +104,11 @@ def attend(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  attended = attend_checked(check_score(score), *check_vectors(queries, keys, values), options)
-  return options.returned(attended)
+  return options.returned(attend_checked(*check_vectors(queries, keys, values), options))
 
 
 @eager_jit
-def attend_checked(
-  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
-) -> Attended:
+def attend_checked(queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options) -> Attended:
   """Returns what `attend` does, from arguments that are checked."""
   dtype = queries.dtype
   implementation = options.implementation
@@ -117,16 +116,7 @@ def attend_checked(
     is_softmax = isinstance(options.normalizer, Softmax)
     implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
-    inputs, shape = prepare(
-      score,
-      queries,
-      keys,
-      values,
-      mask=options.mask,
-      bias=options.bias,
-      dropout_rate=options.dropout_rate,
-      dropout_rng=options.dropout_rng,
-    )
+    inputs, shape = prepare(queries, keys, values, options)
     returns = options.return_logsumexp
     if implementation == "dense":
       attended = dense(inputs, shape, normalizer=options.normalizer, return_logsumexp=returns)

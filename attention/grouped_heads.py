@@ -15,13 +15,14 @@ from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
 from attention.engines.inputs import Inputs
+from attention.engines.options import Options
 from attention.engines.plan import tile_has_leading_axes
 from attention.engines.softmax import Normalizer
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import Options, check_dtypes, check_options, check_score, check_vectors
+from attention.validation import check_options, check_vectors
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ def attend_heads(
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
   """
   options = check_options(
+    ScaledDotProduct() if score is None else score,
     mask=mask,
     bias=bias,
     dropout_rate=dropout_rate,
@@ -75,19 +77,17 @@ def attend_heads(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  score = check_score(ScaledDotProduct() if score is None else score)
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  return options.returned(attend_heads_checked(score, queries, keys, values, options))
+  return options.returned(attend_heads_checked(queries, keys, values, options))
 
 
 @eager_jit
 def attend_heads_checked(
-  score: Score, queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
+  queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
 ) -> Attended:
-  """Returns what `attend_heads` does, from options that are checked."""
+  """Returns the result of `attend_heads`, from options that are checked."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
-  check_dtypes(queries, keys, values)
   N, K = queries.shape[-3], keys.shape[-3]
   if K == 0 or N % K or values.shape[-3] != K:
     hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""
@@ -96,37 +96,34 @@ def attend_heads_checked(
       f"as many, got queries {N}, keys {K}, values {values.shape[-3]}{hint}"
     )
   if K == N:
-    return attend_checked(score, *check_vectors(queries, keys, values), options)
-  if not _can_be_grouped(score, queries, keys, options):
+    return attend_checked(*check_vectors(queries, keys, values), options)
+  if not _can_be_grouped(queries, keys, options):
     keys, values = (jnp.repeat(array, N // K, axis=-3) for array in (keys, values))
-    return attend_checked(score, *check_vectors(queries, keys, values), options)
+    return attend_checked(*check_vectors(queries, keys, values), options)
   heads, bias = _Heads(N, K), options.bias
-  queries = heads.split("queries", queries, 2)
-  keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
   options = dataclasses.replace(
     options,
+    score=heads.split_leaves("score", options.score),
     mask=heads.split_leaves("mask", options.mask),
     bias=_GroupedBias(bias, heads) if isinstance(bias, FunctionBias) else heads.split_leaves("bias", bias),
     normalizer=heads.split_leaves("normalizer", options.normalizer),
   )
-  score = heads.split_leaves("score", score)
-  attended = attend_checked(score, *check_vectors(queries, keys, values), options)
-  joined = Attended(heads.join(attended.context, 2))
-  if options.return_weights:
-    joined = joined._replace(weights=heads.join(attended.weights, 2))
-  if options.return_logsumexp:
-    joined = joined._replace(logsumexp=heads.join(attended.logsumexp, 1))
-  return joined
+  queries = heads.split("queries", queries, 2)
+  keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
+  attended = attend_checked(*check_vectors(queries, keys, values), options)
+  weights, logsumexp = attended.weights, attended.logsumexp
+  return Attended(
+    heads.join(attended.context, 2),
+    None if weights is None else heads.join(weights, 2),
+    None if logsumexp is None else heads.join(logsumexp, 1),
+  )
 
 
-def _can_be_grouped(score: Score, queries: jax.Array, keys: jax.Array, options: Options) -> bool:
+def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bool:
   """Whether score, mask and bias have heads by their arrays alone, and name the axes of all of these."""
-  if 0 in (
-    *queries.shape,
-    *keys.shape,
-  ):  # a mask is none: `prepare` says so
-    return False
-
+  if 0 in (*queries.shape, *keys.shape):
+    return False  # a mask is none: `prepare` says so
+  score = options.score
   T, S = queries.shape[-2], keys.shape[-2]
   inputs = Inputs(
     score=score,

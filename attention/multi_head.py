@@ -10,13 +10,14 @@ from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
+from attention.engines.options import Options
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads_checked
 from attention.masks import Array, Mask
 from attention.projections import merge_heads, project_heads
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import Options, check_options, check_score
+from attention.validation import check_options
 
 
 @register_pytree
@@ -102,6 +103,7 @@ def multi_head_attention(
     raise ValueError(f"queries and sources must have one dtype, got {got}")
   broadcast_leading(queries, sources, names="queries and sources")
   options = check_options(
+    ScaledDotProduct() if score is None else score,
     mask=mask,
     bias=bias,
     dropout_rate=dropout_rate,
@@ -112,16 +114,14 @@ def multi_head_attention(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  score = check_score(ScaledDotProduct() if score is None else score)
-  return options.returned(_multi_head_attention(queries, sources, weights, score, options))
+  return options.returned(_multi_head_attention(queries, sources, weights, options))
 
 
 @eager_jit
 def _multi_head_attention(
-  queries: jax.Array, sources: jax.Array, weights: MultiHeadWeights, score: Score, options: Options
+  queries: jax.Array, sources: jax.Array, weights: MultiHeadWeights, options: Options
 ) -> Attended:
   heads = attend_heads_checked(
-    score,
     project_heads(queries, weights.query, weights.query_bias, name="query"),
     project_heads(sources, weights.key, weights.key_bias, name="key"),
     project_heads(sources, weights.value, weights.value_bias, name="value"),

@@ -11,9 +11,8 @@ from attention.arrays.axes import HasAxes, axes_of
 from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
 from attention.arrays.hints import LAYOUT
 from attention.arrays.numbers import check_number, check_size, key_shape
-from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike, as_bias
-from attention.engines.dense import Attended
+from attention.engines.options import Options
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
@@ -26,13 +25,17 @@ IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns queries, keys and values as arrays, or raises ValueError if they do not fit each other.
 
-  How wide they must be is the score's to check.
+  The score checks their widths.
   """
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
-  check_dtypes(queries, keys, values)
+  dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
+  if not queries.dtype == keys.dtype == values.dtype:
+    raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
+  if not jnp.issubdtype(queries.dtype, jnp.floating):
+    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
   if keys.shape[-2] != values.shape[-2]:
     raise ValueError(
       "keys and values must have the same number of positions S, "
@@ -43,15 +46,6 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   except ValueError as error:
     raise ValueError(f"{error}{_heads_hint(queries, keys, values)}") from None
   return queries, keys, values
-
-
-def check_dtypes(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
-  """Raises ValueError unless queries, keys and values have one floating type."""
-  got = f"queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
-  if not queries.dtype == keys.dtype == values.dtype:
-    raise ValueError(f"queries, keys and values must have one dtype, got {got}")
-  if not jnp.issubdtype(queries.dtype, jnp.floating):
-    raise ValueError(f"queries, keys and values must be of a floating type, got {got}")
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
@@ -69,27 +63,8 @@ def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
   return hint
 
 
-@register_pytree
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """The options of an attention, checked. What is static decides which program is compiled."""
-
-  mask: Mask | None
-  bias: Any
-  dropout_rate: Array | None
-  dropout_rng: jax.Array | None
-  normalizer: Normalizer
-  return_weights: bool = dataclasses.field(metadata={"static": True})
-  return_logsumexp: bool = dataclasses.field(metadata={"static": True})
-  implementation: str = dataclasses.field(metadata={"static": True})
-  block_sizes: tuple[int, int] | None = dataclasses.field(metadata={"static": True})
-
-  def returned(self, attended: Attended) -> Any:
-    """Returns the context alone, unless more was asked for."""
-    return attended if self.return_weights or self.return_logsumexp else attended.context
-
-
 def check_options(
+  score: Score,
   *,
   mask: Mask | Array | None,
   bias: BiasLike | None,
@@ -101,7 +76,9 @@ def check_options(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Options:
-  """Returns the options of `attend`, or raises ValueError if one is not allowed."""
+  """Returns the score and the options of `attend`, or raises ValueError if one is not allowed."""
+  if not isinstance(score, Score):
+    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
   if implementation not in IMPLEMENTATIONS:
     raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
   if block_sizes is not None:
@@ -120,6 +97,7 @@ def check_options(
   if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
     rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   return Options(
+    with_arrays(score),
     None if mask is None else with_arrays(as_mask(mask)),
     None if bias is None else with_arrays(as_bias(bias)),
     rate,
@@ -150,13 +128,6 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   if isinstance(rate, jax.Array):
     return jax.lax.stop_gradient(jnp.asarray(rate, float)), rng
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
-
-
-def check_score(score: Any) -> Score:
-  """Returns a score that is one, or raises ValueError."""
-  if not isinstance(score, Score):
-    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
-  return with_arrays(score)
 
 
 def with_arrays(tree: T) -> T:

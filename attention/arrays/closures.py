@@ -27,7 +27,7 @@ class Closure(HasAxes):
   arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
   function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
 
-  def __call__(self, *arguments: jax.Array) -> Any:
+  def __call__(self, *arguments: Any) -> Any:
     return self.function(*self.arrays.values(), *arguments)
 
 
@@ -43,12 +43,12 @@ def at_pairs(function: Callable[[jax.Array, jax.Array], jax.Array], t: jax.Array
   return jax.vmap(row, in_axes=(0, None), out_axes=-2)(t[:, 0], s[0])
 
 
-def closure(function: Callable[..., Any], *arguments: jax.Array) -> Closure:
+def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
   """Returns a function as a Closure, for arguments of these shapes.
 
   Args:
     function: returns a pytree of arrays.
-    arguments: any, like those that it will be called with.
+    arguments: pytrees of arrays, like those that it will be called with.
 
   Raises:
     ValueError: inside `jax.shard_map`, if the traced arrays differ along different axes of the mesh.
@@ -63,46 +63,26 @@ def closure(function: Callable[..., Any], *arguments: jax.Array) -> Closure:
   # The order of what is closed over is this program's.
   closed, results = trace(traced)
   arrays = {i: array for i, array in enumerate(closed.consts) if isinstance(array, jax.core.Tracer)}
-  constants = (jax.typeof(array) if i in arrays else array for i, array in enumerate(closed.consts))
-  axes = frozenset().union(*map(varying, arrays.values()))
-  program = _Program(closed.jaxpr, tuple(constants), axes, jax.tree.structure(results))
-  program.check_varying(*arrays.values())
-  return Closure({i: jnp.ravel(array) for i, array in arrays.items()}, program)
+  constants = [jax.typeof(array) if i in arrays else array for i, array in enumerate(closed.consts)]
+  jaxpr, axes = closed.jaxpr, frozenset().union(*map(varying, arrays.values()))
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Program:
-  """A traced function that takes the traced arrays that it closed over, made flat, and then its own.
-
-  Attributes:
-    jaxpr: the function.
-    constants: what it closed over, with its type in the place of each traced array.
-    axes: the axes of a device mesh along which its arguments must differ.
-    structure: of its results.
-  """
-
-  jaxpr: jax.extend.core.Jaxpr
-  constants: tuple[Any, ...]
-  axes: frozenset[str]
-  structure: Any
-
-  def __call__(self, *arguments: jax.Array) -> Any:
-    is_traced = [isinstance(constant, jax.core.ShapedArray) for constant in self.constants]
-    arrays, own = arguments[: sum(is_traced)], arguments[sum(is_traced) :]
-    own = varying_like(own, arrays)
-    self.check_varying(*arrays, *own)
-    flat = iter(arrays)
-    constants = [
-      next(flat).reshape(constant.shape) if here else constant
-      for here, constant in zip(is_traced, self.constants, strict=True)
-    ]
-    closed = jax.extend.core.ClosedJaxpr(self.jaxpr, constants)
-    return jax.tree.unflatten(self.structure, jax.extend.core.jaxpr_as_fun(closed)(*own))
-
-  def check_varying(self, *arrays: jax.Array) -> None:
-    """Raises ValueError unless arrays differ between devices as they did when the function was traced."""
-    if any(varying(array) != self.axes for array in arrays):
+  def check_varying(*arrays: jax.Array) -> None:
+    if any(varying(array) != axes for array in arrays):
       raise ValueError(
         "inside jax.shard_map, the traced arrays that the function of a mask or bias closes over must differ "
         'between devices as queries and keys do: first apply jax.lax.pcast(array, axis_name, to="varying")'
       )
+
+  def program(*arguments: Any) -> Any:
+    """Takes the traced arrays that the function closed over, made flat, and then its own arguments."""
+    flat = arguments[: len(arrays_at)]
+    own = varying_like(jax.tree.leaves(arguments[len(arrays_at) :]), flat)
+    check_varying(*flat, *own)
+    given = dict(zip(arrays_at, flat, strict=True))
+    consts = [given[i].reshape(each.shape) if i in given else each for i, each in enumerate(constants)]
+    closed = jax.extend.core.ClosedJaxpr(jaxpr, consts)
+    return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(closed)(*own))
+
+  arrays_at, structure = tuple(arrays), jax.tree.structure(results)
+  check_varying(*arrays.values())
+  return Closure({i: jnp.ravel(array) for i, array in arrays.items()}, program)

@@ -7,6 +7,7 @@ be computed alone, and every engine drops the same pairs for the same key.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ class Dropout(HasAxes):
   rate: jax.Array
 
   @classmethod
-  def of(cls, rng: jax.Array, rate: jax.Array | np.ndarray, leading: tuple[int, ...], T: int) -> "Dropout":
+  def of(cls, rng: jax.Array, rate: Any, leading: tuple[int, ...], T: int) -> "Dropout":
     """Returns the dropout of scores with these leading axes and T queries in all."""
     rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * jnp.asarray(T).astype(
       jnp.uint32

@@ -16,7 +16,8 @@ from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
 from attention.engines.dropout import Dropout
 from attention.engines.masking import finite, where
-from attention.masks import Array, FromArray, Mask
+from attention.engines.options import Options
+from attention.masks import FromArray, Mask
 from attention.scores.score import Score
 
 # The fields of Inputs that an engine makes finite first.
@@ -91,29 +92,20 @@ class Inputs(HasAxes):
 
 
 def prepare(
-  score: Score,
   queries: jax.Array,
   keys: jax.Array,
   values: jax.Array,
-  *,
-  mask: Mask | None,
-  bias: Any,
-  dropout_rate: Array | None,
-  dropout_rng: jax.Array | None,
+  options: Options,
   positions: tuple[jax.Array, jax.Array] | None = None,
   length: int | None = None,
 ) -> tuple[Inputs, tuple[int, ...]]:
   """Returns the inputs of an engine, and the shape [... T S] of their scores.
 
   Args:
-    score: the score function.
     queries: [... T H].
     keys: [... S H].
     values: [... S D].
-    mask: which pairs may attend; None for all.
-    bias: from `as_bias`, added to the scores; None for none.
-    dropout_rate: probability of dropping a weight, and
-    dropout_rng: a key; None for no dropout.
+    options: the score and `Options`.
     positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
     length: of the whole sequence of queries then.
 
@@ -128,7 +120,7 @@ def prepare(
   def as_dtype(leaf: Any) -> Any:
     return jnp.asarray(leaf, dtype) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
 
-  score = jax.tree.map(as_dtype, score)
+  score = jax.tree.map(as_dtype, options.score)
   query_features, bad_queries = _features(score.query_features, queries)
   key_features, bad_keys = _features(score.key_features, keys)
   values = values.astype(dtype)
@@ -142,12 +134,13 @@ def prepare(
     bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, bad_values)),
     t=t[:, None],
     s=s[None, :],
-    mask=mask,
-    bias=bias,
+    mask=options.mask,
+    bias=options.bias,
   )
   shape = jax.eval_shape(lambda: _checked_scores(inputs)).shape
-  if dropout_rng is not None and dropout_rate is not None:
-    drops = Dropout.of(dropout_rng, dropout_rate, shape[:-2], T if length is None else length)
+  if options.dropout_rng is not None:
+    of_all = T if length is None else length
+    drops = Dropout.of(options.dropout_rng, options.dropout_rate, shape[:-2], of_all)
     inputs = dataclasses.replace(inputs, dropout=drops)
   return inputs, shape
 

@@ -21,12 +21,25 @@ class FromFunction(Mask):
   block_masks: Closure | None
 
   def tile(self, t, s):
-    return at_pairs(self.allows, t, s)
+    return at_pairs(self._allows, t, s)
+
+  def _allows(self, t: jax.Array, s: jax.Array) -> jax.Array:
+    """Returns whether the query at one position may attend to the key at another, booleans [...]."""
+    allowed = _booleans("function", self.allows(t[None, None], s[None, None]))
+    if any(size != 1 for size in allowed.shape[-2:]):
+      raise ValueError(
+        "function must return booleans that broadcast to [... T S], "
+        f"got shape {allowed.shape} for T=1 query position and S=1 key position"
+      )
+    return allowed.reshape(allowed.shape[:-2])
 
   def block_mask(self, t, s):
     if self.block_masks is None:
       return super().block_mask(t, s)
-    return BlockMask(*self.block_masks(t[0, 0], t[-1, 0], s[0, 0], s[0, -1]))
+    known = self.block_masks((t[0, 0], t[-1, 0]), (s[0, 0], s[0, -1]))
+    if not isinstance(known, tuple) or len(known) != 2:
+      raise ValueError(f"block_mask must return a pair, (some, every), got {known!r}")
+    return BlockMask(*(_booleans("block_mask", each) for each in known))
 
 
 def from_function(
@@ -66,49 +79,13 @@ def from_function(
     if not callable(given) and not (name == "block_mask" and given is None):
       got = "an array, which is from_array(array)" if hasattr(given, "dtype") else repr(given)
       raise ValueError(f"{name} must be a function of query and key positions, got {got}")
-  of_tile = None if block_mask is None else _closure(_OfTile(block_mask), 4)
-  return FromFunction(_closure(_OfPair(function), 2), of_tile)
-
-
-def _closure(function: Callable[..., Any], num_positions: int) -> Closure:
-  """Returns a function of so many positions as a Closure; who may attend has no derivative."""
-  return jax.tree.map(jax.lax.stop_gradient, closure(function, *[jnp.zeros((), int)] * num_positions))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Given:
-  """A user's function. Two are equal if the functions are one object, which need not have a hash."""
-
-  function: Callable[[Any, Any], Any]
-
-  def __eq__(self, other: object) -> bool:
-    return type(self) is type(other) and self.function is other.function
-
-  def __hash__(self) -> int:
-    return id(self.function)
-
-
-class _OfPair(_Given):
-  """A function of positions [T 1] and [1 S] as one of single positions, booleans [...]."""
-
-  def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
-    allowed = _booleans("function", self.function(t[None, None], s[None, None]))
-    if any(size != 1 for size in allowed.shape[-2:]):
-      raise ValueError(
-        "function must return booleans that broadcast to [... T S], "
-        f"got shape {allowed.shape} for T=1 query position and S=1 key position"
-      )
-    return allowed.reshape(allowed.shape[:-2])
-
-
-class _OfTile(_Given):
-  """A block mask as a function of four positions: the first and last of the queries, and of the keys."""
-
-  def __call__(self, *positions: jax.Array) -> tuple[jax.Array, ...]:
-    known = self.function(positions[:2], positions[2:])
-    if not isinstance(known, tuple) or len(known) != 2:
-      raise ValueError(f"block_mask must return a pair, (some, every), got {known!r}")
-    return tuple(_booleans("block_mask", each) for each in known)
+  pair = jnp.zeros((1, 1), int)
+  ends = pair[0, 0], pair[0, 0]
+  mask = FromFunction(Closure({}, function), None if block_mask is None else Closure({}, block_mask))
+  jax.eval_shape(lambda: (mask.tile(pair, pair), mask.block_mask(pair, pair)))  # which checks the results
+  of_tile = None if block_mask is None else closure(block_mask, ends, ends)
+  # Which pairs may attend has no derivative.
+  return jax.tree.map(jax.lax.stop_gradient, FromFunction(closure(function, pair, pair), of_tile))
 
 
 def _booleans(name: str, result: Any) -> jax.Array:

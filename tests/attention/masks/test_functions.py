@@ -220,30 +220,6 @@ def test_a_mask_of_the_same_function_compiles_once():
   assert len(traces) == 1
 
 
-class Table:
-  """A function without a hash."""
-
-  __hash__ = None
-
-  def __init__(self, table):
-    self.table = table
-
-  def __eq__(self, other):
-    return self.table == other.table  # an array, neither true nor false
-
-  def __call__(self, t, s):
-    return self.table[t, s]
-
-
-@engines
-def test_a_function_need_not_have_a_hash(implementation):
-  inputs = draw("scaled_dot_product")[:3]
-  of_mask = jax.jit(lambda mask: context(inputs, mask, implementation))
-  for table in (TABLE, ~TABLE):
-    actual = of_mask(masks.from_function(Table(jnp.asarray(table))))
-    assert_close(actual, expected(*inputs, mask=table), FLOAT32)
-
-
 @engines
 def test_who_may_attend_has_no_derivative(implementation):
   inputs = draw("scaled_dot_product")[:3]
