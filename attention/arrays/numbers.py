@@ -32,7 +32,9 @@ def as_integers(name: str, given: Any) -> jax.Array:
   """Returns an array of an integer type, or raises ValueError; also for integers that JAX would cut off."""
   allowed = "an integer or an array of integers"
   known = given
-  if isinstance(given, (int, np.generic, list, tuple)) and not _has_traced(given):
+  if isinstance(given, (int, np.generic, list, tuple)) and not any(
+    isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)
+  ):
     known = np.asarray(given)
   if isinstance(known, np.ndarray) and (known.dtype == object or jnp.issubdtype(known.dtype, jnp.integer)):
     limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
@@ -42,10 +44,6 @@ def as_integers(name: str, given: Any) -> jax.Array:
   if not jnp.issubdtype(array.dtype, jnp.integer):
     raise ValueError(f"{name} must be {allowed}, got {getattr(known, 'dtype', array.dtype)}")
   return array
-
-
-def _has_traced(given: Any) -> bool:
-  return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given))
 
 
 def check_number(

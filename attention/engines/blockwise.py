@@ -116,11 +116,6 @@ class Results(NamedTuple):
   largest: jax.Array
   log_total: jax.Array
 
-  def weights(self, scores: jax.Array) -> jax.Array:
-    """Returns the weights P that gave these results, from masked scores [... T S]."""
-    exponents = scores - shift_of(self.largest) - self.log_total
-    return jnp.exp(jnp.where(has_weights(self.largest), exponents, lowest(scores.dtype)))
-
 
 def blockwise(
   inputs: Inputs,
@@ -191,7 +186,9 @@ def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
 def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (arrays,), (tangents,) = primals, tangents
-  tangents = [None if _is_zero(tangent) else tangent for tangent in tangents]
+  zero = jax.custom_derivatives.SymbolicZero
+  are_zero = [isinstance(each, zero) or each.dtype == jax.dtypes.float0 for each in tangents]
+  tangents = [None if zero else tangent for zero, tangent in zip(are_zero, tangents, strict=True)]
   tangent_axes = [None if tangent is None else own for tangent, own in zip(tangents, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
   start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
@@ -236,6 +233,8 @@ def _over_keys_everywhere(
     return over_leading(over_queries, arrays, jax.tree.map(len, axes), plan.looped, plan.at_once)
 
   with jax.default_matmul_precision(plan.precision):
+    if plan.ring is None:
+      return of_keys_here(arrays)
     return over_devices(plan, of_keys_here, merge, nothing, arrays, axes)
 
 
@@ -253,8 +252,8 @@ def _differentiate_tile(
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
     scores_and_values, (changing,), (tangents,), has_aux=True
   )
-  scores = masked_scores(scores, allowed)
-  weights = results.weights(scores)
+  exponents = masked_scores(scores, allowed) - shift_of(results.largest) - results.log_total
+  weights = jnp.exp(jnp.where(has_weights(results.largest), exponents, lowest(scores.dtype)))
   # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   d_weights = weights * d_scores
@@ -266,7 +265,3 @@ def _differentiate_tile(
 
 def _add(one: Tree, other: Tree) -> Tree:
   return jax.tree.map(jnp.add, one, other)
-
-
-def _is_zero(tangent: Any) -> bool:
-  return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0

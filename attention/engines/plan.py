@@ -182,13 +182,9 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   else:
     sizes = 1024, 1024
   pairs = min(sizes[0], T) * min(sizes[1], S) * num_leading
-  side = max(1, math.isqrt(pairs // largest_tile(math.prod(sizes))))
+  most_pairs = math.prod(sizes) if devices.runs_sequentially() else max(math.prod(sizes), PAIRS_IN_PARALLEL)
+  side = max(1, math.isqrt(pairs // most_pairs))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
-
-
-def largest_tile(alone: int) -> int:
-  """Returns the largest number of pairs of a tile with leading axes; `alone` is that of one without."""
-  return alone if devices.runs_sequentially() else max(alone, PAIRS_IN_PARALLEL)
 
 
 def _windows(
@@ -206,8 +202,8 @@ def _windows(
   # A block of queries meets its own keys and those of the band around them: in small blocks few of these are
   # beyond the band of a query, in large ones few are met by many blocks.
   most_queries = max(128, min(width, 512), min(width // 4, 2048))
-  most_keys = 2**21 // most_queries
-  most_keys = max(16, min(most_keys, largest_tile(2**21) // most_queries // max(num_leading, 1)))
+  most_pairs = 2**21 if devices.runs_sequentially() else PAIRS_IN_PARALLEL
+  most_keys = max(16, min(2**21, most_pairs // max(num_leading, 1)) // most_queries)
   if block_sizes is not None:
     most_queries, most_keys = block_sizes
   queries = even_blocks(T, most_queries)

@@ -125,15 +125,13 @@ def over_devices(
   Source: Liu et al. 2023, arXiv:2310.01889.
 
   Args:
-    plan: which axis of the mesh it is; None if all keys are here.
+    plan: which axis of the mesh it is.
     function: takes the arrays, with one device's keys.
     merge: merges its results for the keys of two devices.
     nothing: what it would return for no keys.
     arrays: this device's.
     axes: their own axes.
   """
-  if plan.ring is None:
-    return function(arrays)
   count = jax.lax.axis_size(plan.ring)
   keys = jax.tree.map(
     lambda array, own: None if axis_of(array, own, "S", plan.num_keys) is None else array, arrays, axes
