@@ -109,14 +109,15 @@ class LayerNorm(nn.Module):
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
 
-  def setup(self):
-    self.norm = nn.LayerNorm(use_bias=self.use_bias, param_dtype=self.param_dtype)
-    nn.share_scope(self, self.norm)
-
+  @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    with jax.numpy_dtype_promotion("standard"):
-      dtype = jnp.dtype(self.dtype or jnp.promote_types(inputs.dtype, self.param_dtype))
-      return self.norm(inputs.astype(compute_dtype(dtype))).astype(dtype)
+    inits = {"scale": nn.initializers.ones} | ({"bias": nn.initializers.zeros} if self.use_bias else {})
+    axes = inputs.shape[-1:]
+    params = {name: self.param(name, init, axes, self.param_dtype) for name, init in inits.items()}
+    dtype = promoted(inputs, *params.values(), dtype=self.dtype)[0].dtype
+    inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
+    norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
+    return norm.apply({"params": params}, inputs).astype(dtype)
 
 
 def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:
