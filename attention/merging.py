@@ -1,6 +1,7 @@
 """Joining attention to different parts of the keys."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,13 +64,11 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   total = jnp.sum(shares, axis=0)
   is_empty = total == 0
   safe_total = jnp.where(is_empty, 1, total)
-  merged = jnp.zeros((), compute)
+  merged: Any = 0
   for share, one, context in zip(shares, stacked, contexts, strict=True):
-    share = share[..., None]
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    counted = jnp.where(is_minus_infinity(one)[..., None], 0, context)
-    merged = with_rank(merged, rank + 1) + share * counted
+    merged += share[..., None] * jnp.where(is_minus_infinity(one)[..., None], 0, context)
   logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
