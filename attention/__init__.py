@@ -3,141 +3,74 @@
 The pure functions come first; the layers and models below hold parameters and call them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from attention import jax_nn, losses, masks, positions, search
-from attention.arrays.pytrees import register_pytree
-from attention.distributed import ring_attention, zigzag_order
-from attention.engines.dense import Attended
-from attention.engines.normalizers import (
-  Entmax15,
-  Local,
-  Monotonic,
-  Sigmoid,
-  Sparsemax,
-  monotonic_weights,
-)
-from attention.engines.softmax import Normalizer, Rows, Softmax, masked_softmax
-from attention.functional import (
-  additive_attention,
-  attend,
-  bilinear_attention,
-  cosine_attention,
-  scaled_dot_product_attention,
-)
-from attention.grouped_heads import attend_heads
-from attention.masks import Mask
-from attention.merging import merge, with_sink
-from attention.multi_head import MultiHeadWeights, multi_head_attention
-from attention.projections import merge_heads, project_heads
-from attention.scores import (
-  Additive,
-  Bilinear,
-  Cosine,
-  LocationAware,
-  ScaledDotProduct,
-  Score,
-  SoftCapped,
-  additive_scores,
-  bilinear_scores,
-  cosine_scores,
-  dot_product_scores,
-  location_features,
-)
-
-if TYPE_CHECKING:
-  from attention.layers import *
-  from attention.models import *
-
-__all__ = [  # noqa: RUF022 (in reading order)
-  # Who may attend to whom, how well a key fits a query.
-  "masks",
-  "Mask",
-  "dot_product_scores",
-  "additive_scores",
-  "bilinear_scores",
-  "cosine_scores",
-  "masked_softmax",
-  "Score",
-  "ScaledDotProduct",
-  "Additive",
-  "Bilinear",
-  "Cosine",
-  "SoftCapped",
-  "LocationAware",
-  "location_features",
-  "register_pytree",
-  "Normalizer",
-  "Rows",
-  "Softmax",
-  "Sparsemax",
-  "Entmax15",
-  "Sigmoid",
-  "Monotonic",
-  "monotonic_weights",
-  "Local",
-  # Attention.
-  "attend",
-  "Attended",
-  "scaled_dot_product_attention",
-  "additive_attention",
-  "bilinear_attention",
-  "cosine_attention",
-  "merge",
-  "with_sink",
-  "ring_attention",
-  "zigzag_order",
-  "MultiHeadWeights",
-  "multi_head_attention",
-  "project_heads",
-  "attend_heads",
-  "merge_heads",
-  "jax_nn",
-  # What models need besides.
-  "positions",
-  "GRUWeights",
-  "gru_step",
-  "gru",
-  "attentive_gru",
-  "search",
-  "losses",
-  # Flax layers and models.
-  "MultiHeadAttention",
-  "KeyValueCache",
-  "AdditiveAttention",
-  "DotProductAttention",
-  "BilinearAttention",
-  "CosineAttention",
-  "LocalAttention",
-  "LocationAwareAttention",
-  "MonotonicAttention",
-  "FeedForward",
-  "EncoderLayer",
-  "DecoderLayer",
-  "GRUParameters",
-  "Encoded",
-  "RecurrentEncoder",
-  "TransformerEncoder",
-  "DecoderMemory",
-  "RecurrentDecoder",
-  "TransformerDecoder",
-  "Features",
-  "AttentionWeights",
-  "Seq2Seq",
-  "Ensemble",
-]
-
-
-def __getattr__(name: str) -> Any:
-  """Imports layers and models when they are first asked for: with Flax, they take longer than all else."""
-  if name in ("layers", "models"):
-    return importlib.import_module(f"attention.{name}")
-  if name in __all__:
-    layers, models = (importlib.import_module(f"attention.{module}") for module in ("layers", "models"))
-    return getattr(layers, name) if hasattr(layers, name) else getattr(models, name)
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-  return sorted({*globals(), *__all__, "layers", "models"})
+from attention import jax_nn as jax_nn
+from attention import losses as losses
+from attention import masks as masks
+from attention import positions as positions
+from attention import search as search
+from attention.arrays.pytrees import register_pytree as register_pytree
+from attention.distributed import ring_attention as ring_attention
+from attention.distributed import zigzag_order as zigzag_order
+from attention.engines.dense import Attended as Attended
+from attention.engines.normalizers import Entmax15 as Entmax15
+from attention.engines.normalizers import Local as Local
+from attention.engines.normalizers import Monotonic as Monotonic
+from attention.engines.normalizers import Sigmoid as Sigmoid
+from attention.engines.normalizers import Sparsemax as Sparsemax
+from attention.engines.normalizers import monotonic_weights as monotonic_weights
+from attention.engines.softmax import Normalizer as Normalizer
+from attention.engines.softmax import Rows as Rows
+from attention.engines.softmax import Softmax as Softmax
+from attention.engines.softmax import masked_softmax as masked_softmax
+from attention.functional import additive_attention as additive_attention
+from attention.functional import attend as attend
+from attention.functional import bilinear_attention as bilinear_attention
+from attention.functional import cosine_attention as cosine_attention
+from attention.functional import scaled_dot_product_attention as scaled_dot_product_attention
+from attention.grouped_heads import attend_heads as attend_heads
+from attention.layers import AdditiveAttention as AdditiveAttention
+from attention.layers import BilinearAttention as BilinearAttention
+from attention.layers import CosineAttention as CosineAttention
+from attention.layers import DecoderLayer as DecoderLayer
+from attention.layers import DotProductAttention as DotProductAttention
+from attention.layers import EncoderLayer as EncoderLayer
+from attention.layers import FeedForward as FeedForward
+from attention.layers import KeyValueCache as KeyValueCache
+from attention.layers import LocalAttention as LocalAttention
+from attention.layers import LocationAwareAttention as LocationAwareAttention
+from attention.layers import MonotonicAttention as MonotonicAttention
+from attention.layers import MultiHeadAttention as MultiHeadAttention
+from attention.masks import Mask as Mask
+from attention.merging import merge as merge
+from attention.merging import with_sink as with_sink
+from attention.models import AttentionWeights as AttentionWeights
+from attention.models import DecoderMemory as DecoderMemory
+from attention.models import Encoded as Encoded
+from attention.models import Ensemble as Ensemble
+from attention.models import Features as Features
+from attention.models import GRUParameters as GRUParameters
+from attention.models import GRUWeights as GRUWeights
+from attention.models import RecurrentDecoder as RecurrentDecoder
+from attention.models import RecurrentEncoder as RecurrentEncoder
+from attention.models import Seq2Seq as Seq2Seq
+from attention.models import TransformerDecoder as TransformerDecoder
+from attention.models import TransformerEncoder as TransformerEncoder
+from attention.models import attentive_gru as attentive_gru
+from attention.models import gru as gru
+from attention.models import gru_step as gru_step
+from attention.multi_head import MultiHeadWeights as MultiHeadWeights
+from attention.multi_head import multi_head_attention as multi_head_attention
+from attention.projections import merge_heads as merge_heads
+from attention.projections import project_heads as project_heads
+from attention.scores import Additive as Additive
+from attention.scores import Bilinear as Bilinear
+from attention.scores import Cosine as Cosine
+from attention.scores import LocationAware as LocationAware
+from attention.scores import ScaledDotProduct as ScaledDotProduct
+from attention.scores import Score as Score
+from attention.scores import SoftCapped as SoftCapped
+from attention.scores import additive_scores as additive_scores
+from attention.scores import bilinear_scores as bilinear_scores
+from attention.scores import cosine_scores as cosine_scores
+from attention.scores import dot_product_scores as dot_product_scores
+from attention.scores import location_features as location_features

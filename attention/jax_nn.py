@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import masks
-from attention.arrays.broadcasting import as_array, broadcasts_to
+from attention.arrays.broadcasting import as_array
 from attention.arrays.numbers import as_integers, as_real
 from attention.engines.bias import BiasLike
-from attention.engines.dense import Attended
 from attention.grouped_heads import attend_heads
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
@@ -51,7 +50,8 @@ def dot_product_attention(
     it is a constant, in the dtype of the keys.
   * Memory for long sequences grows with T + S, in every derivative.
   * A bias must be of a floating type. It may be a function, and the mask one of `attention.masks`.
-  * The implementation "cudnn" is an error.
+  * The implementation "cudnn", which gives the mean of the values to a query that may attend to nothing, is
+    an error.
 
   Args:
     query: [B T N H], or [T N H].
@@ -79,58 +79,13 @@ def dot_product_attention(
   (2, 3, 4, 8)
   """
   query, key, value = map(as_array, ("query", "key", "value"), (query, key, value))
-  _check_shapes(query, key, value)
-  B, T, N, S = query.shape[0] if query.ndim == 4 else 1, *query.shape[-3:-1], key.shape[-3]
-  _check_broadcasts("bias", bias, (B, N, T, S))
-  _check_broadcasts("mask", mask, (B, N, T, S))
-  rules = _rules(B, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
-  scale = scale if scale is None else as_real("scale", scale)
-  heads = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
-  result = attend_heads(
-    *(array if array.ndim == 4 else array[None] for array in heads),
-    score=ScaledDotProduct(scale),
-    mask=functools.reduce(operator.and_, rules) if rules else None,
-    bias=bias,
-    return_logsumexp=return_residual,
-    implementation=_implementation(implementation),
-  )
-  context = result.context if isinstance(result, Attended) else result
-  context = jnp.swapaxes(context, -3, -2).reshape(query.shape)
-  if not isinstance(result, Attended) or result.logsumexp is None:
-    return context
-  return context, jnp.swapaxes(result.logsumexp, -2, -1).reshape(query.shape[:-1])
-
-
-def _check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-  """Raises ValueError unless the shapes fit."""
-  got = f"got query {query.shape}, key {key.shape}, value {value.shape}"
-  if query.ndim not in (3, 4) or not query.ndim == key.ndim == value.ndim:
-    raise ValueError(f"query, key and value must have axes [B T N H], or [T N H] each, {got}")
-  if query.shape[:-3] != key.shape[:-3] or query.shape[-1] != key.shape[-1] or key.shape != value.shape:
+  allowed = (*query.shape[:-3], *key.shape[-3:-1], *query.shape[-1:])
+  if query.ndim not in (3, 4) or key.shape != allowed or value.shape != allowed:
     raise ValueError(
-      "query must have axes [B T N H], key and value [B S K H], with the same B and H, and key and value the "
-      f"same S and K, {got}"
+      "query must have axes [B T N H], or [T N H], and key and value [B S K H], or [S K H], with the same B, "
+      f"S, K and H, got query {query.shape}, key {key.shape}, value {value.shape}"
     )
-  N, K = query.shape[-2], key.shape[-2]
-  if K == 0 or N % K:
-    raise ValueError(f"the heads N of the query must be a multiple of the heads K of the key, {got}")
-
-
-def _check_broadcasts(name: str, given: Any, pairs: tuple[int, ...]) -> None:
-  """Raises ValueError if a bias or mask is an array that is not broadcastable to [B N T S]."""
-  if not isinstance(given, Mask) and not callable(given) and not broadcasts_to(np.shape(given), pairs):
-    raise ValueError(f"{name} must be broadcastable to [B N T S] = {pairs}, got shape {np.shape(given)}")
-
-
-def _rules(
-  B: int,
-  mask: Mask | Array | None,
-  is_causal: bool,
-  query_seq_lengths: Array | None,
-  key_value_seq_lengths: Array | None,
-  local_window_size: int | tuple[int, int] | None,
-) -> list[Mask]:
-  """Returns the masks that are asked for."""
+  B = query.shape[0] if query.ndim == 4 else 1
   rules = [] if mask is None else [masks.as_mask(mask)]
   if is_causal:
     rules.append(masks.causal())
@@ -139,8 +94,24 @@ def _rules(
   if key_value_seq_lengths is not None:
     rules.append(masks.lengths(source=_over_heads("key_value_seq_lengths", key_value_seq_lengths, B)))
   if local_window_size is not None:
-    rules.append(masks.sliding_window(*_window(local_window_size)))
-  return rules
+    window: Any = local_window_size
+    window = (window, window) if np.ndim(window) == 0 else window
+    if len(window) != 2:
+      raise ValueError(f"local_window_size must be an integer or two, (before, after), got {window!r}")
+    rules.append(masks.sliding_window(*window))
+  heads = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
+  found = attend_heads(
+    *(array if array.ndim == 4 else array[None] for array in heads),
+    score=ScaledDotProduct(None if scale is None else as_real("scale", scale)),
+    mask=functools.reduce(operator.and_, rules) if rules else None,
+    bias=bias,
+    return_logsumexp=return_residual,
+    implementation="auto" if implementation in (None, "xla") else implementation,
+  )
+  context = jnp.swapaxes(found.context if return_residual else found, -3, -2).reshape(query.shape)
+  if not return_residual:
+    return context
+  return context, jnp.swapaxes(found.logsumexp, -2, -1).reshape(query.shape[:-1])
 
 
 def _over_heads(name: str, lengths: Array, B: int) -> jax.Array:
@@ -149,21 +120,3 @@ def _over_heads(name: str, lengths: Array, B: int) -> jax.Array:
   if lengths.shape != (B,):
     raise ValueError(f"{name} must be integers [B] with B={B}, got shape {lengths.shape}")
   return lengths[:, None]
-
-
-def _window(size: int | tuple[int, int]) -> tuple[int, int]:
-  """Returns how many keys before and after, or raises ValueError."""
-  pair = (size, size) if isinstance(size, int) else size
-  if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-    raise ValueError(f"local_window_size must be an integer or two, (before, after), got {size!r}")
-  return pair[0], pair[1]
-
-
-def _implementation(name: str | None) -> str:
-  """Returns what an implementation is called in `attend`, or raises ValueError for "cudnn"."""
-  if name == "cudnn":
-    raise ValueError(
-      "implementation must be one of xla, auto, dense, blockwise, got 'cudnn', which is only in jax.nn: "
-      "it has no forward mode, and gives the mean of the values where nothing may be attended to"
-    )
-  return "auto" if name is None or name == "xla" else name

@@ -1,6 +1,7 @@
 """Joining attention to different parts of the keys."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,27 +43,19 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   if not partials:
     raise ValueError("partials must hold at least one pair of a context and a logsumexp, got none")
   for partial in partials:
-    is_tuple = isinstance(partial, (tuple, list))
-    if not is_tuple or len(partial) != 2:
-      got = f"a {type(partial).__name__} of {len(partial)}" if is_tuple else "an array or another object"
-      raise ValueError(f"each partial must be a pair, (context, logsumexp), got {got}")
+    if not isinstance(partial, (tuple, list)) or len(partial) != 2:
+      raise ValueError(f"each partial must be a pair, (context, logsumexp), got {type(partial).__name__}")
   contexts = [as_floating("context", context) for context, _ in partials]
   logsumexps = [as_floating("logsumexp", logsumexp) for _, logsumexp in partials]
+  dtype, axes = contexts[0].dtype, contexts[0].shape[-2:]
   for context, logsumexp in zip(contexts, logsumexps, strict=True):
     check_rank("context", context, "[... T D]")
-    if logsumexp.shape[-1:] != context.shape[-2:-1]:
+    if context.shape[-2:] != axes or logsumexp.shape[-1:] != axes[:1] or context.dtype != dtype:
       raise ValueError(
-        "each partial must be a context [... T D] and its logsumexp [... T], "
-        f"got shapes {context.shape} and {logsumexp.shape}"
+        "each partial must be a context [... T D] and its logsumexp [... T], all of one T, D and dtype, "
+        f"here {axes} and {dtype}, got {context.dtype} {context.shape} and {logsumexp.shape}"
       )
-  dtype = contexts[0].dtype
-  if any(context.shape[-2:] != contexts[0].shape[-2:] for context in contexts):
-    got = ", ".join(str(context.shape) for context in contexts)
-    raise ValueError(f"the contexts of all partials must have the same axes T and D, got shapes {got}")
-  if any(context.dtype != dtype for context in contexts):
-    got = ", ".join(str(context.dtype) for context in contexts)
-    raise ValueError(f"the contexts of all partials must have one dtype, got {got}")
-  rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps), 1)
+  rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps))
   compute = compute_dtype(dtype)
   stacked = jnp.stack(jnp.broadcast_arrays(*(with_rank(one, rank) for one in logsumexps))).astype(compute)
   largest = jnp.max(stacked, axis=0)
@@ -71,13 +64,11 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   total = jnp.sum(shares, axis=0)
   is_empty = total == 0
   safe_total = jnp.where(is_empty, 1, total)
-  merged = jnp.zeros((), compute)
+  merged: Any = 0
   for share, one, context in zip(shares, stacked, contexts, strict=True):
-    share = share[..., None]
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    counted = jnp.where(jnp.isneginf(one)[..., None], 0, context)
-    merged = with_rank(merged, rank + 1) + share * counted
+    merged += share[..., None] * jnp.where(jnp.isneginf(one)[..., None], 0, context)
   logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])

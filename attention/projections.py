@@ -11,8 +11,10 @@ from attention.arrays.precision import matmul_precision
 from attention.engines.masking import where
 
 
-def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
-  """Returns vectors [... D] times a kernel [D X], [... X], in a dtype, or in theirs.
+def linear(
+  vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None, *, bias: jax.Array | None = None
+) -> jax.Array:
+  """Returns vectors [... D] times a kernel [D X], plus a bias [X], [... X], in a dtype, or in theirs.
 
   The leading axes become one: with more of them, XLA for CPUs copies an operand of the product that is the
   kernel's gradient, and takes three times as long. Positions that are spread over devices should therefore
@@ -20,7 +22,8 @@ def linear(vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None
   """
   side_by_side = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
   products = jnp.einsum("ND,DX->NX", side_by_side, kernel, preferred_element_type=dtype)
-  return products.reshape(*vectors.shape[:-1], kernel.shape[-1])
+  products = products.reshape(*vectors.shape[:-1], kernel.shape[-1])
+  return products if bias is None else products + with_rank(bias, products.ndim)
 
 
 def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> jax.Array:
@@ -63,22 +66,19 @@ def project_heads(
   """
   inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
   check_rank("inputs", inputs, "[... T D]")
-  if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1]:
+  bias_shape = None if bias is None else jnp.shape(bias)
+  if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1] or bias_shape not in (None, kernel.shape[1:]):
     raise ValueError(
-      f"{name} kernel must have axes [D N H], D the width of its inputs, "
-      f"got kernel {kernel.shape}, inputs {inputs.shape}"
+      f"{name} kernel must have axes [D N H], D the width of its inputs, and {name} bias [N H], "
+      f"got kernel {kernel.shape}, inputs {inputs.shape}, bias {bias_shape}"
     )
-  bias = None if bias is None else jnp.asarray(bias, inputs.dtype)
-  if bias is not None and bias.shape != kernel.shape[1:]:
-    raise ValueError(f"{name} bias must have axes [N H] = {kernel.shape[1:]}, got {bias.shape}")
+  D, N, H = kernel.shape
+  kernel = kernel.reshape(D, N * H).astype(inputs.dtype)
+  bias = None if bias is None else jnp.asarray(bias, inputs.dtype).reshape(N * H)
 
   def function(inputs):
-    D, N, H = kernel.shape
-    side_by_side = linear(inputs, kernel.reshape(D, N * H).astype(inputs.dtype))
-    heads = jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
-    if bias is None:
-      return heads
-    return heads + with_rank(bias[:, None, :], heads.ndim)
+    side_by_side = linear(inputs, kernel, bias=bias)
+    return jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
 
   return project(function, inputs)
 
@@ -101,21 +101,16 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   """
   contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
   check_rank("contexts", contexts, "[... N T H]")
-  if kernel.ndim != 3 or kernel.shape[:2] != (contexts.shape[-3], contexts.shape[-1]):
+  bias_shape = None if bias is None else jnp.shape(bias)
+  N_H = contexts.shape[-3], contexts.shape[-1]
+  if kernel.ndim != 3 or kernel.shape[:2] != N_H or bias_shape not in (None, kernel.shape[2:]):
     raise ValueError(
-      "output kernel must have axes [N H D], N the number of heads and H their width, "
-      f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}"
+      "output kernel must have axes [N H D], N the number of heads and H their width, and output bias [D], "
+      f"got kernel {kernel.shape}, contexts [... N T H] {contexts.shape}, bias {bias_shape}"
     )
-  bias = None if bias is None else jnp.asarray(bias, contexts.dtype)
-  if bias is not None and bias.shape != kernel.shape[2:]:
-    raise ValueError(f"output bias must have axes [D] = {kernel.shape[2:]}, got {bias.shape}")
   N, H, D = kernel.shape
-
-  def function(side_by_side):
-    merged = linear(side_by_side, kernel.reshape(N * H, D).astype(contexts.dtype))
-    if bias is None:
-      return merged
-    return merged + with_rank(bias, merged.ndim)
-
-  side_by_side = jnp.swapaxes(contexts, -3, -2).reshape(*contexts.shape[:-3], contexts.shape[-2], N * H)
-  return project(function, side_by_side)
+  kernel = kernel.reshape(N * H, D).astype(contexts.dtype)
+  bias = None if bias is None else jnp.asarray(bias, contexts.dtype)
+  contexts = jnp.swapaxes(contexts, -3, -2)
+  side_by_side = contexts.reshape(*contexts.shape[:-2], N * H)
+  return project(lambda vectors: linear(vectors, kernel, bias=bias), side_by_side)

@@ -1,29 +1,14 @@
 """Flax layers: they hold parameters and call the pure functions of this package."""
 
-from attention.layers.cache import KeyValueCache
-from attention.layers.decoder_layer import DecoderLayer
-from attention.layers.encoder_layer import EncoderLayer, FeedForward
-from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.single_head import (
-  AdditiveAttention,
-  BilinearAttention,
-  CosineAttention,
-  DotProductAttention,
-  LocalAttention,
-)
-from attention.layers.stepwise import LocationAwareAttention, MonotonicAttention
-
-__all__ = [  # noqa: RUF022 (in reading order)
-  "MultiHeadAttention",
-  "KeyValueCache",
-  "AdditiveAttention",
-  "DotProductAttention",
-  "BilinearAttention",
-  "CosineAttention",
-  "LocalAttention",
-  "LocationAwareAttention",
-  "MonotonicAttention",
-  "FeedForward",
-  "EncoderLayer",
-  "DecoderLayer",
-]
+from attention.layers.cache import KeyValueCache as KeyValueCache
+from attention.layers.decoder_layer import DecoderLayer as DecoderLayer
+from attention.layers.encoder_layer import EncoderLayer as EncoderLayer
+from attention.layers.encoder_layer import FeedForward as FeedForward
+from attention.layers.multi_head import MultiHeadAttention as MultiHeadAttention
+from attention.layers.single_head import AdditiveAttention as AdditiveAttention
+from attention.layers.single_head import BilinearAttention as BilinearAttention
+from attention.layers.single_head import CosineAttention as CosineAttention
+from attention.layers.single_head import DotProductAttention as DotProductAttention
+from attention.layers.single_head import LocalAttention as LocalAttention
+from attention.layers.stepwise import LocationAwareAttention as LocationAwareAttention
+from attention.layers.stepwise import MonotonicAttention as MonotonicAttention

@@ -2,18 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention import masks
 from attention.arrays.broadcasting import same_rank, with_rank
+from attention.arrays.numbers import check_size
 from attention.arrays.pytrees import register_pytree
 from attention.engines.bias import BiasLike
-from attention.masks import Array, Band, Both, FromArray, Lengths, Mask, Not, Segments, as_mask
-
-Found = TypeVar("Found")
+from attention.masks import Array, Mask, as_mask
 
 
 class KeyValueCache(NamedTuple):
@@ -40,13 +40,9 @@ def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KeyValue
   Raises:
     ValueError: if there would be no slot.
   """
-  if max_length < 1:
-    raise ValueError(f"max_length must be at least 1, got {max_length}")
-
-  def slots(like: jax.Array) -> jax.Array:
-    return jnp.zeros((*like.shape[:-2], max_length, like.shape[-1]), like.dtype)
-
-  return KeyValueCache(slots(keys), slots(values), jnp.zeros(keys.shape[:-3], jnp.int32))
+  S = check_size("max_length", max_length)
+  keys, values = (jnp.zeros((*new.shape[:-2], S, new.shape[-1]), new.dtype) for new in (keys, values))
+  return KeyValueCache(keys, values, jnp.zeros(keys.shape[:-3], jnp.int32))
 
 
 def next_positions(cache: KeyValueCache, inputs: jax.Array) -> jax.Array:
@@ -72,12 +68,12 @@ def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array, positions: j
   Raises:
     ValueError: if keys and values are not like those of the cache, or it is known that there is no room.
   """
+  T, S = keys.shape[-2], cache.keys.shape[-2]
   for name, slots, new in (("keys", cache.keys, keys), ("values", cache.values, values)):
-    allowed = (*new.shape[:-2], *slots.shape[-2:-1], new.shape[-1])
+    allowed = (*new.shape[:-2], S, new.shape[-1])
     if slots.dtype != new.dtype or slots.shape != allowed:
       got = f"{slots.dtype} {slots.shape}"
       raise ValueError(f"cache.{name} must be {new.dtype} {allowed} for these queries, got {got}")
-  S, T = cache.keys.shape[-2], keys.shape[-2]
   is_known = not isinstance(cache.length, jax.core.Tracer)
   taken = max(np.ravel(cache.length), default=0) if is_known else 0
   if taken + T > S:
@@ -90,19 +86,14 @@ def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array, positions: j
 
   for _ in range(cache.length.ndim):
     put = jax.vmap(put)
-  return KeyValueCache(
-    put(cache.keys, keys, positions), put(cache.values, values, positions), cache.length + T
-  )
+  keys, values = put(cache.keys, keys, positions), put(cache.values, values, positions)
+  return KeyValueCache(keys, values, cache.length + T)
 
 
-def nan_if_full(cache: KeyValueCache, found: Found) -> Found:
-  """Returns arrays with leading axes [...], NaN for sequences [...] of more tokens than there are slots."""
+def nan_if_full(cache: KeyValueCache, array: jax.Array) -> jax.Array:
+  """Returns an array with leading axes [...], NaN for sequences [...] of more tokens than there are slots."""
   is_full = cache.length > cache.keys.shape[-2]
-
-  def of_each(array: jax.Array) -> jax.Array:
-    return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
-
-  return jax.tree.map(of_each, found)
+  return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
 
 
 def mask_after(before: KeyValueCache, after: KeyValueCache, mask: Mask | Array | None) -> Mask:
@@ -114,7 +105,7 @@ def mask_after(before: KeyValueCache, after: KeyValueCache, mask: Mask | Array |
     mask: for [... N T S]. Its rules count positions from the first token in the cache, its arrays are of the
       T queries and S slots.
   """
-  written = Lengths(source=after.length[..., None], target=None)
+  written = masks.Lengths(source=after.length[..., None], target=None)
   return written if mask is None else written & _mask_from(as_mask(mask), before.length)
 
 
@@ -122,69 +113,57 @@ def bias_after(before: KeyValueCache, bias: BiasLike | None) -> BiasLike | None:
   """Returns the bias for queries that come after a cache's tokens; a function is given their positions."""
   if not callable(bias):
     return bias
-  return lambda t, s: _for_heads("bias", lambda t: bias(t, s), t, before.length)
+  return lambda t, s: _for_each(before.length, lambda t: bias(t, s), t)
 
 
 def _mask_from(mask: Mask, start: jax.Array) -> Mask:
   """Returns a mask for queries at 0, 1, ... as one for queries at start, start + 1, ..."""
   per_head = start[..., None]
   match mask:
-    case FromArray() | Segments():
+    case masks.FromArray() | masks.Segments():
       return mask
-    case Band(before, after):
-      return Band(
-        None if before is None else _sum(before, -per_head), None if after is None else _sum(after, per_head)
-      )
-    case Lengths(source, target):
-      return Lengths(source, None if target is None else _sum(target, -per_head))
-    case Both(first, second):
-      return Both(_mask_from(first, start), _mask_from(second, start))
-    case Not(inner):
-      return Not(_mask_from(inner, start))
+    case masks.Band(before, after):
+      return masks.Band(_sum(before, -per_head), _sum(after, per_head))
+    case masks.Lengths(source, target):
+      return masks.Lengths(source, _sum(target, -per_head))
+    case masks.Both(first, second):
+      return masks.Both(_mask_from(first, start), _mask_from(second, start))
+    case masks.Not(inner):
+      return masks.Not(_mask_from(inner, start))
   return _From(mask, start)
+
+
+def _sum(bound: int | Array | None, change: jax.Array) -> jax.Array | None:
+  """Returns a bound [...], if there is one, plus integers [...]; bounds beyond 2^30 count as 2^30."""
+  if bound is None:
+    return None
+  bound = jnp.clip(jnp.asarray(bound), -(2**30), 2**30).astype(change.dtype)
+  bound, change = same_rank(bound, change)
+  return bound + change
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class _From(Mask):
-  """A mask of somebody's own for queries that begin at `start` [...]."""
+  """A user's mask for queries that begin at `start` [...]; its tiles have axes [T S] or [N T S]."""
 
   mask: Mask
   start: jax.Array
 
   def tile(self, t, s):
-    return _for_heads("mask", lambda t: self.mask.tile(t, s), t, self.start)
+    return _for_each(self.start, lambda t: self.mask.tile(t, s), t)
 
   def check(self, T, S):
     self.mask.check(T, S)
 
 
-def _for_heads(
-  name: str, rule: Callable[[jax.Array], jax.Array], t: jax.Array, start: jax.Array
-) -> jax.Array:
-  """Returns rule(t + start) for each start [...]: [... N T S], or [... 1 T S] where heads do not differ.
-
-  Raises:
-    ValueError: if the rule itself has leading axes besides that of the heads.
-  """
+def _for_each(start: jax.Array, rule: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:
+  """Returns rule(t + start) for each start [...]: [... N T S], or [... 1 T S] where heads do not differ."""
 
   def from_one(start: jax.Array) -> jax.Array:
-    found = jnp.asarray(rule(t + start.astype(t.dtype)))
-    if found.ndim > 3:
-      raise ValueError(
-        f"with a cache, what a {name} returns for a tile of positions must have axes [T S] or [N T S], "
-        f"got shape {found.shape}"
-      )
-    return with_rank(found, 3)
+    terms = jnp.asarray(rule(t + start.astype(t.dtype)))
+    return with_rank(terms, max(terms.ndim, 3))
 
   for _ in range(start.ndim):
     from_one = jax.vmap(from_one)
   return from_one(start)
-
-
-def _sum(bound: int | Array, change: jax.Array) -> jax.Array:
-  """Returns a bound [...] plus integers [...], within the range of theirs: large bounds stand for none."""
-  range_ = jnp.iinfo(change.dtype)
-  bound = jnp.clip(jnp.asarray(bound), range_.min, range_.max).astype(change.dtype)
-  bound, change = same_rank(bound, change)
-  return bound + jnp.clip(change, range_.min - jnp.minimum(bound, 0), range_.max - jnp.maximum(bound, 0))

@@ -1,5 +1,6 @@
 """Flax: the layer of a Transformer decoder that reads a target and attends to its source."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,12 +52,9 @@ class DecoderLayer(TransformerLayer):
   def setup(self):
     super().setup()
     dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+    options: dict[str, Any] = {"num_heads": self.num_heads, "width": self.width, **dtypes}
     self.source_attention = self.make_source_attention(
-      num_heads=self.num_heads,
-      width=self.width,
-      dropout_rate=self.dropout_rate,
-      implementation=self.implementation,
-      **dtypes,
+      dropout_rate=self.dropout_rate, implementation=self.implementation, **options
     )
     self.source_attention_norm = LayerNorm(**dtypes)
     self.source_attention_dropout = nn.Dropout(self.dropout_rate)
@@ -86,7 +84,7 @@ class DecoderLayer(TransformerLayer):
     """
     return self.attend_prepared(
       inputs,
-      self.prepare(as_array("sources", sources)),
+      self.prepare(sources),
       mask=mask,
       source_mask=source_mask,
       bias=bias,
@@ -117,20 +115,20 @@ class DecoderLayer(TransformerLayer):
     """
     inputs = as_array("inputs", inputs)
     deterministic = is_deterministic(self, deterministic)
-    causal = masks.causal() if mask is None else masks.causal() & masks.as_mask(mask)
-    own = self._before(self.attention_norm, inputs)
-    found = self.attention(own, mask=causal, bias=bias, cache=cache, deterministic=deterministic)
-    found, *caches = found if cache is not None else (found,)
-    found = self.attention_dropout(found, deterministic=deterministic)
-    middle = self._after(self.attention_norm, inputs, found)
-
-    queries = self._before(self.source_attention_norm, middle)
-    options: dict[str, Any] = {"mask": source_mask, "deterministic": deterministic}
-    found = self.source_attention.attend_prepared(queries, prepared, return_weights=return_weights, **options)
-    found, *weights = found if return_weights else (found,)
-    found = self.source_attention_dropout(found, deterministic=deterministic)
-    middle = self._after(self.source_attention_norm, middle, found)
-
-    outputs = self._feed_forward(middle, deterministic=deterministic)
+    causal = masks.causal() if mask is None else masks.causal() & mask
+    attend = functools.partial(self.attention, mask=causal, bias=bias, cache=cache)
+    middle, *caches = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
+    attend = functools.partial(
+      self.source_attention.attend_prepared,
+      prepared=prepared,
+      mask=source_mask,
+      return_weights=return_weights,
+    )
+    middle, *weights = self._join(
+      attend, self.source_attention_norm, self.source_attention_dropout, middle, deterministic
+    )
+    (outputs,) = self._join(
+      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, middle, deterministic
+    )
     others = (*weights, *caches)
     return (outputs, *others) if others else outputs

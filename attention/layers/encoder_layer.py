@@ -1,5 +1,6 @@
 """Flax: the layer of a Transformer encoder, and of a decoder that reads one sequence."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,22 +75,18 @@ class TransformerLayer(nn.Module):
 
   def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
     """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
-    return self.attention.init_cache(self._before(self.attention_norm, inputs), max_length)
+    return self.attention.init_cache(inputs, max_length)
 
-  def _feed_forward(self, inputs: jax.Array, *, deterministic: bool) -> jax.Array:
-    """Returns what the network makes of inputs [... S D], joined with them."""
-    changed = self.feed_forward(self._before(self.feed_forward_norm, inputs), deterministic=deterministic)
-    changed = self.feed_forward_dropout(changed, deterministic=deterministic)
-    return self._after(self.feed_forward_norm, inputs, changed)
-
-  def _before(self, norm: LayerNorm, inputs: jax.Array) -> jax.Array:
-    """Returns what a sublayer is given."""
-    return norm(inputs) if self.norm == "pre" else inputs
-
-  def _after(self, norm: LayerNorm, inputs: jax.Array, changed: jax.Array) -> jax.Array:
-    """Returns the inputs of a sublayer and its result joined."""
+  def _join(
+    self, sublayer: Callable, norm: LayerNorm, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
+  ) -> tuple[Any, ...]:
+    """Returns inputs [... S D] joined with what a sublayer makes of them, then what else it returns."""
+    found = sublayer(norm(inputs) if self.norm == "pre" else inputs, deterministic=deterministic)
+    changed, *others = found if isinstance(found, tuple) else (found,)
+    changed = dropout(changed, deterministic=deterministic)
     inputs, changed = promoted(inputs, changed, dtype=self.dtype)
-    return inputs + changed if self.norm == "pre" else norm(inputs + changed)
+    outputs = inputs + changed
+    return (outputs if self.norm == "pre" else norm(outputs), *others)
 
 
 class EncoderLayer(TransformerLayer):
@@ -146,12 +143,11 @@ class EncoderLayer(TransformerLayer):
     """
     inputs = as_array("inputs", inputs)
     deterministic = is_deterministic(self, deterministic)
-    options: dict[str, Any] = {"mask": mask, "bias": bias, "deterministic": deterministic}
-    options |= {"cache": cache, "return_weights": return_weights}
-    found = self.attention(self._before(self.attention_norm, inputs), **options)
-    has_others = return_weights or cache is not None
-    attended, *others = found if has_others else (found,)
-    attended = self.attention_dropout(attended, deterministic=deterministic)
-    middle = self._after(self.attention_norm, inputs, attended)
-    outputs = self._feed_forward(middle, deterministic=deterministic)
-    return (outputs, *others) if has_others else outputs
+    attend = functools.partial(
+      self.attention, mask=mask, bias=bias, cache=cache, return_weights=return_weights
+    )
+    middle, *others = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
+    (outputs,) = self._join(
+      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, middle, deterministic
+    )
+    return (outputs, *others) if others else outputs

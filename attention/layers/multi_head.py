@@ -1,6 +1,5 @@
 """Flax: multi-head attention with parameters; the layer calls the pure functions of this package."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,29 +8,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.broadcasting import as_array, check_rank
+from attention.arrays.broadcasting import as_array
 from attention.arrays.numbers import check_size
 from attention.engines.bias import BiasLike
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads
-from attention.layers.cache import (
-  KeyValueCache,
-  bias_after,
-  empty_cache,
-  mask_after,
-  nan_if_full,
-  next_positions,
-  write,
-)
-from attention.layers.parameters import (
-  HeadMerge,
-  HeadProjection,
-  LayerNorm,
-  bias_init,
-  is_deterministic,
-  kernel_init,
-  promoted,
-)
+from attention.layers import cache as caches
+from attention.layers.cache import KeyValueCache
+from attention.layers.parameters import HeadLinear, LayerNorm, is_deterministic, kernel_init, promoted
 from attention.masks import Array, Mask
 from attention.projections import project
 from attention.scores.score import Score
@@ -108,38 +92,22 @@ class MultiHeadAttention(nn.Module):
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
   kernel_init: Initializer = kernel_init
-  bias_init: Initializer = bias_init
+  bias_init: Initializer = nn.initializers.zeros
   out_kernel_init: Initializer | None = None
   out_bias_init: Initializer | None = None
   deterministic: bool | None = None
 
   def setup(self):
-    num_key_heads = self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
     check_size("num_heads", self.num_heads)
-    check_size("num_key_value_heads", num_key_heads)
-    if self.num_heads % num_key_heads:
-      raise ValueError(
-        "num_heads must be a multiple of num_key_value_heads, "
-        f"got num_heads={self.num_heads}, num_key_value_heads={num_key_heads}"
-      )
-    if self.out_features is not None:
-      check_size("out_features", self.out_features)
     dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-    projection: Callable[[int], HeadProjection] = functools.partial(
-      HeadProjection, use_bias=self.use_bias, kernel_init=self.kernel_init, bias_init=self.bias_init, **dtypes
+    self.query, self.key, self.value = (
+      HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes) for _ in range(3)
     )
-    self.query = projection(self.num_heads)
-    self.key = projection(num_key_heads)
-    self.value = projection(num_key_heads)
+    self.out = HeadLinear(
+      self.use_bias, self.out_kernel_init or self.kernel_init, self.out_bias_init or self.bias_init, **dtypes
+    )
     self.query_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
     self.key_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
-    self.out = HeadMerge(
-      self.out_features,
-      self.use_bias,
-      self.out_kernel_init or self.kernel_init,
-      self.out_bias_init or self.bias_init,
-      **dtypes,
-    )
 
   def __call__(
     self,
@@ -179,108 +147,78 @@ class MultiHeadAttention(nn.Module):
     Returns:
       The result; or a tuple of it, then, if asked for, the weights, then, if there is one, the new cache.
     """
-    options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
     queries = as_array("queries", queries)
-    check_rank("queries", queries, "[... T D]")
+    options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
     if cache is None:
-      sources = queries if sources is None else as_array("sources", sources)
-      check_rank("sources", sources, "[... S D]")
-      prepared = self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(queries), values)
+      sources = queries if sources is None else sources
+      prepared = self.prepare(sources, values, width=queries.shape[-1])
       return self.attend_prepared(queries, prepared, mask=mask, bias=bias, **options)
-    for name, array in {"sources": sources, "values": values}.items():
-      if array is not None:
-        raise ValueError(
-          f"{name} must be None with a cache, whose tokens attend to themselves, "
-          f"got shape {array.shape}; `prepare` and `attend_prepared` are for others"
-        )
+    if sources is not None or values is not None:
+      raise ValueError("sources and values must be None with a cache; `attend_prepared` is for others")
     before = KeyValueCache(*map(jnp.asarray, cache))
-    positions = next_positions(before, queries)
-    keys, values = self._prepare(queries, positions, self._head_width(queries))
-    after = write(before, keys, values, positions)
-    found = self._attend(
+    positions = caches.next_positions(before, queries)
+    after = caches.write(before, *self.prepare(queries, positions=positions), positions)
+    found = self.attend_prepared(
       queries,
-      positions,
       (after.keys, after.values),
-      mask=mask_after(before, after, mask),
-      bias=bias_after(before, bias),
+      positions=positions,
+      mask=caches.mask_after(before, after, mask),
+      bias=caches.bias_after(before, bias),
       **options,
     )
-    found = nan_if_full(after, found)
-    return (*found, after) if return_weights else (found, after)
+    results = found if return_weights else (found,)
+    return (*(caches.nan_if_full(after, result) for result in results), after)
 
   def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
     """Returns a cache without tokens, with max_length slots, for inputs like these, [... T D]."""
-    return empty_cache(*self.prepare(inputs[..., :1, :]), max_length)
+    return caches.empty_cache(*self.prepare(inputs[..., :1, :]), max_length)
 
-  def prepare(self, sources: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values [... N S H] of the sources: what does not depend on the queries."""
-    check_rank("sources", sources, "[... S D]")
-    return self._prepare(sources, jnp.arange(sources.shape[-2]), self._head_width(sources), values)
+  def prepare(
+    self,
+    sources: jax.Array,
+    values: jax.Array | None = None,
+    *,
+    positions: jax.Array | None = None,
+    width: int | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [... N S H] of the sources: what does not depend on the queries.
+
+    Args:
+      sources: [... S D].
+      values: [... S E]; None for the sources.
+      positions: of the sources, integers [... S], for `rotate`; None for 0 to S - 1.
+      width: N H, for a layer that has none of its own; None for D.
+    """
+    sources = as_array("sources", sources)
+    values = sources if values is None else as_array("values", values)
+    width = next(size for size in (self.width, width, sources.shape[-1]) if size is not None)
+    N, K = self.num_heads, self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
+    if check_size("width", width) % N or N % check_size("num_key_value_heads", K):
+      raise ValueError(
+        "num_heads must divide width and be a multiple of num_key_value_heads, "
+        f"got width={width}, num_heads={N}, num_key_value_heads={K}"
+      )
+    keys, values = self.key.project(sources, K, width // N), self.value.project(values, K, width // N)
+    return self._placed(keys, self.key_ln, positions), values
 
   def attend_prepared(
     self,
     queries: jax.Array,
     prepared: tuple[jax.Array, jax.Array],
     *,
+    positions: jax.Array | None = None,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for sources that `prepare` has seen; queries are at positions 0 to T - 1."""
-    return self._attend(
-      queries,
-      jnp.arange(queries.shape[-2]),
-      prepared,
-      mask=mask,
-      bias=bias,
-      deterministic=deterministic,
-      return_weights=return_weights,
-    )
+    """Does what `__call__` does, for sources that `prepare` has seen.
 
-  def _head_width(self, vectors: jax.Array) -> int:
-    """Returns H, for vectors from which the width is taken if it is not given."""
-    width = vectors.shape[-1] if self.width is None else self.width
-    check_size("width", width)
-    if width % self.num_heads:
-      raise ValueError(
-        f"width must be a multiple of num_heads, got width={width}, num_heads={self.num_heads}"
-      )
-    return width // self.num_heads
-
-  def _prepare(
-    self,
-    sources: jax.Array,
-    positions: jax.Array,
-    head_width: int,
-    values: jax.Array | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
-    """Does what `prepare` does, for sources at positions [... S]."""
-    values = sources if values is None else as_array("values", values)
-    check_rank("values", values, "[... S D]")
-    keys = self._placed(self.key(sources, head_width), positions, self.key_ln)
-    return keys, self.value(values, head_width)
-
-  def _placed(self, vectors: jax.Array, positions: jax.Array, norm: LayerNorm | None) -> jax.Array:
-    """Returns projected queries or keys [... N T H] normalised and rotated, as far as that is asked for."""
-    if norm is not None:
-      vectors = project(norm, vectors)  # which keeps NaN in padding from the gradient of the norm's scale
-    return vectors if self.rotate is None else self.rotate(vectors, positions[..., None, :])
-
-  def _attend(
-    self,
-    queries: jax.Array,
-    positions: jax.Array,
-    prepared: tuple[jax.Array, jax.Array],
-    *,
-    mask: Mask | Array | None,
-    bias: BiasLike | None,
-    deterministic: bool | None,
-    return_weights: bool,
-  ) -> Any:
-    """Does what `attend_prepared` does, for queries at positions [... T]."""
+    The positions of the queries, integers [... T], are those for `rotate`; None for 0 to T - 1.
+    """
     keys, values = prepared
-    queries = self._placed(self.query(queries, keys.shape[-1]), positions, self.query_ln)
+    queries = self.query.project(as_array("queries", queries), self.num_heads, keys.shape[-1])
+    queries = self._placed(queries, self.query_ln, positions)
     queries, keys, values = promoted(queries, keys, values, dtype=self.dtype)
     score: Any = self.score
     if callable(score) and not isinstance(score, (Score, type)):
@@ -299,7 +237,16 @@ class MultiHeadAttention(nn.Module):
       return_weights=return_weights,
       implementation=self.implementation,
     )
-    if not return_weights:
-      return self.out(found)
-    context, weights, _ = found
-    return self.out(context), weights
+    context = found.context if return_weights else found
+    width = self.num_heads * values.shape[-1] if self.out_features is None else self.out_features
+    result = self.out.merge(context, check_size("out_features", width))
+    return (result, found.weights) if return_weights else result
+
+  def _placed(self, vectors: jax.Array, norm: LayerNorm | None, positions: jax.Array | None) -> jax.Array:
+    """Returns projected queries or keys [... N T H] normalised and rotated, as far as that is asked for."""
+    if norm is not None:
+      vectors = project(norm, vectors)  # which keeps NaN in padding from the gradient of the norm's scale
+    if self.rotate is None:
+      return vectors
+    positions = jnp.arange(vectors.shape[-2]) if positions is None else positions
+    return self.rotate(vectors, positions[..., None, :])

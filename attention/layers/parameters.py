@@ -8,12 +8,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.broadcasting import with_rank
 from attention.arrays.numbers import check_size
 from attention.arrays.precision import compute_dtype
 from attention.projections import linear, merge_heads, project, project_heads
-
-bias_init = nn.initializers.zeros
 
 
 def kernel_init(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
@@ -68,55 +65,42 @@ class Linear(nn.Module):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     check_size("width", self.width)
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), self.param_dtype)
-    bias = self.param("bias", bias_init, (self.width,), self.param_dtype)
+    bias = self.param("bias", nn.initializers.zeros, (self.width,), self.param_dtype)
     inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
-    products = linear(inputs, kernel)
-    return products + with_rank(bias, products.ndim)
+    return linear(inputs, kernel, bias=bias)
 
 
-class HeadProjection(nn.Module):
-  """Holds the kernel [D N H] and bias [N H] of `project_heads`; initialisers and dtypes as in Flax."""
+class HeadLinear(nn.Module):
+  """Holds the kernel and bias of `project_heads` or `merge_heads`; initialisers and dtypes as in Flax."""
 
-  num_heads: int
   use_bias: bool = True
   kernel_init: Initializer = kernel_init
-  bias_init: Initializer = bias_init
+  bias_init: Initializer = nn.initializers.zeros
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
 
-  @nn.compact
-  def __call__(self, inputs: jax.Array, head_width: int) -> jax.Array:
-    heads = (self.num_heads, head_width)
-    init = _of_matrix(self.kernel_init, 1)
-    kernel = self.param("kernel", init, (inputs.shape[-1], *heads), self.param_dtype)
-    init = _of_matrix(self.bias_init, 0)
-    bias = self.param("bias", init, heads, self.param_dtype) if self.use_bias else None
-    inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
-    return project_heads(inputs, kernel, bias, name=self.name or "head")
+  def project(self, inputs: jax.Array, num_heads: int, head_width: int) -> jax.Array:
+    """Returns inputs [... T D] as seen by each head, [... N T H]."""
+    arrays = self._promoted(inputs, inputs.shape[-1:], (num_heads, head_width))
+    return project_heads(*arrays, name=self.name or "head")
 
-
-class HeadMerge(nn.Module):
-  """Holds the kernel [N H D] and bias [D] of `merge_heads`; D is N H where the width is None."""
-
-  width: int | None
-  use_bias: bool = True
-  kernel_init: Initializer = kernel_init
-  bias_init: Initializer = bias_init
-  dtype: Dtype | None = None
-  param_dtype: Dtype = jnp.float32
+  def merge(self, contexts: jax.Array, width: int) -> jax.Array:
+    """Returns the contexts of all heads [... N T H] joined, [... T D]."""
+    return merge_heads(*self._promoted(contexts, (contexts.shape[-3], contexts.shape[-1]), (width,)))
 
   @nn.compact
-  def __call__(self, contexts: jax.Array) -> jax.Array:
-    N, H = contexts.shape[-3], contexts.shape[-1]
-    D = N * H if self.width is None else self.width
-    kernel = self.param("kernel", _of_matrix(self.kernel_init, 2), (N, H, D), self.param_dtype)
-    bias = self.param("bias", self.bias_init, (D,), self.param_dtype) if self.use_bias else None
-    contexts, kernel, bias = promoted(contexts, kernel, bias, dtype=self.dtype)
-    return merge_heads(contexts, kernel, bias)
+  def _promoted(self, vectors: jax.Array, axes_in: tuple[int, ...], axes_out: tuple[int, ...]) -> list[Any]:
+    """Returns vectors, a kernel of both axes, and a bias of axes_out or None, in one dtype."""
+    rows, columns = math.prod(axes_in), math.prod(axes_out)
+    init = _reshaped(self.kernel_init, (rows, columns))
+    kernel, bias = self.param("kernel", init, (*axes_in, *axes_out), self.param_dtype), None
+    if self.use_bias:
+      bias = self.param("bias", _reshaped(self.bias_init, (columns,)), axes_out, self.param_dtype)
+    return promoted(vectors, kernel, bias, dtype=self.dtype)
 
 
 class LayerNorm(nn.Module):
-  """Does what `flax.linen.LayerNorm` does, of vectors [... D], in float32 where they are of fewer bits.
+  """Does what `flax.linen.LayerNorm` does, in float32 where vectors [... D] are of fewer bits.
 
   Flax's own mixes the dtypes of vectors and parameters, which JAX's strict dtype promotion forbids.
   """
@@ -127,27 +111,23 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    shape = inputs.shape[-1:]
-    params = {"scale": self.param("scale", nn.initializers.ones, shape, self.param_dtype)}
-    if self.use_bias:
-      params["bias"] = self.param("bias", bias_init, shape, self.param_dtype)
+    inits = {"scale": nn.initializers.ones} | ({"bias": nn.initializers.zeros} if self.use_bias else {})
+    axes = inputs.shape[-1:]
+    params = {name: self.param(name, init, axes, self.param_dtype) for name, init in inits.items()}
     dtype = promoted(inputs, *params.values(), dtype=self.dtype)[0].dtype
-    exact = compute_dtype(dtype)
+    inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
     norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
-    params = {name: leaf.astype(exact) for name, leaf in params.items()}
-    return norm.apply({"params": params}, inputs.astype(exact)).astype(dtype)
+    return norm.apply({"params": params}, inputs).astype(dtype)
 
 
-def _of_matrix(init: Initializer, num_axes: int) -> Initializer:
-  """Returns an initialiser that sees an array as a matrix, its first axes as one and the others as one.
+def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:
+  """Returns an initialiser that draws an array of another shape, as Flax draws kernels of heads as matrices.
 
-  So does Flax. Only then are the widths right that `lecun_normal` and others divide by. Without first axes it
-  is a vector.
+  Only then are the widths right that `lecun_normal` and others divide by.
   """
 
   def initialise(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
-    rows, columns = math.prod(shape[:num_axes]), math.prod(shape[num_axes:])
-    drawn = init(rng, (rows, columns) if num_axes else (columns,), dtype)
+    drawn = init(rng, drawn_shape, dtype)
     return jax.tree.map(lambda array: array.reshape(shape), drawn)  # the array may be in a box of Flax's
 
   return initialise

@@ -1,16 +1,16 @@
 """Flax: attention of one head with parameters; the layers call the pure functions of this package."""
 
-import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.broadcasting import broadcast_leading, same_rank, with_rank
+from attention.arrays.broadcasting import broadcast_leading, with_rank
 from attention.arrays.numbers import check_number, check_size
 from attention.arrays.precision import compute_dtype
 from attention.engines.bias import BiasLike
+from attention.engines.dense import Attended
 from attention.engines.inputs import check_pairs
 from attention.engines.masking import finite
 from attention.engines.normalizers import Local
@@ -18,11 +18,10 @@ from attention.engines.softmax import Normalizer
 from attention.functional import attend
 from attention.layers.parameters import Projection, kernel_init
 from attention.masks import Array, Mask, as_mask
-from attention.scores.additive import Additive
-from attention.scores.bilinear import Bilinear
-from attention.scores.cosine import Cosine
-from attention.scores.dot_product import ScaledDotProduct
-from attention.scores.score import Score
+from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
+
+# Projected keys [... S H], and values [... S D].
+Prepared: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class SingleHeadAttention(nn.Module, kw_only=True):
@@ -74,14 +73,14 @@ class SingleHeadAttention(nn.Module, kw_only=True):
       queries, self.prepare(keys, values), mask=mask, bias=bias, return_weights=return_weights
     )
 
-  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> Prepared:
     """Returns projected keys, and values: what does not depend on the queries."""
     return self.project_keys(keys), keys if values is None else values
 
   def attend_prepared(
     self,
     queries: jax.Array,
-    prepared: tuple[jax.Array, jax.Array],
+    prepared: Prepared,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
@@ -89,19 +88,13 @@ class SingleHeadAttention(nn.Module, kw_only=True):
   ) -> Any:
     """Does what `__call__` does, for keys and values that `prepare` has seen."""
     queries = self.project_queries(queries)
-    keys, values = prepared
-    found: Any = attend(
-      self.score(queries, keys),
-      queries,
-      keys,
-      values,
-      mask=mask,
-      bias=bias,
-      normalizer=self.normalizer,
-      return_weights=return_weights,
-      implementation=self.implementation,
-    )
-    return (found.context, found.weights) if return_weights else found
+    options = {"mask": mask, "bias": bias, "normalizer": self.normalizer, "return_weights": return_weights}
+    return self._attend(self.score(queries, prepared[0]), queries, prepared, **options)
+
+  def _attend(self, score: Score, queries: jax.Array, prepared: Prepared, **options: Any) -> Any:
+    """Returns the context, or a tuple of it and the weights; the options are those of `attend`."""
+    found = attend(score, queries, *prepared, implementation=self.implementation, **options)
+    return (found.context, found.weights) if isinstance(found, Attended) else found
 
 
 class ProjectedAttention(SingleHeadAttention):
@@ -221,7 +214,7 @@ class LocalAttention(SingleHeadAttention):
     check_number("half_width", self.half_width, "above 0", lambda number: number > 0)
     if self.normalizer is not None:
       raise ValueError(f"normalizer must be None for local attention, got {self.normalizer!r}")
-    keys, values = prepared
+    keys = prepared[0]
     T, S = queries.shape[-2], keys.shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
     check_pairs("mask", allowed.shape, (*broadcast_leading(queries, keys, names="queries and keys"), T, S))
@@ -236,15 +229,6 @@ class LocalAttention(SingleHeadAttention):
     positions = with_rank(jnp.arange(S, dtype=centers.dtype), centers.ndim + 1)
     in_window = jnp.abs(positions - centers[..., None]) <= self.half_width
     matrix = self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32)
-    found: Any = attend(
-      Bilinear(matrix),
-      queries,
-      keys,
-      values,
-      mask=functools.reduce(jnp.logical_and, same_rank(allowed, in_window)),
-      bias=bias,
-      normalizer=Local(centers, self.half_width / 2),
-      return_weights=return_weights,
-      implementation=self.implementation,
-    )
-    return (found.context, found.weights) if return_weights else found
+    normalizer = Local(centers, self.half_width / 2)
+    options = {"mask": as_mask(allowed) & in_window, "bias": bias, "normalizer": normalizer}
+    return self._attend(Bilinear(matrix), queries, prepared, return_weights=return_weights, **options)

@@ -10,20 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention.arrays.numbers import check_size
 from attention.engines.bias import BiasLike
-from attention.engines.dense import Attended
 from attention.engines.inputs import check_pairs
 from attention.engines.normalizers import Monotonic
-from attention.engines.softmax import Normalizer
-from attention.functional import attend
 from attention.layers.parameters import kernel_init
-from attention.layers.single_head import AdditiveAttention
+from attention.layers.single_head import AdditiveAttention, Prepared
 from attention.masks import Array, Mask, as_mask
-from attention.scores.additive import Additive
-from attention.scores.location_aware import LocationAware, location_features
-from attention.scores.score import Score
-
-Prepared = tuple[jax.Array, jax.Array]
+from attention.scores import Additive, LocationAware, Score, location_features
 
 
 class Looked(NamedTuple):
@@ -118,6 +112,12 @@ class StepwiseAttention(AdditiveAttention):
     _, (contexts, weights) = scan(self, self.remember_nothing(prepared), (queries, allowed))
     return (contexts, weights) if return_weights else contexts
 
+  def _look(self, score: Score, queries: jax.Array, prepared: Prepared, **options: Any) -> Any:
+    """Returns what one query of each sequence [B H] finds: its context [B D], and its weights [B S]."""
+    queries = self.project_queries(queries[:, None])
+    context, weights = self._attend(score, queries, prepared, return_weights=True, **options)
+    return context[:, 0], weights[:, 0]
+
 
 class LocationAwareAttention(StepwiseAttention):
   """Additive attention to keys that know how much was looked around them, by the query before or by all.
@@ -139,9 +139,8 @@ class LocationAwareAttention(StepwiseAttention):
 
   def setup(self):
     super().setup()
-    for name in ("num_filters", "filter_width"):
-      if getattr(self, name) < 1:
-        raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+    check_size("num_filters", self.num_filters)
+    check_size("filter_width", self.filter_width)
     self.filters = self.param("filters", kernel_init, (self.filter_width, self.num_filters), jnp.float32)
     shape = self.num_filters, self.width
     self.location_kernel = self.param("location_kernel", kernel_init, shape, jnp.float32)
@@ -154,10 +153,7 @@ class LocationAwareAttention(StepwiseAttention):
     keys, _ = prepared
     locations = location_features(remembered[:, None], self.filters.astype(keys.dtype))
     score = LocationAware(self.score_vector, self.location_kernel, locations)
-    queries = self.project_queries(queries[:, None])
-    context, weights = _look(
-      score, queries, prepared, mask, self.normalizer, implementation=self.implementation
-    )
+    context, weights = self._look(score, queries, prepared, mask=mask, normalizer=self.normalizer)
     return Looked(context, weights, remembered + weights if self.accumulates else weights)
 
 
@@ -205,26 +201,6 @@ class MonotonicAttention(StepwiseAttention):
     bias = jnp.broadcast_to(self.energy_offset.astype(keys.dtype), (keys.shape[0], 1, keys.shape[1]))
     if not deterministic and self.noise:
       bias += self.noise * jax.random.normal(self.make_rng("dropout"), bias.shape, bias.dtype)
-    queries = self.project_queries(queries[:, None])
-    normalizer = Monotonic(remembered[:, None], is_hard)
-    context, weights = _look(
-      Additive(vector), queries, prepared, mask, normalizer, bias, implementation=self.implementation
-    )
+    options = {"mask": mask, "bias": bias, "normalizer": Monotonic(remembered[:, None], is_hard)}
+    context, weights = self._look(Additive(vector), queries, prepared, **options)
     return Looked(context, weights, weights)
-
-
-def _look(
-  score: Score,
-  queries: jax.Array,
-  prepared: Prepared,
-  mask: Mask | Array | None,
-  normalizer: Normalizer | None,
-  bias: jax.Array | None = None,
-  implementation: str = "auto",
-) -> tuple[jax.Array, jax.Array]:
-  """Returns what one query of each sequence [B 1 H] finds: its context [B D], and its weights [B S]."""
-  keys, values = prepared
-  options: dict[str, Any] = {"mask": mask, "bias": bias, "normalizer": normalizer}
-  options["implementation"] = implementation
-  found: Attended = attend(score, queries, keys, values, return_weights=True, **options)
-  return found.context[:, 0], found.weights[:, 0]

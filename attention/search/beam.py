@@ -39,12 +39,6 @@ class Ended(NamedTuple):
   parent: jax.Array
   token: jax.Array
 
-  def joined(self, other: "Ended") -> "Ended":
-    """Returns the best of both, as many as this has."""
-    both = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), self, other)
-    best = jax.lax.top_k(both.scores, self.scores.shape[1])[1]
-    return _chosen(both, best)
-
 
 class Trace(NamedTuple):
   """What happened at each of T steps, from which the hypotheses are read backwards.
@@ -114,21 +108,17 @@ def beam(
   Raises:
     ValueError: if an argument is out of its range.
   """
-  B, T, first, last, padding = check_search(batch_size, max_length, start=start, end=end, pad=pad)
-  K = check_size("beam_size", beam_size)
-  num_best = check_size("num_best", num_best)
-  if num_best > beam_size:
-    raise ValueError(f"num_best must be at most beam_size={beam_size}, got {num_best}")
-  allowed = "a known number, 0 or above, and finite"
-  if isinstance(length_penalty, jax.core.Tracer):
-    raise ValueError(f"length_penalty must be {allowed}, got {length_penalty!r}")
-  check_number("length_penalty", length_penalty, allowed, lambda p: 0 <= p < math.inf)
-  length_penalty = float(length_penalty)
-  if length_penalty * math.log((5 + T) / 6) >= math.log(jnp.finfo(jnp.float32).max):
-    raise ValueError(
-      "length_penalty must keep ((5 + max_length) / 6) ** length_penalty finite in float32, "
-      f"got length_penalty={length_penalty}, max_length={max_length}"
-    )
+  B, T, first, last, padding = check_search(batch_size, max_length, start, end, pad)
+  K, num_best = check_size("beam_size", beam_size), check_size("num_best", num_best)
+  if num_best > K:
+    raise ValueError(f"num_best must be at most beam_size={K}, got {num_best}")
+  most = math.log(jnp.finfo(jnp.float32).max)
+  check_number(
+    "length_penalty",
+    length_penalty,
+    "0 or above, with ((5 + max_length) / 6) ** length_penalty finite in float32",
+    lambda penalty: penalty >= 0 and penalty * math.log((5 + T) / 6) < most,
+  )
 
   step = jax.vmap(step, in_axes=1, out_axes=1)
   alive = Alive(
@@ -146,16 +136,13 @@ def beam(
   )
 
   def normalised(scores: jax.Array, length: jax.Array | int) -> jax.Array:
-    return scores / ((5.0 + jnp.float32(length)) / 6.0) ** length_penalty
-
-  def is_done(alive: Alive, ended: Ended) -> jax.Array:
-    # Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
-    best_possible = normalised(jnp.max(alive.scores, axis=1), T)
-    return ended.scores[:, num_best - 1] >= best_possible
+    return scores / ((5.0 + jnp.float32(length)) / 6.0) ** jnp.float32(length_penalty)
 
   def goes_on(carry) -> jax.Array:
     i, alive, ended, *_ = carry
-    return (i < T) & ~jnp.all(is_done(alive, ended))
+    # Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
+    best_possible = normalised(jnp.max(alive.scores, axis=1), T)
+    return (i < T) & ~jnp.all(ended.scores[:, num_best - 1] >= best_possible)
 
   def advance(carry):
     i, alive, ended, is_exhaustive, trace = carry
@@ -171,14 +158,14 @@ def beam(
 
     # Not scores[:, -1:]: a slice of what `top_k` returns makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
-    ended = ended.joined(
-      Ended(
-        scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
-        last=jnp.full_like(tokens, i),
-        parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
-        token=jnp.full_like(tokens, last),
-      )
+    ends = Ended(
+      scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
+      last=jnp.full_like(tokens, i),
+      parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
+      token=jnp.full_like(tokens, last),
     )
+    both = _concatenated(ended, ends)
+    ended = _chosen(both, jax.lax.top_k(both.scores, K)[1])
     trace = Trace(
       trace.tokens.at[i].set(tokens),
       trace.parents.at[i].set(parents),
@@ -195,7 +182,7 @@ def _with_cut(ended: Ended, alive: Alive, trace: Trace, scores: jax.Array) -> En
   """Returns the ended hypotheses, after them those that were cut at the last step, after them nothing."""
   last = trace.tokens.shape[0] - 1
   cut = Ended(scores, jnp.full_like(alive.tokens, last), trace.parents[last], trace.tokens[last])
-  both = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), ended, cut)
+  both = _concatenated(ended, cut)
   is_cut = (jnp.arange(both.scores.shape[1]) >= ended.scores.shape[1])[None].astype(jnp.int32)
   group = jnp.where(jnp.isfinite(both.scores), is_cut, 2)
   return _chosen(both, jnp.lexsort((-both.scores, group), axis=-1))
@@ -218,6 +205,11 @@ def _read_back(found: Ended, trace: Trace, num_best: int, pad: jax.Array) -> Hyp
   _, (tokens, weights) = jax.lax.scan(step_back, found.parent, (steps, trace), reverse=True)
   tokens, weights = jax.tree.map(lambda array: jnp.moveaxis(array, 0, 2), (tokens, weights))
   return Hypotheses(tokens, found.scores, weights)
+
+
+def _concatenated(first: Ended, second: Ended) -> Ended:
+  """Returns the hypotheses of both, [B 2K]."""
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), first, second)
 
 
 def _chosen(tree: Any, indices: jax.Array) -> Any:

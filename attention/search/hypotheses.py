@@ -27,19 +27,7 @@ class Hypotheses(NamedTuple):
   weights: jax.Array | None
 
 
-def check_search(
-  batch_size: int,
-  max_length: int,
-  *,
-  start: int | jax.Array,
-  end: int | jax.Array,
-  pad: int | jax.Array,
-) -> tuple[int, int, jax.Array, jax.Array, jax.Array]:
+def check_search(batch_size: int, max_length: int, start: int, end: int, pad: int) -> tuple[Any, ...]:
   """Returns what every search is given, sizes as int and tokens as int32, or raises ValueError."""
-  return (
-    check_size("batch_size", batch_size, least=0),
-    check_size("max_length", max_length),
-    check_token("start", start),
-    check_token("end", end),
-    check_token("pad", pad),
-  )
+  sizes = check_size("batch_size", batch_size, least=0), check_size("max_length", max_length)
+  return *sizes, check_token("start", start), check_token("end", end), check_token("pad", pad)

@@ -10,8 +10,6 @@ import numpy as np
 from attention.arrays.numbers import check_number, check_size, key_shape
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
-_SHARE = "a number above 0 and at most 1"
-
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -46,16 +44,8 @@ def greedy(
   Raises:
     ValueError: if max_length is less than 1.
   """
-  return _one_by_one(
-    step,
-    state,
-    lambda i, logits: jnp.argmax(logits, axis=-1),
-    batch_size=batch_size,
-    max_length=max_length,
-    start=start,
-    end=end,
-    pad=pad,
-  )
+  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  return _one_by_one(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
 
 
 def sample(
@@ -99,11 +89,16 @@ def sample(
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
-  batch_size = check_size("batch_size", batch_size, least=0)
-  check_number("temperature", temperature, "a number above 0, and finite", _is_temperature)
-  check_number("top_p", top_p, _SHARE, _is_share)
+  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  largest = np.finfo(np.float32).max
+  check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
+  _check_share(top_p)
   is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
-  rngs = _keys_of_sequences(rng, batch_size)
+  rngs = rng
+  if key_shape(rng) == ():
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
+  elif key_shape(rng) != (batch_size,):
+    raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {rng!r}")
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
     logits = _below_largest(logits.astype(jnp.float32), temperature)
@@ -111,20 +106,7 @@ def sample(
     logits = logits if is_all else keep_top_p(logits, top_p)
     return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
 
-  return _one_by_one(
-    step, state, choose, batch_size=batch_size, max_length=max_length, start=start, end=end, pad=pad
-  )
-
-
-def _keys_of_sequences(rng: jax.Array, batch_size: int) -> jax.Array:
-  """Returns a key for each sequence, from one key or one for each."""
-  leading = key_shape(rng)
-  if leading == ():
-    return jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
-  if leading != (batch_size,):
-    got = f"{rng.dtype}{list(rng.shape)}" if leading is not None else repr(rng)
-    raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {got}")
-  return rng
+  return _one_by_one(step, state, choose, *sizes_and_tokens)
 
 
 def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
@@ -135,13 +117,9 @@ def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> j
   return jnp.where(logits == largest, 0, jnp.where(jnp.isneginf(below), -jnp.inf, below / temperature))
 
 
-def _is_temperature(number: np.ndarray) -> Any:
-  """Whether a number is above 0, and finite in float32."""
-  return 0 < number <= np.finfo(np.float32).max
-
-
-def _is_share(number: np.ndarray) -> Any:
-  return 0 < number <= 1
+def _check_share(top_p: float | jax.Array) -> None:
+  """Raises ValueError unless it is a probability above 0."""
+  check_number("top_p", top_p, "a number above 0 and at most 1", lambda p: 0 < p <= 1)
 
 
 def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
@@ -154,9 +132,7 @@ def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
   [-inf, 3.0, 2.0]
   """
   count = min(check_size("top_k", k), logits.shape[-1])
-  largest = jax.lax.top_k(logits, count)[1]
-  is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), largest, True, axis=-1, inplace=False)
-  return jnp.where(is_kept, logits, -jnp.inf)
+  return _keep(logits, jax.lax.top_k(logits, count)[1], True)
 
 
 def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
@@ -170,43 +146,35 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
   [0.0, 0.5, 0.0]
   """
-  check_number("top_p", p, _SHARE, _is_share)
+  _check_share(p)
   by_size = jnp.argsort(logits, axis=-1, descending=True)
   probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
   # A token is kept if those above it do not make up p alone; the first always is, even if p is 0 in float32.
   is_large = (jnp.cumsum(probabilities, axis=-1) - probabilities < p).at[..., 0].set(True)
-  is_kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), by_size, is_large, axis=-1, inplace=False)
-  return jnp.where(is_kept, logits, -jnp.inf)
+  return _keep(logits, by_size, is_large)
+
+
+def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> jax.Array:
+  """Returns logits [... V] with -inf for all but those of the tokens [... K] that are kept."""
+  mask = jnp.put_along_axis(jnp.zeros(logits.shape, bool), tokens, is_kept, axis=-1, inplace=False)
+  return jnp.where(mask, logits, -jnp.inf)
 
 
 def _one_by_one(
-  step: Step,
-  state: Any,
-  choose: Choose,
-  *,
-  batch_size: int,
-  max_length: int,
-  start: int,
-  end: int,
-  pad: int,
+  step: Step, state: Any, choose: Choose, B: int, T: int, start: jax.Array, end: jax.Array, pad: jax.Array
 ) -> Hypotheses:
   """Returns the sequences that `choose` makes."""
-  batch_size, max_length, first, last, padding = check_search(
-    batch_size, max_length, start=start, end=end, pad=pad
-  )
-  tokens = jnp.full((batch_size,), first)
+  tokens = jnp.full((B,), start)
   weights = jax.eval_shape(step, state, tokens)[2]
   found = Hypotheses(
-    tokens=jnp.full((batch_size, max_length), padding),
-    scores=jnp.zeros((batch_size,), jnp.float32),
-    weights=None
-    if weights is None
-    else jnp.zeros((batch_size, max_length, weights.shape[-1]), weights.dtype),
+    tokens=jnp.full((B, T), pad),
+    scores=jnp.zeros((B,), jnp.float32),
+    weights=None if weights is None else jnp.zeros((B, T, weights.shape[-1]), weights.dtype),
   )
 
   def goes_on(carry):
     i, _, _, ended, _ = carry
-    return (i < max_length) & ~jnp.all(ended)
+    return (i < T) & ~jnp.all(ended)
 
   def advance(carry):
     i, state, tokens, ended, found = carry
@@ -214,14 +182,12 @@ def _one_by_one(
     chosen = choose(i, logits).astype(jnp.int32)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
-    tokens = jnp.where(ended, padding, chosen)
+    tokens = jnp.where(ended, pad, chosen)
     if weights is not None:
-      weights = jnp.where(ended[:, None], 0, weights)
-      weights = found.weights.at[:, i].set(weights)
+      weights = found.weights.at[:, i].set(jnp.where(ended[:, None], 0, weights))
     scores = found.scores + jnp.where(ended, 0.0, gained)
     found = Hypotheses(found.tokens.at[:, i].set(tokens), scores, weights)
-    return i + 1, state, tokens, ended | (chosen == last), found
+    return i + 1, state, tokens, ended | (chosen == end), found
 
-  carry = (jnp.int32(0), state, tokens, jnp.zeros((batch_size,), bool), found)
-  *_, found = jax.lax.while_loop(goes_on, advance, carry)
-  return found
+  carry = (jnp.int32(0), state, tokens, jnp.zeros((B,), bool), found)
+  return jax.lax.while_loop(goes_on, advance, carry)[-1]

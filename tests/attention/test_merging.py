@@ -123,14 +123,14 @@ def test_a_sink_that_does_not_fit_is_told():
   ("partials", "message"),
   [
     ([], "partials must hold at least one"),
-    ([(jnp.ones((2, 3)), None, jnp.ones(2))], r"must be a pair, \(context, logsumexp\), got a tuple of 3"),
-    ([jnp.ones((2, 3))], r"must be a pair, \(context, logsumexp\), got an array"),
+    ([(jnp.ones((2, 3)), None, jnp.ones(2))], r"must be a pair, \(context, logsumexp\), got tuple"),
+    ([jnp.ones((2, 3))], r"must be a pair, \(context, logsumexp\), got "),
     ([(jnp.ones((2, 3)), None)], "logsumexp must be an array, got None"),
-    ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got shapes \(2, 3\) and \(1,\)"),
-    ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got shapes \(2, 3\) and \(3,\)"),
+    ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got float32 \(2, 3\) and \(1,\)"),
+    ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got float32 \(2, 3\) and \(3,\)"),
     (
       [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
-      "must have one dtype, got float32, bfloat16",
+      r"one T, D and dtype, here \(2, 3\) and float32, got bfloat16",
     ),
     (
       [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
@@ -138,7 +138,7 @@ def test_a_sink_that_does_not_fit_is_told():
     ),
     (
       [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],
-      r"must have the same axes T and D, got shapes \(2, 3\), \(2, 1\)",
+      r"one T, D and dtype, here \(2, 3\) .*, got float32 \(2, 1\)",
     ),
     ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
   ],

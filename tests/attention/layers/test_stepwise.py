@@ -82,7 +82,7 @@ def test_an_offset_far_below_zero_goes_to_the_end():
 
 @pytest.mark.parametrize("name", ["num_filters", "filter_width"])
 def test_sizes_are_at_least_one(name):
-  with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+  with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
     drawn(LocationAwareAttention(width=A, **{name: 0}))
 
 

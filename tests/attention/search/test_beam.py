@@ -309,9 +309,9 @@ def test_memory_that_the_step_closes_over_is_not_repeated_for_the_beams():
     ({"beam_size": 2, "num_best": 0}, "num_best must be an integer of at least 1, got 0"),
     (
       {"beam_size": 2, "length_penalty": -0.5},
-      "length_penalty must be a known number, 0 or above, and finite, got -0.5",
+      "length_penalty must be 0 or above, .*, got -0.5",
     ),
-    ({"beam_size": 2, "length_penalty": 1e3}, "finite in float32, got length_penalty=1000.0, max_length=4"),
+    ({"beam_size": 2, "length_penalty": 1e3}, "finite in float32, got 1000.0"),
   ],
   ids=str,
 )

@@ -342,7 +342,10 @@ def test_sequences_of_one_state_differ_from_each_other():
     ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
     ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
-    ({"rng": jax.random.split(jax.random.key(0), 3)}, r"one for each of 5 sequences, got key<fry>\[3\]"),
+    (
+      {"rng": jax.random.split(jax.random.key(0), 3)},
+      r"one for each of 5 sequences, got Array\(\(3,\), dtype=key<fry>\)",
+    ),
   ],
   ids=str,
 )
