@@ -38,8 +38,9 @@ class RecurrentEncoder(RecurrentModel):
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
 
-  Attributes: those of `RecurrentModel`, of which `width` is of each direction's state, so that D is twice
-    that, and
+  The other fields are those of `RecurrentModel`. The width is that of each direction's state; D is twice that.
+
+  Attributes:
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
@@ -84,7 +85,9 @@ class TransformerEncoder(TransformerModel):
 
   The summary is the mean of the memory over the real positions.
 
-  Attributes: those of `TransformerModel`, and
+  The other fields are those of `TransformerModel`.
+
+  Attributes:
     deterministic: as in `MultiHeadAttention`.
 
   Raises:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.eager_jit import eager_jit
-from attention.models.gru_rule import GRUInputs, GRUWeights, gate_inputs, next_state, read
+from attention.models.gru_rule import GRUInputs, GRUWeights, by_gate, gate_inputs, next_state, read
 from attention.projections import linear
 
 # look_up(memory, queries [B T H]) -> contexts [B T D]
@@ -42,7 +42,7 @@ def gru_step(
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
   [0.5]
   """
-  return next_state(state, *gate_inputs(weights, state, projected, recurrent_mask))
+  return next_state(state, *gate_inputs(weights, state, by_gate(projected), recurrent_mask))
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:

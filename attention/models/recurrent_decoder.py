@@ -68,7 +68,9 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   arXiv:1508.04025, sections 3 and 3.3; the baseline: Cho et al. 2014, arXiv:1406.1078; tied embeddings: Press
   and Wolf 2017, arXiv:1608.05859.
 
-  Attributes: those of `RecurrentModel`, and
+  The other fields are those of `RecurrentModel`.
+
+  Attributes:
     attention: one of `ATTENTIONS`, or a layer of one's own: a Flax module with two methods.
       `prepare(sources)` takes [B S D], and returns a pair, keys
       and values [B S *]. `attend_prepared(states, prepared, mask=..., return_weights=True)` takes states

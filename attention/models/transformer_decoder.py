@@ -37,8 +37,7 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
   The attention that it returns is the mean over the heads of the layer before the last, which finds the
   source of the word to come best (Garg et al. 2019, arXiv:1909.02074); of a single layer, its own.
 
-  Attributes: those of `TransformerModel`, and
-    tied_embeddings: as in `TokenDecoder`.
+  The fields are those of `TransformerModel` and `TokenDecoder`.
 
   Raises:
     ValueError: if there is no layer, or `positions` is not one of these.
