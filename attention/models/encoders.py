@@ -38,7 +38,7 @@ class RecurrentEncoder(RecurrentModel):
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
 
-  The other fields are those of `RecurrentModel`. The width is that of each direction's state; D is twice that.
+  The other fields are those of `RecurrentModel`. The width is of each direction's state; D is twice that.
 
   Attributes:
     deterministic: as in `MultiHeadAttention`.
