@@ -132,7 +132,9 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     memory = DecoderMemory(prepared, source_lengths, encoded.summary)
     layers = tuple(jnp.tanh(initial(encoded.summary)) for initial in self.initials)
     remembered = self.look_up.remember_nothing(prepared) if remembers(self.look_up) else None
-    fed = jnp.zeros((len(layers[0]), self.feature_width), layers[0].dtype) if self.input_feeding else None
+    fed = None
+    if self.input_feeding:
+      fed = jnp.zeros_like(layers[0], shape=(len(layers[0]), self.feature_width))
     return State(layers, remembered, fed), memory
 
   def step(
