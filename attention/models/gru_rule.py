@@ -82,10 +82,10 @@ def gate_inputs(
   masked = state if recurrent_mask is None else state * recurrent_mask
   state_reset, state_update, recurrent = by_gate(linear(masked, weights.recurrent))
   recurrent += jnp.broadcast_to(weights.recurrent_bias, recurrent.shape)
-  gates = reset + state_reset, update + state_update, candidate
   if context is not None:
-    gates = map(jnp.add, gates, by_gate(linear(context, weights.input)))
-  return *gates, recurrent
+    context_reset, context_update, context_candidate = by_gate(linear(context, weights.input))
+    reset, update, candidate = reset + context_reset, update + context_update, candidate + context_candidate
+  return reset + state_reset, update + state_update, candidate, recurrent
 
 
 def next_state(state: jax.Array, *gates: jax.Array, is_real: jax.Array | None = None) -> jax.Array:
@@ -114,9 +114,8 @@ def _read_tangent(find, primals, tangents):
 
   def gates_at_once(weights, projected):
     mask = None if given.recurrent_mask is None else given.recurrent_mask[:, None]
-    states, context = _swap(
-      (before, contexts)
-    )  # `linear` joins the first two axes: rows over devices stay so
+    # The batch in front: `linear` joins the axes, and rows that are spread over devices should stay so.
+    states, context = _swap((before, contexts))
     return gate_inputs(weights, states, by_gate(projected), mask, context)
 
   arguments = (given.weights, given.projected), (d_given.weights, d_given.projected)
@@ -129,11 +128,9 @@ def _read_tangent(find, primals, tangents):
       context = None if find is None else find(memory, state)
       return gate_inputs(given.weights, state, projected, mask, context), context
 
-    arguments = (
-      (before, given.memory, given.recurrent_mask),
-      (d_state, d_given.memory, d_given.recurrent_mask),
-    )
-    d_gates, d_context = jax.jvp(gates, *arguments)[1]
+    primals = before, given.memory, given.recurrent_mask
+    tangents = d_state, d_given.memory, d_given.recurrent_mask
+    d_gates, d_context = jax.jvp(gates, primals, tangents)[1]
     d_state = _weighted(slopes, (d_state, *d_gates)) + d_driven
     return d_state, (d_state, d_context)
 
