@@ -4,8 +4,8 @@ The tangent of a state is a linear recurrence, whose terms without the state bef
 once. So the gradients of a GRU's weights are single products over all B T vectors, and not sums that grow
 step by step.
 
-`jax.lax.scan` that JAX differentiates takes 1.0 to 1.3 times the CPU time in training, and 1.3 to 2.0 times
-the temporary memory (2 CPU cores, JAX 0.10.1): 1.0 times at B = 64, T = 30, H = 512 with attention, 1.3 times
+`jax.lax.scan` that JAX differentiates takes 1.0 to 1.2 times the CPU time in training, and 1.3 to 2.0 times
+the temporary memory (2 CPU cores, JAX 0.10.1): 1.0 times at B = 64, T = 30, H = 512 with attention, 1.2 times
 at B = 8, T = 50, H = 256.
 """
 
