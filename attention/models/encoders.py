@@ -1,5 +1,6 @@
 """Flax encoders: from source tokens to a memory that a decoder can attend to."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +11,9 @@ from attention import masks, positions
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.parameters import LayerNorm, is_deterministic
+from attention.models.base import RecurrentModel, TransformerModel
 from attention.models.parameters import GRUParameters
-from attention.models.places import RelativeBias, make_self_attention
+from attention.models.places import RelativeBias
 from attention.models.recurrent import gru
 
 
@@ -27,48 +29,25 @@ class Encoded(NamedTuple):
   summary: jax.Array
 
 
-class RecurrentEncoder(nn.Module):
-  """A bidirectional GRU, in layers.
+class RecurrentEncoder(RecurrentModel):
+  """A bidirectional GRU, in layers (see `RecurrentModel`).
 
-  The memory of each position is the forward and the backward state there; the summary is the forward
-  state after the last word and the backward state after the first.
+  The memory of each position is the forward and the backward state there, or the last layer's output made of
+  them, with a norm or `residual`. The summary is the forward state after the last word and the backward state
+  after the first, as they are.
 
-      output_i = norm(states_i(dropped(output_{i-1})) + output_{i-1})
+  Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
 
-  is what a layer hands to the next, and the last layer's is the memory, if it is `residual` and has a norm.
-  The summary is made of the last layer's states as they are.
-
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2; dropout: Gal and Ghahramani 2016,
-  arXiv:1512.05287; residual layers: Wu et al. 2016, arXiv:1609.08144, section 3.1.
+  The other fields are those of `RecurrentModel`. The width is of each direction's state; D is twice that.
 
   Attributes:
-    vocabulary_size: V.
-    embedding_width: width of a word's vector.
-    width: of each direction's state; D is twice that.
-    num_layers: each reads the memory of the one below.
-    dropout_rate: probability that a unit is dropped between the layers and after the embedding.
-    residual: whether each layer from the second on adds its input to its output.
-    use_norm: whether every layer's output is normalised, and so the memory.
-    variational: whether a unit is dropped at all positions of a sentence or at none, not at each anew.
-    recurrent_dropout_rate: probability that a unit of a state is dropped from its product with the recurrent
-      weights, at all steps of a sentence.
-    word_dropout_rate: probability that a word of a sentence is dropped, wherever it stands there.
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
+    ValueError: if there is no layer, or `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
   """
 
-  vocabulary_size: int
-  embedding_width: int
-  width: int
-  num_layers: int = 1
-  dropout_rate: float = 0.0
-  residual: bool = False
-  use_norm: bool = False
-  variational: bool = False
-  recurrent_dropout_rate: float = 0.0
-  word_dropout_rate: float = 0.0
+  _: dataclasses.KW_ONLY
   deterministic: bool | None = None
 
   @nn.compact
@@ -101,47 +80,21 @@ class RecurrentEncoder(nn.Module):
     return Encoded(memory=layer, summary=jnp.concatenate(finals, axis=-1))
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(TransformerModel):
   """A stack of encoder layers over the words of the source.
 
   The summary is the mean of the memory over the real positions.
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.1, 3.4 and 3.5; relative positions: Raffel et al.
-  2020, arXiv:1910.10683, section 2.1; rotary: Su et al. 2021, arXiv:2104.09864.
+  The other fields are those of `TransformerModel`.
 
   Attributes:
-    vocabulary_size: V.
-    width: D.
-    num_layers: number of `EncoderLayer`s.
-    num_heads: N, a divisor of D.
-    feed_forward_width: F.
-    dropout_rate: as in `EncoderLayer`, and after the embedding.
-    norm: "pre" or "post"; with "pre" the memory is normalised at the end.
-    implementation: as in `attend`.
-    variational: whether a unit of the embedding is dropped at all positions of a sentence or at none.
-    word_dropout_rate: as in `RecurrentEncoder`; the position stays.
-    positions: how it knows where a word stands: "sinusoidal" vectors are added to the words; "relative", a
-      trained term of the scores for each distance, the same in all layers; "rotary", queries and keys are
-      turned; or "none".
-    normalize_qk: as in `MultiHeadAttention`.
-    deterministic: likewise.
+    deterministic: as in `MultiHeadAttention`.
 
   Raises:
     ValueError: if `positions` is not one of these.
   """
 
-  vocabulary_size: int
-  width: int
-  num_layers: int = 2
-  num_heads: int = 4
-  feed_forward_width: int = 256
-  dropout_rate: float = 0.0
-  norm: str = "pre"
-  implementation: str = "auto"
-  variational: bool = False
-  word_dropout_rate: float = 0.0
-  positions: str = "sinusoidal"
-  normalize_qk: bool = False
+  _: dataclasses.KW_ONLY
   deterministic: bool | None = None
 
   @nn.compact
@@ -173,15 +126,7 @@ class TransformerEncoder(nn.Module):
     bias = RelativeBias(self.num_heads, name="relative")() if self.positions == "relative" else None
     weights: list[jax.Array] = []
     for i in range(self.num_layers):
-      encoder_layer = EncoderLayer(
-        self.num_heads,
-        self.feed_forward_width,
-        self.dropout_rate,
-        self.norm,
-        self.implementation,
-        make_attention=make_self_attention(self.positions, normalize_qk=self.normalize_qk),
-        name=f"layer_{i}",
-      )
+      encoder_layer = self.make_layer(EncoderLayer, i)
       found = encoder_layer(
         layer, mask=mask, bias=bias, deterministic=deterministic, return_weights=return_weights
       )

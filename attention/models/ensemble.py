@@ -42,18 +42,13 @@ class Ensemble:
       raise ValueError(f"params must be of {len(self.members)} members, got {len(params)}")
     if method not in ("encode", "step"):
       raise ValueError(f"method must be encode or step, got {method!r}")
-    return getattr(self, f"_{method}")(params, *arguments)
+    return self._encode(params, arguments) if method == "encode" else self._step(params, *arguments)
 
-  def _encode(
-    self, params: Any, sources: jax.Array, source_lengths: jax.Array, max_length: int | None = None
-  ) -> tuple[Any, Any]:
+  def _encode(self, params: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the first state and the memory of each member."""
-    encoded: Any = [
-      member.apply({"params": own}, sources, source_lengths, max_length, method="encode")
-      for member, own in zip(self.members, params, strict=True)
-    ]
-    states, memories = zip(*encoded, strict=True)
-    return states, memories
+    members = zip(self.members, params, strict=True)
+    encoded = [member.apply({"params": own}, *arguments, method="encode") for member, own in members]
+    return tuple(zip(*encoded, strict=True))
 
   def _step(
     self, params: Any, state: Any, tokens: jax.Array, memory: Any

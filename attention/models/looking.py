@@ -1,5 +1,6 @@
 """How a decoder looks at its source: the attentions it knows by name, and one way to call them all."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +17,22 @@ from attention.layers import (
   MultiHeadAttention,
 )
 from attention.layers.single_head import LocalAttention
-from attention.layers.stepwise import LocationAwareAttention, Looked, MonotonicAttention
+from attention.layers.stepwise import LocationAwareAttention, MonotonicAttention
 
-ATTENTIONS = (
-  *("additive", "dot_product", "scaled_dot_product", "bilinear", "cosine", "multi_head"),
-  *("location_aware", "coverage", "monotonic", "local", "none"),
-)
+_LAYERS: dict[str, Any] = {
+  "additive": AdditiveAttention,
+  "dot_product": functools.partial(DotProductAttention, scale=1.0),
+  "scaled_dot_product": DotProductAttention,
+  "bilinear": BilinearAttention,
+  "cosine": CosineAttention,
+  "multi_head": MultiHeadAttention,
+  "location_aware": LocationAwareAttention,
+  "coverage": functools.partial(LocationAwareAttention, num_filters=1, filter_width=1, accumulates=True),
+  "monotonic": MonotonicAttention,
+  "local": LocalAttention,
+  "none": lambda: None,
+}
+ATTENTIONS = tuple(_LAYERS)
 
 
 class DecoderMemory(NamedTuple):
@@ -38,6 +49,20 @@ class DecoderMemory(NamedTuple):
   summary: jax.Array
 
 
+class Looked(NamedTuple):
+  """What queries have found in a memory.
+
+  Attributes:
+    contexts: [B T D].
+    weights: [B N T S]; None without attention.
+    remembered: for the next query, as in `layers.stepwise.Looked`; None for nothing.
+  """
+
+  contexts: jax.Array
+  weights: Any = None
+  remembered: Any = None
+
+
 def make_attention(
   name: str, *, width: int, num_heads: int, implementation: str, normalizer: Normalizer | None
 ) -> nn.Module | None:
@@ -46,33 +71,18 @@ def make_attention(
   Raises:
     ValueError: if it stands for nothing, or for what makes its weights without the normalizer.
   """
-  options: dict[str, Any] = {"implementation": implementation, "normalizer": normalizer}
-  if name in ("local", "monotonic", "none") and normalizer is not None:
+  if name not in ATTENTIONS:
+    raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {name!r}")
+  options: dict[str, Any] = {}
+  if name not in ("local", "monotonic", "none"):
+    options = {"implementation": implementation, "normalizer": normalizer}
+  elif normalizer is not None:
     raise ValueError(f'normalizer must be None with attention "{name}", got {normalizer!r}')
-  match name:
-    case "additive":
-      return AdditiveAttention(width=width, **options)
-    case "dot_product":
-      return DotProductAttention(width=width, scale=1.0, **options)
-    case "scaled_dot_product":
-      return DotProductAttention(width=width, **options)
-    case "bilinear":
-      return BilinearAttention(**options)
-    case "cosine":
-      return CosineAttention(width=width, **options)
-    case "multi_head":
-      return MultiHeadAttention(num_heads, width, **options)
-    case "location_aware":
-      return LocationAwareAttention(width=width, **options)
-    case "coverage":
-      return LocationAwareAttention(width=width, num_filters=1, filter_width=1, accumulates=True, **options)
-    case "local":
-      return LocalAttention()
-    case "monotonic":
-      return MonotonicAttention(width=width)
-    case "none":
-      return None
-  raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {name!r}")
+  if name not in ("bilinear", "local", "none"):
+    options["width"] = width
+  if name == "multi_head":
+    options["num_heads"] = num_heads
+  return _LAYERS[name](**options)
 
 
 def remembers(layer: Any) -> bool:
@@ -82,60 +92,48 @@ def remembers(layer: Any) -> bool:
 
 def context_width(layer: Any, memory: DecoderMemory) -> int:
   """Returns how wide the contexts are that a layer finds in a memory."""
-  if memory.prepared is None:
-    return memory.summary.shape[-1]
-  _, values = memory.prepared  # [B S D], of heads [B N S H]
+  prepared: Any = memory.prepared
+  values = prepared[1]  # [B S D], of heads [B N S H]
   return values.shape[-1] * (values.shape[1] if isinstance(layer, MultiHeadAttention) else 1)
 
 
-def look(layer: Any, queries: jax.Array, memory: DecoderMemory) -> tuple[jax.Array, jax.Array | None]:
-  """Returns what all queries find at once, by a layer that remembers nothing.
+def look(
+  layer: Any,
+  queries: jax.Array,
+  memory: DecoderMemory,
+  remembered: Any = None,
+  *,
+  deterministic: bool = True,
+  is_hard: bool = False,
+) -> Looked:
+  """Returns what queries find.
 
   Args:
     layer: the attention; None for none.
-    queries: [B T H].
+    queries: [B T H]; T is 1 for a layer that remembers.
     memory: of the source.
-
-  Returns:
-    The contexts [B T D], and the weights [B N T S], None without attention.
+    remembered, deterministic, is_hard: as in `StepwiseAttention.attend_next`; without effect for a layer that
+      remembers nothing.
   """
   if layer is None:
     B, D = memory.summary.shape
-    return jnp.broadcast_to(memory.summary[:, None], (B, queries.shape[1], D)), None
+    return Looked(jnp.broadcast_to(memory.summary[:, None], (B, queries.shape[1], D)))
+  if remembers(layer):
+    found = layer.attend_next(
+      queries[:, 0],
+      memory.prepared,
+      remembered,
+      mask=masks.lengths(source=memory.lengths),
+      deterministic=deterministic,
+      is_hard=is_hard,
+    )
+    return Looked(found.context[:, None], found.weights[:, None, None], found.remembered)
   has_heads = isinstance(layer, MultiHeadAttention)
   lengths = memory.lengths[:, None] if has_heads else memory.lengths
   contexts, weights = layer.attend_prepared(
     queries, memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
   )
-  return contexts, weights if has_heads else weights[:, None]
-
-
-def look_next(
-  layer: Any,
-  queries: jax.Array,
-  memory: DecoderMemory,
-  remembered: Any,
-  *,
-  deterministic: bool = True,
-  is_hard: bool = False,
-) -> Looked:
-  """Returns what one query of each sentence, [B H], finds; the weights are [B N S], None without attention.
-
-  The other arguments are those of `StepwiseAttention.attend_next`; for a layer that remembers nothing they
-  have no effect.
-  """
-  if not remembers(layer):
-    contexts, weights = look(layer, queries[:, None], memory)
-    return Looked(contexts[:, 0], None if weights is None else weights[:, :, 0], None)
-  looked: Looked = layer.attend_next(
-    queries,
-    memory.prepared,
-    remembered,
-    mask=masks.lengths(source=memory.lengths),
-    deterministic=deterministic,
-    is_hard=is_hard,
-  )
-  return looked._replace(weights=looked.weights[:, None])
+  return Looked(contexts, weights if has_heads else weights[:, None])
 
 
 def mean_of_heads(weights: jax.Array | None) -> jax.Array | None:

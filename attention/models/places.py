@@ -1,13 +1,9 @@
 """How the layers of a transformer know where a word stands."""
 
-import functools
-from collections.abc import Callable
-
 import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import positions
-from attention.layers import MultiHeadAttention
 
 POSITIONS = ("sinusoidal", "relative", "rotary", "none")
 
@@ -31,19 +27,3 @@ class RelativeBias(nn.Module):
   def __call__(self) -> positions.RelativePositions:
     table = self.param("table", nn.initializers.zeros, (self.num_heads, self.num_buckets), jnp.float32)
     return positions.RelativePositions(table, bidirectional=self.bidirectional)
-
-
-def make_self_attention(places: str, *, normalize_qk: bool) -> Callable[..., MultiHeadAttention]:
-  """Returns a function that makes a layer's attention of words to each other.
-
-  Args:
-    places: one of `POSITIONS`.
-    normalize_qk: as in `MultiHeadAttention`.
-
-  Raises:
-    ValueError: if `places` is none of these.
-  """
-  if places not in POSITIONS:
-    raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {places!r}")
-  rotate = positions.rotary if places == "rotary" else None
-  return functools.partial(MultiHeadAttention, rotate=rotate, normalize_qk=normalize_qk)

@@ -57,27 +57,22 @@ class Decoder(Protocol):
       source_lengths: how many of its positions are real, [B].
       max_length: how often `step` will be called at most; None if it will not.
     """
-    ...
 
   def step(self, state: Any, tokens: jax.Array, memory: Any, /) -> tuple[Any, jax.Array, jax.Array | None]:
     """Returns the next state, logits [B V] and weights [B S], if it has any, after the tokens [B]."""
-    ...
 
   def __call__(
     self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns logits [B T V] and weights [B T S] after each of the tokens [B T]."""
-    ...
 
   def features(
     self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns of what the logits are made, [B T H], and weights [B T S]."""
-    ...
 
   def output_weights(self) -> tuple[jax.Array, jax.Array]:
     """Returns the kernel [H V] and the bias [V] that make logits of features."""
-    ...
 
 
 class Seq2Seq(nn.Module):
@@ -112,12 +107,7 @@ class Seq2Seq(nn.Module):
   decoder: Decoder
 
   def __call__(
-    self,
-    sources: jax.Array,
-    source_lengths: jax.Array,
-    targets: jax.Array,
-    *,
-    deterministic: bool = True,
+    self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns what may come at each position of targets that are known (teacher forcing).
 
@@ -135,12 +125,7 @@ class Seq2Seq(nn.Module):
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
   def features(
-    self,
-    sources: jax.Array,
-    source_lengths: jax.Array,
-    targets: jax.Array,
-    *,
-    deterministic: bool = True,
+    self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array, *, deterministic: bool = True
   ) -> Features:
     """Returns of what the logits are made, and with what. The arguments are those of `__call__`.
 
