@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import axes_of
-from attention.arrays.devices import varying
-from attention.arrays.precision import matmul_precision
+from attention.arrays.devices import matmul_precision, varying
+from attention.arrays.pytrees import axes_of
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.inputs import prepare

@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 
+from attention.arrays.devices import matmul_precision
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.precision import matmul_precision
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import as_array, check_rank
+from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.hints import LAYOUT, ones_hint
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
+from attention.arrays.shapes import LAYOUT, ones_hint
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
 from attention.engines.inputs import Inputs

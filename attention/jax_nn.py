@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import masks
-from attention.arrays.broadcasting import as_array
-from attention.arrays.numbers import as_integers, as_real
+from attention.arrays.checks import as_array, as_integers, as_real
 from attention.engines.bias import BiasLike
 from attention.grouped_heads import attend_heads
 from attention.masks import Array, Mask

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import as_array, check_rank, with_rank
-from attention.arrays.numbers import as_floating, as_integers
-from attention.arrays.precision import compute_dtype
+from attention.arrays.checks import as_array, as_floating, as_integers, check_rank
+from attention.arrays.devices import compute_dtype
+from attention.arrays.shapes import with_rank
 
 
 def alignment_loss(weights: jax.Array, links: jax.Array) -> jax.Array:

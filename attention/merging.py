@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import broadcasts_to, check_rank, with_rank
+from attention.arrays.checks import as_floating, as_real, check_rank
+from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.numbers import as_floating, as_real
-from attention.arrays.precision import compute_dtype
+from attention.arrays.shapes import broadcasts_to, with_rank
 from attention.engines.masking import where
 
 

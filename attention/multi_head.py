@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
+from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import broadcast_leading
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
 from attention.engines.options import Options

@@ -7,12 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
-from attention.arrays.numbers import as_integers, as_real, check_number, check_size
-from attention.arrays.precision import compute_dtype
-from attention.arrays.pytrees import register_pytree
-from attention.arrays.symbolic import is_known
+from attention.arrays.checks import as_array, as_integers, as_real, check_number, check_rank, check_size
+from attention.arrays.devices import compute_dtype
+from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import check_rank, with_rank
-from attention.arrays.precision import matmul_precision
+from attention.arrays.checks import check_rank
+from attention.arrays.devices import matmul_precision
+from attention.arrays.shapes import with_rank
 from attention.engines.masking import where
 
 

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes, axes_of
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank
-from attention.arrays.hints import LAYOUT
-from attention.arrays.numbers import check_number, check_size, key_shape
+from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
+from attention.arrays.pytrees import HasAxes, axes_of
+from attention.arrays.shapes import LAYOUT, broadcast_leading
 from attention.engines.bias import BiasLike, as_bias
 from attention.engines.options import Options
 from attention.engines.softmax import Normalizer, Softmax

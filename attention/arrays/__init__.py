@@ -1,1 +1,1 @@
-"""Arrays: their axes, broadcasting, precision, devices, loops over them, programs of them, closures."""
+"""Arrays: pytrees with named axes, shapes, checks, devices, loops, eager calls, closures."""

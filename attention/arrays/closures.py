@@ -8,9 +8,8 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 
-from attention.arrays.axes import HasAxes
 from attention.arrays.devices import varying, varying_like
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.pytrees import HasAxes, register_pytree
 
 
 @register_pytree

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
+from attention.arrays.pytrees import HasAxes
 
 T = TypeVar("T", bound=Callable[..., Any])
 

@@ -8,9 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import with_rank
 from attention.arrays.pytrees import combine
-from attention.arrays.symbolic import assumed_product, is_known
+from attention.arrays.shapes import assumed_product, is_known, with_rank
 
 # For functions whose derivative computes them again, and stores only their arguments.
 recomputed = functools.partial(

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import as_array, with_rank
+from attention.arrays.checks import as_array
 from attention.arrays.closures import Closure, at_pairs, closure
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.shapes import with_rank
 from attention.masks import Mask
 
 BiasLike: TypeAlias = jax.Array | np.ndarray | float | Callable[[jax.Array, jax.Array], jax.Array]

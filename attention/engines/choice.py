@@ -3,9 +3,8 @@
 import jax
 
 from attention.arrays import devices
-from attention.arrays.broadcasting import broadcast_leading
 from attention.arrays.devices import are_spread_by_type
-from attention.arrays.symbolic import assumed_product
+from attention.arrays.shapes import assumed_product, broadcast_leading
 
 # Up to so many scores are stored: 64 MiB in float32.
 FEW_SCORES = 2**24

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import with_rank
+from attention.arrays.shapes import with_rank
 from attention.engines.inputs import VECTORS, Inputs
 from attention.engines.masking import finished, finite
 from attention.engines.softmax import Normalizer, Rows, Softmax

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import with_rank
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.shapes import with_rank
 
 
 def seeds(rng: jax.Array) -> jax.Array:

@@ -9,11 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import broadcast_leading, broadcasts_to, same_rank, with_rank
-from attention.arrays.hints import LAYOUT, axes_lacking, ones_hint
-from attention.arrays.precision import compute_dtype
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.devices import compute_dtype
+from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.shapes import (
+  LAYOUT,
+  axes_lacking,
+  broadcast_leading,
+  broadcasts_to,
+  ones_hint,
+  same_rank,
+  with_rank,
+)
 from attention.engines.dropout import Dropout
 from attention.engines.masking import finite, where
 from attention.engines.options import Options

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import same_rank
+from attention.arrays.shapes import same_rank
 
 
 @functools.partial(jax.jit, static_argnames="constant", inline=True)

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import as_array, broadcasts_to, check_rank, with_rank
+from attention.arrays.checks import as_array, as_floating, as_real, check_rank
+from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.numbers import as_floating, as_real
-from attention.arrays.precision import compute_dtype
 from attention.arrays.pytrees import register_pytree
-from attention.arrays.symbolic import is_known
+from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 from attention.engines.softmax import Normalizer, Softmax
 
 

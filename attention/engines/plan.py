@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import devices
-from attention.arrays.axes import axes_of
-from attention.arrays.precision import matmul_precision
-from attention.arrays.symbolic import assumed, assumed_product, is_known
-from attention.engines.blocks import Blocks, Windows, even_blocks
+from attention.arrays.devices import matmul_precision
+from attention.arrays.pytrees import axes_of
+from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import VECTORS, Inputs
 from attention.masks import BlockMask, from_array
 
@@ -19,6 +18,48 @@ from attention.masks import BlockMask, from_array
 # elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
 PAIRS_ON_CPU = 2**19
 PAIRS_IN_PARALLEL = 2**26
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+  """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end."""
+
+  length: int
+  count: int
+  size: int
+
+  @property
+  def beyond_end(self) -> int:
+    """By how many positions the last block reaches beyond the end."""
+    return self.count * self.size - self.length
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+  """A choice of `size` positions for each of some blocks, from its place in `starts` on."""
+
+  size: int
+  starts: tuple[int, ...]
+
+
+def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
+  """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
+
+  If the length is symbolic, all blocks have the largest size. Where the positions are those of several equal
+  parts that do not follow each other, no block has positions of two.
+
+  >>> even_blocks(10, 4)
+  Blocks(length=10, count=3, size=4)
+  >>> even_blocks(12, 5, parts=2)
+  Blocks(length=12, count=4, size=3)
+  """
+  if not is_known(length):
+    return Blocks(length, -(-length // largest), largest)
+  if parts > 1:
+    size = max(size for size in range(1, largest + 1) if length // parts % size == 0)
+    return Blocks(length, length // size, size)
+  count = math.ceil(length / largest)
+  return Blocks(length, count, math.ceil(length / count))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # to JAX the trees of two dataclasses may be equal

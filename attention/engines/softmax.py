@@ -23,12 +23,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import check_rank
+from attention.arrays.checks import as_floating, check_rank
+from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.numbers import as_floating
-from attention.arrays.precision import compute_dtype
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.pytrees import HasAxes, register_pytree
 from attention.engines.inputs import check_pairs
 from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
 from attention.masks import Array, Mask, as_mask

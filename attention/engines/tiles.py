@@ -15,8 +15,7 @@ from attention.arrays import devices
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import any_at_all, over, recomputed
 from attention.arrays.pytrees import combine
-from attention.engines.blocks import join, split, windows_of
-from attention.engines.plan import Plan
+from attention.engines.plan import Blocks, Plan, Windows
 from attention.masks import BlockMask
 
 Tree = TypeVar("Tree")
@@ -150,3 +149,45 @@ def over_devices(
     return merge(results, at_distance(distance, arrays, keys)), None
 
   return jax.lax.scan(step, varying_like(nothing, arrays), jnp.arange(count))[0]
+
+
+def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
+  """Returns the blocks [count ...] of an array along an axis, which counts from the end.
+
+  The last is filled up with the last numbers, so that what is calculated of them is as finite as what is
+  calculated of the others; or with False.
+  """
+  axis += array.ndim
+  # Not by jnp.pad: where leading axes are spread, its derivative sends zeros around.
+  if blocks.beyond_end != 0:
+    last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
+    last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
+    shape = (*array.shape[:axis], blocks.beyond_end, *array.shape[axis + 1 :])
+    array = jnp.concatenate([array, jnp.broadcast_to(last, shape)], axis=axis)
+  shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
+  return jnp.moveaxis(array.reshape(shape), axis, 0)
+
+
+def join(stacked: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
+  """Returns blocks [count ...] as a whole array, without what reached beyond the end."""
+  joined = jnp.moveaxis(stacked, 0, axis - 1)
+  axis += joined.ndim - 1
+  *before, count, size = joined.shape[: axis + 2]
+  joined = joined.reshape(*before, count * size, *joined.shape[axis + 2 :])
+  return jax.lax.slice_in_dim(joined, 0, blocks.length, axis=axis)
+
+
+def windows_of(array: jax.Array, axis: int, windows: Windows, *, of_blocks: bool = False) -> jax.Array:
+  """Returns the windows [count ...] of an array along an axis, which counts from the end.
+
+  Args:
+    array: [...], or blocks of it, [count ...].
+    axis: of the array, or of one block.
+    windows: one for each block.
+    of_blocks: whether there is an array for each of the blocks.
+  """
+
+  def window(array: jax.Array, start: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(array, start, windows.size, axis)
+
+  return jax.vmap(window, (0 if of_blocks else None, 0))(array, jnp.asarray(windows.starts))

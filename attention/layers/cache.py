@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention import masks
-from attention.arrays.broadcasting import same_rank, with_rank
-from attention.arrays.numbers import check_size
+from attention.arrays.checks import check_size
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import same_rank, with_rank
 from attention.engines.bias import BiasLike
 from attention.masks import Array, Mask, as_mask
 

@@ -8,7 +8,7 @@ import jax
 from flax import linen as nn
 
 from attention import masks
-from attention.arrays.broadcasting import as_array
+from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import TransformerLayer

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype
 
-from attention.arrays.broadcasting import as_array
+from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.multi_head import MultiHeadAttention

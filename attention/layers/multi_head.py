@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.broadcasting import as_array
-from attention.arrays.numbers import check_size
+from attention.arrays.checks import as_array, check_size
 from attention.engines.bias import BiasLike
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.numbers import check_size
-from attention.arrays.precision import compute_dtype
+from attention.arrays.checks import check_size
+from attention.arrays.devices import compute_dtype
 from attention.projections import linear, merge_heads, project, project_heads
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.broadcasting import broadcast_leading, with_rank
-from attention.arrays.numbers import check_number, check_size
-from attention.arrays.precision import compute_dtype
+from attention.arrays.checks import check_number, check_size
+from attention.arrays.devices import compute_dtype
+from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
 from attention.engines.inputs import check_pairs

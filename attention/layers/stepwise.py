@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.numbers import check_size
+from attention.arrays.checks import check_size
 from attention.engines.bias import BiasLike
 from attention.engines.inputs import check_pairs
 from attention.engines.normalizers import Monotonic

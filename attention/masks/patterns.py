@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import check_rank
-from attention.arrays.numbers import as_integers
+from attention.arrays.checks import as_integers, check_rank
 from attention.arrays.pytrees import register_pytree
 from attention.masks.rules import Array, BlockMask, Mask, all_of, per_pair, same_rank
 

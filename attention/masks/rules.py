@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays import broadcasting
-from attention.arrays.axes import HasAxes
-from attention.arrays.broadcasting import as_array, broadcasts_to, with_rank
-from attention.arrays.pytrees import register_pytree
+from attention.arrays.checks import as_array
+from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.shapes import broadcasts_to, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -216,4 +215,4 @@ def same_rank(*arrays: jax.Array) -> list[jax.Array]:
   except ValueError:
     got = ", ".join(map(str, shapes))
     raise ValueError(f"masks that are joined must broadcast, got shapes {got}") from None
-  return broadcasting.same_rank(*arrays)
+  return shapes.same_rank(*arrays)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.precision import compute_dtype
+from attention.arrays.devices import compute_dtype
 from attention.layers import MultiHeadAttention
 from attention.layers.parameters import kernel_init
 from attention.models.places import POSITIONS

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from attention.arrays.numbers import check_size
+from attention.arrays.checks import check_size
 from attention.layers.parameters import kernel_init
 from attention.models.recurrent import GRUWeights
 

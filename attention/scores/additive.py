@@ -5,13 +5,12 @@ import dataclasses
 import jax
 
 from attention.arrays import devices
-from attention.arrays.broadcasting import broadcast_leading, check_rank, with_rank
+from attention.arrays.checks import as_real, check_rank
 from attention.arrays.devices import varying_like
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.loops import over_leading
-from attention.arrays.numbers import as_real
 from attention.arrays.pytrees import register_pytree
-from attention.arrays.symbolic import assumed_product
+from attention.arrays.shapes import assumed_product, broadcast_leading, with_rank
 from attention.scores.arguments import check_width, floating
 from attention.scores.score import Score
 from attention.scores.sums_of_tanh import sums_of_tanh

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import as_array, broadcast_leading, check_rank, with_rank
-from attention.arrays.numbers import as_real
-from attention.arrays.precision import compute_dtype
+from attention.arrays.checks import as_array, as_real, check_rank
+from attention.arrays.devices import compute_dtype
+from attention.arrays.shapes import broadcast_leading, with_rank
 
 
 def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:

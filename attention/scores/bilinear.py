@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import broadcast_leading, check_rank
-from attention.arrays.numbers import as_real
-from attention.arrays.precision import matmul_precision
+from attention.arrays.checks import as_real, check_rank
+from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import broadcast_leading
 from attention.scores.arguments import floating
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score

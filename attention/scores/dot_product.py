@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import broadcast_leading
-from attention.arrays.precision import matmul_precision
+from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import broadcast_leading
 from attention.scores.arguments import check_width, floating, scaled
 from attention.scores.score import Score
 

@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.broadcasting import as_array, check_rank, same_rank
+from attention.arrays.checks import as_array, check_rank
+from attention.arrays.devices import matmul_precision
 from attention.arrays.loops import recomputed
-from attention.arrays.precision import matmul_precision
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import same_rank
 from attention.scores.arguments import check_width
 from attention.scores.score import Score
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from attention.arrays.axes import HasAxes
+from attention.arrays.pytrees import HasAxes
 
 
 class Score(HasAxes):

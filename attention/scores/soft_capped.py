@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import with_rank
-from attention.arrays.numbers import as_real
+from attention.arrays.checks import as_real
 from attention.arrays.pytrees import register_pytree
+from attention.arrays.shapes import with_rank
 from attention.scores.arguments import per_score
 from attention.scores.score import Score
 

@@ -21,10 +21,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.devices import varying_like
+from attention.arrays.devices import matmul_precision, varying_like
 from attention.arrays.loops import any_at_all, recomputed
-from attention.arrays.precision import matmul_precision
-from attention.arrays.symbolic import assumed_product, is_known
+from attention.arrays.shapes import assumed_product, is_known
 
 # How many rows a step takes; with more, a CPU runs out of registers.
 ROWS = 8

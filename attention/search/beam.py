@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.numbers import check_number, check_size
+from attention.arrays.checks import check_number, check_size
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
 

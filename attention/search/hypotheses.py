@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from attention.arrays.numbers import check_size, check_token
+from attention.arrays.checks import check_size, check_token
 
 # step(state, tokens [B]) -> (state, logits [B V], weights [B S] or None)
 Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | None]]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.numbers import check_number, check_size, key_shape
+from attention.arrays.checks import check_number, check_size, key_shape
 from attention.search.hypotheses import Hypotheses, Step, check_search
 
 # choose(i, logits [B V]) -> tokens [B]

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 import attention
 from attention import masks, positions
-from attention.arrays.broadcasting import same_rank
+from attention.arrays.shapes import same_rank
 
 # Each device has its own part of a program to compile, so that most tests do with few of them.
 DEVICES = 3

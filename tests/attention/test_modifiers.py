@@ -11,7 +11,7 @@ from cases import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, engines
 
 import attention
 from attention import masks, positions
-from attention.arrays.axes import axes_of
+from attention.arrays.pytrees import axes_of
 
 B, N, T, S, H = DIMS["BNTSH"]
 

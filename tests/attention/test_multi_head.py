@@ -13,7 +13,7 @@ from models import MODEL
 
 import attention
 from attention import masks, positions
-from attention.arrays.broadcasting import same_rank
+from attention.arrays.shapes import same_rank
 from attention.projections import merge_heads, project_heads
 
 # The keys' heads must divide N. D, E, M: widths of queries, sources and result; W: of a value's head.

@@ -21,7 +21,7 @@ from cases import (
 
 import attention
 from attention import masks, positions
-from attention.arrays.broadcasting import same_rank
+from attention.arrays.shapes import same_rank
 
 T, S = DIMS["TS"]
 

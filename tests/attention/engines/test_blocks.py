@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.engines import blocks as blocks_module
+from attention.engines import plan, tiles
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from attention.engines import blocks as blocks_module
   [(7, 7, 1, 7), (7, 9, 1, 7), (7, 3, 3, 3), (10, 4, 3, 4), (1, 1, 1, 1)],
 )
 def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size):
-  blocks = blocks_module.even_blocks(length, largest)
+  blocks = plan.even_blocks(length, largest)
   assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
   assert blocks.beyond_end == count * size - length
 
@@ -21,22 +21,22 @@ def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size)
 def test_blocks_that_are_joined_are_the_array(axis):
   rng = np.random.default_rng(0)
   array = jnp.moveaxis(jnp.asarray(rng.normal(size=(2, 7, 5))), 1, axis)
-  blocks = blocks_module.even_blocks(7, 3)
-  stacked = blocks_module.split(array, axis, blocks)
+  blocks = plan.even_blocks(7, 3)
+  stacked = tiles.split(array, axis, blocks)
   last = jnp.moveaxis(stacked, axis, 1)
   assert last.shape == (3, 3, 2, 5)
-  np.testing.assert_array_equal(blocks_module.join(stacked, axis, blocks), array)
+  np.testing.assert_array_equal(tiles.join(stacked, axis, blocks), array)
   np.testing.assert_array_equal(last[-1, 1:], np.repeat(jnp.moveaxis(array, axis, 0)[-1:], 2, axis=0))
 
 
 def test_no_block_holds_positions_of_two_parts():
   for length, largest, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
-    blocks = blocks_module.even_blocks(length, largest, parts=2)
+    blocks = plan.even_blocks(length, largest, parts=2)
     assert (blocks.count * blocks.size, blocks.size, blocks.beyond_end) == (length, size, 0)
 
 
 def test_beyond_the_end_nothing_is_allowed():
-  stacked = blocks_module.split(jnp.ones(7, bool), -1, blocks_module.even_blocks(7, 4))
+  stacked = tiles.split(jnp.ones(7, bool), -1, plan.even_blocks(7, 4))
   np.testing.assert_array_equal(stacked, [[True] * 4, [True] * 3 + [False]])
 
 
@@ -44,7 +44,7 @@ def test_beyond_the_end_nothing_is_allowed():
 def test_windows_are_slices_from_their_starts(of_blocks):
   rng = np.random.default_rng(0)
   array = jnp.asarray(rng.normal(size=(3, 11, 2) if of_blocks else (11, 2)))
-  windows = blocks_module.Windows(4, (0, 5, 7))
-  actual = blocks_module.windows_of(array, -2, windows, of_blocks=of_blocks)
+  windows = plan.Windows(4, (0, 5, 7))
+  actual = tiles.windows_of(array, -2, windows, of_blocks=of_blocks)
   for i, start in enumerate(windows.starts):
     np.testing.assert_array_equal(actual[i], (array[i] if of_blocks else array)[start : start + 4])

@@ -15,7 +15,7 @@ from cases import (
 
 import attention
 from attention import masks
-from attention.arrays.axes import axes_of
+from attention.arrays.pytrees import axes_of
 from attention.engines.bias import as_bias
 from attention.engines.inputs import prepare
 from attention.engines.plan import plan_for

@@ -1,4 +1,4 @@
-"""Numbers that users give: checks of their types."""
+"""Checks of arguments: arrays, numbers, sizes, random keys."""
 
 import operator
 from collections.abc import Callable
@@ -9,7 +9,27 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.broadcasting import as_array
+
+def as_array(name: str, given: Any, allowed: str = "an array") -> jax.Array:
+  """Returns what is given as an array, or raises ValueError that says what is allowed.
+
+  An array stays untouched, for outside of `jax.jit` even `jnp.asarray` takes its time.
+  """
+  if isinstance(given, jax.Array):
+    return given
+  try:
+    if not isinstance(given, str):  # which NumPy takes for the name of a type
+      return jnp.asarray(given)
+  except (TypeError, ValueError):
+    pass
+  raise ValueError(f"{name} must be {allowed}, got {given!r}")
+
+
+def check_rank(name: str, array: jax.Array, axes: str) -> None:
+  """Raises ValueError unless the array has at least the named axes, such as "[... T H]"."""
+  rank = len(axes.strip("[]").replace("...", "").split())
+  if array.ndim < rank:
+    raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")
 
 
 def as_real(name: str, given: Any, allowed: str = "a real number or array") -> jax.Array:
