@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.arrays.checks import as_integers, check_rank
 from attention.arrays.pytrees import register_pytree
-from attention.masks.rules import Array, BlockMask, Mask, all_of, per_pair, same_rank
+from attention.masks.rules import Array, BlockMask, Mask, aligned, all_of, per_pair
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -27,7 +27,7 @@ class Band(Mask):
   def tile(self, t, s):
     # The bounds are neither negated nor added to positions: that may overflow.
     pairs = ((t - s, self.before), (s - t, self.after))
-    bounded = (same_rank(distance, per_pair(bound)) for distance, bound in pairs if bound is not None)
+    bounded = (aligned(distance, per_pair(bound)) for distance, bound in pairs if bound is not None)
     return all_of(*(distance <= bound for distance, bound in bounded))
 
   def block_mask(self, t, s):
@@ -100,7 +100,7 @@ class Lengths(Mask):
 
   def tile(self, t, s):
     pairs = ((s, self.source), (t, self.target))
-    limited = (same_rank(each, per_pair(length)) for each, length in pairs if length is not None)
+    limited = (aligned(each, per_pair(length)) for each, length in pairs if length is not None)
     return all_of(*(each < length for each, length in limited))
 
   def block_mask(self, t, s):
@@ -162,11 +162,11 @@ class Segments(Mask):
 
   def tile(self, t, s):
     target, source = jnp.asarray(self.target), jnp.asarray(self.source)
-    return jnp.equal(*same_rank(target[..., :, None], source[..., None, :]))
+    return jnp.equal(*aligned(target[..., :, None], source[..., None, :]))
 
   def block_mask(self, t, s):
     ids = jnp.asarray(self.target), jnp.asarray(self.source)
-    first_target, last_target, first_source, last_source = same_rank(
+    first_target, last_target, first_source, last_source = aligned(
       *(end(array, axis=-1) for array in ids for end in (jnp.min, jnp.max))
     )
     return BlockMask(

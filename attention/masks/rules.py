@@ -199,7 +199,7 @@ def as_mask(mask: Mask | Array) -> Mask:
 
 def all_of(*arrays: jax.Array) -> jax.Array:
   """Returns where all booleans are true; they broadcast by their last axes."""
-  return functools.reduce(jnp.bitwise_and, same_rank(*arrays))
+  return functools.reduce(jnp.bitwise_and, aligned(*arrays))
 
 
 def per_pair(value: int | Array) -> jax.Array:
@@ -207,7 +207,7 @@ def per_pair(value: int | Array) -> jax.Array:
   return jnp.asarray(value)[..., None, None]
 
 
-def same_rank(*arrays: jax.Array) -> list[jax.Array]:
+def aligned(*arrays: jax.Array) -> list[jax.Array]:
   """Returns the arrays with one rank, or raises ValueError unless they broadcast."""
   shapes = [array.shape for array in arrays]
   try:
@@ -215,4 +215,4 @@ def same_rank(*arrays: jax.Array) -> list[jax.Array]:
   except ValueError:
     got = ", ".join(map(str, shapes))
     raise ValueError(f"masks that are joined must broadcast, got shapes {got}") from None
-  return shapes.same_rank(*arrays)
+  return same_rank(*arrays)
