@@ -14,7 +14,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.pytrees import HasAxes, register_pytree
-from attention.arrays.shapes import broadcasts_to, with_rank
+from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
