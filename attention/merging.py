@@ -10,7 +10,7 @@ from attention.arrays.checks import as_floating, as_real, check_rank
 from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.shapes import broadcasts_to, with_rank
-from attention.engines.masking import where
+from attention.engines.masking import is_minus_infinity, where
 
 
 @eager_jit
@@ -68,7 +68,7 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   for share, one, context in zip(shares, stacked, contexts, strict=True):
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    merged += share[..., None] * jnp.where(jnp.isneginf(one)[..., None], 0, context)
+    merged += share[..., None] * jnp.where(is_minus_infinity(one)[..., None], 0, context)
   logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
   context = (merged / safe_total[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])

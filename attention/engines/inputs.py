@@ -21,7 +21,7 @@ from attention.arrays.shapes import (
   with_rank,
 )
 from attention.engines.dropout import Dropout
-from attention.engines.masking import finite, where
+from attention.engines.masking import finite, is_minus_infinity, where
 from attention.engines.options import Options
 from attention.masks import FromArray, Mask
 from attention.scores.score import Score
@@ -77,7 +77,7 @@ class Inputs(HasAxes):
     allowed = None
     if self.bias is not None:
       terms = jnp.asarray(self.bias(self.t, self.s)).astype(dtype)
-      allowed = ~jnp.isneginf(terms)
+      allowed = ~is_minus_infinity(terms)
       scores, terms = same_rank(scores, jnp.where(allowed, terms, 0))
       scores += terms
     scores = self.score.modify(scores, self.t, self.s)

@@ -38,6 +38,11 @@ def lowest(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
   return number
 
 
+def is_minus_infinity(numbers: jax.Array) -> jax.Array:
+  """Returns which numbers are -inf, without that constant outside `jax.jit`."""
+  return numbers < lowest(numbers.dtype)
+
+
 def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> jax.Array:
   """Returns the scores of allowed pairs, infinity for broken pairs, and the lowest number for masked pairs.
 
@@ -52,7 +57,7 @@ def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Arra
   if broken is not None:
     scores, broken = same_rank(scores, broken)
     scores += broken
-  least = jnp.where(jnp.isneginf(scores), lowest(dtype, 1), lowest(dtype, 2))
+  least = jnp.where(is_minus_infinity(scores), lowest(dtype, 1), lowest(dtype, 2))
   scores = jnp.where(scores < lowest(dtype, 2), least, where(jnp.isnan(scores), "inf", scores))
   return scores if allowed is None else jnp.where(allowed, scores, lowest(dtype))
 

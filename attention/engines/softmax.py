@@ -28,7 +28,14 @@ from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import HasAxes, register_pytree
 from attention.engines.inputs import check_pairs
-from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
+from attention.engines.masking import (
+  finished,
+  has_weights,
+  is_minus_infinity,
+  lowest,
+  masked_scores,
+  shift_of,
+)
 from attention.masks import Array, Mask, as_mask
 
 
@@ -57,7 +64,7 @@ class Rows(NamedTuple):
     used = has_weights(largest) if allowed is None else allowed & has_weights(largest)
     # The value is that of the masked scores, the derivative that of the scores which are used.
     held = jnp.where(used, masked, lowest(scores.dtype))
-    scores = jnp.where(jnp.isneginf(scores), lowest(scores.dtype), scores)
+    scores = jnp.where(is_minus_infinity(scores), lowest(scores.dtype), scores)
     scores = jnp.where(used, scores, 0)
     shifted = scores - jax.lax.stop_gradient(scores) + (held - shift_of(largest))
     return cls(scores, shifted, used, largest)
@@ -127,7 +134,7 @@ def masked_softmax(
   check_rank("scores", scores, "[... T S]")
   array = as_mask(mask).array(*scores.shape[-2:])
   check_pairs("mask", array.shape, scores.shape)
-  allowed = jnp.broadcast_to(array, scores.shape) & ~jnp.isneginf(scores)
+  allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
   rows = Rows.of(scores.astype(compute_dtype(scores.dtype)), allowed)
   weights = jnp.where(allowed, finished(rows.largest, Softmax().weights(rows)), 0).astype(scores.dtype)
   return (weights, rows.logsumexp()) if return_logsumexp else weights
