@@ -165,11 +165,11 @@ def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
   """Returns the results of all queries over all keys."""
 
   def over_keys(arrays: list[jax.Array]) -> OnlineSoftmax:
-    def step(carry: OnlineSoftmax, arrays: list[jax.Array], use_mask: bool) -> OnlineSoftmax:
-      return carry.joined(OnlineSoftmax.of(plan.inputs(arrays), use_mask))
+    def of_tile(arrays: list[jax.Array], use_mask: bool) -> OnlineSoftmax:
+      return OnlineSoftmax.of(plan.inputs(arrays), use_mask)
 
-    start = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
-    return over_key_blocks(plan, step, varying_like(start, arrays), arrays, plan.axes, plan.block_mask)
+    nothing = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
+    return over_key_blocks(plan, of_tile, OnlineSoftmax.joined, nothing, arrays, plan.axes, plan.block_mask)
 
   def over_queries(arrays: list[jax.Array]) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
@@ -200,12 +200,13 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   def over_keys(cut: Any) -> tuple[jax.Array, Sums]:
     results = cut[2]
 
-    def step(carry: Any, cut: Any, use_mask: bool) -> Any:
-      return _add(carry, recomputed(functools.partial(_differentiate_tile, plan, use_mask))(*cut))
+    def of_tile(cut: Any, use_mask: bool) -> Any:
+      return recomputed(functools.partial(_differentiate_tile, plan, use_mask))(*cut)
 
-    start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
-    start = varying_like(start, cut)
-    d_logsumexp, d_sums = over_key_blocks(plan, step, start, cut, axes, lambda cut: plan.block_mask(cut[0]))
+    zeros = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
+    d_logsumexp, d_sums = over_key_blocks(
+      plan, of_tile, _add, zeros, cut, axes, lambda cut: plan.block_mask(cut[0])
+    )
     return d_logsumexp, jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
 
   @recomputed

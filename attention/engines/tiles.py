@@ -48,18 +48,20 @@ def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, 
 
 def over_key_blocks(
   plan: Plan,
-  step: Callable[[Tree, Any, bool], Tree],
-  carry: Tree,
+  function: Callable[[Any, bool], Tree],
+  merge: Callable[[Tree, Tree], Tree],
+  nothing: Tree,
   arrays: Any,
   axes: Any,
   block_mask: Callable[[Any], BlockMask],
 ) -> Tree:
-  """Returns the carry after one step for each block of keys whose tile is not empty.
+  """Returns the function's results for each block of keys whose tile is not empty, merged.
 
   Args:
     plan: how keys are cut.
-    step: takes the carry, the arrays of a tile, and whether some of its pairs may be masked.
-    carry: the first carry.
+    function: takes the arrays of a tile, and whether some of its pairs may be masked.
+    merge: merges its results for two blocks.
+    nothing: the results for no keys.
     arrays: those of a block of queries.
     axes: their own axes.
     block_mask: takes the arrays of a tile, returns whether it is empty or full.
@@ -86,7 +88,10 @@ def over_key_blocks(
 
   moving = jax.tree.map(cut, arrays, axes)
   if blocks.count == 1:
-    return step(carry, tile(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
+    return function(tile(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
+
+  def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
+    return merge(carry, function(tile(block), use_mask))
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step stores its block
   # only, which the loop has anyway.
@@ -94,18 +99,18 @@ def over_key_blocks(
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
     # Devices that share the leading axes would have to agree on every tile.
     if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
-      return step(carry, tile(block), plan.has_mask), None
+      return step(carry, block, plan.has_mask), None
     some, every = block_mask(tile(block))
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Blocks go in as they are stored: turned within a case, they are turned together with its products.
     cases = [
       lambda carry, block: carry,
-      lambda carry, block: step(carry, tile(block), True),
-      lambda carry, block: step(carry, tile(block), False),
+      lambda carry, block: step(carry, block, True),
+      lambda carry, block: step(carry, block, False),
     ]
     return jax.lax.switch(choice, cases, carry, block), None
 
-  return jax.lax.scan(at_block, carry, moving)[0]
+  return jax.lax.scan(at_block, varying_like(nothing, arrays), moving)[0]
 
 
 def over_devices(
@@ -127,7 +132,7 @@ def over_devices(
     plan: which axis of the mesh it is.
     function: takes the arrays, with one device's keys.
     merge: merges its results for the keys of two devices.
-    nothing: what it would return for no keys.
+    nothing: the results for no keys.
     arrays: this device's.
     axes: their own axes.
   """
