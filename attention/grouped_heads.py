@@ -21,7 +21,7 @@ from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
-from attention.validation import check_options, check_vectors
+from attention.validation import check_dtypes, check_options, check_vectors
 
 T = TypeVar("T")
 
@@ -87,6 +87,7 @@ def attend_heads_checked(
   """Returns the result of `attend_heads`, from options that are checked."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
+  check_dtypes(queries, keys, values)
   N, K = queries.shape[-3], keys.shape[-3]
   if K == 0 or N % K or values.shape[-3] != K:
     hint = f"; {LAYOUT}" if queries.shape[-2] == keys.shape[-2] else ""

@@ -30,11 +30,7 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   check_rank("queries", queries, "[... T H]")
   check_rank("keys", keys, "[... S H]")
   check_rank("values", values, "[... S D]")
-  dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
-  if not queries.dtype == keys.dtype == values.dtype:
-    raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
-  if not jnp.issubdtype(queries.dtype, jnp.floating):
-    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
+  check_dtypes(queries, keys, values)
   if keys.shape[-2] != values.shape[-2]:
     raise ValueError(
       "keys and values must have the same number of positions S, "
@@ -45,6 +41,15 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   except ValueError as error:
     raise ValueError(f"{error}{_heads_hint(queries, keys, values)}") from None
   return queries, keys, values
+
+
+def check_dtypes(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
+  """Raises ValueError unless queries, keys and values have one floating type."""
+  dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
+  if not queries.dtype == keys.dtype == values.dtype:
+    raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
+  if not jnp.issubdtype(queries.dtype, jnp.floating):
+    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:

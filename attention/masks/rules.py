@@ -81,9 +81,7 @@ class Mask(HasAxes):
     [[1, 0, 0], [1, 1, 0]]
     """
     self.check(T, S)
-    tile = jnp.asarray(self.tile(jnp.arange(T)[:, None], jnp.arange(S)[None, :]))
-    if tile.dtype != jnp.bool_:
-      raise ValueError(f"{type(self).__name__}.tile must return booleans, got {tile.dtype}")
+    tile = tile_of(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
 
   def __bool__(self) -> bool:
@@ -135,7 +133,7 @@ class Both(Mask):
   second: Mask
 
   def tile(self, t, s):
-    return all_of(self.first.tile(t, s), self.second.tile(t, s))
+    return all_of(tile_of(self.first, t, s), tile_of(self.second, t, s))
 
   def block_mask(self, t, s):
     return self.first.block_mask(t, s).both(self.second.block_mask(t, s))
@@ -158,7 +156,7 @@ class Not(Mask):
   mask: Mask
 
   def tile(self, t, s):
-    return ~self.mask.tile(t, s)
+    return ~tile_of(self.mask, t, s)
 
   def block_mask(self, t, s):
     some, every = self.mask.block_mask(t, s)
@@ -197,9 +195,17 @@ def as_mask(mask: Mask | Array) -> Mask:
   return from_array(mask)
 
 
+def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
+  """Returns a mask's tile, or raises ValueError unless it is boolean."""
+  tile = jnp.asarray(mask.tile(t, s))
+  if tile.dtype != jnp.bool_:
+    raise ValueError(f"{type(mask).__name__}.tile must return booleans, got {tile.dtype}")
+  return tile
+
+
 def all_of(*arrays: jax.Array) -> jax.Array:
   """Returns where all booleans are true; they broadcast by their last axes."""
-  return functools.reduce(jnp.bitwise_and, aligned(*arrays))
+  return functools.reduce(jnp.logical_and, aligned(*arrays))
 
 
 def per_pair(value: int | Array) -> jax.Array:

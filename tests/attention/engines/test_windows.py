@@ -16,9 +16,9 @@ from cases import (
 import attention
 from attention import masks
 from attention.arrays.pytrees import axes_of
-from attention.engines.bias import as_bias
 from attention.engines.inputs import prepare
 from attention.engines.plan import plan_for
+from attention.validation import check_options
 
 MASKS = {
   "causal": lambda rng: masks.causal(int(rng.integers(-9, 9))),
@@ -185,16 +185,11 @@ def test_keys_beyond_a_window_are_not_visited():
   def visited(length, mask, block_sizes=None, num_heads=1):
     """Returns how many keys a query visits, and how many pairs are visited in all."""
     features = jnp.ones((num_heads, length, 2))
-    inputs, shape = prepare(
-      attention.ScaledDotProduct(),
-      features,
-      features,
-      features,
-      mask=mask,
-      bias=as_bias(lambda t, s: jnp.zeros((num_heads, 1, 1))) if num_heads > 1 else None,
-      dropout_rate=0.0,
-      dropout_rng=None,
+    bias = (lambda t, s: jnp.zeros((num_heads, 1, 1))) if num_heads > 1 else None
+    options = check_options(
+      attention.ScaledDotProduct(), mask=mask, bias=bias, dropout_rate=0.0, dropout_rng=None
     )
+    inputs, shape = prepare(features, features, features, options)
     plan, _ = plan_for(inputs, shape, block_sizes, None)
     assert plan.leading == ((num_heads,) if num_heads > 1 else ())
     keys = plan.keys.count * plan.keys.size
