@@ -11,24 +11,22 @@ second derivatives. With P = exp(S - logsumexp):
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
 The engine uses a score's features and `tile`, a mask's `tile` and `block_mask`, and the tiles of a bias.
-Leading axes are a loop around it; tiles.py has the loops over blocks and devices.
+tiles.py has the loops.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.devices import are_spread_by_type, varying_like
-from attention.arrays.loops import over_leading, recomputed
 from attention.arrays.pytrees import combine
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import Inputs
 from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
 from attention.engines.plan import Plan, plan_for
-from attention.engines.tiles import over_devices, over_key_blocks, over_query_blocks
+from attention.engines.tiles import over_tiles
 
 Tree = TypeVar("Tree")
 
@@ -164,22 +162,22 @@ def blockwise(
 def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
   """Returns the results of all queries over all keys."""
 
-  def over_keys(arrays: list[jax.Array]) -> OnlineSoftmax:
-    def of_tile(arrays: list[jax.Array], use_mask: bool) -> OnlineSoftmax:
-      return OnlineSoftmax.of(plan.inputs(arrays), use_mask)
+  def of_tile(arrays: list[jax.Array], tangents: Any, results: Any, use_mask: bool) -> OnlineSoftmax:
+    return OnlineSoftmax.of(plan.inputs(arrays), use_mask)
 
-    nothing = OnlineSoftmax.start((*plan.leading, plan.queries.size), plan.inputs(arrays).values)
-    return over_key_blocks(plan, of_tile, OnlineSoftmax.joined, nothing, arrays, plan.axes, plan.block_mask)
+  def nothing(cut: Any, leading: tuple[int, ...]) -> OnlineSoftmax:
+    tile = plan.inputs(cut[0])
+    return OnlineSoftmax.start((*leading, tile.t.shape[0]), tile.values)
 
-  def over_queries(arrays: list[jax.Array]) -> Any:
+  def finish(cut: Any, carry: OnlineSoftmax) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
-    of_block = over_keys if plan.ring else lambda arrays: over_keys(arrays).results()
-    return over_query_blocks(plan, of_block, plan.finite(arrays, arrays), plan.axes)
+    return carry.results() if plan.ring is None else carry
 
-  rows = *plan.looped, *plan.leading, plan.queries.length
-  nothing = OnlineSoftmax.start(rows, plan.inputs(arrays).values)
-  found = _over_keys_everywhere(plan, over_queries, OnlineSoftmax.joined, nothing, arrays, plan.axes)
-  return found.results() if isinstance(found, OnlineSoftmax) else found
+  none = [None] * len(arrays)
+  found = over_tiles(
+    plan, of_tile, OnlineSoftmax.joined, nothing, finish, (arrays, none, None), (plan.axes, none, None)
+  )
+  return found if plan.ring is None else found.results()
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
@@ -189,58 +187,28 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   zero = jax.custom_derivatives.SymbolicZero
   are_zero = [isinstance(each, zero) or each.dtype == jax.dtypes.float0 for each in tangents]
   tangents = [None if zero else tangent for zero, tangent in zip(are_zero, tangents, strict=True)]
-  tangent_axes = [None if tangent is None else own for tangent, own in zip(tangents, plan.axes, strict=True)]
+  tangent_axes = [None if zero else own for zero, own in zip(are_zero, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
-  start = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
-  # Everything that is cut, and its axes.
-  cut = arrays, tangents, results
+
+  def nothing(cut: Any, leading: tuple[int, ...]) -> tuple[jax.Array, Sums]:
+    return jax.tree.map(jnp.zeros_like, (cut[2].log_total, cut[2].means))
+
+  def add(one: Tree, other: Tree) -> Tree:
+    return jax.tree.map(jnp.add, one, other)
+
+  def finish(cut: Any, totals: tuple[jax.Array, Sums]) -> tuple[jax.Array, Sums]:
+    d_logsumexp, d_sums = totals
+    means = cut[2].means
+    return d_logsumexp, jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, means)
+
+  of_tile = functools.partial(_differentiate_tile, plan)
   axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
-
-  @recomputed
-  def over_keys(cut: Any) -> tuple[jax.Array, Sums]:
-    results = cut[2]
-
-    def of_tile(cut: Any, use_mask: bool) -> Any:
-      return recomputed(functools.partial(_differentiate_tile, plan, use_mask))(*cut)
-
-    zeros = jax.tree.map(jnp.zeros_like, (results.log_total, results.means))
-    d_logsumexp, d_sums = over_key_blocks(
-      plan, of_tile, _add, zeros, cut, axes, lambda cut: plan.block_mask(cut[0])
-    )
-    return d_logsumexp, jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, results.means)
-
-  @recomputed
-  def over_queries(cut: Any) -> tuple[jax.Array, Sums]:
-    arrays, tangents, results = cut
-    cut = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
-    return over_query_blocks(plan, over_keys, cut, axes)
-
-  d_logsumexp, d_means = _over_keys_everywhere(plan, over_queries, _add, start, cut, axes)
+  d_logsumexp, d_means = over_tiles(plan, of_tile, add, nothing, finish, (arrays, tangents, results), axes)
   return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
 
 
-def _over_keys_everywhere(
-  plan: Plan,
-  over_queries: Callable[[Any], Tree],
-  merge: Callable[[Tree, Tree], Tree],
-  nothing: Tree,
-  arrays: Any,
-  axes: Any,
-) -> Tree:
-  """Returns the results over the keys of all devices, at each index of the leading axes that a tile lacks."""
-
-  # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
-  def of_keys_here(arrays: Any) -> Tree:
-    return over_leading(over_queries, arrays, jax.tree.map(len, axes), plan.looped, plan.at_once)
-
-  with jax.default_matmul_precision(plan.precision):
-    if plan.ring is None:
-      return of_keys_here(arrays)
-    return over_devices(plan, of_keys_here, merge, nothing, arrays, axes)
-
-
 def _differentiate_tile(
-  plan: Plan, use_mask: bool, arrays: list[Any], tangents: list[Any], results: Results
+  plan: Plan, arrays: list[Any], tangents: list[Any], results: Results, use_mask: bool
 ) -> tuple[jax.Array, Sums]:
   """Returns the contributions of a tile to d logsumexp [... T 1] and d sums."""
   changing = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]

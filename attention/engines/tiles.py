@@ -13,10 +13,9 @@ import jax.numpy as jnp
 
 from attention.arrays import devices
 from attention.arrays.devices import varying_like
-from attention.arrays.loops import any_at_all, over, recomputed
+from attention.arrays.loops import any_at_all, over, over_leading, recomputed
 from attention.arrays.pytrees import combine
 from attention.engines.plan import Blocks, Plan, Windows
-from attention.masks import BlockMask
 
 Tree = TypeVar("Tree")
 
@@ -25,6 +24,47 @@ def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None
   """Returns the axis that a letter names, counted from the end; None if there is none, or it broadcasts."""
   axis = axes.find(letter) - len(axes)
   return axis if letter in axes and array.shape[axis] == length else None
+
+
+def over_tiles(
+  plan: Plan,
+  of_tile: Callable[..., Tree],
+  merge: Callable[[Tree, Tree], Tree],
+  nothing: Callable[[Any, tuple[int, ...]], Tree],
+  finish: Callable[[Any, Tree], Any],
+  cut: tuple[Any, Any, Any],
+  axes: tuple[Any, Any, Any],
+) -> Any:
+  """Returns the results of all tiles, merged for each query.
+
+  Args:
+    plan: how they are cut.
+    of_tile: takes what is cut, and whether some pairs of the tile may be masked.
+    merge: merges the results of two blocks of keys, for the same queries.
+    nothing: takes what is cut and leading axes, returns the results of no keys.
+    finish: takes what is cut and the results of a block of queries over all keys.
+    cut: the arrays, their tangents, and results of each query; None for those that there are not.
+    axes: the own axes of each.
+  """
+
+  @recomputed
+  def over_keys(cut: Any) -> Any:
+    return finish(cut, over_key_blocks(plan, of_tile, merge, nothing(cut, plan.leading), cut, axes))
+
+  @recomputed
+  def over_queries(cut: Any) -> Any:
+    arrays, tangents, results = cut
+    finite = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
+    return over_query_blocks(plan, over_keys, finite, axes)
+
+  # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
+  def of_keys_here(cut: Any) -> Any:
+    return over_leading(over_queries, cut, jax.tree.map(len, axes), plan.looped, plan.at_once)
+
+  with jax.default_matmul_precision(plan.precision):
+    if plan.ring is None:
+      return of_keys_here(cut)
+    return over_devices(plan, of_keys_here, merge, nothing(cut, (*plan.looped, *plan.leading)), cut, axes)
 
 
 def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
@@ -48,27 +88,16 @@ def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, 
 
 def over_key_blocks(
   plan: Plan,
-  function: Callable[[Any, bool], Tree],
+  of_tile: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
   nothing: Tree,
-  arrays: Any,
+  cut: Any,
   axes: Any,
-  block_mask: Callable[[Any], BlockMask],
 ) -> Tree:
-  """Returns the function's results for each block of keys whose tile is not empty, merged.
-
-  Args:
-    plan: how keys are cut.
-    function: takes the arrays of a tile, and whether some of its pairs may be masked.
-    merge: merges its results for two blocks.
-    nothing: the results for no keys.
-    arrays: those of a block of queries.
-    axes: their own axes.
-    block_mask: takes the arrays of a tile, returns whether it is empty or full.
-  """
+  """Returns the results of the tiles of a block of queries that are not empty, merged; see `over_tiles`."""
   blocks = plan.keys
 
-  def cut(array: jax.Array, own: str) -> jax.Array | None:
+  def split_keys(array: jax.Array, own: str) -> jax.Array | None:
     axis = axis_of(array, own, "S", blocks.length)
     # So they are stored, in the order in which a CPU multiplies queries with them.
     return None if axis is None else jax.lax.optimization_barrier(turned(split(array, axis, blocks), own))
@@ -77,21 +106,21 @@ def over_key_blocks(
     """Returns keys and values [S X] as [X S], and these as [S X]."""
     return jnp.swapaxes(array, -1, -2) if own[0] == "S" and len(own) == 2 else array
 
-  def tile(block: Any) -> Any:
+  def tile_of(block: Any) -> Any:
     turned_back = jax.tree.map(
       lambda array, own: None if array is None else turned(array, own),
       block,
       axes,
       is_leaf=lambda leaf: leaf is None,
     )
-    return combine(turned_back, arrays)
+    return combine(turned_back, cut)
 
-  moving = jax.tree.map(cut, arrays, axes)
+  moving = jax.tree.map(split_keys, cut, axes)
   if blocks.count == 1:
-    return function(tile(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
+    return of_tile(*tile_of(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
 
   def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
-    return merge(carry, function(tile(block), use_mask))
+    return merge(carry, recomputed(functools.partial(of_tile, use_mask=use_mask))(*tile_of(block)))
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step stores its block
   # only, which the loop has anyway.
@@ -100,7 +129,7 @@ def over_key_blocks(
     # Devices that share the leading axes would have to agree on every tile.
     if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
-    some, every = block_mask(tile(block))
+    some, every = plan.block_mask(tile_of(block)[0])
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Blocks go in as they are stored: turned within a case, they are turned together with its products.
     cases = [
@@ -110,7 +139,7 @@ def over_key_blocks(
     ]
     return jax.lax.switch(choice, cases, carry, block), None
 
-  return jax.lax.scan(at_block, varying_like(nothing, arrays), moving)[0]
+  return jax.lax.scan(at_block, varying_like(nothing, cut), moving)[0]
 
 
 def over_devices(
