@@ -339,3 +339,39 @@ def test_block_sizes_are_two_positive_numbers(block_sizes):
   vectors = jnp.ones((T, 2))
   with pytest.raises(ValueError, match=r"block_sizes must be (two positive|an) integer"):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)
+
+
+def test_huge_masked_values_of_a_block_do_not_overflow():
+  rng = np.random.default_rng(0)
+  queries, keys = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (2, 8))
+  values = jnp.full((8, 3), 3e38).at[jnp.array([0, 5])].set(1.0)  # sums of the others overflow
+  allowed = jnp.zeros((2, 8), bool).at[0, 5].set(True).at[1, 0].set(True)
+  actual = attention.scaled_dot_product_attention(
+    queries, keys, values, mask=allowed, implementation="blockwise", block_sizes=(2, 4)
+  )
+  np.testing.assert_array_equal(actual, np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+def test_modify_is_given_the_positions_of_queries_and_keys(implementation):
+  rng = np.random.default_rng(0)
+  queries, keys, values = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (3, 7, 7))
+  actual = attention.attend(
+    Distant(), queries, keys, values, implementation=implementation, block_sizes=(2, 4)
+  )
+  scores = np.einsum("TH,SH->TS", queries, keys) - 2.0 * np.arange(3)[:, None] * np.arange(7)[None, :]
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  desired = weights @ np.asarray(values) / weights.sum(-1, keepdims=True)
+  np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Distant(attention.Score):
+  """Dot products, minus twice the product of the positions."""
+
+  def tile(self, query_features, key_features):
+    return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
+
+  def modify(self, scores, t, s):
+    return scores - 2.0 * (t * s).astype(scores.dtype)
