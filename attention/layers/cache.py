@@ -153,9 +153,6 @@ class _From(Mask):
   def tile(self, t, s):
     return _for_each(self.start, lambda t: self.mask.tile(t, s), t)
 
-  def check(self, T, S):
-    self.mask.check(T, S)
-
 
 def _for_each(start: jax.Array, rule: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:
   """Returns rule(t + start) for each start [...]: [... N T S], or [... 1 T S] where heads do not differ."""

@@ -174,11 +174,6 @@ class Segments(Mask):
       (first_target == last_source) & (first_source == last_target),
     )
 
-  def check(self, T, S):
-    for name, ids, size in (("target", self.target, T), ("source", self.source, S)):
-      if jnp.shape(ids)[-1] != size:
-        raise ValueError(f"segments' {name} must have {size} positions, got shape {jnp.shape(ids)}")
-
 
 def segments(target: Array, source: Array) -> Mask:
   """Each query may attend to the keys of its own segment (several sequences packed in one row).

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array
-from attention.arrays.pytrees import HasAxes, register_pytree
-from attention.arrays.shapes import broadcasts_to, same_rank, with_rank
+from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
+from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -38,8 +38,8 @@ class BlockMask(NamedTuple):
 class Mask(HasAxes):
   """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
 
-  Those that hold something of a given number of positions define `check` too, and name the axes of their
-  arrays in `axes`: what has an axis "T" or "S" is cut to the tile before `tile` and `block_mask` are called.
+  Those that hold arrays name their axes in `axes`: an array with an axis "T" or "S" is cut to the tile before
+  `tile` and `block_mask` are called.
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
@@ -67,9 +67,6 @@ class Mask(HasAxes):
     """
     return None, None
 
-  def check(self, T: int, S: int) -> None:
-    """Raises ValueError unless the mask is one for T queries and S keys."""
-
   def array(self, T: int, S: int) -> jax.Array:
     """Returns the whole mask for T queries and S keys, booleans [... T S].
 
@@ -80,7 +77,12 @@ class Mask(HasAxes):
     >>> masks.causal().array(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
-    self.check(T, S)
+    sizes = {"T": T, "S": S}
+    for (path, leaf), own in zip(jax.tree_util.tree_leaves_with_path(self), axes_of(self), strict=True):
+      shape = np.shape(leaf)[np.ndim(leaf) - len(own) :]
+      if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(own, shape, strict=True)):
+        got = f"{type(self).__name__}{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}"
+        raise ValueError(f"mask must be broadcastable to [... T S] with T={T}, S={S}, got {got}")
     tile = tile_of(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
 
@@ -118,11 +120,6 @@ class FromArray(Mask):
     values = jnp.asarray(self.values)
     return BlockMask(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
 
-  def check(self, T, S):
-    shape = jnp.shape(self.values)
-    if not broadcasts_to(shape[-2:], (T, S)):
-      raise ValueError(f"mask must be broadcastable to [... T S] with T={T}, S={S}, got shape {shape}")
-
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
@@ -143,10 +140,6 @@ class Both(Mask):
     before, after = (min((bound for bound in pair if bound is not None), default=None) for pair in bounds)
     return before, after
 
-  def check(self, T, S):
-    self.first.check(T, S)
-    self.second.check(T, S)
-
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +154,6 @@ class Not(Mask):
   def block_mask(self, t, s):
     some, every = self.mask.block_mask(t, s)
     return BlockMask(~every, ~some)
-
-  def check(self, T, S):
-    self.mask.check(T, S)
 
 
 def from_array(array: Array) -> Mask:
