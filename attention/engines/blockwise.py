@@ -76,6 +76,7 @@ class OnlineSoftmax(NamedTuple):
   @classmethod
   def of(cls, tile: Inputs, use_mask: bool) -> "OnlineSoftmax":
     """Returns the carry of one tile."""
+    # Broken pairs have the leading axes of queries, keys and values, so the scores have them too.
     scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.broken_pairs())
     largest = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - shift_of(largest))
@@ -184,8 +185,8 @@ def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
 def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
   (arrays,), (tangents,) = primals, tangents
-  zero = jax.custom_derivatives.SymbolicZero
-  are_zero = [isinstance(each, zero) or each.dtype == jax.dtypes.float0 for each in tangents]
+  symbolic_zero = jax.custom_derivatives.SymbolicZero
+  are_zero = [isinstance(each, symbolic_zero) or each.dtype == jax.dtypes.float0 for each in tangents]
   tangents = [None if zero else tangent for zero, tangent in zip(are_zero, tangents, strict=True)]
   tangent_axes = [None if zero else own for zero, own in zip(are_zero, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)

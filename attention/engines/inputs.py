@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.devices import compute_dtype
-from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
 from attention.arrays.shapes import (
   LAYOUT,
   axes_lacking,
@@ -182,6 +182,16 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
     raise ValueError(f"{score}.tile must return scores [... T S] = {pairs}, got shape {tile.shape}")
   if not jnp.issubdtype(tile.dtype, jnp.floating):
     raise ValueError(f"{score}.tile must return floating scores, got {tile.dtype}")
+  own_axes = zip(jax.tree.leaves(inputs.score), axes_of(inputs.score), strict=True)
+  if 0 not in (T, S) and any(np.ndim(leaf) > len(own.replace("?", "")) for leaf, own in own_axes):
+    # With as many heads as keys the shapes fit by chance, but not for one query and one key.
+    pair = one_pair(inputs, all_leading_axes=True)
+    of_pair = pair.score.tile(pair.queries, pair.keys).shape
+    if of_pair[-2:] != (1, 1):
+      raise ValueError(
+        f"{score}.tile must put the leading axes of the score's arrays before T and S, "
+        f"array[..., None, None]; for one query and one key it returned {of_pair}"
+      )
   modified = inputs.score.modify(tile, inputs.t, inputs.s)
   if modified.shape[-2:] != pairs[-2:] or not broadcasts_to(tile.shape, modified.shape):
     raise ValueError(
@@ -202,6 +212,18 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
       )
     check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
+
+
+def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:
+  """Returns the inputs of one query and one key, at all indices of the leading axes, or at the first."""
+
+  def cut(array: jax.Array, own: str) -> jax.Array:
+    index = tuple(slice(1) if letter in "TS" else slice(None) for letter in own)
+    return array[(..., *index)] if all_leading_axes else array[(0,) * (array.ndim - len(own)) + index]
+
+  leaves, structure = jax.tree.flatten(inputs)
+  pairs = [cut(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes_of(inputs), strict=True)]
+  return jax.tree.unflatten(structure, pairs)
 
 
 def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:

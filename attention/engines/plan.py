@@ -11,11 +11,11 @@ from attention.arrays import devices
 from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import axes_of
 from attention.arrays.shapes import assumed, assumed_product, is_known
-from attention.engines.inputs import VECTORS, Inputs
+from attention.engines.inputs import VECTORS, Inputs, one_pair
 from attention.masks import BlockMask, from_array
 
-# How many pairs are worked on together. On a CPU so many make products large enough to run at full speed;
-# elsewhere so many keep the device busy, and take 256 MiB for each array of them in float32.
+# Pairs that are computed together. On a CPU: large enough for products at full speed. On accelerators: enough
+# to fill the device; 256 MiB per float32 array.
 PAIRS_ON_CPU = 2**19
 PAIRS_IN_PARALLEL = 2**26
 
@@ -183,18 +183,12 @@ def tile_has_leading_axes(inputs: Inputs) -> bool:
   Raises:
     ValueError: if a score, mask or bias closes over a traced array, which would get no derivative.
   """
-  axes = axes_of(inputs)
   leaves, structure = jax.tree.flatten(inputs)
-  are_named = not any("?" in own for own in axes)
-
-  def one_pair(array: jax.Array, own: str) -> jax.Array:
-    """Returns the part of an array for one query and one key, at one index of the leading axes."""
-    index = tuple(slice(1) if letter in "TS" else slice(None) for letter in own)
-    return array[(0,) * (array.ndim - len(own)) + index] if are_named else array[(..., *index)]
+  are_named = not any("?" in own for own in axes_of(inputs))
 
   def scores_and_allowed(leaves: list[Any]) -> Any:
-    pairs = [one_pair(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes, strict=True)]
-    return jax.tree.unflatten(structure, pairs).scores_and_allowed()
+    whole = jax.tree.unflatten(structure, leaves)
+    return one_pair(whole, all_leading_axes=not are_named).scores_and_allowed()
 
   jaxpr, tile = jax.make_jaxpr(scores_and_allowed, return_shape=True)(leaves)
   consts = jaxpr.consts

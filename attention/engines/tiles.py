@@ -99,7 +99,7 @@ def over_key_blocks(
 
   def split_keys(array: jax.Array, own: str) -> jax.Array | None:
     axis = axis_of(array, own, "S", blocks.length)
-    # So they are stored, in the order in which a CPU multiplies queries with them.
+    # Stored transposed: the order in which a CPU multiplies queries with keys.
     return None if axis is None else jax.lax.optimization_barrier(turned(split(array, axis, blocks), own))
 
   def turned(array: jax.Array, own: str) -> jax.Array:
@@ -126,12 +126,12 @@ def over_key_blocks(
   # only, which the loop has anyway.
   @recomputed
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
-    # Devices that share the leading axes would have to agree on every tile.
+    # A branch needs one decision for all devices.
     if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
     some, every = plan.block_mask(tile_of(block)[0])
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
-    # Blocks go in as they are stored: turned within a case, they are turned together with its products.
+    # Transposed back inside each case, so that XLA fuses it with the products.
     cases = [
       lambda carry, block: carry,
       lambda carry, block: step(carry, block, True),

@@ -118,7 +118,7 @@ def bias_after(before: KeyValueCache, bias: BiasLike | None) -> BiasLike | None:
 
 def _mask_from(mask: Mask, start: jax.Array) -> Mask:
   """Returns a mask for queries at 0, 1, ... as one for queries at start, start + 1, ..."""
-  per_head = start[..., None]
+  per_head = start[..., None].astype(jnp.int32)  # bounds may be larger than a short length can be
   match mask:
     case masks.FromArray() | masks.Segments():
       return mask

@@ -28,7 +28,7 @@ class Band(Mask):
     # The bounds are neither negated nor added to positions: that may overflow.
     pairs = ((t - s, self.before), (s - t, self.after))
     bounded = (aligned(distance, per_pair(bound)) for distance, bound in pairs if bound is not None)
-    return all_of(*(distance <= bound for distance, bound in bounded))
+    return all_of(jnp.ones((1, 1), bool), *(distance <= bound for distance, bound in bounded))
 
   def block_mask(self, t, s):
     nearest, farthest = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # the smallest and the largest s - t
@@ -38,7 +38,7 @@ class Band(Mask):
       for least, most, bound in bounds
       if bound is not None
     ]
-    return functools.reduce(BlockMask.both, blocks)
+    return functools.reduce(BlockMask.both, blocks, BlockMask.full())
 
   def band(self):
     return tuple(bound if isinstance(bound, int) else None for bound in (self.before, self.after))
@@ -74,10 +74,11 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   """Each query may attend to its neighbours: t - before <= s <= t + after.
 
   Args:
-    before: how far back, an integer or integers [...]. Plain numbers are static for `jax.jit`: others are
-      another program. Where both are, "blockwise" does not even visit the keys beyond: attention costs T
-      times the window, not T times S, if the window is less than a quarter of S and of 14,000 keys, and small
-      blocks are not asked for. Otherwise only a CPU skips what is empty, as with any mask.
+    before: how far back, an integer or integers [...]. Python integers are static for `jax.jit`: others are
+      another program. Where both are, "blockwise" does not visit the keys beyond: attention costs T times the
+      window, not T times S, if the window is less than a quarter of S and of 14,000 keys, and no small blocks
+      are asked for; also joined to other masks by `&`, but not by `|`. Otherwise only a CPU skips tiles that
+      are empty, as with any mask.
     after: how far ahead, likewise.
 
   Raises:
@@ -101,7 +102,7 @@ class Lengths(Mask):
   def tile(self, t, s):
     pairs = ((s, self.source), (t, self.target))
     limited = (aligned(each, per_pair(length)) for each, length in pairs if length is not None)
-    return all_of(*(each < length for each, length in limited))
+    return all_of(jnp.ones((1, 1), bool), *(each < length for each, length in limited))
 
   def block_mask(self, t, s):
     ends = ((s[0, 0], s[0, -1], self.source), (t[0, 0], t[-1, 0], self.target))
@@ -110,7 +111,7 @@ class Lengths(Mask):
       for first, last, length in ends
       if length is not None
     ]
-    return functools.reduce(BlockMask.both, blocks)
+    return functools.reduce(BlockMask.both, blocks, BlockMask.full())
 
 
 def prefix(length: int | Array) -> Mask:

@@ -30,6 +30,11 @@ class BlockMask(NamedTuple):
   some: jax.Array
   every: jax.Array
 
+  @classmethod
+  def full(cls) -> "BlockMask":
+    """Returns the one of a mask that allows everything."""
+    return cls(jnp.ones((), bool), jnp.ones((), bool))
+
   def both(self, other: "BlockMask") -> "BlockMask":
     """Returns what is known of the pairs that two masks allow."""
     return BlockMask(all_of(self.some, other.some), all_of(self.every, other.every))

@@ -447,29 +447,34 @@ def test_a_mask_that_is_no_pytree_is_told(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledByHead(attention.Score):
-  """A dot product times a factor for each head."""
+  """A dot product times a factor for each head, put before T and S or not."""
 
   axes = {"factors": ""}
   factors: jax.Array
+  before: bool = dataclasses.field(default=True, metadata={"static": True})
 
   def tile(self, query_features, key_features):
-    return jnp.multiply(
-      *same_rank(self.factors[..., None, None], query_features @ key_features.swapaxes(-1, -2))
-    )
+    factors = self.factors[..., None, None] if self.before else self.factors
+    return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
 
 
 @engines
-def test_a_score_holds_an_array_of_heads(implementation):
+def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
+  # As many heads as keys: nothing else would notice where they are.
   vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
   factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
+
+  def attend(before):
+    score = ScaledByHead(factors, before)
+    return attention.attend(score, *[vectors] * 3, implementation=implementation, block_sizes=BLOCK_SIZES)
+
   desired = [
     attention.attend(attention.ScaledDotProduct(factor), *[head] * 3)
     for factor, head in zip(factors, vectors, strict=True)
   ]
-  actual = attention.attend(
-    ScaledByHead(factors), *[vectors] * 3, implementation=implementation, block_sizes=BLOCK_SIZES
-  )
-  assert_close(actual, np.stack(desired), FLOAT32)
+  assert_close(attend(True), np.stack(desired), FLOAT32)
+  with pytest.raises(ValueError, match=r"ScaledByHead.tile must put the leading axes of"):
+    attend(False)
 
 
 def test_a_class_that_is_no_dataclass_is_told_by_name():

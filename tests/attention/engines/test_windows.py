@@ -213,3 +213,9 @@ def test_an_offset_that_grows_is_not_another_program():
   for offset in (1, 2, 3):
     np.testing.assert_array_equal(of_mask(masks.causal(offset)), np.tri(2, 5, offset, dtype=bool))
   assert len(traces) == 1
+
+
+def test_masks_without_bounds_allow_everything():
+  for mask in (masks.Band(None, None), masks.Lengths(None, None)):
+    assert np.all(mask.array(2, 3))
+    assert mask.block_mask(jnp.arange(2)[:, None], jnp.arange(3)[None]) == (True, True)

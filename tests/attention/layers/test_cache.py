@@ -15,6 +15,7 @@ from models import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks, positions, search
+from attention.layers.cache import KeyValueCache, mask_after
 
 # T tokens in all, S slots for them. N: two heads share one of K heads of keys and values. D = N H.
 DIMS = chex.Dimensions(B=3, T=7, S=11, N=4, K=2, H=6, D=24, V=13)
@@ -494,3 +495,13 @@ def test_what_does_not_fit_is_an_error(change, message):
 def test_a_cache_without_slots_is_an_error():
   with pytest.raises(ValueError, match="max_length must be an integer of at least 1, got 0"):
     empty(slots=0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int16, jnp.uint32])
+def test_short_lengths_do_not_wrap(dtype):
+  keys = array(1, 1, S, 4)
+  before = KeyValueCache(keys, keys, jnp.array([3], dtype))
+  after = before._replace(length=before.length + jnp.array(2, dtype))
+  allowed = mask_after(before, after, masks.sliding_window(100_000, 0)).array(2, S)
+  desired = np.arange(S)[None] <= np.array([[3], [4]])
+  np.testing.assert_array_equal(allowed[0, 0], desired)
