@@ -67,7 +67,8 @@ def project_heads(
   """
   inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
   check_rank("inputs", inputs, "[... T D]")
-  bias_shape = None if bias is None else jnp.shape(bias)
+  bias = None if bias is None else jnp.asarray(bias, inputs.dtype)
+  bias_shape = None if bias is None else bias.shape
   if kernel.ndim != 3 or kernel.shape[0] != inputs.shape[-1] or bias_shape not in (None, kernel.shape[1:]):
     raise ValueError(
       f"{name} kernel must have axes [D N H], D the width of its inputs, and {name} bias [N H], "
@@ -75,7 +76,7 @@ def project_heads(
     )
   D, N, H = kernel.shape
   kernel = kernel.reshape(D, N * H).astype(inputs.dtype)
-  bias = None if bias is None else jnp.asarray(bias, inputs.dtype).reshape(N * H)
+  bias = None if bias is None else bias.reshape(N * H)
 
   def function(inputs):
     side_by_side = linear(inputs, kernel, bias=bias)
@@ -102,7 +103,8 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   """
   contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
   check_rank("contexts", contexts, "[... N T H]")
-  bias_shape = None if bias is None else jnp.shape(bias)
+  bias = None if bias is None else jnp.asarray(bias, contexts.dtype)
+  bias_shape = None if bias is None else bias.shape
   N_H = contexts.shape[-3], contexts.shape[-1]
   if kernel.ndim != 3 or kernel.shape[:2] != N_H or bias_shape not in (None, kernel.shape[2:]):
     raise ValueError(
@@ -111,7 +113,6 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
     )
   N, H, D = kernel.shape
   kernel = kernel.reshape(N * H, D).astype(contexts.dtype)
-  bias = None if bias is None else jnp.asarray(bias, contexts.dtype)
   contexts = jnp.swapaxes(contexts, -3, -2)
   side_by_side = contexts.reshape(*contexts.shape[:-2], N * H)
   return project(lambda vectors: linear(vectors, kernel, bias=bias), side_by_side)

@@ -34,8 +34,9 @@ Tree = TypeVar("Tree")
 class Sums(NamedTuple):
   """Sums over the keys, linear in the weights.
 
-  To carry another statistic, add a field, its start, and its formula: the mean score of a row, for example,
-  is the sum of weights times scores, and the entropy is the logsumexp minus that.
+  To carry another statistic, add a field, its zeros, and its formula, [... T X]; `Results.means` has its mean,
+  for `blockwise` to return through `finished`. The mean score, for example, is the sum of weights times scores,
+  and the entropy is the logsumexp minus that, which is exact for scores that are not large.
 
   Attributes:
     context: sum of weights (after dropout) times values, [... T D].
@@ -225,6 +226,7 @@ def _differentiate_tile(
   exponents = masked_scores(scores, allowed) - shift_of(results.largest) - results.log_total
   weights = jnp.exp(jnp.where(has_weights(results.largest), exponents, lowest(scores.dtype)))
   # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
+  scores = jnp.where(weights > 0, scores, 0)
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   d_weights = weights * d_scores
   _, d_sums = jax.jvp(

@@ -74,7 +74,7 @@ def shift_of(largest: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="empty", inline=True)
 def finished(largest: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
-  """Returns the numbers of rows with weights, `empty` for empty rows, and NaN for broken rows.
+  """Returns the results of all rows: `empty` for empty rows, NaN for broken rows, else the numbers.
 
   Rows without weights get no gradient either, even if it is NaN.
 

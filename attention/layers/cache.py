@@ -105,8 +105,10 @@ def mask_after(before: KeyValueCache, after: KeyValueCache, mask: Mask | Array |
     mask: for [... N T S]. Its rules count positions from the first token in the cache, its arrays are of the
       T queries and S slots.
   """
-  written = masks.Lengths(source=after.length[..., None], target=None)
-  return written if mask is None else written & _mask_from(as_mask(mask), before.length)
+  # Bounds may be larger than numbers of a short integer type.
+  starts, lengths = before.length.astype(jnp.int32), after.length.astype(jnp.int32)
+  written = masks.Lengths(source=lengths[..., None], target=None)
+  return written if mask is None else written & _mask_from(as_mask(mask), starts)
 
 
 def bias_after(before: KeyValueCache, bias: BiasLike | None) -> BiasLike | None:
@@ -118,7 +120,7 @@ def bias_after(before: KeyValueCache, bias: BiasLike | None) -> BiasLike | None:
 
 def _mask_from(mask: Mask, start: jax.Array) -> Mask:
   """Returns a mask for queries at 0, 1, ... as one for queries at start, start + 1, ..."""
-  per_head = start[..., None].astype(jnp.int32)  # bounds may be larger than a short length can be
+  per_head = start[..., None]
   match mask:
     case masks.FromArray() | masks.Segments():
       return mask

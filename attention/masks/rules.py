@@ -53,8 +53,8 @@ class Mask(HasAxes):
     """Returns whether each query of a tile may attend to each key.
 
     Args:
-      t: query positions, consecutive integers [T 1]; the last tile repeats the last position.
-      s: key positions, likewise, [1 S].
+      t: query positions [T 1], consecutive integers, but for a last tile, which may repeat the last position.
+      s: key positions, [1 S], likewise.
 
     Returns:
       Booleans that broadcast to [... T S].

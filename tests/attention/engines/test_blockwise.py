@@ -375,3 +375,31 @@ class Distant(attention.Score):
 
   def modify(self, scores, t, s):
     return scores - 2.0 * (t * s).astype(scores.dtype)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class OfEachHead(masks.Mask):
+  """A mask with a leading axis that neither queries nor keys have."""
+
+  def tile(self, t, s):
+    return s[None] <= t[None] + jnp.arange(3)[:, None, None]
+
+
+def test_a_mask_has_leading_axes_that_only_the_values_have():
+  rng = np.random.default_rng(0)
+  vectors = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 4), (7, 4), (3, 7, 2))]
+
+  def gradients(implementation):
+    def loss(*vectors):
+      return jnp.sum(
+        attention.scaled_dot_product_attention(
+          *vectors, mask=OfEachHead(), implementation=implementation, block_sizes=(2, 4)
+        )
+        ** 2
+      )
+
+    return jax.grad(loss, (0, 1, 2))(*vectors)
+
+  for actual, desired in zip(gradients("blockwise"), gradients("dense"), strict=True):
+    np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
