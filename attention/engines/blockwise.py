@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from attention.arrays.devices import are_spread_by_type, varying_like
 from attention.arrays.pytrees import combine
+from attention.arrays.shapes import with_rank
 from attention.engines.dense import Attended, dense
 from attention.engines.inputs import Inputs
 from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
@@ -34,9 +35,9 @@ Tree = TypeVar("Tree")
 class Sums(NamedTuple):
   """Sums over the keys, linear in the weights.
 
-  To carry another statistic, add a field, its zeros, and its formula, [... T X]; `Results.means` has its mean,
-  for `blockwise` to return through `finished`. The mean score, for example, is the sum of weights times scores,
-  and the entropy is the logsumexp minus that, which is exact for scores that are not large.
+  To carry another statistic, add a field, its zeros, and its formula, [... T X]; `Results.means` has its
+  mean, for `blockwise` to return through `finished`. The mean score, for example, is the sum of weights times
+  scores, and the entropy is the logsumexp minus that, which is exact for scores that are not large.
 
   Attributes:
     context: sum of weights (after dropout) times values, [... T D].
@@ -218,7 +219,9 @@ def _differentiate_tile(
   def scores_and_values(changed: list[Any]) -> Any:
     tile = plan.inputs(combine(changed, arrays))
     scores, allowed = tile.scores_and_allowed(use_mask)
-    return (scores, tile.values), (tile, allowed)
+    # Rows have all leading axes of a tile, of which scores may lack some.
+    scores = jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, results.largest.shape))
+    return (scores, tile.values), (tile, allowed if allowed is None else with_rank(allowed, scores.ndim))
 
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
     scores_and_values, (changing,), (tangents,), has_aux=True

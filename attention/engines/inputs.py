@@ -71,7 +71,7 @@ class Inputs(HasAxes):
   dropout: Dropout | None = None
 
   def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the scores, and which pairs may attend, None for all; the latter broadcasts to the former."""
+    """Returns the scores, and which pairs may attend, None for all. Both broadcast to [... T S]."""
     dtype = self.values.dtype
     scores = self.score.tile(self.queries, self.keys).astype(dtype)
     allowed = None
@@ -84,10 +84,7 @@ class Inputs(HasAxes):
     if self.mask is not None and use_mask:
       tile = self.mask.tile(self.t, self.s)
       allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
-    if allowed is None:
-      return scores, None
-    scores, allowed = same_rank(scores, allowed)  # a mask may have leading axes that the scores lack
-    return jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, allowed.shape)), allowed
+    return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
 
   def broken_pairs(self) -> jax.Array:
     """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
