@@ -59,9 +59,10 @@ class HasAxes:
   """A pytree that names the axes of its arrays, so that they can be cut: a score, a mask, a bias.
 
   Attributes:
-    axes: for a field, its own axes, one letter each: {"score_vector": "A"}, {"segments": "S"}, {"scale": ""}.
-      Axes before these are leading axes that broadcast, like those of the queries. An axis "T" or "S" holds
-      something for each query or key. A field that is not named is never cut.
+    axes: for each field, its own axes, one letter each: {"score_vector": "A", "segments": "S", "scale": ""}.
+      Axes before these are leading axes, such as heads, which broadcast like those of the queries: with "",
+      an array [N] has a number for each head. An axis "T" or "S" has an entry for each query or key, and is
+      cut into blocks; other letters only say how many axes there are. Fields without names are never cut.
     has_user_code: whether a class of this library calls functions of the user.
   """
 

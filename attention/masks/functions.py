@@ -61,9 +61,10 @@ def from_function(
       so its result must depend on t and s, not on their shapes. It may look them up in JAX arrays, traced
       ones too. A last tile repeats the last position.
     block_mask: what is known of a whole tile; "blockwise" on a CPU skips those that are empty. It takes
-      two pairs, the first and the last query position and the first and the last key position. It returns
-      two booleans [...]: whether any pair of the tile may be allowed, and whether all pairs are. None if
-      nothing is known. For s <= t it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
+      two pairs (not the positions of a tile, as `Mask.block_mask`): the first and the last query position,
+      and the first and the last key position. It returns two booleans [...]: whether any pair of the tile may
+      be allowed, and whether all pairs are. None if nothing is known. For s <= t it is
+      `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
 
   `jax.jit` compares masks that are its arguments by their functions: for a new function it compiles again,
   and for one that closes over traced arrays at every call.

@@ -33,11 +33,11 @@ class Score(HasAxes):
   The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
-  A score that holds arrays should name the axes that are its own, one letter each, as in
-  `axes = {"matrix": "HK", "scale": ""}`. Axes before these are leading axes that broadcast, such as heads;
-  `tile` aligns them with the scores [... T S]: `self.scale[..., None, None]`. "blockwise" then
-  cuts the arrays with the queries and keys, one index at a time; and heads of keys that several heads of
-  queries share are not copied. A field that is neither an array nor a number must be static:
+  A score names the axes of its arrays, one letter each: `axes = {"matrix": "HK", "scale": ""}`. Axes before
+  these are leading axes that broadcast, such as heads; `tile` puts them before T and S:
+  `self.scale[..., None, None]`. Then "blockwise" computes one index of the leading axes at a time, and heads
+  of keys that several heads of queries share are not copied. Without names the results are the same, but each
+  tile has all leading axes. A field that is neither an array nor a number must be static:
   `dataclasses.field(metadata={"static": True})`.
 
   Nothing that is masked reaches a result or a gradient, with one exception, which is up to `tile`: a pair
