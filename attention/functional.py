@@ -4,14 +4,14 @@ from typing import Any
 
 import jax
 
+from attention.arrays.checks import as_array
 from attention.arrays.devices import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
-from attention.engines.inputs import prepare
-from attention.engines.options import Options
+from attention.engines.inputs import Options, prepare
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
@@ -215,7 +215,7 @@ def additive_attention(
   (3, 7)
   """
   return attend(
-    Additive(score_vector),
+    Additive(as_array("score_vector", score_vector)),
     queries,
     keys,
     values,
@@ -264,7 +264,7 @@ def bilinear_attention(
   (3, 7)
   """
   return attend(
-    Bilinear(matrix),
+    Bilinear(as_array("matrix", matrix)),
     queries,
     keys,
     values,

@@ -13,8 +13,7 @@ from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
-from attention.engines.inputs import Inputs
-from attention.engines.options import Options
+from attention.engines.inputs import Inputs, Options
 from attention.engines.plan import tile_has_leading_axes
 from attention.engines.softmax import Normalizer
 from attention.functional import attend_checked

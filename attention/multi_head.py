@@ -11,7 +11,7 @@ from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.options import Options
+from attention.engines.inputs import Options
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads_checked
 from attention.masks import Array, Mask

@@ -73,6 +73,13 @@ class HasAxes:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
 
 
+def fields_of(tree: Any) -> list[tuple[Any, Any]]:
+  """Returns the paths and leaves of a pytree, of which what is HasAxes inside it is one."""
+  return jax.tree_util.tree_leaves_with_path(
+    tree, is_leaf=lambda node: isinstance(node, HasAxes) and node is not tree
+  )
+
+
 def axes_of(tree: Any) -> list[str]:
   """Returns the own axes of each leaf of a pytree of HasAxes, "?" for each axis without a name.
 
@@ -80,23 +87,13 @@ def axes_of(tree: Any) -> list[str]:
     ValueError: if an array has fewer axes than are named.
   """
   found = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    node, own = tree, None
-    for key in path:  # the last HasAxes on the way names them
-      if isinstance(node, HasAxes):
-        own = node.axes.get(getattr(key, "name", ""))
-      node = _child(node, key)
+  for path, leaf in fields_of(tree):
+    if isinstance(leaf, HasAxes):
+      found += axes_of(leaf)
+      continue
+    own = tree.axes.get(getattr(path[0], "name", "")) if isinstance(tree, HasAxes) else None
     if own is not None and np.ndim(leaf) < len(own):
       where = type(tree).__name__ + jax.tree_util.keystr(path)
       raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
     found.append("?" * np.ndim(leaf) if own is None else own)
   return found
-
-
-def _child(node: Any, key: Any) -> Any:
-  """Returns what a key of a path leads to, None if that is unknown."""
-  if isinstance(node, (list, tuple)) and isinstance(key, jax.tree_util.SequenceKey):
-    return node[key.idx]
-  if isinstance(node, dict) and isinstance(key, jax.tree_util.DictKey):
-    return node[key.key]
-  return getattr(node, getattr(key, "name", ""), None)

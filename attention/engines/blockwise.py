@@ -32,73 +32,36 @@ from attention.engines.tiles import over_tiles
 Tree = TypeVar("Tree")
 
 
-class Sums(NamedTuple):
-  """Sums over the keys, linear in the weights.
-
-  To carry another statistic, add a field, its zeros, and its formula, [... T X]; `Results.means` has its
-  mean, for `blockwise` to return through `finished`. The mean score, for example, is the sum of weights times
-  scores, and the entropy is the logsumexp minus that, which is exact for scores that are not large.
-
-  Attributes:
-    context: sum of weights (after dropout) times values, [... T D].
-  """
-
-  context: jax.Array
-
-  @classmethod
-  def zeros(cls, rows: tuple[int, ...], values: jax.Array) -> "Sums":
-    """Returns the sums of rows [... T] of queries over no keys."""
-    return cls(context=jnp.zeros((*rows, values.shape[-1]), values.dtype))
-
-  @classmethod
-  def of(cls, tile: Inputs, weights: jax.Array, scores: jax.Array, values: jax.Array) -> "Sums":
-    """Returns the sums over the keys of a tile, from weights and scores [... T S] and values [... S D]."""
-    return cls(context=jnp.einsum("...TS,...SD->...TD", tile.drop(weights), values))
-
-
 class OnlineSoftmax(NamedTuple):
   """What queries carry from one block of keys to the next.
 
+  To carry another statistic, add a field with its start in `flash_attention` and its formula in
+  `_attend_to_tile`, its mean to `Results`, and its derivative to `_differentiate_tile`. The mean score, for
+  example, is the sum of weights times scores, divided by the total; the entropy is the logsumexp minus that.
+
   Attributes:
     largest: the largest masked score so far, [... T 1].
-    total: sum of exp(score - largest), [... T 1].
-    sums: those with the weights exp(score - largest).
+    total: sum of the weights exp(score - largest), [... T 1].
+    context: sum of weights (after dropout) times values, [... T D].
   """
 
   largest: jax.Array
   total: jax.Array
-  sums: Sums
-
-  @classmethod
-  def start(cls, rows: tuple[int, ...], values: jax.Array) -> "OnlineSoftmax":
-    """Returns the carry of rows [... T] of queries before the first key."""
-    zeros = jnp.zeros((*rows, 1), values.dtype)
-    return cls(jnp.full_like(zeros, lowest(values.dtype)), zeros, Sums.zeros(rows, values))
-
-  @classmethod
-  def of(cls, tile: Inputs, use_mask: bool) -> "OnlineSoftmax":
-    """Returns the carry of one tile."""
-    # Broken pairs have the leading axes of queries, keys and values, so the scores have them too.
-    scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.broken_pairs())
-    largest = jnp.max(scores, axis=-1, keepdims=True)
-    weights = jnp.exp(scores - shift_of(largest))
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    return cls(largest, total, Sums.of(tile, weights, scores, tile.values))
+  context: jax.Array
 
   def joined(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
     """Returns the carry over both sets of keys, for the same queries."""
     largest = jnp.maximum(self.largest, other.largest)
     first, second = (jnp.exp(each.largest - shift_of(largest)) for each in (self, other))
-    return OnlineSoftmax(
-      largest, *jax.tree.map(lambda one, other: one * first + other * second, self[1:], other[1:])
-    )
+    total = self.total * first + other.total * second
+    return OnlineSoftmax(largest, total, self.context * first + other.context * second)
 
   def results(self) -> "Results":
     """Returns the results, finite for all rows."""
     is_weighted = has_weights(self.largest)
     total = jnp.where(is_weighted, self.total, 1)
-    means = jax.tree.map(lambda sum: jnp.where(is_weighted, sum / total, 0), self.sums)
-    return Results(means, self.largest, jnp.log(total))
+    context = jnp.where(is_weighted, self.context / total, 0)
+    return Results(context, self.largest, jnp.log(total))
 
 
 class Results(NamedTuple):
@@ -108,12 +71,12 @@ class Results(NamedTuple):
   error of 1e-3 in float32, and so would the weights.
 
   Attributes:
-    means: the sums divided by the total of the weights.
+    context: [... T D].
     largest: the largest masked score, [... T 1].
     log_total: logarithm of the sum of exp(score - shift), [... T 1].
   """
 
-  means: Sums
+  context: jax.Array
   largest: jax.Array
   log_total: jax.Array
 
@@ -154,7 +117,7 @@ def blockwise(
   # must not happen within a loop, of which each device may take other turns.
   arrays = varying_like(arrays, arrays)
   results = flash_attention(plan, arrays)
-  context = finished(results.largest, results.means.context)
+  context = finished(results.largest, results.context)
   if not return_logsumexp:
     return Attended(context)
   logsumexp = finished(results.largest, shift_of(results.largest) + results.log_total, "-inf")
@@ -165,22 +128,34 @@ def blockwise(
 def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
   """Returns the results of all queries over all keys."""
 
-  def of_tile(arrays: list[jax.Array], tangents: Any, results: Any, use_mask: bool) -> OnlineSoftmax:
-    return OnlineSoftmax.of(plan.inputs(arrays), use_mask)
-
   def nothing(cut: Any, leading: tuple[int, ...]) -> OnlineSoftmax:
     tile = plan.inputs(cut[0])
-    return OnlineSoftmax.start((*leading, tile.t.shape[0]), tile.values)
+    rows, dtype = (*leading, tile.t.shape[0]), tile.values.dtype
+    largest = jnp.full((*rows, 1), lowest(dtype))
+    return OnlineSoftmax(largest, jnp.zeros_like(largest), jnp.zeros((*rows, tile.values.shape[-1]), dtype))
 
   def finish(cut: Any, carry: OnlineSoftmax) -> Any:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
     return carry.results() if plan.ring is None else carry
 
-  none = [None] * len(arrays)
+  of_tile, none = functools.partial(_attend_to_tile, plan), [None] * len(arrays)
   found = over_tiles(
     plan, of_tile, OnlineSoftmax.joined, nothing, finish, (arrays, none, None), (plan.axes, none, None)
   )
   return found if plan.ring is None else found.results()
+
+
+def _attend_to_tile(
+  plan: Plan, arrays: list[Any], tangents: Any, results: Any, use_mask: bool
+) -> OnlineSoftmax:
+  """Returns the carry of one tile."""
+  tile = plan.inputs(arrays)
+  # Broken pairs have the leading axes of queries, keys and values, so the scores have them too.
+  scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.broken_pairs())
+  largest = jnp.max(scores, axis=-1, keepdims=True)
+  weights = jnp.exp(scores - shift_of(largest))
+  context = jnp.einsum("...TS,...SD->...TD", tile.drop(weights), tile.values)
+  return OnlineSoftmax(largest, jnp.sum(weights, axis=-1, keepdims=True), context)
 
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
@@ -193,27 +168,26 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
   tangent_axes = [None if zero else own for zero, own in zip(are_zero, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
 
-  def nothing(cut: Any, leading: tuple[int, ...]) -> tuple[jax.Array, Sums]:
-    return jax.tree.map(jnp.zeros_like, (cut[2].log_total, cut[2].means))
+  def nothing(cut: Any, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    return jax.tree.map(jnp.zeros_like, (cut[2].log_total, cut[2].context))
 
   def add(one: Tree, other: Tree) -> Tree:
     return jax.tree.map(jnp.add, one, other)
 
-  def finish(cut: Any, totals: tuple[jax.Array, Sums]) -> tuple[jax.Array, Sums]:
-    d_logsumexp, d_sums = totals
-    means = cut[2].means
-    return d_logsumexp, jax.tree.map(lambda d_sum, mean: d_sum - mean * d_logsumexp, d_sums, means)
+  def finish(cut: Any, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    d_logsumexp, d_context = totals
+    return d_logsumexp, d_context - cut[2].context * d_logsumexp
 
   of_tile = functools.partial(_differentiate_tile, plan)
   axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
-  d_logsumexp, d_means = over_tiles(plan, of_tile, add, nothing, finish, (arrays, tangents, results), axes)
-  return results, Results(d_means, jnp.zeros_like(results.largest), d_logsumexp)
+  d_logsumexp, d_context = over_tiles(plan, of_tile, add, nothing, finish, (arrays, tangents, results), axes)
+  return results, Results(d_context, jnp.zeros_like(results.largest), d_logsumexp)
 
 
 def _differentiate_tile(
   plan: Plan, arrays: list[Any], tangents: list[Any], results: Results, use_mask: bool
-) -> tuple[jax.Array, Sums]:
-  """Returns the contributions of a tile to d logsumexp [... T 1] and d sums."""
+) -> tuple[jax.Array, jax.Array]:
+  """Returns what a tile adds to d logsumexp [... T 1] and to d context + context d logsumexp [... T D]."""
   changing = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
 
   def scores_and_values(changed: list[Any]) -> Any:
@@ -228,15 +202,9 @@ def _differentiate_tile(
   )
   exponents = masked_scores(scores, allowed) - shift_of(results.largest) - results.log_total
   weights = jnp.exp(jnp.where(has_weights(results.largest), exponents, lowest(scores.dtype)))
-  # The weight of a masked pair is 0, but its score, or the product with its value, may have overflowed.
-  scores = jnp.where(weights > 0, scores, 0)
+  # The weight of a masked pair is 0, but the derivative of its score may have overflowed.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
-  d_weights = weights * d_scores
-  _, d_sums = jax.jvp(
-    functools.partial(Sums.of, tile), (weights, scores, values), (d_weights, d_scores, d_values)
-  )
-  return jnp.sum(d_weights, axis=-1, keepdims=True), d_sums
-
-
-def _add(one: Tree, other: Tree) -> Tree:
-  return jax.tree.map(jnp.add, one, other)
+  weighted_sum = functools.partial(jnp.einsum, "...TS,...SD->...TD")
+  dropped = tile.drop(weights)
+  d_context = weighted_sum(dropped * d_scores, values) + weighted_sum(dropped, d_values)
+  return jnp.sum(weights * d_scores, axis=-1, keepdims=True), d_context

@@ -22,12 +22,32 @@ from attention.arrays.shapes import (
 )
 from attention.engines.dropout import Dropout
 from attention.engines.masking import finite, is_minus_infinity, where
-from attention.engines.options import Options
-from attention.masks import FromArray, Mask
+from attention.masks import Array, FromArray, Mask
 from attention.scores.score import Score
 
 # The fields of Inputs that an engine makes finite first.
 VECTORS = ("queries", "keys", "values")
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The score and the options of an attention, checked. Static fields decide which program is compiled."""
+
+  score: Score
+  mask: Mask | None
+  bias: Any
+  dropout_rate: Array | None
+  dropout_rng: jax.Array | None
+  normalizer: Any
+  return_weights: bool = dataclasses.field(metadata={"static": True})
+  return_logsumexp: bool = dataclasses.field(metadata={"static": True})
+  implementation: str = dataclasses.field(metadata={"static": True})
+  block_sizes: tuple[int, int] | None = dataclasses.field(metadata={"static": True})
+
+  def returned(self, attended: Any) -> Any:
+    """Returns the context alone, unless more was asked for."""
+    return attended if self.return_weights or self.return_logsumexp else attended.context
 
 
 @register_pytree

@@ -12,7 +12,7 @@ from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import axes_of
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.engines.inputs import VECTORS, Inputs, one_pair
-from attention.masks import BlockMask, from_array
+from attention.masks import from_array
 
 # Pairs that are computed together. On a CPU: large enough for products at full speed. On accelerators: enough
 # to fill the device; 256 MiB per float32 array.
@@ -36,10 +36,17 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """A choice of `size` positions for each of some blocks, from its place in `starts` on."""
+  """The keys that each block of queries meets, where a mask leaves only a narrow band of them.
 
-  size: int
+  Attributes:
+    starts: the first key of each window.
+    keys: the blocks of a window.
+    queries: the blocks of queries, one for each window.
+  """
+
   starts: tuple[int, ...]
+  keys: Blocks
+  queries: Blocks
 
 
 def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
@@ -112,12 +119,6 @@ class Plan:
       for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
     ]
 
-  def block_mask(self, arrays: list[Any]) -> BlockMask:
-    """Returns whether a tile is empty or full by its mask."""
-    inputs = self.inputs(arrays)
-    assert inputs.mask is not None
-    return inputs.mask.block_mask(inputs.t, inputs.s)
-
 
 def plan_for(
   inputs: Inputs,
@@ -140,13 +141,13 @@ def plan_for(
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   num_leading = assumed_product(leading)
   band = (None, None) if inputs.mask is None or ring is not None else inputs.mask.band()
-  queries, windows, most_keys = _windows(T, S, band, num_leading, block_sizes)
-  if windows is None:  # a window that is not worth cutting is a mask like any other
-    most_queries, most_keys = block_sizes or default_block_sizes(
-      assumed(T), assumed(S), inputs.mask is not None, num_leading
-    )
-    queries = even_blocks(T, most_queries, parts)
-  keys = even_blocks(S if windows is None else windows.size, most_keys, parts)
+  windows = _windows(T, S, band, num_leading, block_sizes)
+  if windows is not None:
+    queries, keys = windows.queries, windows.keys
+  else:  # a window that is not worth cutting is a mask like any other
+    has_mask = inputs.mask is not None
+    sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), has_mask, num_leading)
+    queries, keys = (even_blocks(*each, parts) for each in zip((T, S), sizes, strict=True))
   if keys.beyond_end != 0:
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, S), bool))
@@ -228,11 +229,11 @@ def _windows(
   band: tuple[int | None, int | None],
   num_leading: int,
   block_sizes: tuple[int, int] | None,
-) -> tuple[Any, Windows | None, int]:
-  """Returns blocks of queries, the keys that each meets if the mask leaves only a narrow band, and a size."""
+) -> Windows | None:
+  """Returns the windows of a mask that leaves only a narrow band of keys; None if they are not worth it."""
   before, after = band
   if before is None or after is None or not (is_known(T) and is_known(S)):
-    return None, None, 0
+    return None
   width = before + after + 1
   # A block of queries meets its own keys and those of the band around them: in small blocks few of these are
   # beyond the band of a query, in large ones few are met by many blocks.
@@ -247,6 +248,6 @@ def _windows(
     size = math.ceil(size / 64) * 64  # products of round sizes are faster
   # A key is copied for each window that it is in, so these must not be much longer than the blocks.
   if not 0 < size <= min(S // 2, 8 * queries.size):
-    return None, None, 0
+    return None
   starts = (min(max(i * queries.size - before, 0), S - size) for i in range(queries.count))
-  return queries, Windows(size, tuple(starts)), most_keys
+  return Windows(tuple(starts), even_blocks(size, most_keys), queries)

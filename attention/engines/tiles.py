@@ -58,9 +58,9 @@ def over_tiles(
     return over_query_blocks(plan, over_keys, finite, axes)
 
   # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
-  def of_keys_here(cut: Any) -> Any:
-    return over_leading(over_queries, cut, jax.tree.map(len, axes), plan.looped, plan.at_once)
-
+  of_keys_here = functools.partial(
+    over_leading, over_queries, own_ranks=jax.tree.map(len, axes), leading=plan.looped, at_once=plan.at_once
+  )
   with jax.default_matmul_precision(plan.precision):
     if plan.ring is None:
       return of_keys_here(cut)
@@ -129,7 +129,8 @@ def over_key_blocks(
     # A branch needs one decision for all devices.
     if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
-    some, every = plan.block_mask(tile_of(block)[0])
+    tile: Any = plan.inputs(tile_of(block)[0])
+    some, every = tile.mask.block_mask(tile.t, tile.s)
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Transposed back inside each case, so that XLA fuses it with the products.
     cases = [
@@ -222,6 +223,6 @@ def windows_of(array: jax.Array, axis: int, windows: Windows, *, of_blocks: bool
   """
 
   def window(array: jax.Array, start: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(array, start, windows.size, axis)
+    return jax.lax.dynamic_slice_in_dim(array, start, windows.keys.length, axis)
 
   return jax.vmap(window, (0 if of_blocks else None, 0))(array, jnp.asarray(windows.starts))

@@ -9,36 +9,21 @@ Arrays inside a mask have leading axes that broadcast like any other: lengths [B
 With heads, [B N T S], pass `lengths[:, None]`.
 """
 
-from attention.masks.functions import FromFunction, from_function
-from attention.masks.patterns import (
-  Band,
-  Lengths,
-  Segments,
-  causal,
-  lengths,
-  prefix,
-  segments,
-  sliding_window,
-)
-from attention.masks.rules import Array, BlockMask, Both, FromArray, Mask, Not, as_mask, from_array
-
-__all__ = [  # noqa: RUF022 (in reading order)
-  "causal",
-  "sliding_window",
-  "prefix",
-  "lengths",
-  "segments",
-  "from_array",
-  "from_function",
-  "as_mask",
-  "Mask",
-  "BlockMask",
-  "Band",
-  "Array",
-  "Lengths",
-  "Segments",
-  "FromArray",
-  "FromFunction",
-  "Both",
-  "Not",
-]
+from attention.masks.functions import FromFunction as FromFunction
+from attention.masks.functions import from_function as from_function
+from attention.masks.patterns import Band as Band
+from attention.masks.patterns import Lengths as Lengths
+from attention.masks.patterns import Segments as Segments
+from attention.masks.patterns import causal as causal
+from attention.masks.patterns import lengths as lengths
+from attention.masks.patterns import prefix as prefix
+from attention.masks.patterns import segments as segments
+from attention.masks.patterns import sliding_window as sliding_window
+from attention.masks.rules import Array as Array
+from attention.masks.rules import BlockMask as BlockMask
+from attention.masks.rules import Both as Both
+from attention.masks.rules import FromArray as FromArray
+from attention.masks.rules import Mask as Mask
+from attention.masks.rules import Not as Not
+from attention.masks.rules import as_mask as as_mask
+from attention.masks.rules import from_array as from_array

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,19 +28,11 @@ class Band(Mask):
 
   def tile(self, t, s):
     # The bounds are neither negated nor added to positions: that may overflow.
-    pairs = ((t - s, self.before), (s - t, self.after))
-    bounded = (aligned(distance, per_pair(bound)) for distance, bound in pairs if bound is not None)
-    return all_of(jnp.ones((1, 1), bool), *(distance <= bound for distance, bound in bounded))
+    return _all_within(jnp.less_equal, (t - s, self.before), (s - t, self.after))
 
   def block_mask(self, t, s):
     nearest, farthest = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # the smallest and the largest s - t
-    bounds = ((-farthest, -nearest, self.before), (nearest, farthest, self.after))
-    blocks = [
-      BlockMask(least <= jnp.asarray(bound), most <= jnp.asarray(bound))
-      for least, most, bound in bounds
-      if bound is not None
-    ]
-    return functools.reduce(BlockMask.both, blocks, BlockMask.full())
+    return _block_within(jnp.less_equal, (-farthest, -nearest, self.before), (nearest, farthest, self.after))
 
   def band(self):
     return tuple(bound if isinstance(bound, int) else None for bound in (self.before, self.after))
@@ -100,18 +94,10 @@ class Lengths(Mask):
   target: int | Array | None
 
   def tile(self, t, s):
-    pairs = ((s, self.source), (t, self.target))
-    limited = (aligned(each, per_pair(length)) for each, length in pairs if length is not None)
-    return all_of(jnp.ones((1, 1), bool), *(each < length for each, length in limited))
+    return _all_within(jnp.less, (s, self.source), (t, self.target))
 
   def block_mask(self, t, s):
-    ends = ((s[0, 0], s[0, -1], self.source), (t[0, 0], t[-1, 0], self.target))
-    blocks = [
-      BlockMask(first < jnp.asarray(length), last < jnp.asarray(length))
-      for first, last, length in ends
-      if length is not None
-    ]
-    return functools.reduce(BlockMask.both, blocks, BlockMask.full())
+    return _block_within(jnp.less, (s[0, 0], s[0, -1], self.source), (t[0, 0], t[-1, 0], self.target))
 
 
 def prefix(length: int | Array) -> Mask:
@@ -207,6 +193,22 @@ def segments(target: Array, source: Array) -> Mask:
   check_rank("target", target, "[... T]")
   check_rank("source", source, "[... S]")
   return Segments(target, source)
+
+
+def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
+  """Returns which pairs compare with all bounds; None is no bound."""
+  arrays = [aligned(numbers, per_pair(bound)) for numbers, bound in bounded if bound is not None]
+  return all_of(jnp.ones((1, 1), bool), *(compare(*each) for each in arrays))
+
+
+def _block_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]) -> BlockMask:
+  """Returns the block mask of numbers from a least to a most, each with its bound; None is no bound."""
+  blocks = [
+    BlockMask(compare(least, bound), compare(most, bound))
+    for least, most, bound in bounded
+    if bound is not None
+  ]
+  return functools.reduce(BlockMask.both, blocks, BlockMask.full())
 
 
 def _bound(name: str, value: int | Array) -> int | Array:

@@ -1,29 +1,18 @@
 """Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
 
-from attention.models.encoders import Encoded, RecurrentEncoder, TransformerEncoder
-from attention.models.ensemble import Ensemble
-from attention.models.looking import DecoderMemory
-from attention.models.parameters import GRUParameters
-from attention.models.recurrent import GRUWeights, attentive_gru, gru, gru_step
-from attention.models.recurrent_decoder import RecurrentDecoder
-from attention.models.seq2seq import AttentionWeights, Decoder, Features, Seq2Seq
-from attention.models.transformer_decoder import TransformerDecoder
-
-__all__ = [  # noqa: RUF022 (in reading order)
-  "GRUWeights",
-  "gru_step",
-  "gru",
-  "attentive_gru",
-  "GRUParameters",
-  "Encoded",
-  "RecurrentEncoder",
-  "TransformerEncoder",
-  "DecoderMemory",
-  "RecurrentDecoder",
-  "TransformerDecoder",
-  "Decoder",
-  "Features",
-  "AttentionWeights",
-  "Seq2Seq",
-  "Ensemble",
-]
+from attention.models.encoders import Encoded as Encoded
+from attention.models.encoders import RecurrentEncoder as RecurrentEncoder
+from attention.models.encoders import TransformerEncoder as TransformerEncoder
+from attention.models.ensemble import Ensemble as Ensemble
+from attention.models.looking import DecoderMemory as DecoderMemory
+from attention.models.parameters import GRUParameters as GRUParameters
+from attention.models.recurrent import GRUWeights as GRUWeights
+from attention.models.recurrent import attentive_gru as attentive_gru
+from attention.models.recurrent import gru as gru
+from attention.models.recurrent import gru_step as gru_step
+from attention.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
+from attention.models.seq2seq import AttentionWeights as AttentionWeights
+from attention.models.seq2seq import Decoder as Decoder
+from attention.models.seq2seq import Features as Features
+from attention.models.seq2seq import Seq2Seq as Seq2Seq
+from attention.models.transformer_decoder import TransformerDecoder as TransformerDecoder

@@ -390,7 +390,7 @@ def test_masks_and_scores_within_others_are_cut_too(implementation):
   queries, keys, values = draw("additive", "BTH", "BSH", "BSD")[:3]
   ids = np.arange(S) // 2
   mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
-  vector = [0.1] * DIMS.H
+  vector = jnp.full(DIMS.H, 0.1)
   actual = attention.attend(
     attention.SoftCapped(attention.Additive(vector), 5.0),
     queries,
