@@ -1,7 +1,6 @@
 """Masks by positions: causal, sliding windows, padding, packed sequences."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_integers, check_rank
 from attention.arrays.pytrees import register_pytree
-from attention.masks.rules import Array, BlockMask, Mask, aligned, all_of, per_pair
+from attention.masks.rules import Array, BlockMask, Mask, aligned, all_of
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -196,19 +195,20 @@ def segments(target: Array, source: Array) -> Mask:
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
-  """Returns which pairs compare with all bounds; None is no bound."""
-  arrays = [aligned(numbers, per_pair(bound)) for numbers, bound in bounded if bound is not None]
-  return all_of(jnp.ones((1, 1), bool), *(compare(*each) for each in arrays))
+  """Returns which pairs of a tile compare with all bounds [...]; None is no bound."""
+  arrays = [
+    compare(*aligned(numbers, jnp.asarray(bound)[..., None, None]))
+    for numbers, bound in bounded
+    if bound is not None
+  ]
+  return all_of(jnp.ones((1, 1), bool), *arrays)
 
 
 def _block_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]) -> BlockMask:
-  """Returns the block mask of numbers from a least to a most, each with its bound; None is no bound."""
-  blocks = [
-    BlockMask(compare(least, bound), compare(most, bound))
-    for least, most, bound in bounded
-    if bound is not None
-  ]
-  return functools.reduce(BlockMask.both, blocks, BlockMask.full())
+  """Returns the block mask of numbers from a low to a high one, each with its bound; None is no bound."""
+  true = jnp.ones((), bool)
+  blocks = [(compare(low, bound), compare(high, bound)) for low, high, bound in bounded if bound is not None]
+  return BlockMask(*map(all_of, (true, true), *blocks))
 
 
 def _bound(name: str, value: int | Array) -> int | Array:

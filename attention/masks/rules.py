@@ -30,15 +30,6 @@ class BlockMask(NamedTuple):
   some: jax.Array
   every: jax.Array
 
-  @classmethod
-  def full(cls) -> "BlockMask":
-    """Returns the one of a mask that allows everything."""
-    return cls(jnp.ones((), bool), jnp.ones((), bool))
-
-  def both(self, other: "BlockMask") -> "BlockMask":
-    """Returns what is known of the pairs that two masks allow."""
-    return BlockMask(all_of(self.some, other.some), all_of(self.every, other.every))
-
 
 class Mask(HasAxes):
   """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
@@ -138,7 +129,7 @@ class Both(Mask):
     return all_of(tile_of(self.first, t, s), tile_of(self.second, t, s))
 
   def block_mask(self, t, s):
-    return self.first.block_mask(t, s).both(self.second.block_mask(t, s))
+    return BlockMask(*map(all_of, self.first.block_mask(t, s), self.second.block_mask(t, s)))
 
   def band(self):
     bounds = zip(self.first.band(), self.second.band(), strict=True)
@@ -201,11 +192,6 @@ def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
 def all_of(*arrays: jax.Array) -> jax.Array:
   """Returns where all booleans are true; they broadcast by their last axes."""
   return functools.reduce(jnp.logical_and, aligned(*arrays))
-
-
-def per_pair(value: int | Array) -> jax.Array:
-  """Returns an array [...] with the two axes [... 1 1] of a tile."""
-  return jnp.asarray(value)[..., None, None]
 
 
 def aligned(*arrays: jax.Array) -> list[jax.Array]:
