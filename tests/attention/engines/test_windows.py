@@ -219,3 +219,15 @@ def test_masks_without_bounds_allow_everything():
   for mask in (masks.Band(None, None), masks.Lengths(None, None)):
     assert np.all(mask.array(2, 3))
     assert mask.block_mask(jnp.arange(2)[:, None], jnp.arange(3)[None]) == (True, True)
+
+
+def test_a_band_with_one_bound_is_not_cut_into_windows():
+  queries = jnp.asarray(np.random.default_rng(0).normal(size=(37, 3)), jnp.float32)
+  for mask in (masks.Band(2, None), masks.Band(None, 2)):
+    found, wanted = (
+      attention.scaled_dot_product_attention(
+        queries, queries, queries, mask=mask, implementation=implementation, block_sizes=(5, 7)
+      )
+      for implementation in ("blockwise", "dense")
+    )
+    assert_close(found, wanted, FLOAT32)
