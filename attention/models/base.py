@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from attention import positions
 from attention.arrays.devices import compute_dtype
 from attention.layers import MultiHeadAttention
 from attention.layers.parameters import kernel_init
-from attention.models.places import POSITIONS
-from attention.positions import rotary
 from attention.projections import linear
+
+# How the layers of a transformer know where a word stands.
+POSITIONS = ("sinusoidal", "relative", "rotary", "none")
 
 
 class RecurrentModel(nn.Module):
@@ -98,7 +100,7 @@ class TransformerModel(nn.Module):
     """Returns an `EncoderLayer` or a `DecoderLayer`, or raises ValueError if `positions` is none of these."""
     if self.positions not in POSITIONS:
       raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {self.positions!r}")
-    rotate = rotary if self.positions == "rotary" else None
+    rotate = positions.rotary if self.positions == "rotary" else None
     self_attention = functools.partial(MultiHeadAttention, rotate=rotate, normalize_qk=self.normalize_qk)
     return layer_class(
       self.num_heads,
@@ -110,6 +112,27 @@ class TransformerModel(nn.Module):
       name=f"layer_{number}",
       **options,
     )
+
+
+class RelativeBias(nn.Module):
+  """Holds the table [N R] of `positions.RelativePositions`, zeros at first; all layers of a stack share it.
+
+  Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+
+  Attributes:
+    num_heads: N.
+    bidirectional: as in `positions.RelativePositions`.
+    num_buckets: R.
+  """
+
+  num_heads: int
+  bidirectional: bool = True
+  num_buckets: int = 32
+
+  @nn.compact
+  def __call__(self) -> positions.RelativePositions:
+    table = self.param("table", nn.initializers.zeros, (self.num_heads, self.num_buckets), jnp.float32)
+    return positions.RelativePositions(table, bidirectional=self.bidirectional)
 
 
 class LinearParameters(nn.Module):

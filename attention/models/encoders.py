@@ -11,9 +11,8 @@ from attention import masks, positions
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.parameters import LayerNorm, is_deterministic
-from attention.models.base import RecurrentModel, TransformerModel
+from attention.models.base import RecurrentModel, RelativeBias, TransformerModel
 from attention.models.parameters import GRUParameters
-from attention.models.places import RelativeBias
 from attention.models.recurrent import gru
 
 

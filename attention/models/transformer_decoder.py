@@ -12,9 +12,8 @@ from attention.layers import KeyValueCache, MultiHeadAttention
 from attention.layers.decoder_layer import DecoderLayer
 from attention.layers.dropout import WordDropout, unit_dropout
 from attention.layers.parameters import LayerNorm
-from attention.models.base import TokenDecoder, TransformerModel, logits_of
+from attention.models.base import RelativeBias, TokenDecoder, TransformerModel, logits_of
 from attention.models.encoders import Encoded
-from attention.models.places import RelativeBias
 
 Caches: TypeAlias = tuple[KeyValueCache, ...]  # of each layer
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import attention
+from attention.models.base import POSITIONS
 from attention.models.looking import ATTENTIONS
-from attention.models.places import POSITIONS
 from attention.models.recurrent_decoder import LOOKS
 from configs import base
 from experiments.commands import fields, own

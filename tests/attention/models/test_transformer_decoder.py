@@ -13,7 +13,7 @@ from models import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import search
-from attention.models.places import POSITIONS
+from attention.models.base import POSITIONS
 
 # D: of the memory. N divides W, the decoder's width, whose heads are even.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=3, W=18, V=13, F=11, D=17, C=19)
