@@ -1,6 +1,6 @@
 """Arguments of attention functions: checks and conversions."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,6 @@ from attention.engines.inputs import Options
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
-
-T = TypeVar("T", bound=HasAxes)
 
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
@@ -99,13 +97,16 @@ def check_options(
   rate = None
   if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
     rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
+  mask, bias_terms = None if mask is None else as_mask(mask), as_bias(bias)
+  for rule in (score, mask, bias_terms, normalizer):
+    check_fields(rule)
   return Options(
-    checked_fields(score),
-    None if mask is None else checked_fields(as_mask(mask)),
-    None if bias is None else checked_fields(as_bias(bias)),
+    score,
+    mask,
+    bias_terms,
     rate,
     None if rate is None else dropout_rng,
-    Softmax() if normalizer is None else checked_fields(normalizer),
+    Softmax() if normalizer is None else normalizer,
     bool(return_weights),
     bool(return_logsumexp),
     str(implementation),
@@ -133,12 +134,15 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
 
 
-def checked_fields(tree: T) -> T:
-  """Returns a score, mask, bias or normalizer, or raises ValueError if what it holds is not allowed.
+def check_fields(tree: HasAxes | None) -> None:
+  """Checks what a score, mask, bias or normalizer holds.
 
-  That is, if it names axes of a field that it does not have, or more than an array has, is not registered as
-  a pytree, or holds a name or a function that is not static.
+  Raises:
+    ValueError: if it names axes of a field that it does not have, or more than an array has, is not
+      registered as a pytree, or holds a name or a function that is not static.
   """
+  if tree is None:
+    return
   name, leaves = type(tree).__name__, fields_of(tree)
   for field in tree.axes:
     if not hasattr(tree, field):
@@ -149,13 +153,12 @@ def checked_fields(tree: T) -> T:
       "@jax.tree_util.register_dataclass) above its @dataclasses.dataclass(frozen=True)"
     )
   tree.check_values()
-  axes_of(tree)
   for path, leaf in leaves:
     if isinstance(leaf, HasAxes):
-      checked_fields(leaf)
+      check_fields(leaf)
     elif isinstance(leaf, str) or callable(leaf):
       raise ValueError(
         f"{name}{jax.tree_util.keystr(path)} must be an array or a number, or static, "
         f'dataclasses.field(metadata={{"static": True}}), got {leaf!r}'
       )
-  return tree
+  axes_of(tree)

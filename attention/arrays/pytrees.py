@@ -74,7 +74,7 @@ class HasAxes:
 
 
 def fields_of(tree: Any) -> list[tuple[Any, Any]]:
-  """Returns the paths and leaves of a pytree, of which what is HasAxes inside it is one."""
+  """Returns the paths and leaves of a pytree. A HasAxes inside it counts as one leaf."""
   return jax.tree_util.tree_leaves_with_path(
     tree, is_leaf=lambda node: isinstance(node, HasAxes) and node is not tree
   )
@@ -88,12 +88,14 @@ def axes_of(tree: Any) -> list[str]:
   """
   found = []
   for path, leaf in fields_of(tree):
-    if isinstance(leaf, HasAxes):
+    if isinstance(leaf, HasAxes) and leaf is not tree:
       found += axes_of(leaf)
       continue
-    own = tree.axes.get(getattr(path[0], "name", "")) if isinstance(tree, HasAxes) else None
+    field = getattr(path[0], "name", "") if path else ""
+    own = tree.axes.get(field) if isinstance(tree, HasAxes) else None
     if own is not None and np.ndim(leaf) < len(own):
-      where = type(tree).__name__ + jax.tree_util.keystr(path)
-      raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
+      got = f"shape {np.shape(leaf)}" if len(path) == 1 else f"a {type(getattr(tree, field)).__name__}"
+      allowed = f"an array with axes [... {' '.join(own)}]"
+      raise ValueError(f"{type(tree).__name__}.{field} must be {allowed}, got {got}")
     found.append("?" * np.ndim(leaf) if own is None else own)
   return found

@@ -35,9 +35,9 @@ Tree = TypeVar("Tree")
 class OnlineSoftmax(NamedTuple):
   """What queries carry from one block of keys to the next.
 
-  To carry another statistic, add a field with its start in `flash_attention` and its formula in
-  `_attend_to_tile`, its mean to `Results`, and its derivative to `_differentiate_tile`. The mean score, for
-  example, is the sum of weights times scores, divided by the total; the entropy is the logsumexp minus that.
+  Another statistic that is linear in the weights goes the way of `context`, wherever that stands in this
+  file. The entropy of a row, for example, is its logsumexp minus its mean score, if scores are not large;
+  the score of a pair without weight must be made 0 there, for it may be infinite.
 
   Attributes:
     largest: the largest masked score so far, [... T 1].
@@ -138,7 +138,8 @@ def flash_attention(plan: Plan, arrays: list[jax.Array]) -> Results:
     # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
     return carry.results() if plan.ring is None else carry
 
-  of_tile, none = functools.partial(_attend_to_tile, plan), [None] * len(arrays)
+  of_tile = functools.partial(_attend_to_tile, plan)
+  none = [None] * len(arrays)
   found = over_tiles(
     plan, of_tile, OnlineSoftmax.joined, nothing, finish, (arrays, none, None), (plan.axes, none, None)
   )
@@ -187,7 +188,7 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
 def _differentiate_tile(
   plan: Plan, arrays: list[Any], tangents: list[Any], results: Results, use_mask: bool
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns what a tile adds to d logsumexp [... T 1] and to d context + context d logsumexp [... T D]."""
+  """Returns a tile's terms of the two sums over s in the docstring of this file, [... T 1] and [... T D]."""
   changing = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
 
   def scores_and_values(changed: list[Any]) -> Any:

@@ -131,7 +131,7 @@ def prepare(
     queries: [... T H].
     keys: [... S H].
     values: [... S D].
-    options: the score and `Options`.
+    options: the checked options, with the score.
     positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
     length: of the whole sequence of queries then.
 

@@ -34,21 +34,6 @@ class Blocks:
     return self.count * self.size - self.length
 
 
-@dataclasses.dataclass(frozen=True)
-class Windows:
-  """The keys that each block of queries meets, where a mask leaves only a narrow band of them.
-
-  Attributes:
-    starts: the first key of each window.
-    keys: the blocks of a window.
-    queries: the blocks of queries, one for each window.
-  """
-
-  starts: tuple[int, ...]
-  keys: Blocks
-  queries: Blocks
-
-
 def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
   """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
 
@@ -69,7 +54,7 @@ def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
   return Blocks(length, count, math.ceil(length / count))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # to JAX the trees of two dataclasses may be equal
+@dataclasses.dataclass(frozen=True, eq=False)  # to JAX, pytrees of two classes may be equal
 class Plan:
   """How an attention is cut into tiles: its arrays, sizes, loops and precision.
 
@@ -82,11 +67,11 @@ class Plan:
     leading: those that a tile has: all, where these may be spread over devices or an array cannot be cut
       along them, and elsewhere none.
     queries: the blocks of queries.
-    windows: which keys each block of queries meets; None for all.
-    keys: the blocks of these.
+    keys: the blocks of keys that a block of queries meets: of all keys, or of one window.
+    windows: the first key of the window of each block of queries; None if each block meets all keys.
     num_keys: S.
     ring: the axis of a device mesh along which the keys go from device to device; None for none.
-    precision: of the products; derivatives are traced after `attend` has left its own precision.
+    precision: of matrix products, kept here because derivatives are traced after `attend` has returned.
     query_blocks_at_once: how many blocks of queries are worth computing together.
     at_once: how many indices of the looped axes.
   """
@@ -98,8 +83,8 @@ class Plan:
   looped: tuple[int, ...]
   leading: tuple[int, ...]
   queries: Blocks
-  windows: Windows | None
   keys: Blocks
+  windows: tuple[int, ...] | None
   num_keys: int
   ring: str | None
   precision: str
@@ -141,13 +126,13 @@ def plan_for(
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   num_leading = assumed_product(leading)
   band = (None, None) if inputs.mask is None or ring is not None else inputs.mask.band()
-  windows = _windows(T, S, band, num_leading, block_sizes)
-  if windows is not None:
-    queries, keys = windows.queries, windows.keys
-  else:  # a window that is not worth cutting is a mask like any other
-    has_mask = inputs.mask is not None
-    sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), has_mask, num_leading)
-    queries, keys = (even_blocks(*each, parts) for each in zip((T, S), sizes, strict=True))
+  sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
+  # A window that is not worth cutting is a mask like any other.
+  queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
+    even_blocks(T, sizes[0], parts),
+    even_blocks(S, sizes[1], parts),
+    None,
+  )
   if keys.beyond_end != 0:
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, S), bool))
@@ -165,8 +150,8 @@ def plan_for(
     looped=looped,
     leading=leading,
     queries=queries,
-    windows=windows,
     keys=keys,
+    windows=windows,
     num_keys=S,
     ring=ring,
     precision=matmul_precision(),
@@ -177,7 +162,7 @@ def plan_for(
 
 
 def tile_has_leading_axes(inputs: Inputs) -> bool:
-  """Whether a tile has leading axes, even if all arrays are cut to one index of theirs.
+  """Returns whether a tile still has leading axes after every array is cut to one index of its own.
 
   That is so if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
 
@@ -229,8 +214,11 @@ def _windows(
   band: tuple[int | None, int | None],
   num_leading: int,
   block_sizes: tuple[int, int] | None,
-) -> Windows | None:
-  """Returns the windows of a mask that leaves only a narrow band of keys; None if they are not worth it."""
+) -> tuple[Blocks, Blocks, tuple[int, ...]] | None:
+  """Returns blocks of queries, blocks of a window of keys, and where the window of each block starts.
+
+  None if the mask leaves no narrow band of keys, and windows would not be faster.
+  """
   before, after = band
   if before is None or after is None or not (is_known(T) and is_known(S)):
     return None
@@ -250,4 +238,4 @@ def _windows(
   if not 0 < size <= min(S // 2, 8 * queries.size):
     return None
   starts = (min(max(i * queries.size - before, 0), S - size) for i in range(queries.count))
-  return Windows(tuple(starts), even_blocks(size, most_keys), queries)
+  return queries, even_blocks(size, most_keys), tuple(starts)

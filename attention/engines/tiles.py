@@ -15,7 +15,7 @@ from attention.arrays import devices
 from attention.arrays.devices import varying_like
 from attention.arrays.loops import any_at_all, over, over_leading, recomputed
 from attention.arrays.pytrees import combine
-from attention.engines.plan import Blocks, Plan, Windows
+from attention.engines.plan import Blocks, Plan
 
 Tree = TypeVar("Tree")
 
@@ -78,7 +78,7 @@ def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, 
     if t is not None:
       array = split(array, t, blocks)
     if s is not None and windows is not None:
-      return windows_of(array, s, windows, of_blocks=t is not None)
+      return windows_of(array, s, windows, plan.keys.length, of_blocks=t is not None)
     return None if t is None else array
 
   moving = jax.tree.map(cut, arrays, axes)
@@ -129,7 +129,8 @@ def over_key_blocks(
     # A branch needs one decision for all devices.
     if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
-    tile: Any = plan.inputs(tile_of(block)[0])
+    tile = plan.inputs(tile_of(block)[0])
+    assert tile.mask is not None
     some, every = tile.mask.block_mask(tile.t, tile.s)
     choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
     # Transposed back inside each case, so that XLA fuses it with the products.
@@ -212,17 +213,20 @@ def join(stacked: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   return jax.lax.slice_in_dim(joined, 0, blocks.length, axis=axis)
 
 
-def windows_of(array: jax.Array, axis: int, windows: Windows, *, of_blocks: bool = False) -> jax.Array:
+def windows_of(
+  array: jax.Array, axis: int, starts: tuple[int, ...], size: int, *, of_blocks: bool = False
+) -> jax.Array:
   """Returns the windows [count ...] of an array along an axis, which counts from the end.
 
   Args:
     array: [...], or blocks of it, [count ...].
     axis: of the array, or of one block.
-    windows: one for each block.
+    starts: where each window starts.
+    size: of a window.
     of_blocks: whether there is an array for each of the blocks.
   """
 
   def window(array: jax.Array, start: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(array, start, windows.keys.length, axis)
+    return jax.lax.dynamic_slice_in_dim(array, start, size, axis)
 
-  return jax.vmap(window, (0 if of_blocks else None, 0))(array, jnp.asarray(windows.starts))
+  return jax.vmap(window, (0 if of_blocks else None, 0))(array, jnp.asarray(starts))

@@ -195,7 +195,7 @@ def segments(target: Array, source: Array) -> Mask:
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
-  """Returns which pairs of a tile compare with all bounds [...]; None is no bound."""
+  """Returns where compare(number, bound) holds for every bound [...]. A bound of None is skipped."""
   arrays = [
     compare(*aligned(numbers, jnp.asarray(bound)[..., None, None]))
     for numbers, bound in bounded
@@ -205,10 +205,13 @@ def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, An
 
 
 def _block_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]) -> BlockMask:
-  """Returns the block mask of numbers from a low to a high one, each with its bound; None is no bound."""
+  """Returns the block mask of conditions, each with its lowest number, its highest number, and its bound."""
+  known = [(low, high, jnp.asarray(bound)) for low, high, bound in bounded if bound is not None]
   true = jnp.ones((), bool)
-  blocks = [(compare(low, bound), compare(high, bound)) for low, high, bound in bounded if bound is not None]
-  return BlockMask(*map(all_of, (true, true), *blocks))
+  return BlockMask(
+    some=all_of(true, *(compare(low, bound) for low, _, bound in known)),
+    every=all_of(true, *(compare(high, bound) for _, high, bound in known)),
+  )
 
 
 def _bound(name: str, value: int | Array) -> int | Array:

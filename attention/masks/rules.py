@@ -129,7 +129,8 @@ class Both(Mask):
     return all_of(tile_of(self.first, t, s), tile_of(self.second, t, s))
 
   def block_mask(self, t, s):
-    return BlockMask(*map(all_of, self.first.block_mask(t, s), self.second.block_mask(t, s)))
+    first, second = self.first.block_mask(t, s), self.second.block_mask(t, s)
+    return BlockMask(some=all_of(first.some, second.some), every=all_of(first.every, second.every))
 
   def band(self):
     bounds = zip(self.first.band(), self.second.band(), strict=True)

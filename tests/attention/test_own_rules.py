@@ -483,3 +483,30 @@ def test_a_class_that_is_no_dataclass_is_told_by_name():
 
   with pytest.raises(TypeError, match=r"^Mine must be a dataclass: put @dataclasses\.dataclass"):
     attention.register_pytree(Mine)
+
+
+class Diagonal(masks.Mask):
+  """A mask that is not registered."""
+
+  def tile(self, t, s):
+    return t == s
+
+
+class Constant(attention.Score):
+  """A score that is not registered."""
+
+
+def test_rules_that_are_not_registered_are_an_error_but_for_an_array_of_pairs():
+  np.testing.assert_array_equal(Diagonal().array(2, 3), np.eye(2, 3, dtype=bool))
+  array = jnp.ones((2, 3))
+  with pytest.raises(ValueError, match=r"^Diagonal must be registered as a pytree"):
+    attention.scaled_dot_product_attention(array, array, array, mask=Diagonal() & masks.causal())
+  with pytest.raises(ValueError, match=r"^Constant must be registered as a pytree"):
+    attention.attend(attention.SoftCapped(Constant(), 5.0), array, array, array)
+
+
+def test_a_list_in_a_field_with_named_axes_is_an_error():
+  array = jnp.ones((2, 3))
+  allowed = r"^Additive\.score_vector must be an array with axes \[\.\.\. A\], got a list$"
+  with pytest.raises(ValueError, match=allowed):
+    attention.attend(attention.Additive([0.1, 0.2, 0.3]), array, array, array)
