@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.pytrees import HasAxes
@@ -31,7 +30,8 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
 
   @functools.wraps(function)
   def call(*args: Any, **options: Any) -> Any:
-    is_inside_jit = isinstance(jnp.zeros(()), jax.core.Tracer)
+    # Inside, any array that is made is traced; an iota is made in half the time of zeros.
+    is_inside_jit = isinstance(jax.lax.iota(np.int32, 1), jax.core.Tracer)
     dynamic = [value for name, value in options.items() if name not in static_argnames]
     leaves = jax.tree.leaves((args, dynamic), is_leaf=_has_user_code)
     is_known = all(isinstance(leaf, ARRAYS) for leaf in leaves)

@@ -245,3 +245,10 @@ def test_lists_of_numbers_are_taken():
   assert_close(attention.scaled_dot_product_attention(queries, keys, values, **options), desired, FLOAT32)
   (heads,) = attention.attend_heads(queries[None], keys[None], values[None], **options)
   assert_close(heads, desired, FLOAT32)
+
+
+def test_inside_jit_a_call_is_no_program_of_its_own():
+  array = jnp.ones((2, 3))
+  program = str(jax.make_jaxpr(attention.scaled_dot_product_attention)(array, array, array))
+  assert "dot_general" in program
+  assert "attend_checked" not in program

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attention.engines import plan, tiles
+from attention.engines.choice import fastest
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,9 @@ def test_windows_are_slices_from_their_starts(of_blocks):
   actual = tiles.windows_of(array, -2, starts, 4, of_blocks=of_blocks)
   for i, start in enumerate(starts):
     np.testing.assert_array_equal(actual[i], (array[i] if of_blocks else array)[start : start + 4])
+
+
+def test_where_weights_are_asked_for_they_are_stored_anyway():
+  array = jnp.ones((1, 512, 2))
+  assert fastest(array, array, array, return_weights=True) == "dense"
+  assert fastest(array, array, array, return_weights=False) == "blockwise"
