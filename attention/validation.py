@@ -97,13 +97,14 @@ def check_options(
   rate = None
   if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
     rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
-  mask, bias_terms = None if mask is None else as_mask(mask), as_bias(bias)
-  for rule in (score, mask, bias_terms, normalizer):
+  mask = None if mask is None else as_mask(mask)
+  terms = None if bias is None else as_bias(bias)
+  for rule in (score, mask, terms, normalizer):
     check_fields(rule)
   return Options(
     score,
     mask,
-    bias_terms,
+    terms,
     rate,
     None if rate is None else dropout_rng,
     Softmax() if normalizer is None else normalizer,
