@@ -164,6 +164,16 @@ def test_local_attention_finds_its_place_among_many_keys_in_half_precision():
   np.testing.assert_allclose(half.astype(jnp.float32), whole, atol=1e-3)
 
 
+def test_local_weights_fall_off_from_the_centre_as_the_paper_says():
+  layer, keys = attention.LocalAttention(half_width=3.0), jnp.zeros((20, 4))
+  variables = jax.tree.map(jnp.zeros_like, layer.init(jax.random.key(0), keys, keys))
+  weights = layer.apply(variables, keys[:1], keys, return_weights=True)[1][0]
+  # The centre is 20 sigmoid(0); 7 keys are at most 3 from it; the deviation is half of that.
+  distances = np.arange(20) - 10
+  wanted = np.where(np.abs(distances) <= 3, np.exp(-(distances**2) / (2 * 1.5**2)) / 7, 0)
+  assert_close(weights, wanted, FLOAT32)
+
+
 def test_local_attention_of_a_query_that_is_not_finite_is_nan_where_it_attends_and_harms_no_other():
   layer, rng = attention.LocalAttention(), np.random.default_rng(0)
   queries = jnp.asarray(rng.normal(size=(1, 2, 4)), jnp.float32)
