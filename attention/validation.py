@@ -157,6 +157,8 @@ def check_fields(tree: HasAxes | None) -> None:
   for path, leaf in leaves:
     if isinstance(leaf, HasAxes):
       check_fields(leaf)
+    elif len(path) > 1 and getattr(path[0], "name", "") in tree.axes and not hasattr(leaf, "dtype"):
+      raise ValueError(f"{name}.{path[0].name} must be an array, got a list or another pytree of numbers")
     elif isinstance(leaf, str) or callable(leaf):
       raise ValueError(
         f"{name}{jax.tree_util.keystr(path)} must be an array or a number, or static, "

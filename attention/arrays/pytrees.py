@@ -94,8 +94,7 @@ def axes_of(tree: Any) -> list[str]:
     field = getattr(path[0], "name", "") if path else ""
     own = tree.axes.get(field) if isinstance(tree, HasAxes) else None
     if own is not None and np.ndim(leaf) < len(own):
-      got = f"shape {np.shape(leaf)}" if len(path) == 1 else f"a {type(getattr(tree, field)).__name__}"
-      allowed = f"an array with axes [... {' '.join(own)}]"
-      raise ValueError(f"{type(tree).__name__}.{field} must be {allowed}, got {got}")
+      where = type(tree).__name__ + jax.tree_util.keystr(path)
+      raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
     found.append("?" * np.ndim(leaf) if own is None else own)
   return found

@@ -71,9 +71,8 @@ class FixedBias(positions.Bias):
     {"mask": FixedMask()},
     {"bias": FixedBias()},
     {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
-    {"bias": positions.ALiBi([0.1 * n for n in range(DIMS.N)])},
   ],
-  ids=["score", "mask", "bias", "function", "list"],
+  ids=["score", "mask", "bias", "function"],
 )
 def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block_sizes):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
@@ -507,6 +506,6 @@ def test_rules_that_are_not_registered_are_an_error_but_for_an_array_of_pairs():
 
 def test_a_list_in_a_field_with_named_axes_is_an_error():
   array = jnp.ones((2, 3))
-  allowed = r"^Additive\.score_vector must be an array with axes \[\.\.\. A\], got a list$"
+  allowed = r"^Additive\.score_vector must be an array, got a list"
   with pytest.raises(ValueError, match=allowed):
     attention.attend(attention.Additive([0.1, 0.2, 0.3]), array, array, array)
