@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from attention.arrays.checks import as_array
 from attention.arrays.devices import matmul_precision
 from attention.arrays.eager_jit import eager_jit
 from attention.engines.bias import BiasLike
@@ -215,7 +214,7 @@ def additive_attention(
   (3, 7)
   """
   return attend(
-    Additive(as_array("score_vector", score_vector)),
+    Additive(score_vector),
     queries,
     keys,
     values,
@@ -264,7 +263,7 @@ def bilinear_attention(
   (3, 7)
   """
   return attend(
-    Bilinear(as_array("matrix", matrix)),
+    Bilinear(matrix),
     queries,
     keys,
     values,

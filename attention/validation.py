@@ -1,19 +1,22 @@
 """Arguments of attention functions: checks and conversions."""
 
-from typing import Any
+import dataclasses
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
-from attention.arrays.pytrees import HasAxes, axes_of, fields_of
+from attention.arrays.pytrees import HasAxes, axes_of
 from attention.arrays.shapes import LAYOUT, broadcast_leading
 from attention.engines.bias import BiasLike, as_bias
 from attention.engines.inputs import Options
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score
+
+T = TypeVar("T")
 
 IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
@@ -97,17 +100,13 @@ def check_options(
   rate = None
   if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
     rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
-  mask = None if mask is None else as_mask(mask)
-  terms = None if bias is None else as_bias(bias)
-  for rule in (score, mask, terms, normalizer):
-    check_fields(rule)
   return Options(
-    score,
-    mask,
-    terms,
+    with_arrays(score),
+    None if mask is None else with_arrays(as_mask(mask)),
+    None if bias is None else with_arrays(as_bias(bias)),
     rate,
     None if rate is None else dropout_rng,
-    Softmax() if normalizer is None else normalizer,
+    Softmax() if normalizer is None else with_arrays(normalizer),
     bool(return_weights),
     bool(return_logsumexp),
     str(implementation),
@@ -135,33 +134,39 @@ def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array
   return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
 
 
-def check_fields(tree: HasAxes | None) -> None:
-  """Checks what a score, mask, bias or normalizer holds.
+def with_arrays(tree: T) -> T:
+  """Returns a score, mask or bias with arrays for those of its named fields that are lists of numbers.
 
   Raises:
     ValueError: if it names axes of a field that it does not have, or more than an array has, is not
       registered as a pytree, or holds a name or a function that is not static.
   """
-  if tree is None:
-    return
-  name, leaves = type(tree).__name__, fields_of(tree)
-  for field in tree.axes:
-    if not hasattr(tree, field):
-      raise ValueError(f"{name}.axes must name its fields, got {field!r}")
-  if any(leaf is tree for _, leaf in leaves):
+  if not isinstance(tree, HasAxes):
+    return tree
+  for name in tree.axes:
+    if not hasattr(tree, name):
+      raise ValueError(f"{type(tree).__name__}.axes must name its fields, got {name!r}")
+  if any(leaf is tree for leaf in jax.tree.leaves(tree)):
     raise ValueError(
-      f"{name} must be registered as a pytree: put @attention.register_pytree (or "
+      f"{type(tree).__name__} must be registered as a pytree: put @attention.register_pytree (or "
       "@jax.tree_util.register_dataclass) above its @dataclasses.dataclass(frozen=True)"
     )
+  changed: dict[str, Any] = {}
+  if not dataclasses.is_dataclass(tree):
+    return tree
+  for field in dataclasses.fields(tree):
+    held = getattr(tree, field.name)
+    if isinstance(held, HasAxes):
+      changed[field.name] = with_arrays(held)
+    elif isinstance(held, (list, tuple)) and field.name in tree.axes:
+      changed[field.name] = as_array(field.name, held)
+  tree = dataclasses.replace(tree, **changed) if changed else tree
   tree.check_values()
-  for path, leaf in leaves:
-    if isinstance(leaf, HasAxes):
-      check_fields(leaf)
-    elif len(path) > 1 and getattr(path[0], "name", "") in tree.axes and not hasattr(leaf, "dtype"):
-      raise ValueError(f"{name}.{path[0].name} must be an array, got a list or another pytree of numbers")
-    elif isinstance(leaf, str) or callable(leaf):
+  axes_of(tree)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    if isinstance(leaf, str) or callable(leaf):
       raise ValueError(
-        f"{name}{jax.tree_util.keystr(path)} must be an array or a number, or static, "
+        f"{type(tree).__name__}{jax.tree_util.keystr(path)} must be an array or a number, or static, "
         f'dataclasses.field(metadata={{"static": True}}), got {leaf!r}'
       )
-  axes_of(tree)
+  return tree

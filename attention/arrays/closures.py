@@ -23,11 +23,11 @@ class Closure(HasAxes):
 
   has_user_code = True
   axes = {"arrays": "X"}  # flat, along an axis that is never cut
-  arrays: list[jax.Array]
+  arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
   function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
 
   def __call__(self, *arguments: Any) -> Any:
-    return self.function(*self.arrays, *arguments)
+    return self.function(*self.arrays.values(), *arguments)
 
 
 def at_pairs(function: Callable[[jax.Array, jax.Array], jax.Array], t: jax.Array, s: jax.Array) -> jax.Array:
@@ -58,7 +58,7 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
 
   traced = [array for array in trace([])[0].consts if isinstance(array, jax.core.Tracer)]
   if not traced:
-    return Closure([], function)
+    return Closure({}, function)
   # The order of what is closed over is this program's.
   closed, results = trace(traced)
   arrays = {i: array for i, array in enumerate(closed.consts) if isinstance(array, jax.core.Tracer)}
@@ -84,4 +84,4 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
 
   arrays_at, structure = tuple(arrays), jax.tree.structure(results)
   check_varying(*arrays.values())
-  return Closure([jnp.ravel(array) for array in arrays.values()], program)
+  return Closure({i: jnp.ravel(array) for i, array in arrays.items()}, program)

@@ -73,22 +73,19 @@ class HasAxes:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
 
 
-def fields_of(tree: Any) -> list[tuple[Any, Any]]:
-  """Returns the paths and leaves of a pytree. A HasAxes inside it counts as one leaf."""
-  return jax.tree_util.tree_leaves_with_path(
-    tree, is_leaf=lambda node: isinstance(node, HasAxes) and node is not tree
-  )
-
-
 def axes_of(tree: Any) -> list[str]:
   """Returns the own axes of each leaf of a pytree of HasAxes, "?" for each axis without a name.
 
   Raises:
     ValueError: if an array has fewer axes than are named.
   """
+
+  def is_inside(node: Any) -> bool:
+    return isinstance(node, HasAxes) and node is not tree
+
   found = []
-  for path, leaf in fields_of(tree):
-    if isinstance(leaf, HasAxes) and leaf is not tree:
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_inside):
+    if is_inside(leaf):
       found += axes_of(leaf)
       continue
     field = getattr(path[0], "name", "") if path else ""

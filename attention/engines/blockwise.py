@@ -35,9 +35,9 @@ Tree = TypeVar("Tree")
 class OnlineSoftmax(NamedTuple):
   """What queries carry from one block of keys to the next.
 
-  Another statistic that is linear in the weights goes the way of `context`, wherever that stands in this
-  file. The entropy of a row, for example, is its logsumexp minus its mean score, if scores are not large;
-  the score of a pair without weight must be made 0 there, for it may be infinite.
+  To carry another statistic that is linear in the weights, add it in this file wherever `context` is. The
+  entropy of a row, for example, is its logsumexp minus its mean score, which is exact for scores that are not
+  large. Scores may be infinite where a pair has no weight: replace those by 0.
 
   Attributes:
     largest: the largest masked score so far, [... T 1].

@@ -217,7 +217,7 @@ def _windows(
 ) -> tuple[Blocks, Blocks, tuple[int, ...]] | None:
   """Returns blocks of queries, blocks of a window of keys, and where the window of each block starts.
 
-  None if the mask leaves no narrow band of keys, and windows would not be faster.
+  None if the mask leaves no narrow band of keys, or windows would not be faster.
   """
   before, after = band
   if before is None or after is None or not (is_known(T) and is_known(S)):

@@ -82,7 +82,7 @@ def from_function(
       raise ValueError(f"{name} must be a function of query and key positions, got {got}")
   pair = jnp.zeros((1, 1), int)
   ends = pair[0, 0], pair[0, 0]
-  mask = FromFunction(Closure([], function), None if block_mask is None else Closure([], block_mask))
+  mask = FromFunction(Closure({}, function), None if block_mask is None else Closure({}, block_mask))
   jax.eval_shape(lambda: (mask.tile(pair, pair), mask.block_mask(pair, pair)))  # which checks the results
   of_tile = None if block_mask is None else closure(block_mask, ends, ends)
   # Which pairs may attend has no derivative.

@@ -47,6 +47,7 @@ class SoftCapped(Score):
     cap = as_real("cap", self.cap)
     if not isinstance(cap, jax.core.Tracer) and not np.all((cap > 0) & np.isfinite(cap)):
       raise ValueError(f"cap must be positive and finite in float32, got {self.cap}")
+    self.score.check_values()
 
   def query_features(self, queries):
     return self.score.query_features(queries)

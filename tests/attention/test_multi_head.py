@@ -278,7 +278,7 @@ def test_another_score_may_compare_the_heads(K):
 @key_heads
 def test_a_score_may_have_parameters_for_each_query_head(K):
   queries, sources, weights = draw(K, has_biases=False)
-  scales = jnp.array([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
+  scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
   _, pairs, _ = attention.multi_head_attention(
     queries, sources, weights, score=attention.ScaledDotProduct(scales), return_weights=True
   )

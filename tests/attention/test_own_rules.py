@@ -71,8 +71,9 @@ class FixedBias(positions.Bias):
     {"mask": FixedMask()},
     {"bias": FixedBias()},
     {"bias": lambda t, s: (t - s).astype(jnp.float32)[None, None]},
+    {"bias": positions.ALiBi([0.1 * n for n in range(DIMS.N)])},
   ],
-  ids=["score", "mask", "bias", "function"],
+  ids=["score", "mask", "bias", "function", "list"],
 )
 def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block_sizes):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
@@ -389,7 +390,7 @@ def test_masks_and_scores_within_others_are_cut_too(implementation):
   queries, keys, values = draw("additive", "BTH", "BSH", "BSD")[:3]
   ids = np.arange(S) // 2
   mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
-  vector = jnp.full(DIMS.H, 0.1)
+  vector = [0.1] * DIMS.H
   actual = attention.attend(
     attention.SoftCapped(attention.Additive(vector), 5.0),
     queries,
@@ -502,10 +503,3 @@ def test_rules_that_are_not_registered_are_an_error_but_for_an_array_of_pairs():
     attention.scaled_dot_product_attention(array, array, array, mask=Diagonal() & masks.causal())
   with pytest.raises(ValueError, match=r"^Constant must be registered as a pytree"):
     attention.attend(attention.SoftCapped(Constant(), 5.0), array, array, array)
-
-
-def test_a_list_in_a_field_with_named_axes_is_an_error():
-  array = jnp.ones((2, 3))
-  allowed = r"^Additive\.score_vector must be an array, got a list"
-  with pytest.raises(ValueError, match=allowed):
-    attention.attend(attention.Additive([0.1, 0.2, 0.3]), array, array, array)

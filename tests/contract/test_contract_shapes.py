@@ -64,9 +64,10 @@ def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
     return attention.attend(score, queries, keys, values, bias=bias, implementation=implementation)
 
   inputs = draw(kind)
-  queries, keys, values = (array.tolist() for array in inputs[:3])
-  as_lists = context(queries, keys, values, inputs.parameters, 0.5)
-  np.testing.assert_array_equal(as_lists, context(*inputs._replace(bias=np.float32(0.5))))
+  as_lists = jax.tree.map(lambda array: array.tolist(), inputs)
+  np.testing.assert_array_equal(
+    context(*as_lists._replace(bias=0.5)), context(*inputs._replace(bias=np.float32(0.5)))
+  )
 
 
 def test_nested_lists_are_arrays_to_multi_head_attention():
