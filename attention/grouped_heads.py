@@ -111,10 +111,10 @@ def attend_heads_checked(
   keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
   attended = attend_checked(*check_vectors(queries, keys, values), options)
   weights, logsumexp = attended.weights, attended.logsumexp
-  return Attended(
-    heads.join(attended.context, 2),
-    None if weights is None else heads.join(weights, 2),
-    None if logsumexp is None else heads.join(logsumexp, 1),
+  return attended._replace(
+    context=heads.join(attended.context, 2),
+    weights=None if weights is None else heads.join(weights, 2),
+    logsumexp=None if logsumexp is None else heads.join(logsumexp, 1),
   )
 
 

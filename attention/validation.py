@@ -46,10 +46,10 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
 def check_dtypes(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
   """Raises ValueError unless queries, keys and values have one floating type."""
   dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
+  if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in (queries, keys, values)):
+    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
   if not queries.dtype == keys.dtype == values.dtype:
     raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
-  if not jnp.issubdtype(queries.dtype, jnp.floating):
-    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:

@@ -22,7 +22,7 @@ from attention.arrays.shapes import (
 )
 from attention.engines.dropout import Dropout
 from attention.engines.masking import finite, is_minus_infinity, where
-from attention.masks import Array, FromArray, Mask
+from attention.masks import Array, Mask
 from attention.scores.score import Score
 
 # The fields of Inputs that an engine makes finite first.
@@ -219,8 +219,9 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
     )
   shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
   if inputs.mask is not None:
-    if isinstance(inputs.mask, FromArray):
-      check_pairs("mask", jnp.shape(inputs.mask.values), shape)
+    for leaf, own in zip(jax.tree.leaves(inputs.mask), axes_of(inputs.mask), strict=True):
+      if own == "TS":
+        check_pairs("mask", np.shape(leaf), shape)
     check_pairs("mask", inputs.mask.array(T, S).shape, shape)
   if inputs.bias is not None:
     terms = inputs.bias(inputs.t, inputs.s)

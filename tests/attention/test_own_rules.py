@@ -425,6 +425,20 @@ def test_a_mask_of_numbers_is_told(mask, implementation):
     )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ManyRows(attention.Score):
+  def tile(self, queries, keys):
+    return jnp.zeros((5, keys.shape[-2]), queries.dtype)
+
+
+@engines
+def test_more_rows_of_scores_than_queries_are_told(implementation):
+  query, keys = jnp.ones((1, 2)), jnp.ones((3, 2))  # one query's rows would broadcast to any number
+  with pytest.raises(ValueError, match=r"ManyRows.tile must return .* \(1, 3\), got shape \(5, 3\)"):
+    attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
+
+
 def test_masks_are_not_joined_by_words():
   with pytest.raises(ValueError, match="masks are joined by &"):
     masks.causal() and masks.prefix(2)

@@ -1,5 +1,6 @@
 """The contract of attention with other weights than the softmax: points 2 to 9 for each normalizer."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -364,3 +365,29 @@ def test_the_softmax_may_be_asked_for_by_name_and_says_the_same():
     attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Softmax(), **options
   )
   assert_trees_equal(default, named)
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Exponentials(attention.Normalizer):
+  """Relies on pairs that do not count having the lowest number, and asks for no `rows.used`."""
+
+  def weights(self, rows):
+    return jnp.exp(rows.shifted)
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_a_broken_row_does_not_reach_others_by_shifted_scores(bad):
+  rng = np.random.default_rng(11)
+  queries, keys, values = (rng.standard_normal(shape) for shape in ((T, 3), (S, 3), (S, 2)))
+  queries[1] = bad
+
+  def context_of(queries, values):
+    score, normalizer = attention.ScaledDotProduct(), Exponentials()
+    return attention.attend(score, queries, keys, values, normalizer=normalizer)
+
+  others = np.delete(np.arange(T), 1)
+  gradient = jax.grad(lambda values: jnp.sum(context_of(queries, values)[others]))(values)
+  alone = jax.grad(lambda values: jnp.sum(context_of(queries[others], values)))(values)
+  assert_close(gradient, alone, FLOAT32)
+  assert np.all(np.isnan(context_of(queries, values)[1]))
