@@ -112,7 +112,7 @@ def attend_checked(queries: jax.Array, keys: jax.Array, values: jax.Array, optio
   dtype = queries.dtype
   implementation = options.implementation
   if implementation == "auto":
-    is_softmax = isinstance(options.normalizer, Softmax)
+    is_softmax = type(options.normalizer) is Softmax  # not a subclass, which has weights of its own
     implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)

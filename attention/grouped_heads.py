@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_rank
-from attention.arrays.eager_jit import eager_jit
+from attention.arrays.eager_jit import eager_jit, has_user_code
 from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
 from attention.engines.bias import BiasLike, FunctionBias
@@ -119,15 +119,15 @@ def attend_heads_checked(
 
 
 def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bool:
-  """Whether score, mask and bias have heads by their arrays alone, and name the axes of all of these."""
+  """Whether all that has heads has them by its arrays alone, and names the axes of all of these."""
   if 0 in (*queries.shape, *keys.shape):
     return False  # a mask is none: `prepare` says so
   score = options.score
   T, S = queries.shape[-2], keys.shape[-2]
   inputs = Inputs(
     score=score,
-    queries=score.query_features(queries[..., :1, :]),
-    keys=score.key_features(keys[..., :1, :]),
+    queries=score.query_features(queries),
+    keys=score.key_features(keys),
     values=keys,
     bad_queries=jnp.zeros(T, bool),
     bad_keys=jnp.zeros(S, bool),
@@ -137,7 +137,9 @@ def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bo
     # What a function returns is split when it is called.
     bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  return not any("?" in own for own in axes_of(inputs)) and not tile_has_leading_axes(inputs)
+  own_axes = [*axes_of(inputs), *axes_of(options.normalizer)]
+  is_named = not any("?" in own for own in own_axes) and not has_user_code(options.normalizer)
+  return is_named and not tile_has_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):

@@ -91,7 +91,7 @@ def check_options(
     block_sizes = check_size("block_sizes", block_sizes[0]), check_size("block_sizes", block_sizes[1])
   if normalizer is not None and not isinstance(normalizer, Normalizer):
     raise ValueError(f"normalizer must be a Normalizer such as Sparsemax(), or None, got {normalizer!r}")
-  if normalizer is not None and not isinstance(normalizer, Softmax):
+  if normalizer is not None and type(normalizer) is not Softmax:
     name = type(normalizer).__name__
     if implementation == "blockwise":
       raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")

@@ -79,6 +79,14 @@ def check_number(
     raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 
+def check_numbers(name: str, given: Any, allowed: str, is_allowed: Callable[[Any], Any]) -> None:
+  """Raises ValueError unless all numbers, as JAX would hold them, are allowed; what is traced may be any."""
+  numbers = as_real(name, given)
+  # NumPy, since `jnp.asarray` traces even a known number inside `jax.jit`.
+  if not isinstance(given, jax.core.Tracer) and not is_allowed(np.asarray(given, numbers.dtype)).all():
+    raise ValueError(f"{name} must be {allowed}, got {given!r}")
+
+
 def check_size(name: str, given: Any, least: int = 1) -> Any:
   """Returns a size as an int; raises ValueError unless it is at least that. A symbolic size is allowed."""
   if jax.export.is_symbolic_dim(given):

@@ -61,9 +61,9 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
     return Closure({}, function)
   # The order of what is closed over is this program's.
   closed, results = trace(traced)
-  arrays = {i: array for i, array in enumerate(closed.consts) if isinstance(array, jax.core.Tracer)}
-  constants = [jax.typeof(array) if i in arrays else array for i, array in enumerate(closed.consts)]
-  jaxpr, axes = closed.jaxpr, frozenset().union(*map(varying, arrays.values()))
+  is_traced = [isinstance(const, jax.core.Tracer) for const in closed.consts]
+  arrays = {i: jnp.ravel(const) for i, const in enumerate(closed.consts) if is_traced[i]}
+  axes, structure = frozenset().union(*map(varying, arrays.values())), jax.tree.structure(results)
 
   def check_varying(*arrays: jax.Array) -> None:
     if any(varying(array) != axes for array in arrays):
@@ -72,16 +72,20 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
         'between devices as queries and keys do: first apply jax.lax.pcast(array, axis_name, to="varying")'
       )
 
+  def with_arrays(arrays: dict[int, jax.Array], *own: jax.Array) -> list[jax.Array]:
+    consts = [jnp.reshape(arrays.get(i, const), const.shape) for i, const in enumerate(closed.consts)]
+    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+
+  num_arrays = len(arrays)
+  check_varying(*arrays.values())
+  # Traced again, for the first program may hold the traced arrays themselves, in JAX 0.12.
+  without = jax.make_jaxpr(with_arrays)(arrays, *varying_like(jax.tree.leaves(arguments), traced))
+
   def program(*arguments: Any) -> Any:
     """Takes the traced arrays that the function closed over, made flat, and then its own arguments."""
-    flat = arguments[: len(arrays_at)]
-    own = varying_like(jax.tree.leaves(arguments[len(arrays_at) :]), flat)
+    flat = arguments[:num_arrays]
+    own = varying_like(jax.tree.leaves(arguments[num_arrays:]), flat)
     check_varying(*flat, *own)
-    given = dict(zip(arrays_at, flat, strict=True))
-    consts = [given[i].reshape(each.shape) if i in given else each for i, each in enumerate(constants)]
-    closed = jax.extend.core.ClosedJaxpr(jaxpr, consts)
-    return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(closed)(*own))
+    return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(without)(*flat, *own))
 
-  arrays_at, structure = tuple(arrays), jax.tree.structure(results)
-  check_varying(*arrays.values())
-  return Closure({i: jnp.ravel(array) for i, array in arrays.items()}, program)
+  return Closure(arrays, program)

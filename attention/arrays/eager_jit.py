@@ -33,7 +33,7 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
     # Inside, any array that is made is traced; an iota is made in half the time of zeros.
     is_inside_jit = isinstance(jax.lax.iota(np.int32, 1), jax.core.Tracer)
     dynamic = [value for name, value in options.items() if name not in static_argnames]
-    leaves = jax.tree.leaves((args, dynamic), is_leaf=_has_user_code)
+    leaves = jax.tree.leaves((args, dynamic), is_leaf=has_user_code)
     is_known = all(isinstance(leaf, ARRAYS) for leaf in leaves)
     return (compiled if is_known and not is_inside_jit else function)(*args, **options)
 
@@ -41,7 +41,7 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
   return call  # type: ignore[return-value]
 
 
-def _has_user_code(node: Any) -> bool:
+def has_user_code(node: Any) -> bool:
   """Returns whether a node of a pytree calls functions of the user, or is of a class of the user."""
   return isinstance(node, HasAxes) and (
     node.has_user_code or not type(node).__module__.startswith("attention.")

@@ -4,9 +4,8 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from attention.arrays.checks import as_array, as_floating, as_real, check_rank
+from attention.arrays.checks import as_array, as_floating, check_numbers, check_rank
 from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
@@ -126,10 +125,7 @@ class Local(Normalizer):
   deviation: jax.Array | float
 
   def check_values(self):
-    deviation = as_real("deviation", self.deviation)
-    is_known = not isinstance(deviation, jax.core.Tracer)
-    if is_known and not np.all(np.asarray(deviation, np.float32) > 0):
-      raise ValueError(f"deviation must be above 0 in float32, got {self.deviation}")
+    check_numbers("deviation", self.deviation, "above 0 in float32", lambda deviation: deviation > 0)
 
   def weights(self, rows):
     softmax, centers = Softmax().weights(rows), as_array("centers", self.centers)

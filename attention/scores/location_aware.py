@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_array, check_rank
+from attention.arrays.checks import as_array, as_floating, check_rank
 from attention.arrays.devices import matmul_precision
 from attention.arrays.loops import recomputed
 from attention.arrays.pytrees import register_pytree
@@ -34,7 +34,7 @@ def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
   >>> location_features(jnp.array([[0.0, 1.0, 0.0, 0.0]]), jnp.array([[3.0], [2.0], [1.0]]))[..., 0].tolist()
   [[1.0, 2.0, 3.0, 0.0]]
   """
-  weights, filters = as_array("weights", weights), as_array("filters", filters)
+  weights, filters = as_floating("weights", weights), as_floating("filters", filters)
   check_rank("weights", weights, "[... T S]")
   check_rank("filters", filters, "[R C]")
   R, S = filters.shape[0], weights.shape[-1]

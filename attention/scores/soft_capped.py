@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_real
+from attention.arrays.checks import check_numbers
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import with_rank
 from attention.scores.arguments import per_score
@@ -44,9 +44,7 @@ class SoftCapped(Score):
   def check_values(self):
     if not isinstance(self.score, Score):
       raise ValueError(f"SoftCapped needs a score such as ScaledDotProduct(), got {self.score!r}")
-    cap = as_real("cap", self.cap)
-    if not isinstance(cap, jax.core.Tracer) and not np.all((cap > 0) & np.isfinite(cap)):
-      raise ValueError(f"cap must be positive and finite in float32, got {self.cap}")
+    check_numbers("cap", self.cap, "positive and finite in float32", lambda cap: (cap > 0) & np.isfinite(cap))
     self.score.check_values()
 
   def query_features(self, queries):

@@ -65,11 +65,14 @@ def test_distances_are_not_rounded_to_half_precision(dtype):
 def test_a_cap_is_positive(cap, implementation):
   with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
     attention.SoftCapped(5.0, attention.ScaledDotProduct())
-  with pytest.raises(ValueError, match="cap must be positive"):
-    vectors = np.ones((2, T, H), np.float32)
-    attention.attend(
-      attention.SoftCapped(attention.ScaledDotProduct(), cap), *[vectors] * 3, implementation=implementation
-    )
+
+  def capped(vectors):
+    score = attention.SoftCapped(attention.ScaledDotProduct(), cap)
+    return attention.attend(score, vectors, vectors, vectors, implementation=implementation)
+
+  for function in (capped, jax.jit(capped)):  # inside jit it is known too
+    with pytest.raises(ValueError, match="cap must be positive"):
+      function(np.ones((2, T, H), np.float32))
 
 
 def test_trees_in_the_form_of_a_capped_score_hold_any_numbers():

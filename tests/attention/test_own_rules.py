@@ -439,6 +439,39 @@ def test_more_rows_of_scores_than_queries_are_told(implementation):
     attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
 
 
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class WithKeyFeature(attention.Score):
+  """Keys have another feature, an array with an entry for each key."""
+
+  axes = {"feature": "SE"}
+  feature: jax.Array
+
+  def query_features(self, queries):
+    return jnp.pad(queries, [(0, 0)] * (queries.ndim - 1) + [(0, 1)], constant_values=1)
+
+  def key_features(self, keys):
+    feature = jnp.broadcast_to(self.feature, (*keys.shape[:-1], 1))
+    return jnp.concatenate([keys, feature], axis=-1)
+
+  def tile(self, queries, keys):
+    return jnp.einsum("...TH,...SH->...TS", queries, keys)
+
+
+@engines
+def test_features_may_be_made_with_an_array_of_keys_where_heads_share_them(implementation):
+  feature = np.linspace(-1, 1, S, dtype=np.float32)
+  queries, keys, values = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
+  options = {"implementation": implementation, "block_sizes": BLOCK_SIZES}
+  actual = attention.attend_heads(
+    queries, keys[:, :1], values[:, :1], score=WithKeyFeature(feature[:, None]), **options
+  )
+  desired = attention.scaled_dot_product_attention(
+    queries, keys[:, :1], values[:, :1], scale=1.0, bias=feature, **options
+  )
+  assert_close(actual, desired, FLOAT32)
+
+
 def test_masks_are_not_joined_by_words():
   with pytest.raises(ValueError, match="masks are joined by &"):
     masks.causal() and masks.prefix(2)

@@ -351,6 +351,9 @@ def test_what_cannot_be_is_told():
     )
   with pytest.raises(ValueError, match=r"deviation must be above 0 in float32, got 0\.0"):
     attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T), 0.0))
+  with pytest.raises(ValueError, match="deviation must be above 0 in float32, got 0"):
+    local = attention.Local(np.zeros(T), 0)
+    jax.jit(lambda: attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=local))()
   with pytest.raises(ValueError, match="before must be broadcastable to the probabilities"):
     attention.attend(
       attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Monotonic(np.ones((1, 3), np.float32))
@@ -391,3 +394,43 @@ def test_a_broken_row_does_not_reach_others_by_shifted_scores(bad):
   alone = jax.grad(lambda values: jnp.sum(context_of(queries[others], values)))(values)
   assert_close(gradient, alone, FLOAT32)
   assert np.all(np.isnan(context_of(queries, values)[1]))
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Squared(attention.Softmax):
+  def weights(self, rows):
+    return super().weights(rows) ** 2
+
+
+def test_a_subclass_of_the_softmax_has_its_own_weights():
+  inputs, _ = draw_inputs("scaled_dot_product", "softmax")
+  score = attention.ScaledDotProduct()
+  plain = attention.attend(score, *inputs[:3], return_weights=True).weights
+  squared = attention.attend(score, *inputs[:3], normalizer=Squared(), return_weights=True).weights
+  assert_close(squared, plain**2, FLOAT32)
+  with pytest.raises(ValueError, match="must be auto or dense for the normalizer Squared"):
+    attention.attend(score, *inputs[:3], normalizer=Squared(), implementation="blockwise")
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class ByHead(attention.Normalizer):
+  """Finds out by itself which head it is, and multiplies by numbers [N 1 1] without named axes."""
+
+  factors: jax.Array
+
+  def weights(self, rows):
+    softmax = attention.Softmax().weights(rows)
+    return softmax * self.factors * jnp.arange(softmax.shape[-3], dtype=softmax.dtype)[:, None, None]
+
+
+def test_a_normalizer_may_tell_heads_apart_where_they_share_keys():
+  queries, keys, values = (jnp.asarray(draw_heads(heads)) for heads in (4, 2, 2))
+  found = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
+  plain = attention.attend_heads(queries, keys, values)
+  assert_close(found, plain * (np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
+
+
+def draw_heads(count):
+  return np.random.default_rng(count).standard_normal((count, S, 3))

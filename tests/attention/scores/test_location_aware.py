@@ -166,3 +166,8 @@ def test_arrays_that_do_not_fit_are_told(name, shape, words):
   inputs = draw() | {name: np.zeros(shape, np.float32)}
   with pytest.raises(ValueError, match=words):
     attend(**inputs, mask=masks.causal())
+
+
+def test_features_of_integers_are_an_error():
+  with pytest.raises(ValueError, match="weights must be of a floating type, got int32"):
+    attention.location_features(np.ones((1, 3), np.int32), np.ones((1, 1), np.float32))
