@@ -429,7 +429,7 @@ def test_a_normalizer_may_tell_heads_apart_where_they_share_keys():
   queries, keys, values = (jnp.asarray(draw_heads(heads)) for heads in (4, 2, 2))
   found = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
   plain = attention.attend_heads(queries, keys, values)
-  assert_close(found, plain * (np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
+  assert_close(found, plain * np.float32(np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
 
 
 def draw_heads(count):
