@@ -57,23 +57,20 @@ class OnlineSoftmax(NamedTuple):
     return OnlineSoftmax(largest, total, self.context * first + other.context * second)
 
   def results(self) -> "Results":
-    """Returns the results, finite for all rows."""
-    is_weighted = has_weights(self.largest)
-    total = jnp.where(is_weighted, self.total, 1)
-    context = jnp.where(is_weighted, self.context / total, 0)
-    return Results(context, self.largest, jnp.log(total))
+    total = jnp.where(has_weights(self.largest), self.total, 1)
+    return Results(finished(self.largest, self.context / total), self.largest, jnp.log(total))
 
 
 class Results(NamedTuple):
-  """The results of attention, one row for each query; 0 in rows that are empty or broken.
+  """The results of attention, one row for each query.
 
   The logsumexp is `shift_of(largest) + log_total`. Derivatives need the two apart: a logsumexp of 1e4 has an
   error of 1e-3 in float32, and so would the weights.
 
   Attributes:
-    context: [... T D].
+    context: [... T D]; 0 in empty rows, NaN in broken rows.
     largest: the largest masked score, [... T 1].
-    log_total: logarithm of the sum of exp(score - shift), [... T 1].
+    log_total: logarithm of the sum of exp(score - shift), [... T 1]; 0 in rows that are empty or broken.
   """
 
   context: jax.Array
@@ -117,11 +114,10 @@ def blockwise(
   # must not happen within a loop, of which each device may take other turns.
   arrays = varying_like(arrays, arrays)
   results = flash_attention(plan, arrays)
-  context = finished(results.largest, results.context)
   if not return_logsumexp:
-    return Attended(context)
+    return Attended(results.context)
   logsumexp = finished(results.largest, shift_of(results.largest) + results.log_total, "-inf")
-  return Attended(context, logsumexp=logsumexp[..., 0])
+  return Attended(results.context, logsumexp=logsumexp[..., 0])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -177,7 +173,9 @@ def _rule(plan: Plan, primals, tangents) -> tuple[Results, Results]:
 
   def finish(cut: Any, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     d_logsumexp, d_context = totals
-    return d_logsumexp, d_context - cut[2].context * d_logsumexp
+    is_weighted = has_weights(cut[2].largest)  # NaN in other rows must not reach derivatives
+    context = jnp.where(is_weighted, cut[2].context, 0)
+    return d_logsumexp, jnp.where(is_weighted, d_context - context * d_logsumexp, 0)
 
   of_tile = functools.partial(_differentiate_tile, plan)
   axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
@@ -206,6 +204,6 @@ def _differentiate_tile(
   # The weight of a masked pair is 0, but the derivative of its score may have overflowed.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   weighted_sum = functools.partial(jnp.einsum, "...TS,...SD->...TD")
-  dropped = tile.drop(weights)
-  d_context = weighted_sum(dropped * d_scores, values) + weighted_sum(dropped, d_values)
-  return jnp.sum(weights * d_scores, axis=-1, keepdims=True), d_context
+  weighted = weights * d_scores
+  d_context = weighted_sum(tile.drop(weighted), values) + weighted_sum(tile.drop(weights), d_values)
+  return jnp.sum(weighted, axis=-1, keepdims=True), d_context

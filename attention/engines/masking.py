@@ -72,7 +72,7 @@ def shift_of(largest: jax.Array) -> jax.Array:
   return jnp.where(has_weights(largest), largest, 0)
 
 
-@functools.partial(jax.jit, static_argnames="empty", inline=True)
+@functools.partial(jax.jit, static_argnames="empty")
 def finished(largest: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
   """Returns the results of all rows: `empty` for empty rows, NaN for broken rows, else the numbers.
 
