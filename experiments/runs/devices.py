@@ -7,6 +7,7 @@ sends what has to be sent.
 
 import collections
 import math
+import time
 from typing import Any, TypeVar
 
 import jax
@@ -45,6 +46,8 @@ def check_shares() -> None:
   """Raises DeviceError, in all processes alike, if some have more devices than others."""
   shares = collections.Counter(device.process_index for device in jax.devices())
   if len(set(shares.values())) > 1:
+    if jax.process_index() == 0:
+      time.sleep(2)  # at its end JAX ends the others, which are to say why first
     raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
 
 
