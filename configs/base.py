@@ -8,7 +8,7 @@ A config is a file with a function `get_config` that makes one of these, assigns
 import dataclasses
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)  # so that a misspelt field is an error
 class Data:
   """What is translated.
 
@@ -55,7 +55,7 @@ class Data:
   num_buckets: int = 3
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Model:
   """The translator.
 
@@ -117,7 +117,7 @@ class Model:
   dtype: str = "float32"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Train:
   """How the model is trained: Adam, a linear warm-up, then a falling learning rate.
 
@@ -170,7 +170,7 @@ class Train:
   keep: int = 2
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Evaluation:
   """How the model is scored, and how it translates unless a flag says otherwise.
 
@@ -197,7 +197,7 @@ class Evaluation:
   length_penalty: float = 1.0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Config:
   """One experiment.
 

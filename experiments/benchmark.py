@@ -62,4 +62,4 @@ def _check(flag: str, given: Sequence[str], known: Collection[str]) -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main, is_timed=True)
+  commands.run(main, uses_cache=False)

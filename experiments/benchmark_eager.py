@@ -86,4 +86,4 @@ def _row(name: str, call: Callable[[], Any]) -> str:
 
 
 if __name__ == "__main__":
-  commands.run(main, is_timed=True)
+  commands.run(main, uses_cache=False)

@@ -135,4 +135,4 @@ def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Ca
 
 
 if __name__ == "__main__":
-  commands.run(main, is_timed=True)
+  commands.run(main, uses_cache=False)

@@ -12,17 +12,17 @@ from absl import flags
 from experiments.commands import flags as commands
 from experiments.tasks import make_task
 from experiments.text.pairs import SentencePair, write_pairs
-from experiments.translation.settings import check_config
+from experiments.translation.validation import validate
 
-_CONFIG = commands.define_config()
+commands.define_config()
 _SPLIT = flags.DEFINE_string("split", "train", "which sentences")
 _COUNT = flags.DEFINE_integer("count", 10_000, "how many, 0 for all there are", lower_bound=0)
 _OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")
 
 
 def main() -> None:
-  config = _CONFIG.value
-  check_config(config)
+  config = commands.get_config()
+  validate(config)
   if not _OUTPUT.value:
     raise commands.UsageError("--output must name the file to write, got none")
   task = make_task(config)

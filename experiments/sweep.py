@@ -12,12 +12,10 @@ Several machines that share the folder share the runs; --shard=0/4 is for machin
 """
 
 import re
-import runpy
 import sys
 
 from absl import flags
 
-from experiments.commands import fields
 from experiments.commands import flags as commands
 from experiments.commands.flags import UsageError
 from experiments.runs.jobs import run_all
@@ -25,7 +23,7 @@ from experiments.runs.workdir import holds_run
 from experiments.translation import sweep
 from experiments.translation.settings import told_changes
 
-_CONFIG = commands.define_config()
+commands.define_config()
 _WORKDIR = commands.define_workdir(None)
 _JOBS = flags.DEFINE_integer("jobs", 1, "how many runs are trained at once", lower_bound=1)
 _SHARD = flags.DEFINE_string(
@@ -34,18 +32,12 @@ _SHARD = flags.DEFINE_string(
 
 
 def main() -> None:
-  config, folder, path = _CONFIG.value, commands.workdir_path(_WORKDIR), commands.config_path()
+  folder, path = commands.workdir_path(_WORKDIR), flags.FLAGS.config
   index, count = _shard(_SHARD.value)
-  file = runpy.run_path(path)
-  if "get_choices" not in file:
-    raise UsageError(f"{path}: expected a function get_choices for a sweep, got none")
-  try:
-    choices, original = file["get_choices"](), file["get_config"]()
-  except Exception as error:  # whatever a person's file may raise
-    raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
-  runs = sweep.make_runs(config, choices)
+  choices = commands.run_function(path, "get_choices")
+  runs = sweep.make_runs(commands.get_config(), choices)
   for name in dict.fromkeys(name for own in sweep.by_group(choices).values() for name in own):
-    if fields.flat(config)[name] != fields.flat(original)[name]:
+    if flags.FLAGS[f"config.{name}"].present:
       raise UsageError(f"--config.{name} is one of the choices of {path}")
   for run in runs:
     if holds_run(folder / run.name) and (changed := told_changes(folder / run.name, run.config)):
@@ -71,4 +63,4 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-  commands.run(main, outlives_readers=True)
+  commands.run(main)

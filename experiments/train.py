@@ -9,6 +9,7 @@ The same command again goes on where the run stopped. It may have more devices o
 """
 
 import pathlib
+import re
 
 import jax
 from absl import flags
@@ -25,7 +26,7 @@ from experiments.translation.opening import Launch
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
 
-_CONFIG = commands.define_config()
+commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")
 _PARAMETER_SHARDS = flags.DEFINE_integer(
   "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
@@ -42,8 +43,8 @@ _CLUSTER = define_cluster()
 
 
 def main() -> None:
-  config, folder = _CONFIG.value, commands.workdir_path(_WORKDIR)
-  launch = Launch(_PARAMETER_SHARDS.value, commands.step_range(_PROFILE))
+  config, folder = commands.get_config(), commands.workdir_path(_WORKDIR)
+  launch = Launch(_PARAMETER_SHARDS.value, _step_range(_PROFILE.value))
   if launch.profile and launch.profile[0] > config.train.steps:
     raise commands.UsageError(
       f"--profile must begin at one of the {config.train.steps:,} steps, got {_PROFILE.value!r}"
@@ -60,6 +61,17 @@ def main() -> None:
   wait_for_all()
 
 
+def _step_range(text: str | None) -> tuple[int, int] | None:
+  """Returns the first and the last step of FIRST:LAST, or None."""
+  if text is None:
+    return None
+  match = re.fullmatch(r"([0-9]+):([0-9]+)", text)
+  first, last = (int(number) for number in match.groups()) if match else (0, 0)
+  if not 1 <= first <= last:
+    raise commands.UsageError(f"--profile must be steps FIRST:LAST, counted from 1, got {text!r}")
+  return first, last
+
+
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Scores the translator, and shows what it can do."""
   results = report.evaluate_splits(translator, config.sentences, own_metrics(config))
@@ -71,4 +83,4 @@ def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluatio
 
 
 if __name__ == "__main__":
-  commands.run(main, outlives_readers=True)
+  commands.run(main)

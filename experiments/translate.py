@@ -19,7 +19,6 @@ from typing import Any
 from absl import flags
 
 from experiments.commands import flags as commands
-from experiments.commands.fields import is_utf8
 from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
 from experiments.text.languages import Language
 from experiments.text.visible import escaped
@@ -70,8 +69,6 @@ def _check_flags(search: Mapping[str, Any]) -> None:
     raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
   if "\n" in (_TEXT.value or ""):
     raise commands.UsageError("--text is one line; several are for a file, --input")
-  if _TEXT.value is not None and not is_utf8(_TEXT.value):
-    raise commands.UsageError(f"--text must be in UTF-8, got {_TEXT.value!r}")
   if _TEXT.value is not None and _INPUT.value is not None:
     raise commands.UsageError("--text and --input must not be given together")
   if _OUTPUT.value is not None and _INPUT.value is None:

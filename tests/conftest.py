@@ -4,6 +4,7 @@ import collections
 import math
 import os
 import pathlib
+import shutil
 import zlib
 
 import hypothesis
@@ -13,10 +14,9 @@ import pytest
 from attention import functional
 from attention.arrays import devices
 from attention.scores import sums_of_tanh as additive
-from experiments.commands.compilation import make_room
 
 # Nearly all the time of the tests is compilation: what is compiled is kept for the next time, and for the
-# scripts that tests start. The oldest programs make room for those of changed code.
+# scripts that tests start.
 COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"
 KEEP = {
   "jax_compilation_cache_dir": str(COMPILED),
@@ -54,7 +54,9 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
   if not hasattr(config, "workerinput"):  # not in each of several processes
     COMPILED.mkdir(exist_ok=True)
-    make_room(COMPILED, 4 * 2**30)
+    if sum(path.stat().st_size for path in COMPILED.glob("*-cache")) > 4 * 2**30:
+      shutil.rmtree(COMPILED)
+      COMPILED.mkdir()
 
 
 # Tests whose combinations are compiled, each as a program of its own; and the parameters that make them.

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from absl import flags
 
 from experiments.commands.flags import UsageError
-from experiments.commands.stopping import cleaned_up
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()
@@ -83,9 +82,8 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
     return
   temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
   try:
-    with cleaned_up(lambda: temporary.unlink(missing_ok=True)):
-      temporary.write_bytes(content)
-      os.replace(temporary, path)
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
   except OSError as error:
     raise OSError(error.errno, error.strerror, str(path)) from error
   finally:

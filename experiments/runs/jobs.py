@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from experiments.commands.mistakes import Interrupted
-from experiments.commands.stopping import cleaned_up, stop_requests
+from experiments.commands.stopping import stop_requests
 
 _PAUSE = 0.2  # seconds between two looks at what runs
 _BEGIN = "---- begins"  # the first line of each start in a log
@@ -46,7 +46,7 @@ def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print)
   """
   queue = _Queue(jobs, count, say)
   try:
-    with cleaned_up(queue.terminate), stop_requests() as requested:
+    with stop_requests() as requested:
       while queue.waiting or queue.running:
         queue.begin()
         time.sleep(_PAUSE)

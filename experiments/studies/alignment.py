@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.commands.stopping import cleaned_up
 from experiments.studies.findings import NOTE, Finding, Row, Runs, beside, table
 from experiments.tasks import Example, drawing
 from experiments.tasks.grammar import Pair
@@ -125,7 +124,7 @@ def _eflomal() -> dict[str, float]:
   pairs += [
     drawing.pair(seed=0, split="train", index=i) for i in range(config.train.steps * config.train.batch_size)
   ]
-  with tempfile.TemporaryDirectory() as name, cleaned_up(lambda: shutil.rmtree(name)):
+  with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     for side in ("source", "target"):
       lines = (" ".join(getattr(pair, side)) for pair in pairs)

@@ -1,10 +1,10 @@
 """How good the translations of a model are."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from configs import base
-from experiments.commands import fields, own
+from experiments.commands import own
 from experiments.tasks import Example
 from experiments.text.vocabularies import compose
 from experiments.translation import metrics
@@ -91,20 +91,3 @@ def summary(values: dict[str, float]) -> str:
   if "alignment_error_rate" in values:
     text += f", alignment error rate {values['alignment_error_rate']:.3f}"
   return text
-
-
-def rules(evaluation: base.Evaluation, is_endless: bool) -> Iterator[fields.Rule]:
-  """Returns what a config's evaluation must be."""
-  yield fields.one_of("evaluation.checkpoint", evaluation.checkpoint, CHECKPOINTS)
-  yield fields.at_least("evaluation.sentences", evaluation.sentences, int(is_endless))
-  yield fields.at_least("evaluation.validation_sentences", evaluation.validation_sentences, int(is_endless))
-  for name in ("batch_size", "max_target_length", "beam_size"):
-    yield fields.at_least(f"evaluation.{name}", getattr(evaluation, name), 1, fields.LARGEST)
-  for name in evaluation.metrics.split(",") if evaluation.metrics else ():
-    yield "evaluation.metrics", name, own.is_own(name), "package.module:Name or file.py:Name, and so on"
-  names = [name.rpartition(":")[2] for name in metric_names(evaluation)]
-  are_distinct = len({*names, *METRICS}) == len(names) + len(METRICS)
-  allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
-  yield "evaluation.metrics", evaluation.metrics, are_distinct, allowed
-  penalty = evaluation.length_penalty
-  yield "evaluation.length_penalty", penalty, 0 <= penalty <= LARGEST_PENALTY, f"in [0, {LARGEST_PENALTY}]"

@@ -22,14 +22,13 @@ from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
 from experiments.translation.settings import (
-  check_config,
   check_trusted,
   read_config,
   told_changes,
-  told_defaults,
 )
 from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
 from experiments.translation.translator import Translator, make_translator
+from experiments.translation.validation import validate
 
 
 class Kept(NamedTuple):
@@ -66,14 +65,14 @@ def load(
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
-  for line in (told_defaults(folder), told_changes(folder, config)):
+  for line in [told_changes(folder, config)]:
     if line:
       print(line, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
   check_trusted(folder, config)
-  check_config(config)
+  validate(config)
   task, recipe, params = _restore(config, folder)
   return make_translator(config, task, recipe.model, params, search)
 

@@ -1,14 +1,10 @@
 """From a config to a model."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import attention
-from attention.models.base import POSITIONS
-from attention.models.looking import ATTENTIONS
-from attention.models.recurrent_decoder import LOOKS
 from configs import base
-from experiments.commands import fields, own
+from experiments.commands import own
 from experiments.commands.fields import ConfigError
 from experiments.tasks import Task
 
@@ -148,61 +144,3 @@ def _transformer_options(config: base.Model) -> dict[str, Any]:
     "variational": config.variational,
     "word_dropout_rate": config.word_dropout_rate,
   }
-
-
-def rules(model: base.Model) -> Iterator[fields.Rule]:
-  """Returns what a config's model must be."""
-  yield fields.one_of("model.encoder", model.encoder, ENCODERS, or_own=True)
-  yield fields.one_of("model.decoder", model.decoder, DECODERS, or_own=True)
-  yield fields.one_of("model.attention", model.attention, ATTENTIONS, or_own=True)
-  yield fields.one_of("model.normalizer", model.normalizer, NORMALIZERS, or_own=True)
-  yield fields.one_of("model.looks", model.looks, LOOKS)
-  yield fields.one_of("model.positions", model.positions, POSITIONS)
-  yield fields.one_of("model.dtype", model.dtype, DTYPES)
-  sizes = "embedding_width", "width", "num_layers", "num_decoder_layers", "num_heads", "feed_forward_width"
-  for name in sizes:
-    yield fields.at_least(f"model.{name}", getattr(model, name), 1, fields.LARGEST)
-  parts = model.encoder, model.decoder, model.attention
-  is_own = any(map(own.is_own, parts))  # which may read any field
-  is_transformer = "transformer" in (model.encoder, model.decoder)
-  is_recurrent = model.decoder == "recurrent"
-  has_heads = is_transformer or model.attention == "multi_head"
-  if is_transformer:
-    yield "model.width", model.width, model.width % 2 == 0, "even"
-  if is_transformer or (has_heads and not model.attention_width):
-    fits = model.width % model.num_heads == 0
-    yield "model.width", model.width, fits, f"a multiple of config.model.num_heads={model.num_heads}"
-  if model.positions == "rotary" and is_transformer:
-    width = model.width // model.num_heads
-    yield "model.width", model.width, width % 2 == 0, "such that a head's is even, for rotary positions"
-  takes_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
-  if own.is_own(model.normalizer):
-    is_given = takes_normalizer and not own.is_own(model.attention)
-    allowed = "softmax, for no part of this model reads it"
-    yield "model.normalizer", model.normalizer, is_given, allowed
-  yield fields.at_least("model.attention_width", model.attention_width, 0, fields.LARGEST)
-  if model.attention == "multi_head" and model.attention_width:
-    fits = model.attention_width % model.num_heads == 0
-    allowed = f"a multiple of config.model.num_heads={model.num_heads}"
-    yield "model.attention_width", model.attention_width, fits, allowed
-  has_recurrence = is_recurrent or model.encoder == "recurrent"
-  for name, is_read in (
-    ("num_heads", has_heads),
-    ("feed_forward_width", is_transformer),
-    ("positions", is_transformer),
-    ("normalize_qk", is_transformer),
-    ("attention", is_recurrent),
-    ("attention_width", is_recurrent and model.attention not in ("bilinear", "local", "none")),
-    ("normalizer", takes_normalizer),
-    ("looks", is_recurrent),
-    ("input_feeding", is_recurrent),
-    ("embedding_width", has_recurrence),
-    ("residual", has_recurrence),
-    ("use_norm", has_recurrence),
-    ("recurrent_dropout_rate", has_recurrence),
-  ):
-    value, default = getattr(model, name), getattr(base.Model(), name)
-    is_allowed = is_own or is_read or value == default
-    yield f"model.{name}", value, is_allowed, f"{default}, for no part of this model reads it"
-  for name in ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate"):
-    yield fields.share(f"model.{name}", getattr(model, name))

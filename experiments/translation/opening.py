@@ -18,22 +18,21 @@ from experiments.commands.mistakes import Mistake
 from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
 from experiments.runs.locks import workdir_lock
-from experiments.runs.processes import begin_together, is_main, say
+from experiments.runs.processes import begin_together, is_main
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import check_beginning
 from experiments.translation.memory import check_memory
 from experiments.translation.model import make_task_model
 from experiments.translation.settings import (
-  check_config,
   check_same_config,
   inherited_languages,
   own_parts,
-  told_defaults,
   write_run,
 )
 from experiments.translation.step import abstract_state, make_recipe, make_rngs, train_step
 from experiments.translation.translator import make_translator
+from experiments.translation.validation import validate
 
 
 class Launch(NamedTuple):
@@ -68,8 +67,6 @@ def opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterato
       begin_together(None, error)
       raise
     begin_together(_shared_settings(config, folder, launch, task, description), None)
-    if line := told_defaults(folder):
-      say(line)
     if is_main():
       provenance.record_launch(folder, description)
       write_run(folder, config, (task.source, task.target))
@@ -79,7 +76,7 @@ def opened(config: base.Config, folder: pathlib.Path, launch: Launch) -> Iterato
 
 def _checked(config: base.Config, folder: pathlib.Path, launch: Launch) -> tuple[Task, dict[str, Any]]:
   """Returns the task and what describes this start, after all checks that need no lock."""
-  check_config(config)
+  validate(config)
   make_mesh(launch.parameter_shards)
   if config.init_from and pathlib.Path(config.init_from).resolve() == folder.resolve():
     raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")

@@ -4,10 +4,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments.commands.fields import LARGEST
 from experiments.commands.flags import UsageError
 from experiments.text.alignments import ALIGNMENT_TOKENS
 from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY
+from experiments.translation.validation import LARGEST
 
 # The flags below belong to the script that asks for them, so that its --help tells of them.
 flags.disclaim_key_flags()

@@ -1,13 +1,8 @@
-"""The config of a run: which values its fields can have, and what a folder holds of it.
-
-Each part of the laboratory says what it can do with its own section; what it cannot is refused before
-anything is written.
-"""
+"""What a folder holds of the config of its run."""
 
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Iterator
 
 from configs import base
 from experiments import tasks
@@ -15,52 +10,14 @@ from experiments.commands import fields, own
 from experiments.commands.fields import ConfigError
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
-from experiments.translation import evaluate, model, step
+from experiments.translation.evaluate import metric_names
+from experiments.translation.validation import validate
 
 # The fields that may change where a run is made longer.
 _OF_LENGTH = ("train.steps", "train.warmup")
 
 # The fields of `config.data` on which it depends what the tokens are.
 _OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "min_count")
-
-
-def check_config(config: base.Config) -> None:
-  """Raises ConfigError at the first field whose value is impossible; it says what is allowed."""
-  fields.check(_rules(config))
-
-
-def _rules(config: base.Config, *, imports: bool = True) -> Iterator[fields.Rule]:
-  """Returns all rules, or those that need not import a custom task."""
-  yield from fields.types(config, base.Config())
-  yield "seed", config.seed, 0 <= config.seed < 2**32, "in [0, 2^32)"
-  yield from tasks.rules(config.data)
-  yield from model.rules(config.model)
-  yield from step.rules(config.train)
-  if imports or not own.is_own(config.data.task):
-    yield from _task_rules(config)
-  weight = config.train.alignment_weight
-  normalizer, is_softmax = config.model.normalizer, config.model.normalizer == "softmax"
-  allowed = "softmax with config.train.alignment_weight, which learns nothing from weights of 0 or no shares"
-  yield "model.normalizer", normalizer, not weight or is_softmax, allowed
-  metric, ends = config.train.metric, config.train.learns_end
-  yield (
-    "train.metric",
-    metric,
-    ends or metric == "loss",
-    "loss, for translations that never end match nothing",
-  )
-  for name in ("alignment_weight", "coverage_weight"):
-    weight, has_none = getattr(config.train, name), config.model.attention == "none"
-    yield f"train.{name}", weight, not weight or not has_none, "0, for there is no attention"
-
-
-def _task_rules(config: base.Config) -> Iterator[fields.Rule]:
-  """Returns the rules that depend on the class of the task."""
-  kind = tasks.kind_of(config.data)
-  yield from tasks.rules_of(config.data, kind)
-  yield from evaluate.rules(config.evaluation, is_endless=getattr(kind, "is_endless", False))
-  weight, is_possible = config.train.alignment_weight, getattr(kind, "knows_alignments", False)
-  yield "train.alignment_weight", weight, not weight or is_possible, "0, for this task knows no alignments"
 
 
 def read_config(folder: pathlib.Path) -> base.Config:
@@ -72,7 +29,7 @@ def read_config(folder: pathlib.Path) -> base.Config:
   values, path = workdir.read_config(folder), folder / "config.json"
   try:
     config = fields.from_dict(base.Config, values)
-    fields.check(_rules(config, imports=False))
+    validate(config, imports=False)
     return config
   except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
@@ -97,15 +54,6 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
     print(f"{folder}: imports {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
 
 
-def told_defaults(folder: pathlib.Path) -> str:
-  """Returns a line about the fields that did not exist when a run began; nothing if there are none."""
-  if not workdir.holds_run(folder):
-    return ""
-  added = fields.missing(base.Config, workdir.read_config(folder))
-  listed = ", ".join(f"{name}={value!r}" for name, value in added.items())
-  return f"{folder} began before these fields of the config were added: {listed}" if added else ""
-
-
 def told_changes(folder: pathlib.Path, config: base.Config) -> str:
   """Returns a line about the files of a person's own parts that are not what a run began with, or nothing."""
   # A file that is missing is an error of the field that names it, when it is imported.
@@ -121,7 +69,7 @@ def own_parts(config: base.Config) -> dict[str, str]:
   values = fields.flat(config)
   parts = "model.encoder", "model.decoder", "model.attention", "model.normalizer"
   named = {name: values[name] for name in ("data.task", *parts)}
-  for i, name in enumerate(evaluate.metric_names(config.evaluation)):
+  for i, name in enumerate(metric_names(config.evaluation)):
     named[f"evaluation.metrics[{i}]"] = name
   return {name: value for name, value in named.items() if own.is_own(value)}
 

@@ -1,7 +1,6 @@
 """One training step: the loss, its gradient, the update."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 import attention
 from attention import losses
 from configs import base
-from experiments.commands import fields
 from experiments.runs.devices import AXES, everywhere, state_shardings
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import PAD
 from experiments.translation.loss import linear_cross_entropy
-from experiments.translation.metrics import HIGHER_IS_BETTER
 
 SCHEDULES = ("cosine", "linear", "inverse_square_root", "constant")
 
@@ -298,27 +295,3 @@ def _is_decayed(params: Any) -> Any:
 def count_parameters(params: Any) -> int:
   """Returns how many numbers the parameters are."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def rules(train: base.Train) -> Iterator[fields.Rule]:
-  """Returns what a config's training must be."""
-  for name in ("steps", "log_every", "validate_every"):
-    yield fields.at_least(f"train.{name}", getattr(train, name), 1)
-  for name in ("batch_size", "accumulation"):
-    yield fields.at_least(f"train.{name}", getattr(train, name), 1, fields.LARGEST)
-  parts = train.accumulation
-  yield "train.accumulation", parts, parts <= train.batch_size, "at most config.train.batch_size"
-  yield fields.one_of("train.schedule", train.schedule, SCHEDULES)
-  yield fields.one_of("train.metric", train.metric, HIGHER_IS_BETTER)
-  for name in ("warmup", "label_smoothing", "averaging"):
-    yield fields.share(f"train.{name}", getattr(train, name))
-  for name in ("alignment_weight", "coverage_weight"):
-    value = getattr(train, name)
-    yield f"train.{name}", value, 0 <= value < 1e38, "at least 0, and below 1e38"
-  for name in ("learning_rate", "clip_norm"):
-    value = getattr(train, name)
-    yield f"train.{name}", value, 0 < value < 1e38, "positive, and below 1e38"
-  decay = train.weight_decay
-  yield "train.weight_decay", decay, 0 <= decay < float("inf"), "at least 0"
-  yield fields.at_least("train.patience", train.patience, 0)
-  yield fields.at_least("train.keep", train.keep, 2)

@@ -19,7 +19,8 @@ from experiments.runs.jobs import Job
 from experiments.runs.locks import is_locked
 from experiments.runs.workdir import holds_run
 from experiments.translation import compare, figures, labels, png
-from experiments.translation.settings import check_config, check_same_config, read_config
+from experiments.translation.settings import check_same_config, read_config
+from experiments.translation.validation import validate
 
 Choices = Mapping[str, Sequence[Any]]
 
@@ -100,7 +101,7 @@ def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
         f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {run.name}; what all runs "
         "share goes into get_config"
       )
-    check_config(run.config)
+    validate(run.config)
     runs.append(run)
   return runs
 

@@ -12,7 +12,7 @@ import numpy as np
 import attention
 from attention.search import Hypotheses, beam, greedy, sample
 from configs import base
-from experiments.commands import fields
+from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import DataError, Diverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up, without_ends
@@ -349,7 +349,8 @@ def make_translator(
   Raises:
     ConfigError: if one of these is impossible.
   """
-  fields.check(_search_rules(search))
+  if unknown := search.keys() - {*Search._fields}:
+    raise ConfigError(f"search must have the fields {', '.join(Search._fields)}, got {', '.join(unknown)}")
   settings = {
     "max_length": config.evaluation.max_target_length,
     "beam_size": config.evaluation.beam_size,
@@ -363,19 +364,6 @@ def make_translator(
     search=Search(**{**settings, **search}),
     learns_end=config.train.learns_end,
   )
-
-
-def _search_rules(search: Mapping[str, Any]) -> Iterator[fields.Rule]:
-  """Returns what the fields of `Search` must be."""
-  for name, value in search.items():
-    yield f"search {name}", value, name in Search._fields, f"one of {', '.join(Search._fields)}"
-    if name == "ends":
-      yield "search ends", value, isinstance(value, bool), "True or False"
-      continue
-    least = 0 if name in ("temperature", "top_k", "top_p", "seed", "length_penalty") else 1
-    is_float = name in ("temperature", "top_p", "length_penalty")
-    is_number = isinstance(value, (int, float) if is_float else int) and not isinstance(value, bool)
-    yield f"search {name}", value, is_number and value >= least, f"a number of at least {least}"
 
 
 def _copied(view: Any) -> np.ndarray:

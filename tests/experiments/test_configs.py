@@ -9,8 +9,8 @@ import pytest
 from configs import base
 from experiments.commands.fields import flat
 from experiments.translation.model import make_model
-from experiments.translation.settings import check_config
 from experiments.translation.sweep import make_runs
+from experiments.translation.validation import validate
 
 FOLDER = pathlib.Path(base.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "base"))
@@ -60,7 +60,7 @@ def test_all_configs_are_there():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_is_possible(name):
-  check_config(_with_paths(_module(name).get_config()))
+  validate(_with_paths(_module(name).get_config()))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,7 @@ from experiments.commands.fields import ConfigError
 from experiments.tasks import make_task
 from experiments.translation import load, settings
 from experiments.translation.model import make_model
+from experiments.translation.validation import validate
 
 FILE = str(scripts.ROOT / "docs" / "own_parts.py")
 FLAGS = (
@@ -130,7 +131,7 @@ def test_a_normalizer_that_nothing_takes_is_told(fields):
   with pytest.raises(
     ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
   ):
-    settings.check_config(config)
+    validate(config)
 
 
 def test_what_is_no_part_is_told_in_one_line(tmp_path):

@@ -2,11 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
-import scripts
 
 from experiments.commands.mistakes import Interrupted
 from experiments.commands.stopping import EXIT_CODES, stop_requests
@@ -69,34 +66,3 @@ def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
 def test_exit_codes_are_those_of_a_shell():
   assert EXIT_CODES == {signal.SIGINT: 130, signal.SIGTERM: 143}
   assert Interrupted("stopped", 143).code == 143
-
-
-_SCRIPT = """
-import gc, os, pathlib, signal
-from experiments.commands import stopping
-stopping.end_at_interrupts()
-gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))
-with stopping.cleaned_up(lambda: print("cleaned")):
-  gc.collect()
-print("goes on")
-"""
-
-
-def test_ctrl_c_ends_in_a_callback_of_the_garbage_collector():
-  ended = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=False)
-  assert (ended.returncode, ended.stdout, ended.stderr) == (130, "cleaned\n", "stopped\n")
-
-
-def test_only_scripts_change_what_ctrl_c_does():
-  text = "import signal, experiments; print(signal.getsignal(2) is signal.default_int_handler)"
-  ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-  assert ended.stdout == "True\n"
-
-
-def test_ctrl_c_ends_imports_with_one_line(tmp_path):
-  (tmp_path / "jax.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)", "utf-8")
-  command = [sys.executable, "-m", "experiments.train"]
-  paths = os.pathsep.join([str(tmp_path), str(scripts.ROOT)])
-  environment = os.environ | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
-  ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-  assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "stopped\n")

@@ -8,7 +8,7 @@ import pytest
 
 from configs import base
 from experiments.commands.fields import ConfigError, flat
-from experiments.translation.settings import check_config
+from experiments.translation.validation import validate
 
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
@@ -171,7 +171,7 @@ def _set(config, field, value):
 @pytest.mark.parametrize(("field", "value", "allowed"), IMPOSSIBLE)
 def test_an_impossible_value_is_told_with_its_field_and_what_is_allowed(field, value, allowed):
   with pytest.raises(ConfigError) as caught:
-    check_config(_set(base.Config(), field, value))
+    validate(_set(base.Config(), field, value))
   assert str(caught.value) == f"config.{field} must be {allowed}, got {value!r}"
 
 
@@ -185,36 +185,36 @@ def test_extreme_values_that_are_possible_are_accepted(changes):
   config = base.Config()
   for field, value in changes.items():
     _set(config, field, value)
-  check_config(config)
+  validate(config)
 
 
 @pytest.mark.parametrize("field", ["train", "validation"])
 def test_parallel_text_needs_files(field):
   config = _set(_parallel_text(), f"data.{field}", "")
   with pytest.raises(ConfigError) as caught:
-    check_config(config)
+    validate(config)
   assert str(caught.value) == f"config.data.{field} must be {FILE}, got ''"
 
 
 @pytest.mark.parametrize("unit", ["word", "character", "subword"])
 def test_parallel_text_may_have_any_unit_and_a_test_file(unit):
-  check_config(_set(_set(_parallel_text(), "data.unit", unit), "data.test", "test.tsv"))
+  validate(_set(_set(_parallel_text(), "data.unit", unit), "data.test", "test.tsv"))
 
 
 @pytest.mark.parametrize("task", ["parallel_text", "scan"])
 @pytest.mark.parametrize("field", ["sentences", "validation_sentences"])
 def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
   config = _parallel_text() if task == "parallel_text" else _scan()
-  check_config(_set(config, f"evaluation.{field}", 0))
+  validate(_set(config, f"evaluation.{field}", 0))
   with pytest.raises(ConfigError) as caught:
-    check_config(_set(config, f"evaluation.{field}", -1))
+    validate(_set(config, f"evaluation.{field}", -1))
   assert str(caught.value) == f"config.evaluation.{field} must be at least 0, got -1"
 
 
 @pytest.mark.parametrize("unit", ["character", "subword"])
 def test_scan_is_of_words(unit):
   with pytest.raises(ConfigError) as caught:
-    check_config(base.Config(data=base.Data(task="scan", unit=unit)))
+    validate(base.Config(data=base.Data(task="scan", unit=unit)))
   assert str(caught.value) == f"config.data.unit must be 'word' for config.data.task=scan, got {unit!r}"
 
 
@@ -222,14 +222,14 @@ def test_scan_is_of_words(unit):
 def test_the_width_of_a_transformer_is_even(part):
   config = _set(base.Config(model=base.Model(**{part: "transformer"}, num_heads=1)), "model.width", 7)
   with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
-    check_config(config)
+    validate(config)
 
 
 def test_the_width_of_a_head_that_is_turned_is_even():
   model = base.Model(encoder="transformer", positions="rotary", num_heads=2, width=6)
   allowed = "such that a head's is even, for rotary positions"
   with pytest.raises(ConfigError, match=f"^config.model.width must be {allowed}, got 6$"):
-    check_config(base.Config(model=model))
+    validate(base.Config(model=model))
 
 
 TRANSFORMERS = base.Model(encoder="transformer", decoder="transformer")
@@ -249,11 +249,11 @@ TRANSFORMERS = base.Model(encoder="transformer", decoder="transformer")
   ],
 )
 def test_what_transformers_do_not_read_is_left_as_it_is(field, value):
-  check_config(base.Config(model=TRANSFORMERS))
+  validate(base.Config(model=TRANSFORMERS))
   config = _set(base.Config(model=dataclasses.replace(TRANSFORMERS)), f"model.{field}", value)
   default = getattr(base.Model(), field)
   with pytest.raises(ConfigError) as caught:
-    check_config(config)
+    validate(config)
   assert f"config.model.{field} must be {default}, for no part of this model reads it" in str(caught.value)
 
 
@@ -261,7 +261,7 @@ def test_what_transformers_do_not_read_is_left_as_it_is(field, value):
 def test_losses_of_the_attention_need_attention(name):
   config = base.Config(model=base.Model(attention="none"), train=base.Train(**{name: 0.5}))
   with pytest.raises(ConfigError) as caught:
-    check_config(config)
+    validate(config)
   assert str(caught.value) == f"config.train.{name} must be 0, for there is no attention, got 0.5"
 
 
@@ -269,7 +269,7 @@ def test_losses_of_the_attention_need_attention(name):
 def test_a_guided_alignment_loss_needs_weights_that_compete_and_are_not_zero(normalizer):
   config = base.Config(model=base.Model(normalizer=normalizer), train=base.Train(alignment_weight=0.5))
   with pytest.raises(ConfigError) as caught:
-    check_config(config)
+    validate(config)
   told = (
     "config.model.normalizer must be softmax with config.train.alignment_weight, which learns nothing from "
     f"weights of 0 or no shares, got '{normalizer}'"
@@ -278,9 +278,9 @@ def test_a_guided_alignment_loss_needs_weights_that_compete_and_are_not_zero(nor
 
 
 def test_translations_without_ends_are_watched_by_their_loss():
-  check_config(base.Config(train=base.Train(learns_end=False)))
+  validate(base.Config(train=base.Train(learns_end=False)))
   with pytest.raises(ConfigError) as caught:
-    check_config(base.Config(train=base.Train(learns_end=False, metric="bleu")))
+    validate(base.Config(train=base.Train(learns_end=False, metric="bleu")))
   told = "config.train.metric must be loss, for translations that never end match nothing, got 'bleu'"
   assert str(caught.value) == told
 
@@ -288,7 +288,7 @@ def test_translations_without_ends_are_watched_by_their_loss():
 def test_a_guided_alignment_loss_needs_alignments():
   config = _set(_scan(), "train.alignment_weight", 0.5)
   with pytest.raises(ConfigError) as caught:
-    check_config(config)
+    validate(config)
   told = "config.train.alignment_weight must be 0, for this task knows no alignments, got 0.5"
   assert str(caught.value) == told
 
@@ -299,5 +299,5 @@ def test_a_guided_alignment_loss_needs_alignments():
 def test_heads_must_divide_the_width_where_there_are_heads(changes):
   model = dataclasses.replace(base.Model(width=30, num_heads=4), **changes)
   with pytest.raises(ConfigError) as caught:
-    check_config(base.Config(model=model))
+    validate(base.Config(model=model))
   assert str(caught.value) == "config.model.width must be a multiple of config.model.num_heads=4, got 30"
