@@ -90,7 +90,7 @@ def newest_checkpoint(folder):
   config = read_config(folder)
   task = make_task(config, read_languages(folder, config.data))
   recipe = make_recipe(config, make_task_model(config, task), make_mesh())
-  with Checkpoints(folder / "checkpoints", higher_is_better=False) as checkpoints:
+  with Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True) as checkpoints:
     return checkpoints.restore(abstract_state(recipe))
 
 

@@ -124,7 +124,7 @@ def run(main: Callable[[], None], *, uses_cache: bool = True) -> None:
   """
   for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-  logging.set_verbosity(logging.ERROR)  # JAX and orbax report each of their steps
+  logging.set_verbosity(logging.FATAL)  # JAX and orbax log each of their steps, and errors that they raise
   if not uses_cache:
     jax.config.update("jax_enable_compilation_cache", False)
   elif jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]

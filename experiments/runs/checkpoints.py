@@ -1,53 +1,47 @@
-"""Checkpoints of a run, by orbax: checked when they are read, and lost to no kill and no full disk.
+"""Checkpoints of a run: orbax writes, reads and deletes them; a digest of each file detects damage.
 
-Each checkpoint is a folder named by its step. Beside the arrays it has a record: where the data stood, the
-score, the names, types and shapes of the arrays, and a number that any damage to them changes.
+    checkpoints/200/         the state, the data position and the score, by orbax
+    checkpoints/200/sha256   a digest of each file, as `sha256sum --check sha256` reads it
+
+orbax renames a checkpoint into place when it is complete. One without `sha256`, where a run was killed before
+it was written, is used unchecked.
 """
 
-import contextlib
 import errno
-import gc
+import hashlib
 import json
-import logging
 import math
 import os
 import pathlib
 import shutil
 import sys
-import textwrap
-import time
-import warnings
-import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
+from experiments.commands.files import write_text
 from experiments.commands.mistakes import Mistake
-from experiments.runs.integrity import integrity
+from experiments.runs.processes import is_main, of_main, wait_for_all
 
-_DELETED = "deleted"  # where checkpoints are moved to be deleted, so that none is ever half there
+_DELETED = "deleted"  # checkpoints are moved here before they are deleted, so none is deleted by half
+_DIGESTS = "sha256"
+_METADATA = "_CHECKPOINT_METADATA"  # where orbax writes `custom_metadata`
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 class CheckpointError(Mistake):
-  """A checkpoint that cannot be written, or does not fit, told in one line."""
-
-
-class DamagedError(CheckpointError):
-  """There are checkpoints, and none is whole."""
+  """A checkpoint that cannot be written, or does not fit the model."""
 
 
 class Checkpoint(NamedTuple):
-  """What a run goes on from.
+  """What a run resumes from.
 
   Attributes:
-    step: of the state.
+    step: number of training steps.
     state: a pytree of arrays.
-    position: of the data pipeline, as JSON has it.
+    position: state of the data pipeline, JSON.
   """
 
   step: int
@@ -56,34 +50,43 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run; the newest ones and the best are kept. A context manager.
+  """The checkpoints of one run. A context manager; all processes of a run make the same calls.
 
-  All processes of a run make the same calls; they share the folder.
+  The newest two are kept, the newest `keep` with a score, and the best.
 
   Args:
-    folder: where they are; it is made by the first `save`. Damaged ones are moved to `damaged` beside it.
-    higher_is_better: which scores are better.
-    keep: how many of the newest that have a score; also kept are the newest two, for one may be damaged.
+    folder: created by the first `save`.
+    higher_is_better: whether a higher score is better.
+    keep: number of the newest checkpoints with a score that are kept.
+    read_only: whether to leave the folder as it is. If not, damaged checkpoints are moved to the folder
+      `damaged` next to it.
 
   Raises:
-    CheckpointError: if the folder is none.
+    CheckpointError: if `folder` is a file.
   """
 
-  def __init__(self, folder: pathlib.Path, *, higher_is_better: bool, keep: int = 2):
+  def __init__(self, folder: pathlib.Path, *, higher_is_better: bool, keep: int = 2, read_only: bool = False):
     self._folder = folder.absolute()
     if self._folder.exists() and not self._folder.is_dir():
-      raise CheckpointError(f"{self._folder}: expected a folder, got a file")
-    self._higher_is_better, self._keep = higher_is_better, keep
+      raise CheckpointError(f"{self._folder} must be a folder, got a file")
+    self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
     options = ocp.CheckpointManagerOptions(
       create=False,
+      cleanup_tmp_directories=not read_only,
       enable_async_checkpointing=False,
+      preservation_policy=self,
       save_root_metadata=False,
       todelete_subdir=_DELETED,
     )
-    with _quiet():
-      self._manager = ocp.CheckpointManager(self._folder, options=options)
-    self._unreadable: dict[int, str] = {}  # what is wrong with records, until it has been told
-    self._scores = self._read_scores()
+    self._manager = ocp.CheckpointManager(self._folder, options=options)
+    self._records: dict[int, dict[str, Any]] = {}
+    self._damaged: dict[int, str] = {}
+    for step in self._manager.all_steps():
+      if damage := _damage(self._folder / str(step), _METADATA):
+        self._damaged[step] = damage
+      else:
+        text = (self._folder / str(step) / _METADATA).read_text("utf-8")
+        self._records[step] = json.loads(text)["custom_metadata"]  # orbax's reader opens all arrays, too
 
   def __enter__(self) -> "Checkpoints":
     return self
@@ -93,215 +96,149 @@ class Checkpoints:
 
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint, or None if there is none."""
-    return max(self._manager.all_steps(), default=None)
+    return max(self._records, default=None)
 
   def newest_steps(self) -> list[int]:
-    """Returns the steps of the newest checkpoints that have a score, `keep` at most, in order.
+    """Returns the steps of the newest checkpoints with a score, at most `keep`, in order.
 
-    One without, where a run was stopped, is not among them: a run that never stopped has none.
+    A checkpoint without a score was written where a run was interrupted.
     """
-    return sorted(step for step, score in self._scores.items() if score is not None)[-self._keep :]
+    return sorted(step for step in self._records if self._score(step) is not None)[-self._keep :]
 
   def best_step(self) -> int | None:
-    """Returns the step with the best score, the latest of equals; no score is worse than any, NaN worst."""
-    return max(self._scores, key=self._rank, default=self.latest_step())
+    """Returns the step with the best score, the latest of equal ones. No score is worst, then NaN."""
+    return max(self._records, key=self._rank, default=None)
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    """Returns whether each checkpoint is kept; this is orbax's `PreservationPolicy`."""
+    del context
+    kept = {*sorted(self._records)[-2:], *self.newest_steps(), self.best_step()}
+    return [info.step in kept for info in checkpoints]
 
   def save(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> None:
-    """Writes a checkpoint, unless there is one of the step.
+    """Writes a checkpoint, unless there is one of this step.
 
     Args:
-      step: of the state.
+      step: number of training steps.
       state: pytree of arrays, on any devices of any processes.
-      position: of the data pipeline, JSON.
+      position: state of the data pipeline, JSON.
       score: of the model; None if it was not measured.
 
     Raises:
-      CheckpointError: if the disk does not take it; those that are there stay. The run should end,
-        for orbax may still be writing.
+      CheckpointError: if the disk is full or cannot be written. Earlier checkpoints stay.
     """
-    if step in self._manager.all_steps():
+    if step in self._records:
       return
-    with _quiet():
-      reason = self._write(step, state, position, score)
-      if reason:
-        _forget_tasks()
-        self._clear()
-    if reason:
-      last = self.latest_step()
-      whole = "there is no other" if last is None else f"the last whole one is of step {last}"
-      raise CheckpointError(f"could not write the checkpoint of step {step}: {reason}; {whole}")
-    self._scores[step] = score
-    self.delete_old()
+    last, path = self.latest_step(), self._folder / str(step)
+    self._records[step] = {"position": position, "score": score, "arrays": _arrays(state)}
+    try:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      args = ocp.args.StandardSave(state)
+      self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
+      if is_main():
+        write_text(path / _DIGESTS, "".join(f"{digest}  {name}\n" for name, digest in _digests(path).items()))
+        shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
+    except (OSError, ValueError) as error:
+      if reason := _disk_error(error):
+        whole = "there is no other" if last is None else f"the last one is of step {last}"
+        raise CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {whole}") from error
+      raise
+    wait_for_all()  # until its digests are there
+    self._records = {kept: self._records[kept] for kept in self._manager.all_steps()}
 
-  def restore(self, like: Any, step: int | None = None, *, repairs: bool = False) -> Checkpoint | None:
+  def restore(self, like: Any, step: int | None = None) -> Checkpoint | None:
     """Returns a checkpoint, or None if there is none at all.
 
-    One that is damaged is told of on stderr, and passed over for the newest whole one. One whose record
-    cannot be read is told of in any case: it may have been the best. If a trainer has deleted the one
-    wanted meanwhile, there is a newer one, or if it was the best, another that is the best now.
+    Instead of a damaged one, the newest whole one is returned, and a line on stderr says so.
 
     Args:
-      like: the state's pytree of arrays or ShapeDtypeStructs, whose `sharding` says where each is put;
-        None is the first device of this process.
-      step: the checkpoint wanted; None for the newest.
-      repairs: whether damaged ones are moved to `damaged`. Only who trains in the folder may do so.
+      like: the state's pytree of arrays or `jax.ShapeDtypeStruct`, with the sharding of each; without a
+        sharding, an array is put on the first device of this process.
+      step: the step of the checkpoint. Default: the newest.
 
     Raises:
-      CheckpointError: if there is none of the step, or its arrays are not those of `like`.
-      DamagedError: if there are some and none is whole; all stay where they are.
+      CheckpointError: if there is none of the step, none is whole, or its arrays are not those of `like`.
     """
-    steps = sorted(self._manager.all_steps(), reverse=True)
-    if step is not None:
-      if step not in steps:
-        raise CheckpointError(f"{self._folder} holds no checkpoint of step {step}; it holds {steps}")
-      steps.sort(key=lambda other: other != step)
-    damages, self._unreadable = self._unreadable, {}
-    for candidate in steps:
-      try:
-        checkpoint = self._read(candidate, like)
-      except _Damage as damage:
-        if not repairs and not self._path(candidate).exists():
-          was_best = candidate == step == self.best_step()
-          self._manager.reload()
-          self._scores = self._read_scores()
-          return self.restore(like, self.best_step() if was_best else None)
-        damages[candidate] = str(damage)
+    steps = sorted({*self._records, *self._damaged}, reverse=True)
+    if step is not None and step not in steps:
+      raise CheckpointError(f"{self._folder} holds no checkpoint of step {step}, only {steps}")
+    for candidate in sorted(steps, key=lambda other: other != step):
+      if candidate in self._damaged or not self._is_whole(candidate):
         continue
-      for damaged, reason in _newest_first(damages):
-        self._tell(f"checkpoint of step {damaged} is damaged ({reason}); going on from step {candidate}")
-        if repairs:
-          self._move_aside(damaged)
-      return checkpoint
-    if damages:
-      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in _newest_first(damages))
-      raise DamagedError(f"{self._folder} holds no whole checkpoint ({listed}); move it away to begin anew")
+      for damaged, reason in sorted(self._damaged.items(), reverse=True):
+        _print(f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}")
+        self._move_aside(damaged)
+      self._damaged = {}
+      record = self._records[candidate]
+      _check_same_arrays(self._folder / str(candidate), record["arrays"], _arrays(like))
+      args = ocp.args.StandardRestore(jax.tree.map(_with_sharding, like))
+      return Checkpoint(candidate, self._manager.restore(candidate, args=args), record["position"])
+    if steps:
+      listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in sorted(self._damaged.items()))
+      raise CheckpointError(
+        f"{self._folder} holds no whole checkpoint ({listed}); move it away to start anew"
+      )
     return None
 
-  def delete_old(self) -> None:
-    """Deletes what is not to be kept; `save` does so too, but may have been killed before."""
-    steps = sorted(self._manager.all_steps())
-    kept = {*steps[-2:], *self.newest_steps(), self.best_step()}
-    for step in steps:
-      # One whose record cannot be read may have been the best.
-      if step in self._scores and step not in kept:
-        self._manager.delete(step)
-        del self._scores[step]
-    self._clear()
-
-  def _read_scores(self) -> dict[int, float | None]:
-    """Returns the scores of all checkpoints whose record can be read, and takes note of the others."""
-    scores = {}
-    for step in self._manager.all_steps():
-      try:
-        scores[step] = self._read_record(step)["score"]
-      except _Damage as damage:
-        if self._path(step).exists():  # else a trainer has deleted it
-          self._unreadable[step] = str(damage)
-    return scores
+  def _score(self, step: int) -> float | None:
+    return self._records[step]["score"]
 
   def _rank(self, step: int) -> tuple[int, float, int]:
-    score = self._scores[step]
+    score = self._score(step)
     if score is None or math.isnan(score):
       return (1 if score is None else 0), 0.0, step
     return 2, (score if self._higher_is_better else -score), step
 
-  def _write(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> str:
-    """Writes a checkpoint, or returns what the disk has against it."""
-    arrays, number = _described(state), integrity(state)
-    record = {"step": step, "position": position, "score": score, "arrays": arrays, "integrity": number}
-    args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state),
-      record=ocp.args.JsonSave(_sealed(record)),
-    )
-    try:
-      self._folder.mkdir(parents=True, exist_ok=True)
-      self._clear()
-      self._manager.save(step, args=args, force=True)
-    except (OSError, ValueError) as error:
-      reason = _disk_error(error)
-      if not reason:
-        raise
-      return reason
-    return ""
-
-  def _read(self, step: int, like: Any) -> Checkpoint:
-    """Returns a checkpoint that is whole, in all processes alike."""
-    record, state, reason = {}, None, ""
-    try:
-      record = self._read_record(step)
-    except _Damage as damage:
-      reason = str(damage)
-    if not reason:
-      _check_same_arrays(self._path(step), record["arrays"], _described(like))
-      with _quiet():
-        state, reason = self._read_arrays(step, jax.tree.map(_placed, like))
-        if reason:
-          _forget_tasks()
-    _agree(reason)
-    if integrity(state) != record["integrity"]:
-      raise _Damage("its arrays are not what was written")
-    return Checkpoint(step, state, record["position"])
-
-  def _read_arrays(self, step: int, like: Any) -> tuple[Any, str]:
-    """Returns the arrays, or what is wrong with their files."""
-    # Not by the manager: it waits for all processes, of which some may have met damage and left.
-    handler = ocp.StandardCheckpointHandler()
-    try:
-      return handler.restore(self._path(step) / "state", args=ocp.args.StandardRestore(like)), ""
-    except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):
-      raise
-    except Exception as error:  # whatever orbax may meet in files that can hold anything
-      return None, _told(error)
-    finally:
-      handler.close()
-
-  def _path(self, step: int) -> pathlib.Path:
-    return self._folder / str(step)
-
-  def _record_path(self, step: int) -> pathlib.Path:
-    return self._path(step) / "record" / "metadata"  # where orbax writes JSON
-
-  def _read_record(self, step: int) -> dict[str, Any]:
-    record = _unsealed(self._record_path(step))
-    if record.get("step") != step:
-      raise _Damage(f"its record is of step {record.get('step')}")
-    return record
-
-  def _clear(self) -> None:
-    """Removes what a process left that was killed while it wrote or deleted."""
-    if jax.process_index() == 0:
-      for path in [*self._folder.glob("*.orbax-checkpoint-tmp*"), self._folder / _DELETED]:
-        shutil.rmtree(path, ignore_errors=True)
-
-  def _tell(self, text: str) -> None:
-    if jax.process_index() == 0:
-      print(text, file=sys.stderr, flush=True)
+  def _is_whole(self, step: int) -> bool:
+    """Returns whether no file is damaged; process 0 decides for all."""
+    damage = _damage(self._folder / str(step)) if is_main() else ""
+    if not of_main(bool(damage)):
+      return True
+    self._damaged[step] = damage
+    del self._records[step]
+    return False
 
   def _move_aside(self, step: int) -> None:
-    if jax.process_index() == 0:
-      damaged = self._folder.parent / "damaged"
-      damaged.mkdir(exist_ok=True)
-      target, count = damaged / str(step), 1
-      while target.exists():
-        target, count = damaged / f"{step}.{count}", count + 1
-      shutil.move(self._path(step), target)  # which may be on another disk
-    if jax.process_count() > 1:
-      multihost_utils.sync_global_devices(f"moved the checkpoint of step {step} aside")
+    """Moves a damaged checkpoint to the folder `damaged`."""
+    if self._read_only:
+      return
+    if is_main():
+      target = self._folder.parent / "damaged" / str(step)
+      shutil.rmtree(target, ignore_errors=True)
+      target.parent.mkdir(exist_ok=True)
+      shutil.move(self._folder / str(step), target)
+    wait_for_all()
     self._manager.reload()
-    self._scores.pop(step, None)
 
 
-def _newest_first(damages: dict[int, str]) -> list[tuple[int, str]]:
-  return sorted(damages.items(), reverse=True)
+def _damage(path: pathlib.Path, *names: str) -> str:
+  """Returns what is wrong with files of a checkpoint; with none named, with any."""
+  try:
+    lines = (path / _DIGESTS).read_text("ascii").splitlines()
+  except FileNotFoundError:
+    return ""
+  except ValueError:
+    return f"{_DIGESTS} has changed"
+  expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+  digests = _digests(path, *names)
+  changed = [name for name in names or {**expected, **digests} if digests.get(name) != expected.get(name)]
+  return f"{changed[0]} has changed" if changed else ""
 
 
-class _Damage(Exception):
-  """Files that are not what was written."""
+def _digests(path: pathlib.Path, *names: str) -> dict[str, str]:
+  """Returns the SHA-256 of files of a checkpoint that exist; with none named, of all."""
+  files = [path / name for name in names] or sorted(path.rglob("*"))
+  digests = {}
+  for file in files:
+    if file.is_file() and file.name != _DIGESTS:
+      with file.open("rb") as opened:
+        digests[str(file.relative_to(path))] = hashlib.file_digest(opened, "sha256").hexdigest()
+  return digests
 
 
-def _described(state: Any) -> dict[str, str]:
+def _arrays(state: Any) -> dict[str, str]:
   """Returns the type and shape of each array by its name."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  leaves = jax.tree_util.tree_leaves_with_path(state)
   return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
 
@@ -312,71 +249,18 @@ def _check_same_arrays(path: pathlib.Path, theirs: dict[str, str], ours: dict[st
       raise CheckpointError(f"{path} is of another version of the model: {name} is {there}, here {here}")
 
 
-def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
-  """Returns where and as what an array is to be read."""
+def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
   sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def _agree(reason: str) -> None:
-  """Raises _Damage in all processes if one has met a reason."""
-  anywhere = bool(reason)
-  if jax.process_count() > 1:
-    anywhere = bool(np.any(multihost_utils.process_allgather(np.array(anywhere))))
-  if anywhere:
-    raise _Damage(reason or "another process cannot read it")
+def _disk_error(error: OSError | ValueError) -> str:
+  """Returns what is wrong with the disk, or nothing. Errors of tensorstore are ValueErrors."""
+  if isinstance(error, OSError) and error.strerror:
+    return error.strerror
+  return next((os.strerror(number) for number in _DISK_ERRORS if os.strerror(number) in str(error)), "")
 
 
-def _sealed(value: Any) -> dict[str, Any]:
-  text = json.dumps(value)
-  return {"text": text, "crc32": zlib.crc32(text.encode("utf-8"))}
-
-
-def _unsealed(path: pathlib.Path) -> Any:
-  """Returns what was sealed in a file."""
-  try:
-    sealed = json.loads(path.read_text("utf-8"))
-    if sealed["crc32"] != zlib.crc32(sealed["text"].encode("utf-8")):
-      raise ValueError("its checksum differs")
-    return json.loads(sealed["text"])
-  except PermissionError:
-    raise
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise _Damage(f"its record: {_told(error)}") from error
-
-
-def _disk_error(error: BaseException | None) -> str:
-  """Returns what the disk has against a file; nothing if it was not the disk."""
-  while error is not None:
-    if isinstance(error, OSError) and error.strerror:
-      return error.strerror
-    for number in _DISK_ERRORS:  # tensorstore's are ValueErrors
-      if os.strerror(number) in str(error):
-        return os.strerror(number)
-    error = error.__cause__ or error.__context__
-  return ""
-
-
-def _told(error: Exception) -> str:
-  return textwrap.shorten(f"{type(error).__name__}: {error}", 160)
-
-
-def _forget_tasks() -> None:
-  """Lets the tasks that orbax gave up at an error end, and speak, while it is quiet."""
-  time.sleep(0.1)
-  gc.collect()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Hides what orbax's threads and tasks print of errors that are raised as well."""
-  level, hook = logging.root.manager.disable, sys.unraisablehook
-  logging.disable(logging.CRITICAL)
-  sys.unraisablehook = lambda _: None
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")
-      yield
-  finally:
-    logging.disable(level)
-    sys.unraisablehook = hook
+def _print(text: str) -> None:
+  if is_main():
+    print(text, file=sys.stderr, flush=True)

@@ -218,10 +218,12 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
   return Kept(found, best if config.evaluation.checkpoint == "best" else last)
 
 
-def open_checkpoints(config: base.Config, folder: pathlib.Path) -> Checkpoints:
+def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
   """Returns the checkpoints of a run, a context manager."""
   better = HIGHER_IS_BETTER[config.train.metric]
-  return Checkpoints(folder / "checkpoints", higher_is_better=better, keep=config.train.keep)
+  return Checkpoints(
+    folder / "checkpoints", higher_is_better=better, keep=config.train.keep, read_only=read_only
+  )
 
 
 def chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:

@@ -65,11 +65,13 @@ def train(config: base.Config, folder: pathlib.Path, launch: Launch = ALONE) -> 
     Diverged: if the loss or a parameter is no finite number any more.
     Interrupted: after Ctrl-C or SIGTERM; the same call goes on from there.
   """
-  with opened(config, folder, launch) as task, open_checkpoints(config, folder) as checkpoints:
+  with (
+    opened(config, folder, launch) as task,
+    open_checkpoints(config, folder, read_only=False) as checkpoints,
+  ):
     recipe = make_recipe(config, make_task_model(config, task), make_mesh(launch.parameter_shards))
     batches = make_pipeline(task, config.train, own_rows(recipe.mesh, config.train.accumulation))
-    restored = checkpoints.restore(abstract_state(recipe), repairs=True)
-    checkpoints.delete_old()
+    restored = checkpoints.restore(abstract_state(recipe))
     if restored is None:
       step, state = 0, init_state(recipe, make_rngs(config.seed).params)
       if config.init_from:

@@ -12,6 +12,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
 from checkpoint_files import (
   SERVER,
   assert_is_of,
@@ -82,6 +83,7 @@ def test_a_run_that_is_killed_at_any_moment_goes_on_from_a_whole_state(tmp_path)
 def _save_with_files_of(limit, folder):
   signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  logging.set_verbosity(logging.FATAL)  # as scripts do
   with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     return _error_of_saving(checkpoints), said()
@@ -106,7 +108,7 @@ def _error_of_saving(checkpoints):
 def test_a_disk_that_is_full_is_told_in_one_line_and_loses_nothing(tmp_path, limit):
   write(tmp_path, {100: 0.5, 200: None})
   assert in_child(_save_with_files_of, limit, tmp_path) == (
-    "could not write the checkpoint of step 300: File too large; the last whole one is of step 200",
+    "cannot write the checkpoint of step 300: File too large; the last one is of step 200",
     "",
   )
   with open_checkpoints(tmp_path) as checkpoints:
@@ -124,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line():
     error = in_child(_save_as_nobody, folder)
     folder.chmod(0o755)
     assert error == (
-      "could not write the checkpoint of step 300: Permission denied; the last whole one is of step 100"
+      "cannot write the checkpoint of step 300: Permission denied; the last one is of step 100"
     )
 
 
