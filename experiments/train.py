@@ -22,7 +22,6 @@ from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import is_main, wait_for_all
 from experiments.translation import report
 from experiments.translation.evaluate import own_metrics
-from experiments.translation.opening import Launch
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
 
@@ -44,8 +43,8 @@ _CLUSTER = define_cluster()
 
 def main() -> None:
   config, folder = commands.get_config(), commands.workdir_path(_WORKDIR)
-  launch = Launch(_PARAMETER_SHARDS.value, _step_range(_PROFILE.value))
-  if launch.profile and launch.profile[0] > config.train.steps:
+  profile = _step_range(_PROFILE.value)
+  if profile and profile[0] > config.train.steps:
     raise commands.UsageError(
       f"--profile must begin at one of the {config.train.steps:,} steps, got {_PROFILE.value!r}"
     )
@@ -54,7 +53,7 @@ def main() -> None:
   join_cluster(_CLUSTER)
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
-  translator = train(config, folder, launch)
+  translator = train(config, folder, parameter_shards=_PARAMETER_SHARDS.value, profile=profile)
   if is_main():
     with workdir_lock(folder):  # until it has its results, the run has not ended
       _report(folder, translator, config.evaluation)

@@ -1,8 +1,7 @@
 """A profile of some training steps: what the devices do when, for TensorBoard or Perfetto."""
 
-import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,18 +29,18 @@ class Profile:
       first, last = self._steps
       self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
 
-  @contextlib.contextmanager
-  def of(self, step: int, state: Callable[[], Any]) -> Iterator[None]:
-    """Records a step, counted from 1, if it is wanted; waits for all before the first, and for the last."""
+  def before(self, step: int, state: Any) -> None:
+    """Starts recording if this is the first step to record; earlier steps are waited for."""
     first, last = self._steps or (0, 0)
     if not self._is_recording and first <= step <= last:
-      jax.block_until_ready(state())
+      jax.block_until_ready(state)
       jax.profiler.start_trace(str(self._folder))
       self._is_recording = True
-    with jax.profiler.StepTraceAnnotation("train", step_num=step):
-      yield
-    if self._is_recording and step == last:
-      jax.block_until_ready(state())
+
+  def after(self, step: int, state: Any) -> None:
+    """Ends recording if this was the last step to record."""
+    if self._is_recording and self._steps is not None and step == self._steps[1]:
+      jax.block_until_ready(state)
       self._end()
 
   def _end(self) -> None:

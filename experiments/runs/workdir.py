@@ -28,6 +28,7 @@ from tensorboardX.summary import scalar
 
 from experiments.commands.files import write_text
 from experiments.commands.mistakes import Mistake
+from experiments.runs.processes import is_main
 
 
 class WorkdirError(Mistake):
@@ -57,27 +58,6 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
 def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
   """Writes the config, from which on the folder holds a run: last of all that a run begins with."""
   write_json(folder / "config.json", config)
-
-
-def check_there(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if the folder of a run that goes on has been deleted."""
-  if not holds_run(folder):
-    raise WorkdirError(_deleted(folder))
-
-
-@contextlib.contextmanager
-def told_if_deleted(folder: pathlib.Path) -> Iterator[None]:
-  """Raises WorkdirError for whatever fails because the folder of a run has been deleted meanwhile."""
-  try:
-    yield
-  except Exception as error:
-    if not isinstance(error, Mistake) and not holds_run(folder):
-      raise WorkdirError(_deleted(folder)) from error
-    raise
-
-
-def _deleted(folder: pathlib.Path) -> str:
-  return f"{folder} was deleted or moved away while training wrote to it"
 
 
 def check_nothing_left(folder: pathlib.Path) -> None:
@@ -130,7 +110,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 class MetricsWriter:
-  """Writes what is measured to metrics.jsonl and TensorBoard. A context manager.
+  """Writes metrics to metrics.jsonl and TensorBoard, in process 0 only. A context manager.
 
   Args:
     folder: of the run.
@@ -141,6 +121,9 @@ class MetricsWriter:
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
+    self._is_main = is_main()
+    if not self._is_main:
+      return
     self._path = folder / "metrics.jsonl"
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
     with self._told():
@@ -156,13 +139,17 @@ class MetricsWriter:
     return self
 
   def __exit__(self, *_) -> None:
+    if not self._is_main:
+      return
     with contextlib.suppress(OSError):  # all has been flushed; what is wrong with the disk has been told
       self._file.close()
     with contextlib.suppress(OSError):
       self._board.close()
 
   def write(self, step: int, values: Mapping[str, float], speeds: Mapping[str, float] | None = None) -> None:
-    """Records values at a step; speeds, which are others each time, for TensorBoard alone."""
+    """Records values at a step; speeds, which differ from run to run, for TensorBoard only."""
+    if not self._is_main:
+      return
     with self._told():
       self._file.write(_line({"step": step, **values}))
       self._file.flush()

@@ -108,7 +108,7 @@ def load_ensemble(
   return Translator(first.task, model, params, batch_size=first.batch_size, search=first.search)
 
 
-def check_beginning(config: base.Config, task: Task) -> None:
+def check_beginning(config: base.Config, recipe: Recipe) -> None:
   """Checks that a run may begin with the parameters of the one that `config.init_from` names.
 
   Raises:
@@ -123,7 +123,6 @@ def check_beginning(config: base.Config, task: Task) -> None:
         f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose arrays "
         f"mean something else otherwise, got {got!r}"
       )
-  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
   _fitting(abstract_state(recipe).params, pathlib.Path(config.init_from))
 
 

@@ -196,20 +196,6 @@ def test_a_different_config_is_an_error_that_names_the_fields(trained):
   assert _contents(folder) == before
 
 
-@pytest.mark.parametrize("text", ["step 20, validation", "compiled the step"])
-def test_a_folder_that_is_deleted_during_training_is_told_in_one_line(tmp_path, text):
-  folder = tmp_path / "run"
-  flags = *SMALL, "--config.train.steps=1000000", "--config.train.log_every=1"
-  with scripts.start("train", f"--workdir={folder}", *flags) as running:
-    running.wait_for(text)
-    shutil.rmtree(folder, ignore_errors=True)  # while it is being written to
-    finished = running.finish()
-  assert finished.code == 2, finished
-  last = finished.errors.rstrip("\n").split("\n")[-1]
-  assert "Traceback" not in finished.errors
-  assert last == f"error: {folder} was deleted or moved away while training wrote to it"
-
-
 def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, tmp_path):
   whole, _ = trained
   folder = tmp_path / "run"

@@ -1,0 +1,121 @@
+"""The start of a run: all checks, then its folder, locked."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import attention
+from configs import base
+from experiments.commands import own
+from experiments.commands.fields import ConfigError
+from experiments.commands.mistakes import Mistake
+from experiments.runs import provenance, workdir
+from experiments.runs.devices import check_shares, make_mesh
+from experiments.runs.locks import workdir_lock
+from experiments.runs.processes import begin_together, is_main
+from experiments.tasks import Task, make_task, read_languages, words_of
+from experiments.translation.evaluate import evaluate, own_metrics
+from experiments.translation.loading import check_beginning
+from experiments.translation.model import make_task_model
+from experiments.translation.settings import check_same_config, inherited_languages, own_parts, write_run
+from experiments.translation.step import Recipe, abstract_state, make_recipe, make_rngs, train_step
+from experiments.translation.translator import make_translator
+from experiments.translation.validation import validate
+
+
+@contextlib.contextmanager
+def open_run(
+  config: base.Config, folder: pathlib.Path, parameter_shards: int
+) -> Iterator[tuple[Task, Recipe]]:
+  """Yields the task and the training recipe of a run whose folder is locked until the block ends.
+
+  The folder is created after all checks. Several processes start together or not at all.
+  """
+  check_shares()
+  with contextlib.ExitStack() as exits:
+    try:
+      validate(config)
+      check_same_config(folder, config)
+      workdir.check_nothing_lost(folder)
+      launch = _describe_launch(config, folder)
+      task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
+      provenance.check_same_words(folder, words_of(task))
+      launch["vocabularies"] = provenance.digest_of(words_of(task))
+      recipe = make_recipe(config, make_task_model(config, task), make_mesh(parameter_shards))
+      _check_data(config, folder, task, recipe)
+      if is_main():
+        exits.enter_context(workdir_lock(folder))
+        check_same_config(folder, config)  # another process may have started a run since
+    except Exception as error:
+      begin_together(None, error)
+      raise
+    digests, versions = list(launch["data"].values()), (launch["versions"], launch["commit"])
+    settings = [dataclasses.asdict(config), str(folder.resolve()), parameter_shards]
+    begin_together([*settings, digests, versions, launch["vocabularies"]], None)
+    if is_main():
+      provenance.record_launch(folder, launch)
+      write_run(folder, config, (task.source, task.target))
+    yield task, recipe
+
+
+def _describe_launch(config: base.Config, folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the line of launches.jsonl; the data must be what the run started with."""
+  data = config.data
+  files = [data.train, data.validation, data.test, *own.files(own_parts(config).values())]
+  launch = provenance.describe_launch(provenance.digests(files))
+  provenance.check_same_data(folder, launch["data"])
+  return launch
+
+
+def _check_data(config: base.Config, folder: pathlib.Path, task: Task, recipe: Recipe) -> None:
+  """Checks custom parts, the run to start from, and that there is data of each split."""
+  if own_parts(config):
+    _try_own_parts(config, task, recipe)
+  if config.init_from and not workdir.holds_run(folder):
+    if pathlib.Path(config.init_from).resolve() == folder.resolve():
+      raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
+    check_beginning(config, recipe)
+  task.training_batch(0)
+  for split in (task.watched, *task.splits):
+    task.examples(split, 1)
+
+
+def _try_own_parts(config: base.Config, task: Task, recipe: Recipe) -> None:
+  """Raises ConfigError if custom parts cannot be trained, evaluated or compiled."""
+  names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
+  try:
+    model, rngs = recipe.model, make_rngs(config.seed)
+    hash(model)  # it is a static argument of compiled functions
+    words = np.ones((1, 2), np.int32)
+    params = jax.jit(model.init)(rngs.params, words, words[:, 0], words)["params"]
+    _check_ignores_padding(model, params, task.training_batch(0).sources.shape[1])
+    translator = make_translator(config, task, model, params, {"beam_size": 1})
+    for split in dict.fromkeys((task.watched, *task.splits)):
+      evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
+    step = functools.partial(train_step, recipe=recipe)
+    jax.eval_shape(step, abstract_state(recipe), task.training_batch(0), rngs.dropout)
+  except Mistake:
+    raise
+  except Exception as error:  # custom code may raise anything
+    raise ConfigError(f"{names}: {own.told(error)}") from error
+
+
+def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:
+  """Raises ValueError if the logits depend on how far the source is padded."""
+  words, length = np.ones((1, 3), np.int32), np.full(1, 3, np.int32)
+  apply = jax.jit(model.apply)
+  alone, padded = (
+    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), length, words)[0]
+    for count in (0, max(width - 3, 1))
+  )
+  if not np.allclose(alone, padded, rtol=0, atol=1e-3):
+    raise ValueError(
+      "padding must not change the logits, "
+      f"got a change of up to {np.max(np.abs(alone - padded)):.2g}; is a mask or a length left out?"
+    )
