@@ -41,6 +41,8 @@ def open_run(
   with contextlib.ExitStack() as exits:
     try:
       validate(config)
+      if config.init_from and pathlib.Path(config.init_from).resolve() == folder.resolve():
+        raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_nothing_lost(folder)
       launch = _describe_launch(config, folder)
@@ -78,8 +80,6 @@ def _check_data(config: base.Config, folder: pathlib.Path, task: Task, recipe: R
   if own_parts(config):
     _try_own_parts(config, task, recipe)
   if config.init_from and not workdir.holds_run(folder):
-    if pathlib.Path(config.init_from).resolve() == folder.resolve():
-      raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
     check_beginning(config, recipe)
   task.training_batch(0)
   for split in (task.watched, *task.splits):

@@ -1,16 +1,15 @@
 """Translations by a trained model."""
 
-import functools
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import attention
-from attention.search import Hypotheses, beam, greedy, sample
+from attention.search import Hypotheses
 from configs import base
 from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import DataError, Diverged
@@ -19,41 +18,14 @@ from experiments.text.batches import Batch, make_batch, round_up, without_ends
 from experiments.text.tokenizers import Subwords
 from experiments.text.visible import is_blank
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN
-from experiments.translation.loss import linear_losses
+from experiments.translation import decoding
+from experiments.translation.decoding import Search
 from experiments.translation.step import cast
 
 # Padded lengths are multiples of this: few shapes, few compilations.
 _LENGTH_MULTIPLE = 16
 
-_IMPOSSIBLE = -1e30  # a logit; finite, for a mean is taken of them
-
 _NOT_FINITE = "the model's {} is not finite; try a smaller config.train.learning_rate"
-
-
-class Search(NamedTuple):
-  """How translations are looked for.
-
-  Attributes:
-    max_length: tokens, the end of the sentence included, after which a translation is cut.
-    beam_size: of beam search; 1 for the greedy search.
-    length_penalty: as in `attention.search.beam`.
-    num_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
-    temperature: tokens are drawn at this temperature, as by `attention.search.sample`; 0 to draw none.
-    top_k: so many of the likeliest tokens can be drawn; 0 for all.
-    top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
-    seed: of the drawing.
-    ends: whether translations may end; otherwise all have the greatest length.
-  """
-
-  max_length: int
-  beam_size: int = 1
-  length_penalty: float = 1.0
-  num_best: int = 1
-  temperature: float = 0.0
-  top_k: int = 0
-  top_p: float = 1.0
-  seed: int = 0
-  ends: bool = True
 
 
 class Translation(NamedTuple):
@@ -108,48 +80,33 @@ class Heads(NamedTuple):
   decoder: np.ndarray | None
 
 
+@dataclasses.dataclass(frozen=True)
 class Translator:
   """A model with its parameters and its task.
+
+  Sentences are translated in batches of one size, sorted by length and padded to few distinct lengths: one
+  compilation for each length.
 
   Attributes:
     task: its languages, and the sentences that it is scored on.
     model: a Flax module.
     params: its parameters.
-    search: how translations are looked for.
-    batch_size: sentences that are translated at once.
-    learns_end: whether the model has learnt where sentences end; otherwise the end has no part in scores.
-
-  Sentences are translated in batches of one size, alike in length, padded to few distinct lengths: one
-  compilation for each length.
+    batch_size: number of sentences translated at once.
+    search: how translations are found.
+    learns_end: whether the model was trained to end sentences; otherwise the end does not count in scores.
   """
 
-  def __init__(
-    self,
-    task: Task,
-    model: attention.Seq2Seq | attention.Ensemble,
-    params: Any,
-    *,
-    batch_size: int,
-    search: Search,
-    learns_end: bool = True,
-  ):
-    self.task = task
-    self.learns_end = learns_end
-    self.search = search
-    self.model = model
-    self.params = params
-    self.batch_size = batch_size
+  task: Task
+  model: attention.Seq2Seq | attention.Ensemble
+  params: Any
+  _: dataclasses.KW_ONLY
+  batch_size: int
+  search: Search
+  learns_end: bool = True
 
   def with_search(self, **changed: Any) -> "Translator":
-    """Returns a translator that looks for translations in another way: with other fields of `search`."""
-    return Translator(
-      self.task,
-      self.model,
-      self.params,
-      batch_size=self.batch_size,
-      search=self.search._replace(**changed),
-      learns_end=self.learns_end,
-    )
+    """Returns a translator with other fields of `search`."""
+    return dataclasses.replace(self, search=self.search._replace(**changed))
 
   def translate(self, texts: Sequence[str]) -> list[Translation]:
     """Returns the best translation that the search finds of each text.
@@ -188,15 +145,15 @@ class Translator:
     self._check_is_one()
     found: dict[int, Heads] = {}
     for chosen, batch in self._batches(tokens):
-      weights = jax.tree.map(np.asarray, _weights(self.params, batch, model=self.model))
+      weights = jax.tree.map(np.asarray, decoding.attention_weights(self.params, batch, model=self.model))
       for row, i in enumerate(chosen):
         S, T = (len(side) + 1 for side in tokens[i])
         encoder, decoder = (None if array is None else array[row] for array in weights)
         found[i] = Heads(
           source=tuple(tokens[i][0]),
           target=tuple(tokens[i][1]),
-          encoder=None if encoder is None else _copied(encoder[..., :S, :S]),
-          decoder=None if decoder is None else _copied(decoder[..., :T, :S]),
+          encoder=None if encoder is None else np.array(encoder[..., :S, :S]),
+          decoder=None if decoder is None else np.array(decoder[..., :T, :S]),
         )
         if not all(np.isfinite(side).all() for side in found[i][2:] if side is not None):
           raise Diverged(_NOT_FINITE.format("attention"))
@@ -230,7 +187,7 @@ class Translator:
       arguments = self.params, batch.sources, batch.source_lengths, drawn, np.uint32(self.search.seed)
       search = self.search._replace(seed=0)  # all seeds have the same program
       never = self._never(ends=search.ends)
-      hypotheses = _decode(
+      hypotheses = decoding.decode(
         *arguments, model=self.model, search=search, with_weights=with_attention, never=never
       )
       hypotheses = jax.tree.map(np.asarray, hypotheses)
@@ -261,12 +218,12 @@ class Translator:
     for chosen, batch in self._batches(pairs):
       scored_batch = batch if self.learns_end else without_ends(batch)
       never = self._never(ends=self.search.ends)
-      losses, weights = _score(self.params, scored_batch, model=self.model, never=never)
+      losses, weights = decoding.score(self.params, scored_batch, model=self.model, never=never)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
       for row, i in enumerate(chosen):
         width, length = (len(side) + 1 for side in pairs[i])
-        cut = None if weights is None else _copied(weights[row, :length, :width])
+        cut = None if weights is None else np.array(weights[row, :length, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
           raise Diverged(_NOT_FINITE.format("loss or attention"))
         count = length if self.learns_end else length - 1
@@ -310,7 +267,7 @@ class Translator:
     """Cuts one hypothesis to the sentence's own lengths."""
     ids = found.tokens.tolist()
     length = ids.index(END) + 1 if END in ids else len(ids)
-    cut = None if found.weights is None else _copied(found.weights[:length, : source_length + 1])
+    cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
     target = self.task.target
     tokens = target.vocabulary.decode(ids)
     return Translation(target.detokenize(tokens), tokens, float(found.scores), cut, is_cut=END not in ids)
@@ -366,75 +323,6 @@ def make_translator(
   )
 
 
-def _copied(view: Any) -> np.ndarray:
-  """Returns a copy of a part of an array; the part itself would keep all of the array."""
-  return np.array(view)
-
-
 def _one_by_one(found: Hypotheses) -> list[Hypotheses]:
   """Returns the hypotheses [N ...] of one sentence."""
   return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]
-
-
-@functools.partial(jax.jit, static_argnames=("model", "search", "with_weights"))
-def _decode(
-  params: Any,
-  sources: jax.Array,
-  source_lengths: jax.Array,
-  numbers: jax.Array,
-  seed: jax.Array,
-  *,
-  model: attention.Seq2Seq | attention.Ensemble,
-  search: Search,
-  with_weights: bool,
-  never: tuple[int, ...],
-) -> Hypotheses:
-  """Returns translations of a batch of sentences with their numbers, with an axis for the best N."""
-  variables = {"params": params}
-  state, memory = model.apply(variables, sources, source_lengths, search.max_length, method="encode")
-
-  def step(state: Any, tokens: jax.Array) -> Any:
-    outputs: Any = model.apply(variables, state, tokens, memory, method="step")
-    state, logits, weights = outputs
-    logits = logits.at[:, jnp.array(never)].set(-jnp.inf)
-    return state, logits, _float32(weights) if with_weights else None
-
-  arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
-  arguments |= {"start": START, "end": END, "pad": PAD}
-  if search.temperature:
-    options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
-    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
-    found = sample(step, state, rngs, **arguments, **options)
-  elif search.beam_size > 1:
-    options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
-    return beam(step, state, **arguments, **options, num_best=search.num_best)
-  else:
-    found = greedy(step, state, **arguments)
-  return jax.tree.map(lambda array: array[:, None], found)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "never"))
-def _score(
-  params: Any, batch: Batch, *, model: attention.Seq2Seq, never: tuple[int, ...]
-) -> tuple[jax.Array, jax.Array | None]:
-  """Returns the summed loss of each sentence [B], and the attention [B T S]."""
-  features: Any = model.apply(
-    {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="features"
-  )
-  B, T = batch.targets.shape
-  vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
-  bias = features.bias.at[jnp.array(never)].set(_IMPOSSIBLE)
-  losses = linear_losses(vectors, features.kernel, bias, targets)
-  return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _weights(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> Any:
-  """Returns the weights of each layer and head."""
-  arguments = batch.sources, batch.source_lengths, batch.inputs
-  return _float32(model.apply({"params": params}, *arguments, method="attention_weights"))
-
-
-def _float32(tree: Any) -> Any:
-  """Returns what a model computed, in float32 whatever it computes in."""
-  return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

@@ -1,5 +1,7 @@
 """Tests of experiments/translation/translator.py."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,10 @@ from experiments.text.batches import make_batch
 from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
+from experiments.translation.decoding import Search
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
-from experiments.translation.translator import Search, Translator, make_translator
+from experiments.translation.translator import Translator, make_translator
 
 SOURCE_WORDS = tuple("abcde")
 TARGET_WORDS = tuple("vwxyz")
@@ -452,8 +455,7 @@ def test_an_impossible_search_is_an_error(search, message):
 
 
 def test_another_search_is_another_translator():
-  translator = _translator()
-  translator.learns_end = False
+  translator = dataclasses.replace(_translator(), learns_end=False)
   other = translator.with_search(beam_size=3)
   assert other.search == translator.search._replace(beam_size=3) and translator.search.beam_size == 1
   kept = ("task", "model", "params", "batch_size", "learns_end")
