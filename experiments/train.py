@@ -34,7 +34,7 @@ _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is rec
 _CPU_DEVICES = flags.DEFINE_integer(
   "cpu_devices",
   None,
-  "for how many devices a CPU is taken, to try what several do; they may wait for each other for ever",
+  "number of devices that one CPU simulates, for testing",
   lower_bound=1,
   upper_bound=256,
 )

@@ -38,8 +38,10 @@ if os.environ.get("QUICK_COMPILATION") == "1":
   if jax.__version_info__ < (0, 11):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
-# A CPU pretends to be several devices, for what is spread over them; all else runs on the first.
+# One CPU is several devices, for tests of what is sharded. XLA's pool has as many threads as NPROC says: with
+# one for each device, two collectives at once can take all threads and wait for ever.
 jax.config.update("jax_num_cpu_devices", 8)
+os.environ["NPROC"] = "32"
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -37,6 +37,8 @@ def join_cluster(cluster: list[flags.FlagHolder]) -> None:
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
       f"got {coordinator!r}, {count!r}, {index!r}"
     )
+  if coordinator != "auto" and not coordinator.rpartition(":")[2].isdecimal():
+    raise UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
   # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
   jax.config.update("jax_enable_preemption_service", False)
   try:

@@ -4,10 +4,13 @@ A user's error (a wrong field, an impossible value, a missing file) ends the pro
 code 2. Everything else that fails is a defect, and keeps its traceback.
 """
 
+import difflib
 import errno
 import os
 import pathlib
+import re
 import runpy
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -76,9 +79,9 @@ def run_function(path: str, name: str) -> Any:
     function = runpy.run_path(path).get(name)
     result = function() if function else None
   except Exception as error:  # a user's file may raise anything
-    hint = ""
-    if isinstance(error, AttributeError) and error.name:
-      hint = fields.closest(error.name, dir(error.obj))
+    misspelt = re.search(r"has no attribute '(\w+)'", str(error))
+    names = (name.rpartition(".")[2] for name in fields.flat(base.Config()))
+    hint = fields.closest(misspelt[1], names) if misspelt else ""
     raise UsageError(f"{path}: {type(error).__name__}: {error}{hint}") from error
   if function is None:
     raise UsageError(f"{path}: expected a function {name}, got none")
@@ -162,6 +165,9 @@ def _run(main: Callable[[], None]) -> None:
   except Interrupted as error:
     print(error, file=sys.stderr)
     sys.exit(error.code)
+  except KeyboardInterrupt:
+    print("stopped", file=sys.stderr)
+    sys.exit(128 + signal.SIGINT)
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
@@ -174,9 +180,11 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         _DEFINE[kind](f"config.{name}", value, "see configs/base.py", module_name="configs.base")
     rest = flags.FLAGS(arguments)
   except flags.UnrecognizedFlagError as error:
-    group = error.flagname.rpartition(".")[0]
-    names = [name.rpartition(".")[2] for name in flags.FLAGS if group and name.rpartition(".")[0] == group]
-    _fail(f"{error}" + f"; the fields of {group} are {', '.join(names)}" * bool(names))
+    name, by_field = error.flagname, {flag.rpartition(".")[2]: flag for flag in flags.FLAGS}
+    near = difflib.get_close_matches(name, flags.FLAGS, 1, 0.8) or [
+      by_field[field] for field in difflib.get_close_matches(name.rpartition(".")[2], by_field, 1)
+    ]
+    _fail(f"unknown flag --{name}" + (f"; did you mean --{near[0]}?" if near else ""))
   except (flags.Error, UsageError, UnicodeDecodeError) as error:
     _fail(str(error))
   if len(rest) > 1:

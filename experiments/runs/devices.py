@@ -7,6 +7,7 @@ sends what has to be sent.
 
 import collections
 import math
+import os
 import time
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ def divide_cpu(count: int) -> None:
   Raises:
     DeviceError: if it is too late.
   """
+  # XLA's threads: with one for each device, two collectives at once can take all of them and wait for ever.
+  os.environ["NPROC"] = str(4 * count)
   try:
     jax.config.update("jax_num_cpu_devices", count)
   except RuntimeError as error:  # a person's config file has used JAX
