@@ -2,7 +2,7 @@
 
     python -m experiments.walkthrough [--figures=runs/walkthrough]
 
-What it computes is in `experiments/introduction/systems.py`, to be read beside the numbers.
+Each lesson is a file in `experiments/introduction/`. Its numbers are random; nothing is trained.
 """
 
 import pathlib
@@ -11,7 +11,13 @@ import jax
 from absl import flags
 
 from experiments.commands import flags as commands
-from experiments.introduction.lessons import lessons
+from experiments.introduction import (
+  heads_from_config,
+  masked_attention,
+  self_attention,
+  soft_lookup,
+  translator_parts,
+)
 
 _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the heat-maps")
 
@@ -19,9 +25,10 @@ _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the he
 def main() -> None:
   if not _FIGURES.value:
     raise commands.UsageError("--figures must name a folder, got none")
-  rng = jax.random.key(0, impl="unsafe_rbg")  # programs that draw from it compile sooner
-  for lesson in lessons(rng, pathlib.Path(_FIGURES.value)):
-    print(lesson, flush=True)
+  lessons = self_attention, heads_from_config, soft_lookup, masked_attention, translator_parts
+  rng = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
+  for lesson_rng, module in zip(jax.random.split(rng, len(lessons)), lessons, strict=True):
+    print("\n".join(module.lesson(lesson_rng, pathlib.Path(_FIGURES.value))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The five introductory texts that the project grew from: their systems, and lessons on them."""
+"""Five lessons on attention, each a file; `experiments.walkthrough` prints them."""

@@ -5,6 +5,7 @@ import functools
 import io
 import pathlib
 import re
+import types
 
 import jax
 import numpy as np
@@ -14,7 +15,13 @@ from absl import flags
 from absl.testing import flagsaver
 
 from experiments import walkthrough
-from experiments.introduction import systems
+from experiments.introduction import (
+  heads_from_config,
+  masked_attention,
+  self_attention,
+  soft_lookup,
+  translator_parts,
+)
 
 
 def _close(actual, expected, tolerance=2e-5):
@@ -66,19 +73,20 @@ def _sigmoid(inputs):
 @functools.cache
 def _run(system, *sizes):
   run = jax.jit(system, static_argnums=range(1, 1 + len(sizes)))
-  return _float64(run(jax.random.key(3, impl="unsafe_rbg"), *sizes))
+  return types.SimpleNamespace(**_float64(run(jax.random.key(3, impl="unsafe_rbg"), *sizes)))
 
 
 @functools.cache
 def _one_head():
-  return _run(systems.one_head)
+  return _run(self_attention.one_head)
 
 
 @functools.cache
 def _four_heads():
   inputs = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
   rng = jax.random.key(3, impl="unsafe_rbg")
-  return inputs.astype(np.float64), _float64(jax.jit(systems.four_heads)(rng, inputs))
+  four = _float64(jax.jit(self_attention.four_heads)(rng, inputs))
+  return inputs.astype(np.float64), types.SimpleNamespace(**four)
 
 
 def test_the_five_words_are_rows_of_the_embedding():
@@ -131,8 +139,8 @@ def test_concatenated_heads_times_the_output_kernel_are_the_result():
 
 
 def test_heads_one_by_one_and_stacked_equal_the_formula():
-  config = systems.HeadsConfig(hidden_size=15, num_attention_heads=5)
-  run = _run(systems.heads_from_config, config, 7)
+  config = heads_from_config.HeadsConfig(hidden_size=15, num_attention_heads=5)
+  run = _run(heads_from_config.heads_from_config, config, 7)
   heads = []
   for n in range(config.num_attention_heads):
     head = run.params[f"head_{n}"]
@@ -146,14 +154,14 @@ def test_heads_one_by_one_and_stacked_equal_the_formula():
 
 
 def test_the_default_config_has_twelve_heads_of_64():
-  config = systems.HeadsConfig()
+  config = heads_from_config.HeadsConfig()
   assert (config.hidden_size, config.num_attention_heads, config.head_width) == (768, 12, 64)
 
 
 @pytest.mark.parametrize(("hidden_size", "num_heads"), [(10, 3), (10, 0)])
 def test_a_size_that_the_heads_cannot_share_is_an_error(hidden_size, num_heads):
   with pytest.raises(ValueError) as caught:
-    systems.HeadsConfig(hidden_size, num_heads)
+    heads_from_config.HeadsConfig(hidden_size, num_heads)
   assert str(caught.value) == (
     "hidden_size must be a multiple of num_attention_heads, "
     f"got hidden_size={hidden_size}, num_attention_heads={num_heads}"
@@ -167,19 +175,19 @@ def test_a_soft_look_up_finds_what_was_looked_for(place):
   # Scores (10, 1, 1), not scaled: the softmax is (e^9, 1, 1) / (e^9 + 2).
   expected = np.full(3, 1 / (np.exp(9) + 2))
   expected[place] = np.exp(9) / (np.exp(9) + 2)
-  found, weights = systems.soft_look_up(query)
+  context, weights = soft_lookup.soft_lookup(query)
   _close(weights, [expected], 1e-6)
-  _close(found, [expected], 1e-6)
+  _close(context, [expected], 1e-6)
 
 
 def test_masked_attention_has_the_sizes_of_its_text():
-  run = _run(systems.masked_attention)
+  run = _run(masked_attention.masked_attention)
   assert (run.queries.shape, run.keys.shape, run.values.shape) == ((1, 3, 8), (1, 4, 8), (1, 4, 16))
   assert (run.context.shape, run.weights.shape) == ((1, 3, 16), (1, 3, 4))
 
 
 def test_without_a_mask_every_key_is_seen():
-  run = _run(systems.masked_attention)
+  run = _run(masked_attention.masked_attention)
   context, weights = _attend(run.queries, run.keys, run.values)
   _close(run.context, context)
   _close(run.weights, weights)
@@ -187,7 +195,7 @@ def test_without_a_mask_every_key_is_seen():
 
 
 def test_masking_the_last_key_equals_deleting_it():
-  run = _run(systems.masked_attention)
+  run = _run(masked_attention.masked_attention)
   np.testing.assert_array_equal(run.mask, [[[1, 1, 1, 0]]])
   context, weights = _attend(run.queries, run.keys[:, :3], run.values[:, :3])
   _close(run.masked_context, context)
@@ -198,22 +206,22 @@ def test_masking_the_last_key_equals_deleting_it():
 
 @pytest.mark.parametrize(
   ("system", "shape", "num_heads"),
-  [(systems.same_shape, (4, 10, 32), 4), (systems.eight_heads, (32, 50, 256), 8)],
+  [(soft_lookup.same_shape, (4, 10, 32), 4), (translator_parts.eight_heads, (32, 50, 256), 8)],
 )
 def test_multi_head_layers_equal_the_formula(system, shape, num_heads):
   run = _run(system)
   assert run.params["query"]["kernel"].shape[1] == num_heads
   assert run.inputs.shape == run.outputs.shape == shape
-  _close(run.outputs, _multi_head(run.params, run.inputs, run.sources))
+  _close(run.outputs, _multi_head(run.params, run.inputs, getattr(run, "sources", run.inputs)))
 
 
 def test_the_shape_test_attends_to_other_vectors():
-  run = _run(systems.same_shape)
+  run = _run(soft_lookup.same_shape)
   assert np.abs(run.inputs - run.sources).min() > 0
 
 
 def test_the_encoder_layer_equals_the_formula():
-  run = _run(systems.encoder_layer)
+  run = _run(translator_parts.encoder_layer)
   params = run.params
   assert params["attention"]["query"]["kernel"].shape == (256, 8, 32)
   assert params["feed_forward"]["hidden"]["kernel"].shape == (256, 1024)
@@ -226,7 +234,7 @@ def test_the_encoder_layer_equals_the_formula():
 
 
 def test_the_decoder_step_equals_the_formula():
-  run = _run(systems.decoder_step)
+  run = _run(translator_parts.decoder_step)
   look_up, cell = run.params["look_up"], run.params["cell"]
   before = np.tanh(_dense(run.params["initial"], run.summary))
   # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)); the state before asks.
@@ -249,7 +257,7 @@ def test_the_decoder_step_equals_the_formula():
 
 
 def test_the_decoder_step_has_the_sizes_of_its_text():
-  run = _run(systems.decoder_step)
+  run = _run(translator_parts.decoder_step)
   assert run.params["embedding"]["embedding"].shape == (10_000, 256)
   assert run.memory.shape == (32, 50, 512)
   shapes = run.logits.shape, run.state.shape, run.weights.shape
@@ -278,7 +286,7 @@ def test_the_walkthrough_tells_the_five_texts_in_order(walk):
 def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
   """The weights listed word by word are those in front of the values, and sum to one."""
   listed = re.findall(r"^  (0\.\d{3})  (\w+)$", walk[0], flags=re.MULTILINE)
-  assert [word for _, word in listed] == ["my", "name", "is", "marcello", "politi"]
+  assert [word for _, word in listed] == ["the", "cat", "sees", "a", "bird"]
   terms = re.findall(r"(0\.\d{3}) v_(\d)", walk[0])
   assert terms == [(weight, str(j)) for j, (weight, _) in enumerate(listed, 1)]
   assert abs(sum(float(weight) for weight, _ in terms) - 1) < 0.003
@@ -287,16 +295,16 @@ def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
 @pytest.mark.parametrize(
   "text",
   [
-    '"my name is marcello politi" is [2, 6, 8, 3, 1]; embedded: (5, 16)',
-    "what the heads found:          (4, 5, 4)",
+    '"the cat sees a bird" is [2, 6, 8, 3, 1]; embedded: (5, 16)',
+    "contexts of the heads:         (4, 5, 4)",
     "side by side:                  (5, 16)",
     "times W_O:                     (5, 16)",
     "D = 768, N = 12: H = 64",
     "all heads stacked, in one call:        (1, 5, 768)",
-    "looking for dog, [1.0, 10.0, 1.0], in ['cat', 'dog', 'bird']: [[0. 1. 0.]]",
-    "looking for bird, [1.0, 1.0, 10.0], in ['cat', 'dog', 'bird']: [[0. 0. 1.]]",
+    "looking up dog, [1.0, 10.0, 1.0], in ['cat', 'dog', 'bird']: [[0. 1. 0.]]",
+    "looking up bird, [1.0, 1.0, 10.0], in ['cat', 'dog', 'bird']: [[0. 0. 1.]]",
     "4 heads: (4, 10, 32) -> (4, 10, 32)",
-    "every key seen: context (1, 3, 16), weights (1, 3, 4)",
+    "no mask: context (1, 3, 16), weights (1, 3, 4)",
     "the mask, (1, 1, 4): [[[ True  True  True False]]]",
     "-> logits (32, 10000), state (32, 512), weights (32, 50)",
     "8 heads: (32, 50, 256) -> (32, 50, 256)",
@@ -307,7 +315,7 @@ def test_the_walkthrough_prints_what_the_texts_print(walk, text):
 
 
 def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
-  _, masked = walk[0].split("last key hidden: ")
+  _, masked = walk[0].split("last key masked: ")
   rows = re.findall(r"\[+(0\.\d+) (0\.\d+) (0\.\d+) (0\.\d+)\]", masked)
   assert [row[3] for row in rows] == ["0.000"] * 3
   np.testing.assert_allclose(np.array(rows, dtype=float).sum(axis=1), 1.0, atol=0.003)

@@ -15,7 +15,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 def _hold(folder, connection):
   with workdir_lock(folder):
-    connection.send(os.getpid())
+    connection.send("locked")
     connection.recv()  # never comes
 
 
@@ -26,9 +26,9 @@ def test_a_folder_is_locked_until_its_holder_is_killed(tmp_path):
   process.start()
   try:
     assert ours.poll(60)
-    pid = ours.recv()
+    ours.recv()
     with (
-      pytest.raises(WorkdirError, match=rf"^{folder}: another process trains here \(pid {pid}\)$"),
+      pytest.raises(WorkdirError, match=rf"^{folder}: another process trains here$"),
       workdir_lock(folder),
     ):
       pass
@@ -36,14 +36,7 @@ def test_a_folder_is_locked_until_its_holder_is_killed(tmp_path):
     process.kill()
     process.join()
   with workdir_lock(folder):
-    assert (folder / ".lock").read_text() == f"{os.getpid()}\n"
-
-
-def test_a_lock_that_holds_no_number_is_told_as_well(tmp_path):
-  with workdir_lock(tmp_path):
-    (tmp_path / ".lock").write_bytes(b"\xff\xfe")
-    with pytest.raises(WorkdirError, match="another process trains here"), workdir_lock(tmp_path):
-      pass
+    pass
 
 
 def test_a_folder_is_free_after_the_block_even_if_it_fails(tmp_path):
@@ -55,7 +48,7 @@ def test_a_folder_is_free_after_the_block_even_if_it_fails(tmp_path):
 
 def test_the_same_process_cannot_lock_a_folder_twice(tmp_path):
   with workdir_lock(tmp_path):
-    with pytest.raises(WorkdirError, match=str(os.getpid())), workdir_lock(tmp_path):
+    with pytest.raises(WorkdirError, match="another process trains here"), workdir_lock(tmp_path):
       pass
     with pytest.raises(WorkdirError), workdir_lock(tmp_path):  # the failure has freed nothing
       pass

@@ -1,0 +1,31 @@
+"""How the lessons print titles, formulas, arrays and heat-maps."""
+
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from experiments.translation import figures, png
+
+
+def title(text: str) -> str:
+  return f"\n{text}\n{'=' * len(text)}\n"
+
+
+def formulas(*lines: str) -> str:
+  return "\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def array(name: str, values: jax.Array) -> str:
+  """Returns a name and, below it, the numbers."""
+  numbers = np.array2string(np.asarray(values), precision=3, floatmode="fixed", prefix="  ")
+  return f"{name}\n  {numbers}"
+
+
+def heat_map(
+  path: pathlib.Path, weights: jax.Array, source_words: Sequence[str], target_words: Sequence[str]
+) -> str:
+  """Writes a heat-map of weights [T S] and returns a line that names the file."""
+  png.save(figures.attention_map(np.asarray(weights), source_words, target_words), path)
+  return f"heat-map: {path}"
