@@ -162,12 +162,10 @@ def _run(main: Callable[[], None]) -> None:
     if not str(error).startswith("RESOURCE_EXHAUSTED"):
       raise
     _fail(f"not enough memory; try a smaller batch, beam or model: {str(error).splitlines()[0]}")
-  except Interrupted as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.code)
-  except KeyboardInterrupt:
-    print("stopped", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+  except (Interrupted, KeyboardInterrupt) as error:
+    stopped = error if isinstance(error, Interrupted) else Interrupted("stopped", signal.SIGINT)
+    print(stopped, file=sys.stderr)
+    sys.exit(stopped.code)
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:

@@ -17,9 +17,9 @@ class Interrupted(Exception):
   """A signal has stopped a run; its checkpoint is written.
 
   Attributes:
-    code: exit code of the program.
+    code: exit code of the program, 128 plus the number of the signal.
   """
 
-  def __init__(self, message: str, code: int):
+  def __init__(self, message: str, signal_number: int):
     super().__init__(message)
-    self.code = code
+    self.code = 128 + signal_number

@@ -5,8 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
-# What a shell reports of a program that a signal has ended, which schedulers understand.
-EXIT_CODES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: 128 + signal.SIGTERM}
+SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 @contextlib.contextmanager
@@ -26,7 +25,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     signal.signal(signal.SIGINT, before[signal.SIGINT])
 
   # None is a handler that Python does not know; afterwards a signal ends the program.
-  before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in EXIT_CODES}
+  before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
   try:
     yield lambda: requested
   finally:

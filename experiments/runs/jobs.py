@@ -57,7 +57,7 @@ def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print)
             running.append((job, _start(job)))
         time.sleep(_PAUSE)
         if stop := requested():
-          raise Interrupted("stopped; the same command continues from there", 128 + stop)
+          raise Interrupted("stopped; the same command continues from there", stop)
         for job, process in [(job, process) for job, process in running if process.poll() is not None]:
           running.remove((job, process))
           if job.is_done():

@@ -125,7 +125,7 @@ def train(
         if stop := _stop_signal(step, requested(), is_last=is_last):
           _check_finite(step, state, checkpoints)
           checkpoints.save(step, state, batches.get_state(), None)
-          raise Interrupted(f"stopped at step {step:,}; the same command continues from there", 128 + stop)
+          raise Interrupted(f"stopped at step {step:,}; the same command continues from there", stop)
       if progress.has_advanced:
         progress.say(progress.summary())
     return make_translator(config, task, recipe.model, chosen_params(config, checkpoints, recipe))

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from experiments.commands.mistakes import Interrupted
-from experiments.commands.stopping import EXIT_CODES, stop_requests
+from experiments.commands.stopping import SIGNALS, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -46,11 +46,11 @@ def test_ctrl_c_after_a_signal_stops_at_once(number):
 
 
 def test_the_handlers_are_afterwards_what_they_were():
-  before = {number: signal.getsignal(number) for number in EXIT_CODES}
+  before = {number: signal.getsignal(number) for number in SIGNALS}
   with pytest.raises(KeyError), stop_requests():
-    assert {number: signal.getsignal(number) for number in EXIT_CODES} != before
+    assert {number: signal.getsignal(number) for number in SIGNALS} != before
     raise KeyError
-  assert {number: signal.getsignal(number) for number in EXIT_CODES} == before
+  assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
 def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
@@ -64,5 +64,5 @@ def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
 
 
 def test_exit_codes_are_those_of_a_shell():
-  assert EXIT_CODES == {signal.SIGINT: 130, signal.SIGTERM: 143}
-  assert Interrupted("stopped", 143).code == 143
+  assert Interrupted("stopped", signal.SIGINT).code == 130
+  assert Interrupted("stopped", signal.SIGTERM).code == 143
