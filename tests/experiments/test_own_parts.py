@@ -245,7 +245,7 @@ def _mine(tmp_path, text):
       "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
       "    return super().attend_prepared(queries, prepared, **options)\n"
       "def Part(config):\n  return Careless(width=8)",
-      "what stands at padding must not change the logits",
+      "padding must not change the logits",
     ),
     ("evaluation.metrics", "def Part(*_):\n  return 'good'", "could not convert string to float: 'good'"),
     (

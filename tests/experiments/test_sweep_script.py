@@ -79,7 +79,7 @@ def test_mistakes_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
   for flags, words in (
-    (["--config=configs/toy_translation.py"], "expected a function get_choices for a sweep, got none"),
+    (["--config=configs/toy_translation.py"], "expected a function get_choices, got none"),
     (["--config.seed=3", f"--config={path}"], "--config.seed is one of the choices of"),
     (
       [f"--config={path}", "--shard=2/2"],

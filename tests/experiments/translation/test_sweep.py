@@ -91,7 +91,7 @@ def test_runs_of_groups_are_named_by_the_group_and_by_what_differs_in_it():
       f"choices must name a run's folder in at most 200 letters, got train={'x' * 200}; what all runs share",
     ),
     ({"model.attention": "additive"}, "must be a list of values, each once, got 'additive'"),
-    ({"seed": [0, -1]}, "config.seed must be in [0, 2^32), got -1"),
+    ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
     ({"data.split": ["a b", "a/b"]}, "config.data.split must be one of"),
   ],
 )
