@@ -11,6 +11,8 @@ from configs import base
 from experiments.translation import load
 from experiments.translation.train import train
 
+pytestmark = pytest.mark.exhaustive
+
 
 def trained(folder, **model):
   config = base.Config(

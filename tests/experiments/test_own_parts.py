@@ -53,6 +53,7 @@ def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
   assert translated.code == 0, translated.errors
 
 
+@pytest.mark.exhaustive
 def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path, monkeypatch):
   path = tmp_path / "mine.py"
   path.write_text(
@@ -84,6 +85,7 @@ def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
+@pytest.mark.exhaustive
 def test_figures_that_fail_end_no_run_and_come_after_its_results(tmp_path, error, code):
   metric = (
     "import matplotlib.figure\n"
@@ -176,6 +178,7 @@ def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_decoder_of_ones_own_carries_its_state_through_a_search(tmp_path):
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "attention" not in flag]
@@ -267,6 +270,7 @@ def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part
   assert not folder.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_part_that_changed_after_training_is_told(tmp_path):
   path = _mine(tmp_path, "Part = own_parts.Backwards")
   folder = tmp_path / "run"

@@ -21,6 +21,8 @@ SMALL = (
   "--config.evaluation.batch_size=4",
 )
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -172,6 +172,7 @@ def test_training_prints_its_progress_a_table_and_translations(trained):
   assert output.count("  source  ") == output.count("  translation  ") == 5
 
 
+@pytest.mark.exhaustive
 def test_the_same_command_again_continues_and_does_not_train(trained, run):
   folder, _ = trained
   before = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
@@ -196,6 +197,7 @@ def test_a_different_config_is_an_error_that_names_the_fields(trained):
   assert _contents(folder) == before
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, tmp_path):
   whole, _ = trained
   folder = tmp_path / "run"
@@ -231,6 +233,7 @@ def test_evaluate_prints_the_table_of_training_and_writes_nothing(trained, run):
   assert _contents(folder) == before
 
 
+@pytest.mark.exhaustive
 def test_evaluate_scores_so_many_sentences_as_asked(trained, run):
   before = _contents(trained[0])
   header, *rows = run("evaluate", f"--workdir={trained[0]}", "--sentences=10").output.splitlines()
@@ -239,6 +242,7 @@ def test_evaluate_scores_so_many_sentences_as_asked(trained, run):
   assert _contents(trained[0]) == before
 
 
+@pytest.mark.exhaustive
 def test_evaluate_takes_the_checkpoint_asked_for(trained, run, tmp_path):
   folder = shutil.copytree(trained[0], tmp_path / "run")
   config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -256,6 +260,7 @@ def test_evaluate_of_all_endless_sentences_is_a_mistake(trained):
   assert _contents(trained[0]) == before
 
 
+@pytest.mark.exhaustive
 def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
   figure = tmp_path / "map.png"
   finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--figure={figure}")
@@ -264,6 +269,7 @@ def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
   assert _is_png(figure)
 
 
+@pytest.mark.exhaustive
 def test_translate_says_that_a_translation_is_cut(trained, run):
   # After the few steps of this run, a long sentence does not end within 7 words.
   text = " and ".join(["the cat sees the dog"] * 12)
@@ -274,6 +280,7 @@ def test_translate_says_that_a_translation_is_cut(trained, run):
   ]
 
 
+@pytest.mark.exhaustive
 def test_lines_that_are_not_utf_8_are_a_mistake(trained):
   command = [sys.executable, "-m", "experiments.translate", f"--workdir={trained[0]}"]
   finished = subprocess.run(
@@ -294,12 +301,14 @@ def test_translate_reads_lines_and_prints_one_for_each(trained, run):
   assert third
 
 
+@pytest.mark.exhaustive
 def test_an_empty_text_has_no_figure_and_says_so(trained, tmp_path):
   figure = tmp_path / "map.png"
   finished = scripts.run("translate", f"--workdir={trained[0]}", "--text= ", f"--figure={figure}")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
 
 
+@pytest.mark.exhaustive
 def test_a_figure_that_cannot_be_written_is_named(trained, tmp_path):
   (tmp_path / "file").write_text("mine", "utf-8")
   figure = tmp_path / "file" / "map.png"
@@ -361,6 +370,7 @@ def trained_on_files(exported, run, tmp_path_factory):
   return folder, run("train", f"--workdir={folder}", *flags), flags
 
 
+@pytest.mark.exhaustive
 def test_a_persons_own_files_are_trained_on(trained_on_files):
   folder, finished, _ = trained_on_files
   losses = _values(folder, "train/loss")
@@ -372,6 +382,7 @@ def test_a_persons_own_files_are_trained_on(trained_on_files):
   assert finished.output.count("  source  ") == 5
 
 
+@pytest.mark.exhaustive
 def test_the_vocabularies_of_the_files_are_kept(trained_on_files, exported):
   folder, *_ = trained_on_files
   words = [word for pair in read_pairs(exported[0]) for word in pair.source.split()]
@@ -379,11 +390,13 @@ def test_the_vocabularies_of_the_files_are_kept(trained_on_files, exported):
   assert set((folder / "vocabulary.source.txt").read_text("utf-8").splitlines()) == frequent
 
 
+@pytest.mark.exhaustive
 def test_without_attention_only_the_curves_are_drawn(trained_on_files):
   folder, *_ = trained_on_files
   assert [path.name for path in (folder / "figures").iterdir()] == ["training_curves.png"]
 
 
+@pytest.mark.exhaustive
 def test_a_map_of_no_attention_is_a_mistake(trained_on_files, tmp_path):
   folder, *_ = trained_on_files
   figure = tmp_path / "map.png"
@@ -395,6 +408,7 @@ def test_a_map_of_no_attention_is_a_mistake(trained_on_files, tmp_path):
   assert not figure.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_translator_needs_its_training_files_no_more(trained_on_files, exported, run, tmp_path):
   folder = shutil.copytree(trained_on_files[0], tmp_path / "run")
   moved = exported[0].rename(exported[0].with_suffix(".moved"))
@@ -406,6 +420,7 @@ def test_a_translator_needs_its_training_files_no_more(trained_on_files, exporte
   assert finished.errors == "unknown words: zebra\n"
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_files_continues(trained_on_files, run):
   folder, _, flags = trained_on_files
   results = (folder / "results.json").read_bytes()
@@ -414,6 +429,7 @@ def test_a_run_on_files_continues(trained_on_files, run):
   assert (folder / "results.json").read_bytes() == results
 
 
+@pytest.mark.exhaustive
 def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
   output = tmp_path / "heads"
   flags = (f"--workdir={trained[0]}", f"--output={output}")
@@ -431,6 +447,7 @@ def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
   assert (refused.code, refused.errors) == (2, "error: --output must be given, got none\n")
 
 
+@pytest.mark.exhaustive
 def test_runs_with_commas_between_are_an_ensemble_and_checkpoints_have_an_average(trained, run):
   text = "--text=the red cat sleeps"
   alone = run("translate", f"--workdir={trained[0]}", text)

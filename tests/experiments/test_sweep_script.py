@@ -3,6 +3,7 @@
 import json
 import time
 
+import pytest
 import scripts
 
 FILE = """
@@ -22,6 +23,7 @@ def get_choices():
 """
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_that_is_stopped_and_killed_ends_with_what_an_undisturbed_one_finds(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
@@ -61,6 +63,7 @@ def mine(config):
 """
 
 
+@pytest.mark.exhaustive
 def test_runs_of_a_file_that_has_changed_are_not_taken_for_its_own(tmp_path):
   path, own = tmp_path / "mine.py", tmp_path / "own.py"
   own.write_text(OWN, "utf-8")

@@ -120,17 +120,20 @@ def test_translations_that_are_cut_are_counted(translated):
   assert errors.splitlines()[1:] == [told]
 
 
+@pytest.mark.exhaustive
 def test_a_translation_may_be_longer_than_the_config_says(translate, source, translated):
   lines, _ = translated
   longer = translate(f"--input={source}", BEAM, f"--max_length={LONGEST + 4}").output.split("\n")[:-1]
   assert max(len(line.split()) for line in lines) <= LONGEST < max(len(line.split()) for line in longer)
 
 
+@pytest.mark.exhaustive
 def test_without_an_output_translations_are_printed(translate, source, translated):
   finished = translate(f"--input={source}", BEAM)
   assert (finished.output.split("\n")[:-1], finished.errors) == translated
 
 
+@pytest.mark.exhaustive
 def test_standard_input_is_read_as_a_file_is(translate, translated):
   lines, _ = translated
   finished = translate(BEAM, lines="\n".join(LINES))
@@ -166,6 +169,7 @@ def test_lines_of_standard_input_are_numbered(translate):
   assert numbers == ["1", "1", "2", "3", "3"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
   first, again, other = (
     translate(f"--input={source}", "--temperature=3", f"--seed={seed}").output for seed in (5, 5, 7)
@@ -174,6 +178,7 @@ def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
   assert len(first.split("\n")[:-1]) == len(LINES)
 
 
+@pytest.mark.exhaustive
 def test_what_is_drawn_from_standard_input_is_what_is_drawn_from_a_file(translate, source):
   flags = "--temperature=3", "--seed=5"
   drawn = translate(f"--input={source}", *flags).output

@@ -92,6 +92,7 @@ def test_a_time_is_a_median_with_its_quartiles(monkeypatch):
     assert (record["milliseconds"], record["quartiles"]) == (3000, [2000, 4000])
 
 
+@pytest.mark.exhaustive
 def test_a_process_of_its_own_grows_by_what_is_stored():
   # [T S] in float32 are 64 MiB.
   grown = resident.resident_mib(Case("dot_product", 1, 4096, 1, 4), "einsum")
@@ -216,6 +217,7 @@ def test_two_pictures_are_drawn_of_several_lengths(tmp_path):
   assert report.draw(tmp_path, records[:1]) == []
 
 
+@pytest.mark.exhaustive
 def test_the_script_writes_what_it_found(tmp_path):
   flags = "--sets=window", "--peers=attention", "--shorten=512", "--repeats=1", f"--output={tmp_path}"
   finished = scripts.run("benchmark", *flags)
@@ -239,6 +241,7 @@ def test_a_set_that_there_is_not_is_told_in_one_line(tmp_path):
   assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.exhaustive
 def test_calls_outside_of_jit_are_timed_in_a_process_of_their_own():
   command = [sys.executable, "-m", "experiments.benchmark_eager", "--repeats=1"]
   run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)

@@ -274,6 +274,7 @@ def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
   assert _tree(tmp_path) == before
 
 
+@pytest.mark.exhaustive
 def test_a_data_file_that_has_changed_is_named(tmp_path):
   good = tmp_path / "good.tsv"
   good.write_text("a b\tx y\n", "utf-8")

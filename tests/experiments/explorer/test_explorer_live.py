@@ -82,8 +82,14 @@ def test_every_attention_that_the_page_knows_is_tested():
   assert {*MODELS} == {*ATTENTIONS}
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("beam_size", [1, 3])
+EVERY_TIME = ("additive", 3), ("none", 1)
+OTHERS = [(name, beams) for name in MODELS for beams in (1, 3) if (name, beams) not in EVERY_TIME]
+
+
+@pytest.mark.parametrize(
+  ("name", "beam_size"),
+  [*EVERY_TIME, *(pytest.param(*other, marks=pytest.mark.exhaustive) for other in OTHERS)],
+)
 def test_translations_are_those_of_jax(name, beam_size):
   config, translator = make(name, **MODELS[name])
   translator = translator.with_search(beam_size=beam_size)

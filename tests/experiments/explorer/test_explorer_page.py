@@ -325,6 +325,7 @@ def test_recorded_attention_is_that_of_the_model(path, translators):
     shown.wait_for_function("location.hash.includes('cell=2%2C2')")
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
   rng = np.random.default_rng(0)
   tokens = [f"w{i}" for i in range(1000)]

@@ -70,6 +70,7 @@ def _boxes(shown, selector=".word, th, td, p, svg text, button, h2"):
 
 @pytest.mark.parametrize("width", PHONES)
 @pytest.mark.parametrize("view", ["map", "arcs"])
+@pytest.mark.exhaustive
 def test_pointing_at_a_word_moves_nothing(path, width, view):
   with pages.in_chromium(path, f"#view={view}", width=width, height=844) as shown:
     before = _boxes(shown)
@@ -100,6 +101,7 @@ def test_hiding_a_source_word_moves_no_other(path, width):
 
 
 @pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
+@pytest.mark.exhaustive
 def test_an_open_step_is_in_sight(path, width, height):
   with pages.in_chromium(path, width=width, height=height) as shown:
     for selector in (".targets .word >> nth=-1", "td[data-cell='9,1']", "td[data-cell='0,0']"):
@@ -184,6 +186,7 @@ def test_arcs_stay_where_they_are_from_step_to_step(path):
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("words", ["", TRUE])
+@pytest.mark.exhaustive
 def test_a_step_moves_nothing_below_the_words(path, width, words):
   with pages.in_chromium(path, f"#view=arcs&shown=1{words}", width=width) as shown:
     places = []

@@ -279,10 +279,12 @@ def walk(tmp_path_factory):
   return output.getvalue(), folder
 
 
+@pytest.mark.exhaustive
 def test_the_walkthrough_tells_the_five_texts_in_order(walk):
   assert re.findall(r"^(\d)\. .*\n=+$", walk[0], flags=re.MULTILINE) == list("01234")
 
 
+@pytest.mark.exhaustive
 def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
   """The weights listed word by word are those in front of the values, and sum to one."""
   listed = re.findall(r"^  (0\.\d{3})  (\w+)$", walk[0], flags=re.MULTILINE)
@@ -310,10 +312,12 @@ def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
     "8 heads: (32, 50, 256) -> (32, 50, 256)",
   ],
 )
+@pytest.mark.exhaustive
 def test_the_walkthrough_prints_what_the_texts_print(walk, text):
   assert text in walk[0]
 
 
+@pytest.mark.exhaustive
 def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
   _, masked = walk[0].split("last key masked: ")
   rows = re.findall(r"\[+(0\.\d+) (0\.\d+) (0\.\d+) (0\.\d+)\]", masked)
@@ -322,11 +326,13 @@ def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
   assert walk[0].count("sums of the rows: [1. 1. 1.]") == 2
 
 
+@pytest.mark.exhaustive
 def test_the_walkthrough_finds_no_difference_between_single_and_stacked_heads(walk):
   (difference,) = re.findall(r"largest difference: (\S+)", walk[0])
   assert float(difference) < 1e-4
 
 
+@pytest.mark.exhaustive
 def test_the_walkthrough_saves_the_heat_maps_it_names(walk):
   names = re.findall(r"heat-map: (\S+)", walk[0])
   assert sorted(map(pathlib.Path, names)) == sorted(walk[1].iterdir())

@@ -23,6 +23,7 @@ from experiments.translation.step import init_state, make_recipe, make_rngs, mak
 NUM_ROWS, S, T, V = 11, 7, 5, 211
 STEPS = 3
 SHARDS = (1, 4)
+shards = pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 MODEL = base.Model(
   embedding_width=24, width=32, dropout_rate=0.3, recurrent_dropout_rate=0.2, word_dropout_rate=0.1
 )
@@ -76,21 +77,21 @@ def trained(mesh):
   return Trained(losses, start, state, compiled)
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_the_losses_on_a_mesh_are_those_on_one_device(shards):
   alone, shared = trained(ONE_DEVICE), trained(make_mesh(shards))
   np.testing.assert_allclose(shared.losses, alone.losses, rtol=1e-5)
   assert len(set(alone.losses)) == STEPS
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_the_state_on_a_mesh_is_that_on_one_device(shards):
   alone, shared = trained(ONE_DEVICE).state, trained(make_mesh(shards)).state
   for ours, theirs in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_parameters_and_what_the_optimizer_keeps_are_cut_along_the_second_axis(shards):
   state = trained(make_mesh(shards)).state
   kernels = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (V, 24)]
@@ -101,7 +102,7 @@ def test_parameters_and_what_the_optimizer_keeps_are_cut_along_the_second_axis(s
   assert all(leaf.is_fully_replicated for leaf in biases)
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_a_step_leaves_each_array_where_it_was(shards):
   run = trained(make_mesh(shards))
   for before, after in zip(jax.tree.leaves(run.start), jax.tree.leaves(run.state), strict=True):
@@ -123,7 +124,7 @@ def gathered_shapes(compiled):
   }
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_each_device_computes_its_rows_alone(shards):
   compiled = trained(make_mesh(shards)).compiled
   assert flops(compiled) < 1.15 * flops_of_one_share()
@@ -147,7 +148,7 @@ def test_devices_send_each_other_parameters_and_never_activations(shards):
   assert {tuple(sorted(shape)) for shape in gathered} <= {tuple(sorted(shape)) for shape in whole}
 
 
-@pytest.mark.parametrize("shards", SHARDS)
+@shards
 def test_a_batch_is_cut_along_both_axes(shards):
   rows = np.arange(16 * 5, dtype=np.int32).reshape(16, 5)
   lengths = np.arange(16, dtype=np.int32)

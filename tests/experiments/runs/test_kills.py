@@ -7,6 +7,7 @@ import time
 
 import jax
 import numpy as np
+import pytest
 import scripts
 
 # Each run is killed at these moments: after it has printed a text, or began to write a checkpoint, up to so
@@ -108,6 +109,7 @@ def _kill(folder, text, seconds):
   return "training" if "compiled the step" in finished.output else "start"
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bits(tmp_path):
   rng, whole = random.Random(SEED), tmp_path / "whole"
   _write_data(tmp_path)

@@ -82,6 +82,7 @@ def _assert_same_records(folder, expected):
     np.testing.assert_allclose(list(our_record.values()), list(their_record.values()), rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
   folder, finished = stopped
   assert [each.code for each in finished] == [128 + signal.SIGTERM] * 2, finished
@@ -92,6 +93,7 @@ def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
   assert not (folder / "results.json").exists()
 
 
+@pytest.mark.exhaustive
 def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
   finished = scripts.run("train", f"--workdir={folder}", *FLAGS)

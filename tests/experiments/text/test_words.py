@@ -152,6 +152,7 @@ return Object.values(given).map((inside) =>
 
 
 @pages.needs_node
+@pytest.mark.exhaustive
 def test_the_page_cuts_characters_of_all_kinds_as_python_does():
   texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::997])]
   for text, found in zip(texts, in_page(texts), strict=True):

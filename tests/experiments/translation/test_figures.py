@@ -310,6 +310,7 @@ def test_records_without_curves_are_errors(records, message):
     figures.training_curves(records)
 
 
+@pytest.mark.exhaustive
 def test_the_global_state_of_pyplot_is_not_even_imported():
   program = "import sys, experiments.translation.figures; print('matplotlib.pyplot' in sys.modules)"
   root = pathlib.Path(__file__).parents[3]

@@ -264,6 +264,7 @@ def test_training_ends_when_nothing_gets_better(tmp_path, validate_as, capsys, m
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.exhaustive
 def test_an_average_of_the_newest_checkpoints_translates(tmp_path):
   config = config_with({"keep": 3}, {"checkpoint": "average"})
   translator = loop.train(config, tmp_path)
@@ -289,6 +290,7 @@ def test_an_average_is_the_same_after_a_stop_and_a_warm_start_has_no_part_in_it(
     np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path, monkeypatch):
   for seed in (0, 1):
     loop.train(dataclasses.replace(CONFIG, seed=seed), tmp_path / str(seed))
@@ -333,6 +335,7 @@ def test_a_constant_schedule_may_be_made_longer(tmp_path):
     loop.train(short, tmp_path / "longer")
 
 
+@pytest.mark.exhaustive
 def test_a_run_may_be_made_longer_if_its_warm_up_keeps_its_steps(tmp_path):
   constant = {"schedule": "constant", "warmup": 0.5}  # 3 of 6 steps
   loop.train(config_with(constant), tmp_path)
@@ -370,6 +373,7 @@ def test_a_run_begins_with_the_parameters_of_another(trained, tmp_path, capsys):
   jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state.average), _params(load(trained)))
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_began_with_anothers_parameters_needs_it_no_more(trained, tmp_path, break_step):
   other = shutil.copytree(trained, tmp_path / "other")
   config = dataclasses.replace(CONFIG, init_from=str(other))
