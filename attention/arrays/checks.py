@@ -82,8 +82,11 @@ def check_number(
 def check_numbers(name: str, given: Any, allowed: str, is_allowed: Callable[[Any], Any]) -> None:
   """Raises ValueError unless all numbers, as JAX would hold them, are allowed; what is traced may be any."""
   numbers = as_real(name, given)
-  # NumPy, since `jnp.asarray` traces even a known number inside `jax.jit`.
-  if not isinstance(given, jax.core.Tracer) and not is_allowed(np.asarray(given, numbers.dtype)).all():
+  if isinstance(given, jax.core.Tracer):
+    return
+  with np.errstate(over="ignore"):  # a number that the type cannot hold is infinite
+    known = np.asarray(given, numbers.dtype)  # NumPy, since `jnp.asarray` traces even this inside `jax.jit`
+  if not is_allowed(known).all():
     raise ValueError(f"{name} must be {allowed}, got {given!r}")
 
 
