@@ -22,6 +22,7 @@ from absl import flags
 import attention
 from attention import masks, positions
 from experiments.commands import flags as commands
+from experiments.commands import tables
 
 _CASE = flags.DEFINE_string("case", None, "only this case, in this process")
 _REPEATS = flags.DEFINE_integer("repeats", 50, "how often later calls are timed", lower_bound=1)
@@ -69,7 +70,7 @@ def main() -> None:
       raise commands.UsageError(f"--case must be of {'; '.join(cases())}, got {_CASE.value!r}")
     print(_row(_CASE.value, cases()[_CASE.value]))
     return
-  print("| case | first call, s | later calls, ms |\n| --- | --- | --- |")
+  print(tables.markdown(["case", "first call, s", "later calls, ms"], []))
   for name in cases():
     command = [sys.executable, "-m", "experiments.benchmark_eager", f"--repeats={_REPEATS.value}"]
     subprocess.run([*command, f"--case={name}"], check=True)
@@ -82,7 +83,7 @@ def _row(name: str, call: Callable[[], Any]) -> str:
     start = time.perf_counter()
     jax.block_until_ready(call())
     seconds.append(time.perf_counter() - start)
-  return f"| {name} | {seconds[0]:.2f} | {1e3 * np.median(seconds[1:]):.2f} |"
+  return tables.markdown_row([name, f"{seconds[0]:.2f}", f"{1e3 * np.median(seconds[1:]):.2f}"])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -138,3 +139,10 @@ assert {"attend", "gru", "masks", "Seq2Seq"} <= {*dir(attention)}
 assert not hasattr(attention, "nothing")
 """
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_requirements_agree_with_pyproject():
+  needed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+  lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+  required = [line for line in lines if line and not line.startswith("#")]
+  assert needed == required[: len(needed)]

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.measuring import PASSES
+from experiments.commands import tables
 
 Records = Sequence[dict[str, Any]]
 
@@ -50,9 +51,12 @@ float64 before they are timed. Temporary memory is what the compiled programs of
 their arguments and results, as XLA states it; resident is by how much a process of its own grew.
 """
 
-HEADER = """\
-| case | by | forward, ms (quartiles) | ours / theirs | both, ms (quartiles) | ours / theirs | temporary MiB |
-| --- | --- | --- | --- | --- | --- | --- |"""
+_COLUMNS = (
+  "case",
+  "by",
+  *("forward, ms (quartiles)", "ours / theirs", "both, ms (quartiles)", "ours / theirs"),
+)
+HEADER = tables.markdown((*_COLUMNS, "temporary MiB"), [])
 
 
 def markdown(machine: dict[str, Any], records: Records) -> str:
@@ -82,17 +86,16 @@ def rows(records: Records) -> str:
       lines.append(cells)
     absent = "; ".join(f"{record['peer']} {record['absent']}" for record in of_case if "absent" in record)
     lines += [[case, f"absent: {absent}", "", "", "", "", ""]] if absent else []
-  return "\n".join(_row(cells) for cells in lines)
+  return "\n".join(map(tables.markdown_row, lines))
 
 
 def summary(records: Records) -> str:
   """Returns a table for each set: our times of both passes, and what share of each peer's they are."""
-  tables = []
+  texts = []
   for name in dict.fromkeys(record["set"] for record in records):
     of_set = [record for record in records if record["set"] == name]
     others = [peer for peer in dict.fromkeys(peer for peer, _ in _times(of_set)) if peer != "attention"]
-    lines = [["case", "ours, ms (forward / both)", *(f"ours / {peer}" for peer in others)]]
-    lines.append(["---"] * len(lines[0]))
+    lines = []
     for _, case, of_case in _by_case(of_set):
       times = _times(of_case)
       ours = [times[peer, which]["milliseconds"] for peer, which in times if peer == "attention"]
@@ -101,8 +104,9 @@ def summary(records: Records) -> str:
         ratios = [_ours_to_theirs(times, peer, which) for which in PASSES]
         cells.append(" / ".join(filter(None, ratios)) or "-")
       lines.append(cells)
-    tables.append("\n".join(_row(cells) for cells in lines))
-  return "\n\n".join(tables)
+    header = ["case", "ours, ms (forward / both)", *(f"ours / {peer}" for peer in others)]
+    texts.append(tables.markdown(header, lines))
+  return "\n\n".join(texts)
 
 
 def _by_case(records: Records) -> Iterator[tuple[str | None, str, Records]]:
@@ -120,10 +124,6 @@ def _ours_to_theirs(times: dict[tuple[str, str], dict[str, Any]], peer: str, whi
   """Returns our time divided by a peer's; nothing if one of them was not measured."""
   ours, theirs = times.get(("attention", which)), times.get((peer, which))
   return f"{ours['milliseconds'] / theirs['milliseconds']:.2f}" if ours and theirs else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-  return f"| {' | '.join(cells)} |"
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:

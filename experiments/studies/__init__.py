@@ -7,7 +7,7 @@ question in a line, the commands, what was done, the answer. It also has
       # The page's tables and figures. Of runs that are not finished there are no numbers yet.
       found = {score: runs.of(attention=score).values("test/bleu") for score in SCORES}
       rows = [[score, mean(bleu)] for score, bleu in found.items()]
-      return Finding(table(["score", "BLEU"], rows), {"scores": figures.spread({"BLEU": found})})
+      return Finding(markdown(["score", "BLEU"], rows), {"scores": figures.spread({"BLEU": found})})
 
 and, where results.json does not say enough, `measure(translator)`, which returns more numbers of a finished
 run by `group/name`. With fewer than five seeds it says so, `FEWEST_SEEDS = 3`, and with fewer than four there

@@ -34,7 +34,8 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.studies.findings import NOTE, Finding, Row, Runs, beside, table
+from experiments.commands.tables import markdown
+from experiments.studies.findings import NOTE, Finding, Row, Runs, beside
 from experiments.tasks import Example, drawing
 from experiments.tasks.grammar import Pair
 from experiments.translation import figures
@@ -164,7 +165,7 @@ def write(runs: Runs) -> Finding:
   }
   text = (
     "Exact match of the splits, and alignment error rates of the test split, read one word earlier, as they "
-    f"are, and one word later:\n\n{table(header, rows)}\n\n{NOTE.format('the first line')}"
+    f"are, and one word later:\n\n{markdown(header, rows)}\n\n{NOTE.format('the first line')}"
   )
   return Finding(text, {"variants": figures.spread(panels)})
 

@@ -21,7 +21,8 @@ weights of location-aware and of monotonic attention, though, align worse than t
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.commands.tables import markdown
+from experiments.studies.findings import NOTE, Finding, Runs, beside
 from experiments.translation import figures
 
 SEEDS = 0, 1, 2, 3, 4
@@ -75,6 +76,6 @@ def write(runs: Runs) -> Finding:
   }
   text = (
     "Exact match of the splits, and alignment error rate of the test split:\n\n"
-    f"{table(['', *METRICS], rows)}\n\n{NOTE.format('additive attention')}"
+    f"{markdown(['', *METRICS], rows)}\n\n{NOTE.format('additive attention')}"
   )
   return Finding(text, {"splits": figures.spread(panels)})

@@ -36,8 +36,9 @@ import numpy as np
 from flax import linen as nn
 
 from configs import base
+from experiments.commands.tables import markdown
 from experiments.studies import alignment
-from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.studies.findings import NOTE, Finding, Runs, beside
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import PAD
 from experiments.translation import figures
@@ -128,11 +129,11 @@ def write(runs: Runs) -> Finding:
   text = (
     "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
     "words with a true alignment:\n\n"
-    f"{table(['', *METRICS], rows(METRICS.values()))}\n\n"
+    f"{markdown(['', *METRICS], rows(METRICS.values()))}\n\n"
     f"The same of words without a true alignment and of the ends of sentences, {share} of all:\n\n"
-    f"{table(['', *METRICS_ELSEWHERE], rows(METRICS_ELSEWHERE.values()))}\n\n"
+    f"{markdown(['', *METRICS_ELSEWHERE], rows(METRICS_ELSEWHERE.values()))}\n\n"
     "The probability of the right word, of words with a true alignment:\n\n"
-    f"{table(['', *chances], rows(chances.values()))}\n\n"
+    f"{markdown(['', *chances], rows(chances.values()))}\n\n"
     f"{NOTE.format('the first line')}"
   )
   return Finding(text, {"distances": figures.spread(panels)})

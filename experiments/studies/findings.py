@@ -78,18 +78,6 @@ class Runs:
     return {value: self.of(**{name: value}).values(metric) for value in self.different(name)}
 
 
-def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-  """Returns a table in Markdown.
-
-  >>> print(table(["width", "bleu"], [[8, "40.0"]]))
-  | width | bleu |
-  | --- | --- |
-  | 8 | 40.0 |
-  """
-  lines = [header, ["---"] * len(header), *rows]
-  return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   """Returns how often the means of two groups of runs differ as much or more, when runs change groups.
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.commands.tables import markdown
+from experiments.studies.findings import NOTE, Finding, Runs, beside
 from experiments.tasks import Example
 from experiments.translation import figures
 from experiments.translation.metrics import corpus_bleu, exact_match
@@ -85,6 +86,6 @@ def write(runs: Runs, bands: Bands = BANDS, metrics: Mapping[str, str] = METRICS
       for name, points in lines.items()
     ]
     header = ["words", *(f"{first}-{last}" for first, last in bands)]
-    tables.append(f"{title[0].upper()}{title[1:]}, by the words of the source:\n\n{table(header, rows)}")
+    tables.append(f"{title[0].upper()}{title[1:]}, by the words of the source:\n\n{markdown(header, rows)}")
   tables.append(NOTE.format("the line above"))
   return Finding("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})

@@ -26,8 +26,9 @@ import jax
 import attention
 from configs import base, multi30k, multi30k_transformer
 from experiments.commands import fields
+from experiments.commands.tables import markdown
 from experiments.runs.devices import make_mesh
-from experiments.studies.findings import Finding, Runs, differing, table
+from experiments.studies.findings import Finding, Runs, differing
 from experiments.translation import figures
 from experiments.translation.compare import mean
 from experiments.translation.evaluate import evaluate
@@ -105,7 +106,7 @@ def write(runs: Runs) -> Finding:
     rows.append([DIRECTIONS[direction], kind, *scores, minutes, millions])
   header = ["", "", *METRICS, "minutes of training", "million parameters"]
   text = (
-    f"BLEU (sacrebleu), and chrF:\n\n{table(header, rows)}\n\n"
+    f"BLEU (sacrebleu), and chrF:\n\n{markdown(header, rows)}\n\n"
     "Published for English to German and text alone: 41.02 BLEU of the test set of 2016, by a tiny "
     "transformer (Wu et al. 2021, arXiv:2105.14462)."
   )

@@ -23,7 +23,8 @@ could explain the difference, at 26 it is 0.004. Tried: the four cut-offs below,
 from typing import Any
 
 from configs import base, scan
-from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.commands.tables import markdown
+from experiments.studies.findings import NOTE, Finding, Runs, beside
 from experiments.translation import figures
 from experiments.translation.translator import Translator
 
@@ -106,9 +107,9 @@ def write(runs: Runs) -> Finding:
   sizes = (next(iter(additive.of(scan_cutoff=cutoff).values("test/sentences")), 0) for cutoff in CUTOFFS)
   by_cutoff.append(["commands in the test", *(f"{size:,.0f}" for size in sizes)])
   text = (
-    f"Exact match of the test commands, of more than 22 actions:\n\n{table(['', *metrics], rows)}\n\n"
+    f"Exact match of the test commands, of more than 22 actions:\n\n{markdown(['', *metrics], rows)}\n\n"
     f"{NOTE.format('additive attention')}\n\n"
-    f"Additive attention, by the most actions in training:\n\n{table(['', *CUTOFFS], by_cutoff)}\n\n"
+    f"Additive attention, by the most actions in training:\n\n{markdown(['', *CUTOFFS], by_cutoff)}\n\n"
     "The star as above, beside the line of models that learn the end and are told the length."
   )
   panels = {

@@ -18,8 +18,9 @@ many as the best on this split; others were not tried here. On `length` our mean
 from typing import Any
 
 from configs import base, scan
+from experiments.commands.tables import markdown
 from experiments.studies import scan_lengths
-from experiments.studies.findings import Finding, Runs, table
+from experiments.studies.findings import Finding, Runs
 from experiments.translation import figures
 from experiments.translation.compare import mean
 from experiments.translation.translator import Translator
@@ -57,9 +58,9 @@ def write(runs: Runs) -> Finding:
     for seed in SEEDS
   ]
   text = (
-    f"Of the test commands:\n\n{table(header, rows)}\n\n"
+    f"Of the test commands:\n\n{markdown(header, rows)}\n\n"
     f"The split `length`, by seed:\n\n"
-    f"{table(['seed', 'exact match', 'right but ends early', 'told the length'], by_seed)}"
+    f"{markdown(['seed', 'exact match', 'right but ends early', 'told the length'], by_seed)}"
   )
   panels = {
     title: runs.by("split", metric)

@@ -19,7 +19,8 @@ best. All this is after 450 steps, half of the toy's training: it says how fast 
 from typing import Any
 
 from configs import base
-from experiments.studies.findings import NOTE, Finding, Runs, beside, table
+from experiments.commands.tables import markdown
+from experiments.studies.findings import NOTE, Finding, Runs, beside
 from experiments.translation import figures
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
@@ -55,10 +56,10 @@ def write(runs: Runs) -> Finding:
     bilinear = beside(runs.of(group="bilinear").values(metric), additive.get(128, []))
     tables.append(
       f"Test {title} (bilinear, which has the model's width of 128: {bilinear}):\n\n"
-      f"{table(['score', *WIDTHS], rows)}"
+      f"{markdown(['score', *WIDTHS], rows)}"
     )
   figure = figures.curves(panels, x="width of queries and keys", doubles=True)
-  published = table(
+  published = markdown(
     ["score", 128, 256, 512, 1024],
     [["multiplicative", 22.03, 22.33, 21.78, 18.22], ["additive", 22.23, 22.33, 22.47, "22.10"]],
   )

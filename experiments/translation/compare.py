@@ -10,11 +10,11 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
-from experiments.commands import fields
+from experiments.commands import fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation.loading import load
-from experiments.translation.report import Results, in_columns
+from experiments.translation.report import Results
 from experiments.translation.settings import read_config
 
 # With fewer sentences a p-value says little.
@@ -86,7 +86,7 @@ def table(found: Sequence[Group], split: str) -> str:
   for group in found:
     means = (mean(of_groups.get(group.name, [])) for of_groups in metrics.values())
     lines.append([group.name, str(len(group.results)), *means])
-  return in_columns(lines)
+  return tables.columns(lines)
 
 
 def rows(found: Sequence[Group], split: str) -> list[dict[str, Any]]:
@@ -235,4 +235,4 @@ def significance_table(found: Sequence[Mapping[str, Any]]) -> str:
       else:
         cells.append(f"{value:.1f}")
     rows.append(cells)
-  return in_columns(rows)
+  return tables.columns(rows)

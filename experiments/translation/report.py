@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.commands import tables
 from experiments.commands.files import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
@@ -68,18 +69,7 @@ def table(results: Results) -> str:
   for split, values in results.items():
     cells = [_COLUMNS.get(name, "{:.4f}").format(values[name]) if name in values else "-" for name in metrics]
     rows.append([split, *cells])
-  return in_columns(rows)
-
-
-def in_columns(rows: Sequence[Sequence[str]]) -> str:
-  """Returns cells as text, the first column at its left, the others at their right.
-
-  >>> print(in_columns([["system", "bleu"], ["a", "7.0"]]))
-  system  bleu
-  a        7.0
-  """
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return "\n".join(_row(cells, widths) for cells in rows)
+  return tables.columns(rows)
 
 
 def show_translations(translator: Translator) -> None:
@@ -198,11 +188,3 @@ def _shown_examples(translator: Translator) -> list[Example]:
   ]
   by_length = sorted(examples, key=lambda example: -len(example.source))
   return by_length[:_SHOWN]
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-  first, *others = (
-    cell.ljust(width) if i == 0 else cell.rjust(width)
-    for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-  )
-  return "  ".join([first, *others])

@@ -1,0 +1,34 @@
+"""Tables as text."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+  """Returns cells in columns, the first aligned to the left, the others to the right.
+
+  >>> print(columns([["system", "bleu"], ["a", "7.0"]]))
+  system  bleu
+  a        7.0
+  """
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = []
+  for first, *others in rows:
+    aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    lines.append("  ".join([first.ljust(widths[0]), *aligned]))
+  return "\n".join(lines)
+
+
+def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+  """Returns a table in Markdown.
+
+  >>> print(markdown(["width", "bleu"], [[8, "40.0"]]))
+  | width | bleu |
+  | --- | --- |
+  | 8 | 40.0 |
+  """
+  return "\n".join(map(markdown_row, [header, ["---"] * len(header), *rows]))
+
+
+def markdown_row(cells: Iterable[Any]) -> str:
+  return f"| {' | '.join(map(str, cells))} |"
