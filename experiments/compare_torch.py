@@ -24,11 +24,11 @@ from experiments.runs.devices import make_mesh, place_batch
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import NUM_SPECIALS
 from experiments.translation.model import make_model
+from experiments.translation.optimizer import make_schedule
 from experiments.translation.step import (
   init_state,
   make_recipe,
   make_rngs,
-  make_schedule,
   make_step,
   no_sums,
 )

@@ -23,7 +23,7 @@ from experiments.commands.files import check_files, define_input, define_output,
 from experiments.text.languages import Language
 from experiments.text.visible import escaped
 from experiments.text.words import plain
-from experiments.translation import figures, report, search_flags
+from experiments.translation import attention_maps, report, search_flags
 from experiments.translation.loading import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
@@ -126,8 +126,8 @@ def _note_long(lengths: Sequence[int], longest: int | None) -> None:
 
 def _draw(language: Language, source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
   longest = max(len(source), len(translation.tokens))
-  if longest > figures.LONGEST:
-    raise commands.UsageError(f"--figure is for at most {figures.LONGEST} tokens, got {longest}")
+  if longest > attention_maps.LONGEST:
+    raise commands.UsageError(f"--figure is for at most {attention_maps.LONGEST} tokens, got {longest}")
   if translation.attention is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
   if report.draw_translation(path, language, source, translation):

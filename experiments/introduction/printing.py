@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.translation import figures, png
+from experiments.translation import attention_maps, png
 
 
 def title(text: str) -> str:
@@ -27,5 +27,5 @@ def heat_map(
   path: pathlib.Path, weights: jax.Array, source_words: Sequence[str], target_words: Sequence[str]
 ) -> str:
   """Writes a heat-map of weights [T S] and returns a line that names the file."""
-  png.save(figures.attention_map(np.asarray(weights), source_words, target_words), path)
+  png.save(attention_maps.attention_map(np.asarray(weights), source_words, target_words), path)
   return f"heat-map: {path}"

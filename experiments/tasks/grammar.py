@@ -27,20 +27,8 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from experiments.tasks.lexicon import (
-  ARTICLE,
-  BE,
-  CONTRACTIONS,
-  PRONOUNS,
-  THIRD_PLURAL,
-  THIRD_SINGULAR,
-  Adjective,
-  Determiner,
-  Form,
-  Noun,
-  Preposition,
-  Verb,
-)
+from experiments.tasks.lexicon import ARTICLE, BE, CONTRACTIONS, PRONOUNS, THIRD_PLURAL, THIRD_SINGULAR
+from experiments.tasks.word_classes import Adjective, Determiner, Form, Noun, Preposition, Verb
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.languages import Language
 from experiments.text.words import plain
-from experiments.translation import figures, labels, png
+from experiments.translation import attention_maps, figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.metrics import comparable
 from experiments.translation.translator import Heads, Translation, Translator
@@ -95,7 +95,7 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
       rows = _labels(translator.task.target, example.target)
       words += [*columns, *rows]
       drawn[f"attention_{i}"] = functools.partial(
-        figures.attention_map,
+        attention_maps.attention_map,
         one.attention,
         columns,
         rows,
@@ -117,7 +117,7 @@ def translation_map(language: Language, source: Sequence[str], translation: Tran
   """Returns the attention map of a translation; ValueError if the model has no attention."""
   if translation.attention is None:
     raise ValueError("translation must have attention, got none")
-  return figures.attention_map(
+  return attention_maps.attention_map(
     translation.attention,
     _labels(language, source),
     _target_labels(translation),
@@ -163,7 +163,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   _note_missing_letters([*sources, *targets])
   for name, (weights, rows, what) in maps.items():
     if weights is not None and weights.size <= _DRAWN_WEIGHTS:
-      make = functools.partial(figures.head_maps, weights, sources, rows, title=f"each head of {what}")
+      make = functools.partial(attention_maps.head_maps, weights, sources, rows, title=f"each head of {what}")
       path = folder / f"{name}_heads.png"
       paths += [path] if png.try_to_save(make, path) else []
   return paths
@@ -184,7 +184,7 @@ def _shown_examples(translator: Translator) -> list[Example]:
   examples = [
     example
     for example in translator.task.examples(translator.task.splits[0], 20 * _SHOWN)
-    if max(len(example.source), len(example.target)) <= figures.LONGEST
+    if max(len(example.source), len(example.target)) <= attention_maps.LONGEST
   ]
   by_length = sorted(examples, key=lambda example: -len(example.source))
   return by_length[:_SHOWN]

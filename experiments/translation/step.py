@@ -15,8 +15,7 @@ from experiments.runs.devices import AXES, everywhere, state_shardings
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import PAD
 from experiments.translation.loss import linear_cross_entropy
-
-SCHEDULES = ("cosine", "linear", "inverse_square_root", "constant")
+from experiments.translation.optimizer import make_optimizer
 
 
 class Sums(NamedTuple):
@@ -88,38 +87,6 @@ def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Re
     averaging=config.train.averaging,
     dtype=config.model.dtype,
   )
-
-
-def make_optimizer(config: base.Train) -> optax.GradientTransformation:
-  """Returns Adam with clipped gradients; with weight decay, of all but biases and scales, it is AdamW.
-
-  Source: Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019, arXiv:1711.05101.
-  """
-  schedule = make_schedule(config)
-  adam = optax.adam(schedule)
-  if config.weight_decay:
-    adam = optax.adamw(schedule, weight_decay=config.weight_decay, mask=_is_decayed)
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), adam)
-
-
-def make_schedule(config: base.Train) -> optax.Schedule:
-  """Returns the learning rate as a function of the step."""
-  highest, warmup = config.learning_rate, int(config.warmup * config.steps)
-  if config.schedule == "cosine":
-    return optax.warmup_cosine_decay_schedule(0.0, highest, warmup, config.steps)
-  if config.schedule == "linear":
-    falling = optax.linear_schedule(highest, 0.0, config.steps - warmup)
-  elif config.schedule == "constant":
-    falling = optax.constant_schedule(highest)
-  elif config.schedule == "inverse_square_root":
-    first = max(warmup, 1)
-
-    def falling(step):
-      return highest * (first / jnp.maximum(first + step, first)) ** 0.5  # in the warm-up nothing reads it
-
-  else:
-    raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {config.schedule!r}")
-  return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), falling], [warmup])
 
 
 class Rngs(NamedTuple):
@@ -209,11 +176,6 @@ def train_step(
   return state, optax.tree.norm(gradients)
 
 
-def learning_rate(train: base.Train, step: int) -> float:
-  """Returns the learning rate of a step, the first of which is 1."""
-  return float(make_schedule(train)(step - 1))
-
-
 def _decay(step: jax.Array, highest: float) -> jax.Array:
   """Returns the average's decay at a step: smaller at first, to soon forget the initial values."""
   step = step.astype(jnp.float32)
@@ -283,13 +245,6 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Ar
 def is_finite(params: Any) -> jax.Array:
   """Returns whether all parameters are finite numbers."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-
-
-def _is_decayed(params: Any) -> Any:
-  """Returns whether each array is one of weights, and not of biases or of a norm's scales."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, _: not any(part in path[-1].key for part in ("bias", "scale")), params
-  )
 
 
 def count_parameters(params: Any) -> int:

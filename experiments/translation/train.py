@@ -23,6 +23,7 @@ from experiments.text.batches import Batch
 from experiments.translation.evaluate import evaluate, own_metrics, summary
 from experiments.translation.loading import chosen_params, open_checkpoints, warm_start
 from experiments.translation.metrics import HIGHER_IS_BETTER
+from experiments.translation.optimizer import learning_rate
 from experiments.translation.pipeline import make_pipeline
 from experiments.translation.run_setup import open_run
 from experiments.translation.step import (
@@ -32,7 +33,6 @@ from experiments.translation.step import (
   count_parameters,
   init_state,
   is_finite,
-  learning_rate,
   make_rngs,
   make_step,
   no_sums,

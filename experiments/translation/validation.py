@@ -17,7 +17,7 @@ from experiments.text.tokenizers import KINDS
 from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY, METRICS, metric_names
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
-from experiments.translation.step import SCHEDULES
+from experiments.translation.optimizer import SCHEDULES
 
 # Of a width, a number of rows or a length: a product of two of them is a number that XLA can count to.
 LARGEST = 2**20

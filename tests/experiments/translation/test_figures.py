@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from experiments.translation import figures, png
+from experiments.translation import attention_maps, figures, png
 
 T, S = 3, 5
 # The last word is an error to a reader of formulas.
@@ -55,7 +55,7 @@ def _orange(colours):
 
 
 def test_source_words_stand_across_the_top_and_target_words_downwards():
-  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+  figure = attention_maps.attention_map(_weights(), SOURCE, TARGET)
   axes = figure.axes[0]
   figure.canvas.draw()
   assert _labels(axes.get_xticklabels()) == SOURCE
@@ -68,7 +68,7 @@ def test_source_words_stand_across_the_top_and_target_words_downwards():
 
 def test_words_do_not_overlap_in_a_large_map():
   words = ["Straßenbahnhaltestelle"] * 30
-  figure = figures.attention_map(_weights(30, 30), words, words)
+  figure = attention_maps.attention_map(_weights(30, 30), words, words)
   figure.canvas.draw()
   across = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
   down = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
@@ -79,7 +79,7 @@ def test_words_do_not_overlap_in_a_large_map():
 def test_weights_are_drawn_from_white_to_dark_in_their_cell():
   weights = np.zeros((T, S))
   weights[0, 3] = 1.0
-  figure = figures.attention_map(weights, SOURCE, TARGET)
+  figure = attention_maps.attention_map(weights, SOURCE, TARGET)
   assert (np.median(_cell_colours(figure, 0, 3), axis=0) < [30, 70, 120]).all()
   assert (np.median(_cell_colours(figure, 2, 3), axis=0) == 255).all()
   assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
@@ -88,7 +88,7 @@ def test_weights_are_drawn_from_white_to_dark_in_their_cell():
 def test_the_scale_is_from_zero_to_the_largest_weight_and_told():
   weights = np.full((T, S), 0.05)
   weights[1, 2] = 0.2
-  figure = figures.attention_map(weights, SOURCE, TARGET)
+  figure = attention_maps.attention_map(weights, SOURCE, TARGET)
   assert figure.axes[0].images[0].get_clim() == (0.0, 0.2)
   assert (np.median(_cell_colours(figure, 1, 2), axis=0) < [30, 70, 120]).all()
   bar = figure.axes[0].child_axes[0]
@@ -96,38 +96,38 @@ def test_the_scale_is_from_zero_to_the_largest_weight_and_told():
 
 
 def test_weights_that_are_all_zero_are_white():
-  figure = figures.attention_map(np.zeros((T, S)), SOURCE, TARGET)
+  figure = attention_maps.attention_map(np.zeros((T, S)), SOURCE, TARGET)
   assert (np.median(_cell_colours(figure, 0, 1), axis=0) == 255).all()
 
 
 def test_weights_below_zero_have_another_colour_and_the_title_has_their_range():
   weights = np.zeros((T, S))
   weights[0, 3], weights[1, 2] = 1.5, -3.0
-  figure = figures.attention_map(weights, SOURCE, TARGET, title="mine")
+  figure = attention_maps.attention_map(weights, SOURCE, TARGET, title="mine")
   assert figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
   above, below, none = (np.median(_cell_colours(figure, *cell), axis=0) for cell in ((0, 3), (1, 2), (2, 2)))
   assert above[2] > above[0] + 50 and below[0] > below[1] + 50 and (none >= 252).all()
   bar = figure.axes[0].child_axes[0]
   assert [label.get_text().replace("\u2212", "-") for label in bar.get_yticklabels()] == ["-3", "0", "3"]
   assert figure.get_suptitle() == "mine: weights from -3 to 1.5, not in [0, 1]"
-  heads = figures.head_maps(np.stack([[np.abs(weights), weights]]), SOURCE, TARGET)
+  heads = attention_maps.head_maps(np.stack([[np.abs(weights), weights]]), SOURCE, TARGET)
   assert [axes.images[0].get_clim() for axes in heads.axes if axes.images] == [(-3.0, 3.0)] * 2
   assert heads.get_suptitle() == "weights from -3 to 3, not in [0, 1]"
 
 
 def test_weights_above_one_keep_the_scale_from_zero():
-  figure = figures.attention_map(np.full((T, S), 2.5), SOURCE, TARGET)
+  figure = attention_maps.attention_map(np.full((T, S), 2.5), SOURCE, TARGET)
   assert figure.axes[0].images[0].get_clim() == (0.0, 2.5)
   assert figure.get_suptitle() == "weights from 2.5 to 2.5, not in [0, 1]"
-  rounded = figures.attention_map(np.full((T, S), 1 + 1e-6), SOURCE, TARGET)
+  rounded = attention_maps.attention_map(np.full((T, S), 1 + 1e-6), SOURCE, TARGET)
   assert rounded.get_suptitle() == ""
 
 
 def test_very_long_words_are_cut_short_everywhere(tmp_path):
   word = "a" * 100_000
   made = [
-    figures.attention_map(_weights(1, 2), ["the", word], [word], title="mine"),
-    figures.head_maps(_weights(1, 2)[None, None], ["the", word], [word]),
+    attention_maps.attention_map(_weights(1, 2), ["the", word], [word], title="mine"),
+    attention_maps.head_maps(_weights(1, 2)[None, None], ["the", word], [word]),
     figures.spread({"bleu": {word: [1.0], "b": [2.0]}}),
   ]
   for i, figure in enumerate(made):
@@ -137,7 +137,7 @@ def test_very_long_words_are_cut_short_everywhere(tmp_path):
 
 def test_heads_are_maps_of_one_scale_a_row_for_each_layer():
   weights = np.random.default_rng(0).uniform(0, 0.5, (2, 3, T, S))
-  figure = figures.head_maps(weights, SOURCE, TARGET, title="heads")
+  figure = attention_maps.head_maps(weights, SOURCE, TARGET, title="heads")
   maps = [axes for axes in figure.axes if axes.images]
   assert [axes.get_xlabel() for axes in maps[:6]] == [
     f"layer {layer}, head {head}" for layer in range(2) for head in range(3)
@@ -163,7 +163,7 @@ def test_a_dot_for_each_run_and_a_line_at_their_mean():
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_true_links_are_marked_on_light_and_dark_cells(weight):
   weights = np.full((T, S), weight)
-  figure = figures.attention_map(weights, SOURCE, TARGET, alignment={(0, 4), (2, 1)})
+  figure = attention_maps.attention_map(weights, SOURCE, TARGET, alignment={(0, 4), (2, 1)})
   for target, source in [(0, 4), (2, 1)]:
     assert _orange(_cell_colours(figure, target, source)).mean() > 0.05
   for target, source in [(1, 4), (1, 2), (0, 1)]:
@@ -172,25 +172,25 @@ def test_true_links_are_marked_on_light_and_dark_cells(weight):
 
 def test_without_alignment_nothing_is_marked():
   for alignment in (None, ()):
-    figure = figures.attention_map(_weights(), SOURCE, TARGET, alignment=alignment)
+    figure = attention_maps.attention_map(_weights(), SOURCE, TARGET, alignment=alignment)
     assert not [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
 
 
 def test_the_title_is_written_as_given():
-  figure = figures.attention_map(_weights(), SOURCE, TARGET, title=r"from $\no$")
+  figure = attention_maps.attention_map(_weights(), SOURCE, TARGET, title=r"from $\no$")
   assert figure.get_suptitle() == r"from $\no$"
   figure.canvas.draw()
 
 
 def test_the_map_grows_with_the_number_of_words():
-  small = figures.attention_map(_weights(2, 2), ["a"] * 2, ["a"] * 2).get_size_inches()
-  large = figures.attention_map(_weights(29, 31), ["a"] * 31, ["a"] * 29).get_size_inches()
+  small = attention_maps.attention_map(_weights(2, 2), ["a"] * 2, ["a"] * 2).get_size_inches()
+  large = attention_maps.attention_map(_weights(29, 31), ["a"] * 31, ["a"] * 29).get_size_inches()
   assert (large >= small + 27 * 0.3).all()
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 30), (30, 1), (17, 2)])
 def test_extreme_shapes_are_drawn(tmp_path, rows, columns):
-  figure = figures.attention_map(_weights(rows, columns), ["parola"] * columns, ["word"] * rows)
+  figure = attention_maps.attention_map(_weights(rows, columns), ["parola"] * columns, ["word"] * rows)
   png.save(figure, tmp_path / "map.png")
   width, height = _size(tmp_path / "map.png")
   assert width >= 40 * columns
@@ -208,24 +208,24 @@ def test_extreme_shapes_are_drawn(tmp_path, rows, columns):
 )
 def test_wrong_weights_are_errors(weights, message):
   with pytest.raises(ValueError, match=message):
-    figures.attention_map(weights, SOURCE, TARGET)
+    attention_maps.attention_map(weights, SOURCE, TARGET)
 
 
 def test_no_words_are_an_error():
   with pytest.raises(ValueError, match=r"at least one of each, got shape \(0, 5\)$"):
-    figures.attention_map(np.zeros((0, S)), SOURCE, [])
+    attention_maps.attention_map(np.zeros((0, S)), SOURCE, [])
 
 
 @pytest.mark.parametrize("link", [(T, 0), (0, S), (-1, 0)])
 def test_a_link_outside_the_map_is_an_error(link):
   with pytest.raises(ValueError) as caught:
-    figures.attention_map(_weights(), SOURCE, TARGET, alignment={link})
+    attention_maps.attention_map(_weights(), SOURCE, TARGET, alignment={link})
   assert str(caught.value) == f"alignment must link positions inside [T S] = [3, 5], got {link}"
 
 
 def test_save_makes_the_folder_and_leaves_only_the_picture(tmp_path):
   path = tmp_path / "figures" / "deep" / "map.png"
-  png.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  png.save(attention_maps.attention_map(_weights(), SOURCE, TARGET), path)
   assert _size(path) > (100, 100)
   assert list(path.parent.iterdir()) == [path]
 
@@ -233,14 +233,14 @@ def test_save_makes_the_folder_and_leaves_only_the_picture(tmp_path):
 def test_save_replaces_an_older_picture(tmp_path):
   path = tmp_path / "map.png"
   path.write_bytes(b"old")
-  png.save(figures.attention_map(_weights(), SOURCE, TARGET), path)
+  png.save(attention_maps.attention_map(_weights(), SOURCE, TARGET), path)
   assert _size(path) > (100, 100)
 
 
 def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path, monkeypatch):
   path = tmp_path / "map.png"
   path.write_bytes(b"old")
-  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+  figure = attention_maps.attention_map(_weights(), SOURCE, TARGET)
 
   def fail(file, content):
     with open(file, "wb") as half:
@@ -255,7 +255,7 @@ def test_a_failed_save_keeps_the_older_picture_and_leaves_nothing_else(tmp_path,
 
 
 def test_a_name_that_is_not_png_is_an_error(tmp_path):
-  figure = figures.attention_map(_weights(), SOURCE, TARGET)
+  figure = attention_maps.attention_map(_weights(), SOURCE, TARGET)
   with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
     png.save(figure, tmp_path / "new" / "map.pdf")
   assert not (tmp_path / "new").exists()

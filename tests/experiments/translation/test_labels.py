@@ -3,7 +3,7 @@
 import pytest
 from matplotlib import font_manager
 
-from experiments.translation import figures, labels, png
+from experiments.translation import attention_maps, labels, png
 
 FACE = "\U0001f469\u200d\U0001f680"  # one character of three code points
 MATH = "\U0001d49c"  # in a font that comes with matplotlib, but not in its usual one
@@ -60,14 +60,14 @@ def test_one_line_names_the_scripts_that_no_font_has(installed):
 
 def test_letters_that_no_font_has_are_drawn_without_a_warning(installed, tmp_path):
   installed()
-  figure = figures.attention_map([[1.0]], ["中文"], ["ไทย"])
+  figure = attention_maps.attention_map([[1.0]], ["中文"], ["ไทย"])
   png.save(figure, tmp_path / "map.png")
 
 
 def test_labels_are_written_in_an_installed_font():
   (font,) = labels.families([MATH])[1:]
   assert ord(MATH) in font_manager.get_font(font_manager.findfont(font)).get_charmap()
-  figure = figures.attention_map([[1.0]], [MATH], ["cat"])
+  figure = attention_maps.attention_map([[1.0]], [MATH], ["cat"])
   (label,) = figure.axes[0].get_xticklabels()
   assert label.get_family() == ["DejaVu Sans", font]
 

@@ -17,8 +17,8 @@ from experiments.runs.devices import AXES
 from experiments.text.batches import make_batch
 from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.model import make_model
+from experiments.translation.optimizer import SCHEDULES, make_optimizer, make_schedule
 from experiments.translation.step import (
-  SCHEDULES,
   Recipe,
   Sums,
   TrainState,
@@ -27,10 +27,8 @@ from experiments.translation.step import (
   count_parameters,
   init_state,
   is_finite,
-  make_optimizer,
   make_recipe,
   make_rngs,
-  make_schedule,
   make_step,
   no_sums,
   translating_params,

@@ -26,15 +26,9 @@ from experiments.translation import load, load_ensemble, loading, run_setup
 from experiments.translation import train as loop
 from experiments.translation.loading import warm_start
 from experiments.translation.model import make_task_model
+from experiments.translation.optimizer import make_schedule
 from experiments.translation.settings import read_config, write_run
-from experiments.translation.step import (
-  abstract_state,
-  init_state,
-  make_recipe,
-  make_rngs,
-  make_schedule,
-  make_step,
-)
+from experiments.translation.step import abstract_state, init_state, make_recipe, make_rngs, make_step
 
 STEPS = 6
 CONFIG = base.Config(
