@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, assert_close, engines
-from models import MODEL
+from helpers import reference
+from helpers.fixtures import BLOCK_SIZES, assert_close, engines
+from helpers.model_reference import MODEL
 
 import attention
 from attention import masks, positions

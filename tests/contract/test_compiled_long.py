@@ -1,8 +1,8 @@
 """Derivatives of attention of 512 queries to 512 keys, compiled as users do."""
 
 import pytest
-from cases import engines, kinds
-from derivatives import Size, check, check_of_each_example
+from helpers.derivatives import Size, check, check_of_each_example
+from helpers.fixtures import engines, kinds
 
 # Those that are compiled to programs unlike each other; test_compiled_many.py has all of them.
 NAMES = ("grad", "jvp", "jacrev", "vmap of jvp", "Hessian-vector")

@@ -1,8 +1,8 @@
 """Derivatives of attention in 300 directions at once, compiled as users do."""
 
 import pytest
-from cases import engines, kinds
-from derivatives import DERIVATIVES, Size, check, check_of_each_example
+from helpers.derivatives import DERIVATIVES, Size, check, check_of_each_example
+from helpers.fixtures import engines, kinds
 
 SIZE = Size(
   examples=4, T=16, S=16, H=8, D=8, directions=300, looked_at=(0, 1, 131, 298, 299), block_sizes=(7, 6)

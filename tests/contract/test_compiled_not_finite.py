@@ -7,7 +7,7 @@ import functools
 
 import jax
 import numpy as np
-from cases import FLOAT32, SCORES, Inputs, assert_trees_close, attend_fully, engines, kinds
+from helpers.fixtures import FLOAT32, SCORES, Inputs, assert_trees_close, attend_fully, engines, kinds
 
 from attention import masks
 

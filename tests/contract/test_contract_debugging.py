@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BLOCK_SIZES, SCORES, draw, engines
+from helpers.fixtures import BLOCK_SIZES, SCORES, draw, engines
 
 import attention
 from attention import masks

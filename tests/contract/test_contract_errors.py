@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, NegativeDistance, engines
+from helpers.fixtures import DIMS, NegativeDistance, engines
 
 import attention
 from attention import masks, positions

@@ -7,8 +7,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_trees_close
-from models import random_parameters
+from helpers.fixtures import FLOAT32, assert_trees_close
+from helpers.model_reference import random_parameters
 
 import attention
 from attention import losses, masks, positions, search

@@ -8,7 +8,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
   assert_trees_close,

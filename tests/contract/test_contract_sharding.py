@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import SCORES, Inputs, assert_trees_close, engines, kinds
+from helpers.fixtures import SCORES, Inputs, assert_trees_close, engines, kinds
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import attention

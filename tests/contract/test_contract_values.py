@@ -2,14 +2,14 @@
 
 The other points: test_contract_shapes.py (1), _masks.py (2), _empty_rows.py (3), _leaks.py (4), _precision.py
 (5, 6), _dropout.py (7), _gradients.py and _transformations.py (8), _errors.py (11), and _multi_head.py. What
-they share is in cases.py; reference.py is what they measure against.
+they share is in helpers/fixtures.py; helpers/reference.py is what they measure against.
 """
 
 import jax
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
   Inputs,

@@ -3,7 +3,7 @@
 import json
 import time
 
-import scripts
+from helpers import scripts
 
 FILE = """
 from configs import base

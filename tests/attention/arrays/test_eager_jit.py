@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, SCORES, assert_close, draw, expected
+from helpers.fixtures import FLOAT32, SCORES, assert_close, draw, expected
 
 import attention
 from attention import functional, masks, positions

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, FLOAT32, assert_close, draw
+from helpers.fixtures import DIMS, FLOAT32, assert_close, draw
 
 import attention
 from attention import masks

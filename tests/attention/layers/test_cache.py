@@ -6,12 +6,12 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close, assert_trees_close, engines
 from flax import linen as nn
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import FLOAT32, assert_close, assert_trees_close, engines
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks, positions, search
@@ -63,7 +63,7 @@ def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
   parameters = float64(variables_of(module)["params"])
   mask, bias = (np.broadcast_to(given, (len(inputs), N, T, T)) for given in (mask, bias))
   found = [
-    models.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
+    model_reference.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
     for b, row in enumerate(np.float64(inputs))
   ]
   return tuple(np.stack(parts) for parts in zip(*found, strict=True))
@@ -388,9 +388,9 @@ def test_an_encoder_layer_decodes_with_a_cache(norm):
   parameters = float64(variables_of(module)["params"])
 
   def attend(parameters, inputs):
-    return models.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
+    return model_reference.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
 
-  desired = [models.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
+  desired = [model_reference.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
   assert_close(found, desired, 10 * MODEL)
 
 

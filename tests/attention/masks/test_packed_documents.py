@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, FLOAT32, assert_close, engines
+from helpers import reference
+from helpers.fixtures import BLOCK_SIZES, FLOAT32, assert_close, engines
 
 import attention
 from attention import masks, positions

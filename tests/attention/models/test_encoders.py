@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 
@@ -86,10 +86,12 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
   parameters = float64(variables["params"])
   for b, length in enumerate(LENGTHS):
     if encoder.startswith("recurrent"):
-      desired = models.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
+      desired = model_reference.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
     else:
       module = ENCODERS[encoder]
-      desired = models.transformer_encoder(parameters, TOKENS[b, :length], module.norm, module.positions)
+      desired = model_reference.transformer_encoder(
+        parameters, TOKENS[b, :length], module.norm, module.positions
+      )
     assert_close(memory[b, :length], desired[0], TOLERANCE)
     assert_close(summary[b], desired[1], TOLERANCE)
 
@@ -341,7 +343,7 @@ def test_a_transformer_encoder_drops_whole_words_and_leaves_where_they_stood():
   variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
   rngs = {"dropout": jax.random.key(0)}
   memory = encode(encoder, variables, lengths=lengths, rngs=rngs, deterministic=False).memory
-  where = models.sinusoidal(DIMS.S, 2 * DIMS.E)
+  where = model_reference.sinusoidal(DIMS.S, 2 * DIMS.E)
   word = np.asarray(variables["params"]["embedding"]["embedding"])[TOKENS] * np.sqrt(2 * DIMS.E) / 0.5
   is_dropped = np.max(np.abs(np.asarray(memory) - where), axis=-1) < 1e-6
   assert 0 < np.sum(is_dropped) < is_dropped.size

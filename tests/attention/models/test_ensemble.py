@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
 from flax import linen as nn
-from models import MODEL, random_parameters
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import MODEL, random_parameters
 
 import attention
 

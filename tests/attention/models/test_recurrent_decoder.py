@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention.models.looking import ATTENTIONS
@@ -115,7 +115,7 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
   for b, length in enumerate(LENGTHS):
     source = memory[b, :length], summary[b]
     how = {name: getattr(module, name) for name in ("residual", "looks", "input_feeding")}
-    desired = models.decoder(kind, parameters, *source, TARGETS[b], **how)
+    desired = model_reference.decoder(kind, parameters, *source, TARGETS[b], **how)
     assert_close(logits[b], desired[0], 10 * MODEL)
     if kind != "none":
       assert_close(weights[b, :, :length], desired[1], MODEL)

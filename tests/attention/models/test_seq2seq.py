@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close
-from models import MODEL, compiled, random_parameters
+from helpers.fixtures import assert_close
+from helpers.model_reference import MODEL, compiled, random_parameters
 
 import attention
 from attention.models.looking import ATTENTIONS

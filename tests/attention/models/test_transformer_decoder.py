@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import search
@@ -73,7 +73,7 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
   chex.assert_shape(heads, (DIMS.B, L, DIMS.N, DIMS.T, DIMS.S))
   for b, length in enumerate(LENGTHS):
     source = np.float64(encoded().memory[b, :length])
-    desired, desired_heads = models.transformer_decoder(
+    desired, desired_heads = model_reference.transformer_decoder(
       parameters, source, TARGETS[b], module.norm, module.positions
     )
     assert_close(logits[b], desired, 10 * MODEL)
@@ -90,7 +90,9 @@ def test_a_decoder_tells_all_near_distances_apart():
   logits, _ = run("one", targets)
   source = np.float64(encoded().memory[0, : LENGTHS[0]])
   parameters = float64(variables["params"])
-  desired, _ = models.transformer_decoder(parameters, source, targets[0], module.norm, module.positions)
+  desired, _ = model_reference.transformer_decoder(
+    parameters, source, targets[0], module.norm, module.positions
+  )
   assert_close(logits[0], desired, 10 * MODEL)
 
 

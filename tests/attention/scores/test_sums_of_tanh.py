@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPSILON, assert_close
+from helpers.fixtures import EPSILON, assert_close
 
 from attention.scores import sums_of_tanh as additive
 from attention.scores.sums_of_tanh import sums_of_tanh

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import scripts
+from helpers import scripts
 
 from configs import base
 from experiments.commands import cluster

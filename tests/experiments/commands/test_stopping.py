@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-import scripts
+from helpers import scripts
 
 from experiments.commands.mistakes import Interrupted
 from experiments.commands.stopping import EXIT_CODES, stop_requests

@@ -12,7 +12,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_files import (
+from helpers.checkpoint_files import (
   SERVER,
   assert_is_of,
   bits,

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_files import state_of
+from helpers.checkpoint_files import state_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.runs.integrity import integrity

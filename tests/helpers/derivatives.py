@@ -1,4 +1,4 @@
-"""Every derivative of attention, and what it should be by `closed_form`, at sizes at which compilers fuse.
+"""Every derivative of attention against `vectorized_reference`, at sizes at which compilers fuse.
 
 What is right of 3 queries and 5 keys may be wrong of more: with jaxlib 0.10.2 many batched derivatives of
 "blockwise" were off by up to 350 % of the largest number, while all tests of small arrays passed.
@@ -8,15 +8,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import closed_form
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import SCORES, Inputs
-from closed_form import Outputs
 
 import attention
 from attention import masks
+from helpers import vectorized_reference
+from helpers.fixtures import SCORES, Inputs
+from helpers.vectorized_reference import Outputs
 
 # Of the largest number. Gradients of a single parameter are sums of half a million terms of any sign, which
 # cancel: 4e-5 was seen. What compilers got wrong was off by more than 0.5.
@@ -171,15 +171,15 @@ def expected(case: Case, looked_at: tuple[int, ...], kind: str, reach: int | Non
   allowed = np.tri(*pairs, -1, dtype=bool)
   if reach is not None:
     allowed &= ~np.tri(*pairs, -reach - 1, dtype=bool)
-  attend = functools.partial(closed_form.attend, kind, allowed=allowed)
-  gradients = functools.partial(closed_form.gradients, kind, allowed=allowed)
+  attend = functools.partial(vectorized_reference.attend, kind, allowed=allowed)
+  gradients = functools.partial(vectorized_reference.gradients, kind, allowed=allowed)
 
   def gradient_of_loss(inputs):
     of = first(of_outputs)
     return gradients(inputs, of=of._replace(context=of.context * attend(inputs).context))
 
   def in_directions(function, at=looked_at, directions=directions):
-    return stack([closed_form.derivative(function, inputs, take(directions, i)) for i in at])
+    return stack([vectorized_reference.derivative(function, inputs, take(directions, i)) for i in at])
 
   def vjps(at=looked_at):
     return stack([gradients(inputs, of=take(of_outputs, i)) for i in at])

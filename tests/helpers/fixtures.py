@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 
 import attention
 from attention.scores import sums_of_tanh as additive
+from helpers import reference
 
 ENGINES = ("dense", "blockwise")
 # So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
