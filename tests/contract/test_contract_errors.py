@@ -17,8 +17,6 @@ from helpers.fixtures import DIMS, NegativeDistance, engines
 import attention
 from attention import masks, positions
 
-pytestmark = pytest.mark.compiles_nothing
-
 # T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
 QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
 KEYS = jax.ShapeDtypeStruct(DIMS["BSH"], jnp.float32)

@@ -60,7 +60,7 @@ def test_float16_scores_and_sums_may_pass_its_largest_number():
     values=np.full((5, 3), 60000, np.float16),
     parameters={"scale": np.float32(1)},
   )
-  context, _, logsumexp = results("scaled_dot_product", inputs)
+  context, _, logsumexp = results("scaled_dot_product", inputs, alone=True)
   np.testing.assert_array_equal(context, np.full((1, 3), 60000, np.float16))
   assert_close(logsumexp, [2 * 300 * 300 + np.log(5)], 2 * EPSILON)
 
@@ -195,7 +195,7 @@ def test_scores_of_ten_thousand_lose_nothing(kind, parameters, implementation):
     values=np.float32(rng.normal(size=(12, 13))),
     parameters={name: np.float32(value) for name, value in parameters.items()},
   )
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
@@ -207,7 +207,7 @@ def test_a_cosine_scale_of_ten_thousand_loses_nothing(implementation):
   inputs = draw("cosine")._replace(
     queries=queries, keys=keys, values=2 * keys, parameters={"scale": np.float32(1e4)}
   )
-  actual = results("cosine", inputs, implementation=implementation)
+  actual = results("cosine", inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected("cosine", inputs)), 4 * 1e4 * EPSILON)
 
 
@@ -226,7 +226,9 @@ def test_a_cosine_does_not_depend_on_the_lengths_of_its_vectors(size, implementa
 def test_a_float64_cosine_does_not_either(size, implementation, float64):
   inputs = draw("cosine", dtype=np.float64)
   long, short = inputs.queries * size, inputs.keys / size
-  actual = results("cosine", inputs._replace(queries=long, keys=short), implementation=implementation)
+  actual = results(
+    "cosine", inputs._replace(queries=long, keys=short), implementation=implementation, alone=True
+  )
   assert_trees_close(actual, tuple(expected("cosine", inputs)), FLOAT64)
 
 
@@ -262,7 +264,7 @@ def test_weights_far_below_one_keep_their_relative_precision(implementation):
     values=np.float32([[0.0], [1.0]]),
     parameters={"scale": np.float32(1)},
   )
-  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation)
+  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation, alone=True)
   np.testing.assert_allclose(weights, [[1.0, np.exp(-80.0)]], rtol=80 * EPSILON)
   np.testing.assert_allclose(context, [[np.exp(-80.0)]], rtol=80 * EPSILON)
 

@@ -13,6 +13,7 @@ from helpers.fixtures import (
   ENGINES,
   FLOAT32,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   draw,
@@ -40,7 +41,7 @@ def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
     for axes, array in zip(leading.input_shapes, inputs[:3], strict=True)
   )
   inputs = inputs._replace(queries=queries, keys=keys, values=values)
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
@@ -56,7 +57,7 @@ def test_self_attention_is_no_special_case(kind, implementation):
   assert_trees_close(actual, tuple(expected(kind, inputs, mask=mask)), FLOAT32)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", of=SCORES))
 @engines
 def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
   def context(queries, keys, values, parameters, bias):

@@ -9,13 +9,16 @@ from helpers.fixtures import (
   BLOCK_SIZES,
   DIFFERENCES,
   DIMS,
+  ENGINES,
   FLOAT32,
   SCORES,
   Inputs,
+  always,
   assert_close,
   assert_trees_close,
   attend,
   attend_fully,
+  compiled_together,
   draw,
   draw_loss,
   engines,
@@ -39,7 +42,7 @@ def causal_within(lengths):
   return masks.causal(1) & masks.lengths(source=lengths)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", "user_defined", of=SCORES))
 @engines
 def test_jit_equals_no_jit(kind, implementation):
   inputs = draw(kind, bias="TS")
@@ -56,16 +59,7 @@ def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "SD", bias="TSB", heads="B"))
   desired = [expected(kind, one, mask=allowed) for one, allowed in zip(unstack(inputs), ALLOWED, strict=True)]
   of_loss = draw_loss(desired[0])
-
-  def run(inputs, lengths):
-    outputs, pull = jax.vjp(
-      lambda inputs: attend_fully(kind, inputs, mask=causal_within(lengths), implementation=implementation),
-      inputs,
-    )
-    return outputs, pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
-
-  axes = type(inputs)(queries=0, keys=0, values=None, parameters=0, bias=-1)
-  outputs, slopes = jax.jit(jax.vmap(run, in_axes=(axes, 0)))(inputs, jnp.asarray(LENGTHS))
+  outputs, slopes = vmapped(kind, implementation, inputs, LENGTHS, of_loss)
   assert all(array.dtype == jnp.float32 for array in jax.tree.leaves((outputs, slopes)))
   for b, one in enumerate(unstack(inputs)):
     assert_trees_close([array[b] for array in outputs], list(desired[b]), FLOAT32)
@@ -74,6 +68,19 @@ def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
       expected_gradients(kind, one, of_loss, mask=ALLOWED[b]),
       8 * FLOAT32,
     )
+
+
+@compiled_together
+def vmapped(kind, implementation, inputs, lengths, of_loss):
+  def run(inputs, lengths):
+    outputs, pull = jax.vjp(
+      lambda inputs: attend_fully(kind, inputs, mask=causal_within(lengths), implementation=implementation),
+      inputs,
+    )
+    return outputs, pull(of_loss)[0]
+
+  axes = Inputs(queries=0, keys=0, values=None, parameters=0, bias=-1)
+  return jax.vmap(run, in_axes=(axes, 0))(inputs, lengths)
 
 
 def unstack(inputs):
@@ -89,26 +96,28 @@ def unstack(inputs):
   ]
 
 
-@kinds
-@engines
-def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
-  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
-  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED[0]))
-
+@compiled_together
+def checkpointed_gradients(kind, implementation, inputs, of_loss):
   @jax.checkpoint
   def loss(inputs):
     outputs = attend_fully(kind, inputs, mask=ALLOWED[0], implementation=implementation)
     return sum(jnp.sum(weight * array) for weight, array in zip(of_loss, outputs, strict=True))
 
-  actual = jax.jit(jax.grad(loss))(inputs)
-  desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED[0])
-  assert_trees_close(actual, desired, DIFFERENCES)
+  return jax.grad(loss)(inputs)
 
 
 @kinds
 @engines
-def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
-  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
+def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
+  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
+  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED[0]))
+  actual = checkpointed_gradients(kind, implementation, inputs, of_loss)
+  desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED[0])
+  assert_trees_close(actual, desired, DIFFERENCES)
+
+
+@compiled_together
+def sharded_results_and_gradients(kind, implementation, inputs, lengths, of_loss):
   mesh = jax.make_mesh((DIMS.B,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
   split, same = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
   sharded = jax.shard_map(
@@ -116,18 +125,20 @@ def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
       kind, inputs, mask=causal_within(lengths), implementation=implementation
     ),
     mesh=mesh,
-    in_specs=(type(inputs)(split, split, split, parameters=same, bias=same), split),
+    in_specs=(Inputs(split, split, split, parameters=same, bias=same), split),
     out_specs=split,
   )
+  outputs, pull = jax.vjp(lambda inputs: sharded(inputs, lengths), inputs)
+  return outputs, pull(of_loss)[0]
+
+
+@kinds
+@engines
+def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
+  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
   desired = expected(kind, inputs, mask=ALLOWED)
   of_loss = draw_loss(desired)
-
-  @jax.jit
-  def run(inputs, lengths):
-    outputs, pull = jax.vjp(lambda inputs: sharded(inputs, lengths), inputs)
-    return outputs, pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
-
-  outputs, slopes = run(inputs, jnp.asarray(LENGTHS))
+  outputs, slopes = sharded_results_and_gradients(kind, implementation, inputs, LENGTHS, of_loss)
   assert_trees_close(outputs, tuple(desired), FLOAT32)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
   assert_trees_close(slopes, desired, 8 * FLOAT32)
@@ -227,8 +238,13 @@ def test_every_public_function_lowers_for_every_platform(name, dtype):
   lower_with_its_gradient_for_every_platform(PUBLIC_FUNCTIONS[name], dtype)
 
 
-@kinds
-@pytest.mark.parametrize("sequentially", [True, False])
+@pytest.mark.parametrize(
+  ("kind", "sequentially"),
+  always(
+    *(("scaled_dot_product", True), ("additive", True), ("additive", False), ("user_defined", False)),
+    of=[(kind, sequentially) for kind in SCORES for sequentially in (True, False)],
+  ),
+)
 @pytest.mark.usefixtures("additive_in_loops")
 def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
   monkeypatch.setattr(devices, "runs_sequentially", lambda: sequentially)
@@ -254,8 +270,13 @@ def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
   lower_with_its_gradient_for_every_platform(attend, jnp.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, bool, np.float32])
-@engines
+@pytest.mark.parametrize(
+  ("dtype", "implementation"),
+  always(
+    (np.int32, "blockwise"),
+    of=[(dtype, engine) for dtype in (np.int32, bool, np.float32) for engine in ENGINES],
+  ),
+)
 def test_a_bias_function_may_close_over_arrays_of_any_dtype(implementation, dtype):
   queries, keys, values, *_ = draw("scaled_dot_product")
   of_keys = np.array([0, 1, 1, 0, 2])

@@ -12,7 +12,9 @@ from helpers import reference
 from helpers.fixtures import (
   DIMS,
   FLOAT32,
+  SCORES,
   Inputs,
+  always,
   assert_close,
   assert_trees_close,
   attend,
@@ -131,7 +133,7 @@ def test_score_functions_are_their_papers_formulas(kind):
   assert_close(actual, desired, 4 * FLOAT32)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", "user_defined", of=SCORES))
 @engines
 def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementation):
   inputs = draw(kind)
@@ -147,7 +149,7 @@ def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementati
   assert_trees_close(ask(return_weights=True, return_logsumexp=True), desired, FLOAT32)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("bilinear", "cosine", of=SCORES))
 @pytest.mark.parametrize("options", [{}, {"implementation": "auto"}], ids=["default", "auto"])
 def test_the_default_implementation_gives_the_same_answer(kind, options):
   inputs = draw(kind)

@@ -116,7 +116,7 @@ def test_no_two_classes_of_the_library_have_equal_trees():
     assert jax.tree.structure(tree) == jax.tree.structure(jax.tree.map(lambda leaf: leaf, tree))
 
 
-def test_a_second_eager_gradient_traces_nothing_anew(monkeypatch):
+def test_a_second_eager_gradient_traces_nothing_anew(fresh_programs, monkeypatch):
   calls = []
 
   def counted(*arguments, **options):

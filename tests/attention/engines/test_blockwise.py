@@ -5,6 +5,7 @@ That it gives the right results, in blocks that do not divide T and S, is tested
 
 import dataclasses
 import functools
+import itertools
 import re
 
 import jax
@@ -16,13 +17,13 @@ from helpers.fixtures import (
   DIMS,
   FLOAT32,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   draw,
   draw_loss,
   expected,
   expected_gradients,
-  kinds,
   narrow,
 )
 
@@ -104,8 +105,14 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("num_key_heads", [1, NUM_HEADS], ids=["grouped", "as_many_heads"])
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+  ("option", "num_key_heads"),
+  always(
+    *((option, NUM_HEADS) for option in OPTIONS),
+    ("window_of_each_head", 1),
+    of=list(itertools.product(OPTIONS, (1, NUM_HEADS))),
+  ),
+)
 def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, num_key_heads):
   length, width = 1024, 8
   queries = np.ones((NUM_HEADS, length, width), np.float32)
@@ -143,9 +150,15 @@ def test_temporary_memory_grows_with_the_length(kind):
   assert long < 4.5 * short
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
-def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
+@pytest.mark.parametrize(
+  ("kind", "is_causal"),
+  always(
+    *(("scaled_dot_product", True), ("additive", False)),
+    of=list(itertools.product(("scaled_dot_product", "additive", "bilinear", "cosine"), (False, True))),
+  ),
+)
+def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, is_causal):
+  mask = masks.causal() if is_causal else None
   vectors = np.ones((16384, 64), np.float32)
   parameters = {
     name: np.ones((64,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
@@ -164,8 +177,8 @@ def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
   assert program.memory_analysis().temp_size_in_bytes <= 64 * 2**20
 
 
-@kinds
-def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch):
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
+def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch, fresh_programs):
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
@@ -267,8 +280,8 @@ def test_lengths_and_segments_are_not_compiled_in():
   np.testing.assert_allclose(results[1], np.stack([np.ones((T, 2)), np.zeros((T, 2))]), rtol=1e-6)
 
 
-@kinds
-def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
+@pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
+def test_all_tiles_at_once_are_the_same(kind, monkeypatch, fresh_programs):
   # As on a GPU.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))

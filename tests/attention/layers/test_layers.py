@@ -1,5 +1,7 @@
 """Flax layers: they hold parameters and call the pure functions."""
 
+import itertools
+
 import chex
 import flax
 import jax
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from helpers import model_reference, reference
-from helpers.fixtures import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
@@ -179,7 +181,7 @@ def encoder_layer(norm, **options):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("restricted", [False, True], ids=["all", "mask_and_bias"])
+@pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
 def test_encoder_layer_normalises_before_or_after_each_sublayer(norm, restricted):
   inputs = array(DIMS.B, DIMS.S, WIDTH, seed=6)
   mask = np.random.default_rng(7).random(DIMS["BNSS"]) < 0.6
@@ -199,7 +201,7 @@ def decoder_layer(norm, **options):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("restricted", [False, True], ids=["all", "mask_and_bias"])
+@pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
 def test_decoder_layer_attends_to_what_came_before_and_to_the_sources(norm, restricted):
   inputs = array(DIMS.B, DIMS.T, WIDTH, seed=6)
   rng = np.random.default_rng(7)
@@ -301,9 +303,17 @@ def test_layers_of_integers_are_an_error():
       layer.init(jax.random.key(0), integers, integers)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("inputs_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+  ("dtype", "inputs_dtype", "norm"),
+  always(
+    *((None, jnp.bfloat16, "pre"), (jnp.bfloat16, jnp.float32, "post"), (jnp.float16, jnp.bfloat16, "pre")),
+    of=list(
+      itertools.product(
+        (None, jnp.bfloat16, jnp.float16), (jnp.float32, jnp.bfloat16, jnp.float16), ("pre", "post")
+      )
+    ),
+  ),
+)
 def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, inputs_dtype, norm):
   inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), inputs_dtype)
   layer = encoder_layer(norm, dtype=dtype)
@@ -312,7 +322,7 @@ def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(
   assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", always(jnp.bfloat16, of=[jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
 def test_layers_of_one_head_take_half_precision(kind, dtype):
   layer = SINGLE_HEAD[kind]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import model_reference
-from helpers.fixtures import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
@@ -48,6 +48,9 @@ ENCODERS = {
   },
 }
 encoders = pytest.mark.parametrize("name", ENCODERS)
+few_encoders = pytest.mark.parametrize(
+  "name", always("recurrent_deep", "transformer_post", "transformer_rotary", of=ENCODERS)
+)
 
 
 @functools.cache
@@ -102,7 +105,7 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
     assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
 
 
-@encoders
+@few_encoders
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name, deterministic):
   variables = variables_of(ENCODERS[name])
@@ -135,7 +138,7 @@ def test_padding_changes_no_gradient_of_an_encoder_under_dropout():
   chex.assert_trees_all_equal(differentiate(variables_of(encoder), others), desired)
 
 
-@encoders
+@few_encoders
 def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
   variables = variables_of(ENCODERS[name])
   memory, summary = encode(ENCODERS[name], variables)
@@ -144,7 +147,7 @@ def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
   assert_close(alone.summary[0], summary[0], TOLERANCE)
 
 
-@encoders
+@few_encoders
 def test_every_position_sees_the_words_before_and_after_it(name):
   encoder = ENCODERS[name]
   variables = variables_of(encoder)
@@ -184,7 +187,7 @@ def test_the_order_of_words_matters_unless_there_are_no_positions(name):
     assert np.all(change > 1e-4)
 
 
-@encoders
+@few_encoders
 def test_an_empty_sentence_gives_finite_values_and_gradients(name):
   encoder = ENCODERS[name]
   results = differentiated(encoder)(variables_of(encoder), jnp.asarray([0, 7, 2]))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import model_reference
-from helpers.fixtures import assert_close
+from helpers.fixtures import always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
@@ -26,6 +26,8 @@ OPTIONS = {
   "one": {"positions": "relative", "num_layers": 1},
 }
 options = pytest.mark.parametrize("options", OPTIONS)
+# Each place of positions and each norm, once.
+few_options = pytest.mark.parametrize("options", always("relative", "post", "normal", of=OPTIONS))
 
 
 def decoder(options, **others):
@@ -106,8 +108,17 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
 
 
 # How many words are read at once: a beginning that is given, then one after the other.
-@options
-@pytest.mark.parametrize("reads", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)], ids=str)
+READS = ((1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,))
+
+
+@pytest.mark.parametrize(
+  ("options", "reads"),
+  [
+    pytest.param(name, reads, marks=() if name in ("relative", "normal") else pytest.mark.exhaustive)
+    for name in OPTIONS
+    for reads in READS
+  ],
+)
 def test_reading_with_caches_is_reading_the_whole(options, reads):
   module = decoder(options)
   variables = variables_of(module)
@@ -154,7 +165,7 @@ def test_more_words_than_there_is_room_for_give_nan():
     module.apply(variables, (), jnp.asarray(TARGETS[:, 0]), memory, method="step")
 
 
-@options
+@few_options
 def test_a_token_changes_its_own_and_all_later_logits_and_none_before(options):
   logits, weights = run(options)
   for t in range(DIMS.T):
@@ -181,7 +192,7 @@ def test_all_but_no_positions_know_the_order_of_words(options):
 
 
 @pytest.mark.parametrize("content", [1e4, np.nan])
-@options
+@few_options
 def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options, content):
   module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
   variables = variables_of(module)
@@ -241,8 +252,17 @@ def greedily(model, variables, sources, lengths, max_length):
   return targets[:, 1:]
 
 
-@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
-@pytest.mark.parametrize("places", ["sinusoidal", "relative", "rotary"])
+@pytest.mark.parametrize(
+  ("encoder", "places"),
+  always(
+    ("transformer", "relative"),
+    of=[
+      (encoder, places)
+      for encoder in ("recurrent", "transformer")
+      for places in ("sinusoidal", "relative", "rotary")
+    ],
+  ),
+)
 def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, places):
   V, W = DIMS.V, DIMS.W
   encoders = {
