@@ -16,7 +16,7 @@ from helpers.fixtures import (
   attend_fully,
   compiled_together,
   engines,
-  kinds,
+  few_kinds,
 )
 
 from attention import masks
@@ -48,7 +48,7 @@ def results_and_gradients(kind, implementation, inputs, of_loss):
   return results, pull(of_loss)[0]
 
 
-@kinds
+@few_kinds
 @engines
 def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
   inputs, of_loss = drawn(kind)

@@ -88,7 +88,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("implementation", ["auto", "dense", "blockwise"])
+@pytest.mark.parametrize("implementation", always("blockwise", of=["auto", "dense", "blockwise"]))
 def test_scores_and_their_gradients(implementation):
   def gradients_of(score):
     def total(score, *arrays):
@@ -99,7 +99,7 @@ def test_scores_and_their_gradients(implementation):
   check({name: (gradients_of(score), HEADS) for name, score in SCORES.items()})
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
+@pytest.mark.parametrize("implementation", always("blockwise", of=["dense", "blockwise"]))
 def test_masks_biases_and_options(implementation):
   def with_options(name):
     def run(queries, keys, values, lengths):
@@ -128,7 +128,7 @@ def test_blocks_of_unknown_lengths_give_the_same():
   check({"blocks": (run, [("1 1 t 8", array) for array in arrays])})
 
 
-@pytest.mark.parametrize("name", ["dot", "additive"])
+@pytest.mark.parametrize("name", always("dot", of=["dot", "additive"]))
 def test_blockwise_has_no_array_of_all_pairs(name):
   def gradients(*arrays):
     def total(*arrays):
@@ -223,13 +223,23 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("are_models", [False, True], ids=["layers", "models"])
-def test_layers_and_models(are_models):
+# Those whose programs differ most; the others are like them.
+FEW_LAYERS = (
+  "MultiHeadAttention",
+  "rotary heads",
+  "LocalAttention",
+  "MonotonicAttention",
+  "recurrent Seq2Seq",
+)
+
+
+@pytest.mark.parametrize("which", always("few", of=["few", "others"]))
+def test_layers_and_models(which):
   def applied(module, arguments):
     params = random_parameters(module, *(array for _, array in arguments))
     return module.apply, ((None, params), *arguments)
 
-  check({name: applied(*LAYERS[name]) for name in LAYERS if ("coder" in name or "Seq" in name) == are_models})
+  check({name: applied(*LAYERS[name]) for name in LAYERS if (name in FEW_LAYERS) == (which == "few")})
 
 
 @pytest.mark.parametrize("method", always("beam", of=["greedy", "beam", "sample"]))

@@ -4,6 +4,7 @@ They are measured against central differences of the reference, in float64. Row 
 """
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,12 @@ from helpers import reference
 from helpers.fixtures import (
   DIFFERENCES,
   DIMS,
+  ENGINES,
+  FEW,
   FLOAT32,
   FLOAT64,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   attend,
@@ -27,6 +31,7 @@ from helpers.fixtures import (
   engines,
   expected,
   expected_gradients,
+  few_kinds,
   gradients,
   kinds,
   narrow,
@@ -55,23 +60,37 @@ def test_gradients_of_every_argument_are_the_references(kind, mask, implementati
 
 
 @pytest.mark.parametrize(
-  ("kind", "bias"),
-  [
-    *(("scaled_dot_product", bias) for bias in ["", "B11"]),
-    *((kind, "1TS") for kind in ["scaled_dot_product", "additive", "bilinear"]),
-  ],
+  ("kind", "bias", "implementation"),
+  always(
+    *(("scaled_dot_product", "", "dense"), ("scaled_dot_product", "B11", "blockwise")),
+    *(("additive", "1TS", "blockwise"), ("bilinear", "1TS", "dense")),
+    of=[
+      (kind, bias, engine)
+      for kind, biases in (
+        ("scaled_dot_product", ("", "B11", "1TS")),
+        ("additive", ("1TS",)),
+        ("bilinear", ("1TS",)),
+      )
+      for bias in biases
+      for engine in ENGINES
+    ],
+  ),
 )
-@engines
 def test_gradients_of_broadcast_arguments_are_summed(kind, bias, implementation, float64):
   inputs = draw(kind, "TH", "BSH", "1SD", bias=bias, heads="B", dtype=np.float64)
   inputs = narrow(kind, inputs)
   of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED))
-  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=bias != "1TS")
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=True)
   assert_trees_close(actual, expected_gradients(kind, inputs, of_loss, mask=ALLOWED), DIFFERENCES)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "user_defined"])
-@engines
+@pytest.mark.parametrize(
+  ("kind", "implementation"),
+  always(
+    *(("scaled_dot_product", "blockwise"), ("user_defined", "dense")),
+    of=list(itertools.product(FEW, ENGINES)),
+  ),
+)
 def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, implementation):
   full = draw(kind, bias="TS")
   halved = jax.tree.map(lambda array: array.astype(jnp.bfloat16), full)
@@ -79,7 +98,7 @@ def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, imp
   desired = expected(kind, inputs, mask=ALLOWED)
   # What comes from above is bfloat16 too, so that it is exact.
   of_loss = tuple(np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in draw_loss(desired))
-  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation)
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=True)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
   for name, given, slope, exact in zip(
     ("queries", "keys", "values", "parameters", "bias"), inputs, actual, desired, strict=True
@@ -124,7 +143,7 @@ def test_a_scale_is_differentiable_as_an_option_too(kind, implementation, float6
   assert_close(jax.jit(jax.grad(loss))(scale), desired, DIFFERENCES)
 
 
-@kinds
+@few_kinds
 @engines
 def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation, float64):
   # A slope for each batch (ALiBi) and a learned term for each distance (Shaw, T5), as in position biases.
@@ -166,7 +185,7 @@ def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation
   assert_trees_close(actual, desired, DIFFERENCES)
 
 
-@kinds
+@few_kinds
 @engines
 def test_the_derivative_of_logsumexp_by_the_bias_is_the_weights(kind, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float64)
@@ -212,7 +231,7 @@ def tangents_along(kind, implementation, inputs, direction):
   return jax.jvp(run, (inputs,), (direction[kind],))[1]
 
 
-@kinds
+@few_kinds
 @engines
 def test_forward_mode_agrees_with_differences(kind, implementation, float64):
   # One argument at a time: the direction is zero in the others.
@@ -245,7 +264,7 @@ def jacobians(kind, implementation, inputs):
   return [mode(context)(inputs.queries) for mode in (jax.jacfwd, jax.jacrev)]
 
 
-@kinds
+@few_kinds
 @engines
 def test_both_modes_give_the_same_jacobian(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, dtype=np.float64))
@@ -278,8 +297,10 @@ def gradients_and_hessian_vectors(kind, implementation, inputs, direction, *, or
   return gradient, jax.grad(lambda inputs: jax.jvp(loss, (inputs,), (direction[kind],))[1])(inputs)
 
 
-@kinds
-@pytest.mark.parametrize("order", ["forward_over_reverse", "reverse_over_forward"])
+@few_kinds
+@pytest.mark.parametrize(
+  "order", always("forward_over_reverse", of=["forward_over_reverse", "reverse_over_forward"])
+)
 @engines
 def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
   inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))

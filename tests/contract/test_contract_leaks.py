@@ -19,6 +19,7 @@ from helpers.fixtures import (
   draw_loss,
   engines,
   expected,
+  few_kinds,
   kinds,
   replaced,
   results,
@@ -106,7 +107,7 @@ def context_and_tangent(kind, implementation, inputs, mask):
   return jax.jvp(context, inputs[1:3], inputs[1:3])
 
 
-@kinds
+@few_kinds
 @engines
 def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation):
   # What made a key or value NaN will have made its tangent NaN too.

@@ -53,7 +53,9 @@ NORMALIZERS = {
   ),
 }
 normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
-scores = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine"])
+scores = pytest.mark.parametrize(
+  "kind", always("scaled_dot_product", of=["scaled_dot_product", "additive", "cosine"])
+)
 
 
 def draw_mask():

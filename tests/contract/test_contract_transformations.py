@@ -24,7 +24,7 @@ from helpers.fixtures import (
   engines,
   expected,
   expected_gradients,
-  kinds,
+  few_kinds,
   narrow,
   results,
 )
@@ -42,7 +42,7 @@ def causal_within(lengths):
   return masks.causal(1) & masks.lengths(source=lengths)
 
 
-@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", "user_defined", of=SCORES))
+@few_kinds
 @engines
 def test_jit_equals_no_jit(kind, implementation):
   inputs = draw(kind, bias="TS")
@@ -52,7 +52,7 @@ def test_jit_equals_no_jit(kind, implementation):
   assert_trees_close(results(kind, inputs, **options), tuple(desired), FLOAT32)
 
 
-@kinds
+@few_kinds
 @engines
 def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
   # A batch in everything but the values: in the last axis of the bias, and in the mask.
@@ -106,7 +106,7 @@ def checkpointed_gradients(kind, implementation, inputs, of_loss):
   return jax.grad(loss)(inputs)
 
 
-@kinds
+@few_kinds
 @engines
 def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
@@ -132,7 +132,7 @@ def sharded_results_and_gradients(kind, implementation, inputs, lengths, of_loss
   return outputs, pull(of_loss)[0]
 
 
-@kinds
+@few_kinds
 @engines
 def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))

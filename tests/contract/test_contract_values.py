@@ -21,6 +21,7 @@ from helpers.fixtures import (
   draw,
   engines,
   expected,
+  few_kinds,
   kinds,
   results,
 )
@@ -133,7 +134,7 @@ def test_score_functions_are_their_papers_formulas(kind):
   assert_close(actual, desired, 4 * FLOAT32)
 
 
-@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", "user_defined", of=SCORES))
+@few_kinds
 @engines
 def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementation):
   inputs = draw(kind)

@@ -76,6 +76,9 @@ def always(*chosen, of):
 
 
 kinds = pytest.mark.parametrize("kind", SCORES)
+# The scores whose code differs most: products of matrices, loops over tiles, and derivatives that JAX makes.
+FEW = ("scaled_dot_product", "additive", "user_defined")
+few_kinds = pytest.mark.parametrize("kind", always(*FEW, of=SCORES))
 engines = pytest.mark.parametrize("implementation", ENGINES)
 
 
@@ -160,7 +163,7 @@ def attend_fully(kind, inputs, **options):
 
 
 def of_every_score(kind, inputs):
-  """Returns Inputs of each score: those of `kind`, and for the others arrays of ones with the same shapes."""
+  """Returns Inputs of several scores: `inputs` of `kind`, for others arrays of ones of the same shapes."""
   (parameter,) = inputs.parameters.values()
   heads = jnp.shape(parameter)[: jnp.ndim(parameter) - len(*SCORES[kind].parameters.values())]
   widths = {"H": inputs.queries.shape[-1]}
@@ -179,16 +182,17 @@ def of_every_score(kind, inputs):
 
   # Only scores that name their axes take parameters with leading axes.
   others = [other for other in SCORES if other != "user_defined" or not heads]
+  others = [other for other in others if (other in FEW) == (kind in FEW)]
   return {other: inputs if other == kind else ones(other) for other in dict.fromkeys((*others, kind))}
 
 
 def compiled_together(function):
-  """Compiles function(kind, implementation, inputs, *args) for all scores and engines as one program.
+  """Compiles function(kind, implementation, inputs, *args) for several scores and engines as one program.
 
   Returns a function with the same arguments. It is compiled once for all tests of a file whose arguments have
   the same shapes, which takes a third of the time of one program for each score and engine. A call computes
   all of them and returns one. With `alone`, for shapes that only one test has, it compiles and computes only
-  that one. `options` are static.
+  that one. The scores in `FEW` are a program, and the others are one. `options` are static.
   """
 
   @functools.partial(jax.jit, static_argnums=(0, 1, 2))
