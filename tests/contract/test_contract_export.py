@@ -224,13 +224,7 @@ LAYERS = {
 
 
 # Those whose programs differ most; the others are like them.
-FEW_LAYERS = (
-  "MultiHeadAttention",
-  "rotary heads",
-  "LocalAttention",
-  "MonotonicAttention",
-  "recurrent Seq2Seq",
-)
+FEW_LAYERS = ("MultiHeadAttention", "MonotonicAttention", "relative encoder")
 
 
 @pytest.mark.parametrize("which", always("few", of=["few", "others"]))

@@ -81,7 +81,7 @@ def gradients_on_one_device(kind):
   ("kind", "axis", "implementation"),
   always(
     *(("scaled_dot_product", 0, "blockwise"), ("additive", 0, "blockwise"), ("bilinear", 1, "dense")),
-    *(("cosine", 0, "dense"), ("user_defined", 1, "blockwise")),
+    ("user_defined", 1, "blockwise"),
     of=list(itertools.product(SCORES, (0, 1), ENGINES)),
   ),
 )
@@ -132,7 +132,6 @@ def test_what_is_moved_would_be_seen():
   ("name", "implementation"),
   always(
     ("grouped", "blockwise"),
-    ("multi_head", "dense"),
     of=list(itertools.product(("multi_head", "grouped", "encoder"), ENGINES)),
   ),
 )

@@ -1,10 +1,13 @@
 """Point 8 of the contract of attention: jit, vmap, checkpoint, shard_map, scan, export."""
 
+import itertools
+
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import reference
 from helpers.fixtures import (
   BLOCK_SIZES,
   DIFFERENCES,
@@ -59,7 +62,7 @@ def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "SD", bias="TSB", heads="B"))
   desired = [expected(kind, one, mask=allowed) for one, allowed in zip(unstack(inputs), ALLOWED, strict=True)]
   of_loss = draw_loss(desired[0])
-  outputs, slopes = vmapped(kind, implementation, inputs, LENGTHS, of_loss)
+  outputs, slopes = vmapped(kind, implementation, inputs, LENGTHS, of_loss, alone=kind == "user_defined")
   assert all(array.dtype == jnp.float32 for array in jax.tree.leaves((outputs, slopes)))
   for b, one in enumerate(unstack(inputs)):
     assert_trees_close([array[b] for array in outputs], list(desired[b]), FLOAT32)
@@ -270,41 +273,45 @@ def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
   lower_with_its_gradient_for_every_platform(attend, jnp.float32)
 
 
+WAYS = {
+  "eager": lambda loss: loss,
+  "jit": jax.jit,
+  "checkpoint": jax.checkpoint,
+  "jit of checkpoint": lambda loss: jax.jit(jax.checkpoint(loss)),
+}
+
+
 @pytest.mark.parametrize(
-  ("dtype", "implementation"),
+  ("way", "dtype", "implementation"),
   always(
-    (np.int32, "blockwise"),
-    of=[(dtype, engine) for dtype in (np.int32, bool, np.float32) for engine in ENGINES],
+    *(("jit of checkpoint", np.int32, "blockwise"), ("jit", bool, "dense")),
+    of=list(itertools.product(WAYS, (np.int32, bool, np.float32), ENGINES)),
   ),
 )
-def test_a_bias_function_may_close_over_arrays_of_any_dtype(implementation, dtype):
-  queries, keys, values, *_ = draw("scaled_dot_product")
-  of_keys = np.array([0, 1, 1, 0, 2])
+def test_a_bias_function_may_close_over_arrays_of_any_dtype(way, dtype, implementation):
+  inputs = draw("scaled_dot_product")._replace(parameters={"scale": DIMS.H**-0.5})
+  of_keys = np.array([0, 1, 1, 0, 2]).astype(dtype)
 
   def loss(queries, of_keys):
     context = attention.scaled_dot_product_attention(
       queries,
-      keys,
-      values,
+      inputs.keys,
+      inputs.values,
       bias=lambda t, s: jnp.where(of_keys[s] == of_keys[t], 0.0, -1.0),
       implementation=implementation,
       block_sizes=BLOCK_SIZES,
     )
     return jnp.sum(context**2)
 
-  def gradient(function):
-    return jax.grad(function)(queries, jnp.asarray(of_keys.astype(dtype)))
+  def expected_loss(queries):
+    bias = np.where(of_keys == of_keys[:T, None], 0, -1)
+    return np.sum(expected("scaled_dot_product", inputs._replace(queries=queries, bias=bias)).context ** 2)
 
-  number = of_keys.astype(dtype)
-  bias = np.float32(np.where(number == number[:T, None], 0, -1))
-  desired = jax.grad(
-    lambda queries: jnp.sum(attention.scaled_dot_product_attention(queries, keys, values, bias=bias) ** 2)
-  )(queries)
-  for function in (loss, jax.jit(loss), jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
-    assert_close(gradient(function), desired, 8 * FLOAT32)
+  actual = jax.grad(WAYS[way](loss))(inputs.queries, jnp.asarray(of_keys))
+  assert_close(actual, reference.gradient(expected_loss, np.float64(inputs.queries)), 8 * FLOAT32)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
   length = 512  # so many that "auto" would cut them
@@ -324,7 +331,7 @@ def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
     attend(jax.device_put(vectors, spread), "blockwise")
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_on_a_mesh_of_explicit_axes_results_and_gradients_are_the_same_and_stay_spread(kind):
   mesh = jax.make_mesh(

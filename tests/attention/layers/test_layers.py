@@ -44,7 +44,7 @@ def our_attention(**options):
   return attention.MultiHeadAttention(num_heads=DIMS.N, width=WIDTH, **options)
 
 
-@pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
+@pytest.mark.parametrize("use_bias", always(True, of=[True, False]), ids=["biases", "no_biases"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_multi_head_attention_with_flax_parameters_gives_flax_output(mask, use_bias):
   mask = None if MASKS[mask] is None else jnp.asarray(MASKS[mask])
@@ -388,7 +388,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", always("multi_head", of=LAYERS))
 def test_nnx_users_can_wrap_a_layer(name):
   layer, inputs = LAYERS[name]
   wrapped = nnx.bridge.ToNNX(layer, rngs=nnx.Rngs(0)).lazy_init(*inputs)
