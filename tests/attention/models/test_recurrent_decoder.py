@@ -231,21 +231,20 @@ def test_weights_are_zero_at_padding_and_sum_to_one(kind):
 
 
 @modules
-@pytest.mark.parametrize("content", [1e4, np.nan])
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options, content):
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
   differentiate = differentiated(kind, options, deterministic="all" not in options)
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
   whole = encoded()
-  padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
-
   desired, desired_results = differentiate(variables, whole, lengths)
-  gradients, results = differentiate(variables, padded, lengths)
-  np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
   chex.assert_tree_all_finite((desired, desired_results))
-  chex.assert_trees_all_equal(results, desired_results)
-  chex.assert_trees_all_equal(gradients, desired)
+  for content in (1e4, np.nan):
+    padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
+    gradients, results = differentiate(variables, padded, lengths)
+    np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+    chex.assert_trees_all_equal(results, desired_results)
+    chex.assert_trees_all_equal(gradients, desired)
 
 
 def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_gradient():
