@@ -113,8 +113,16 @@ def differentiated(kind, options="plain", deterministic=True):
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
-# All of them in `make test`: this test defines what a decoder computes.
-@pytest.mark.parametrize(("layer", "options"), MODULES)
+# Each kind of attention and each option: this test defines what a decoder computes.
+@pytest.mark.parametrize(
+  ("layer", "options"),
+  always(
+    *((kind, "plain") for kind in ATTENTIONS),
+    *(("additive", name) for name in OPTIONS if name != "plain"),
+    *(("location_aware", "luong"), ("multi_head", "wide")),
+    of=MODULES,
+  ),
+)
 def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(layer, options):
   kind, module = layer, decoder(layer, **OPTIONS[options])
   parameters = float64(variables_of(module)["params"])
