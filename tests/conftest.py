@@ -1,11 +1,8 @@
 """Strictness for every test: no silent rank or dtype promotion, no warnings, the same examples every time."""
 
-import collections
-import math
 import os
 import pathlib
 import shutil
-import zlib
 
 import hypothesis
 import jax
@@ -61,48 +58,6 @@ def pytest_configure(config):
       COMPILED.mkdir()
 
 
-# Tests whose combinations are compiled, each as a program of its own; and the parameters that make them.
-OF_COMBINATIONS = "tests/attention/", "tests/contract/"
-OF_PROGRAMS = {
-  *("kind", "implementation", "engine", "name", "order", "mask", "bias", "rules", "option", "names"),
-  *("K", "key_heads", "num_key_heads"),
-}
-
-
-def pytest_addoption(parser):
-  parser.addoption(
-    "--one-in", type=int, default=1, metavar="N", help="of what is compiled, run one in N combinations"
-  )
-
-
-def pytest_collection_modifyitems(config, items):
-  """Leaves one in N of a test's combinations, by a chance that all processes share; if fewer than N, all."""
-  one_in = config.getoption("--one-in")
-  boards = collections.defaultdict(list)
-  for item in items:
-    boards[_board(item)].append(item)
-  left_out = set()
-  for board in boards.values():
-    if len(board) >= one_in:
-      board.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-      left_out.update(board[math.ceil(len(board) / one_in) :])
-  config.hook.pytest_deselected(items=list(left_out))
-  items[:] = [item for item in items if item not in left_out]
-
-
-def _board(item):
-  """Returns what is the same for tests that differ by nothing but what they compile."""
-  if not hasattr(item, "callspec") or item.get_closest_marker("compiles_nothing"):
-    return item.nodeid
-  if not item.nodeid.startswith(OF_COMBINATIONS):
-    return item.nodeid
-  names_of_marks = (mark.args[0] for mark in item.iter_markers("parametrize"))
-  marks = [names.replace(" ", "").split(",") if isinstance(names, str) else names for names in names_of_marks]
-  of_programs = {name for names in marks if not OF_PROGRAMS.isdisjoint(names) for name in names}
-  others = (id(value) for name, value in item.callspec.params.items() if name not in of_programs)
-  return item.nodeid.partition("[")[0], *others
-
-
 @pytest.fixture
 def float64():
   """Runs a test with JAX's 64-bit types on; they are off for all others."""
@@ -111,32 +66,36 @@ def float64():
 
 
 @pytest.fixture
-def additive_in_loops(monkeypatch):
-  """Runs a test with additive scores calculated as many are, though there are few."""
-  monkeypatch.setattr(additive, "FEW_TERMS", 0)
-
-
-@pytest.fixture(autouse=True)
-def alone(request, monkeypatch):
-  """Runs a test as on a machine of one device, but those of what is spread over several."""
-  if "spread" not in request.fixturenames:
-    monkeypatch.setattr(devices, "leading_axes_may_be_spread", lambda: False)
-
-
-@pytest.fixture(autouse=True)
-def forget_eager_programs():
-  """Lets no test of other devices or limits find what one before it has compiled."""
+def fresh_programs():
+  """Runs a test that patches the library without the programs that earlier eager calls compiled."""
+  functional.attend_checked.clear_cache()
+  yield
   functional.attend_checked.clear_cache()
 
 
 @pytest.fixture
-def spread():
-  """Runs a test as on a machine of several devices."""
+def additive_in_loops(fresh_programs, monkeypatch):
+  """Runs a test with additive scores computed in loops, as for many pairs, though there are few."""
+  monkeypatch.setattr(additive, "FEW_TERMS", 0)
 
 
+# Applies itself, because the eight simulated devices above would change how every test is compiled.
+@pytest.fixture(autouse=True)
+def alone(request, monkeypatch):
+  """Runs a test as on a machine with one device, unless it asks for `spread`."""
+  if "spread" not in request.fixturenames:
+    monkeypatch.setattr(devices, "leading_axes_may_be_spread", lambda: False)
+
+
+@pytest.fixture
+def spread(fresh_programs):
+  """Runs a test as on a machine with several devices."""
+
+
+# Applies itself, because a program is several memory maps, of which Linux allows a process 65,530: with more
+# the compiler crashes.
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-  """Frees what the tests of a file have compiled."""
+  """Frees the programs that the tests of a file have compiled."""
   yield
-  # A program is several memory maps, of which Linux allows a process 65,530: at more the compiler crashes.
   jax.clear_caches()

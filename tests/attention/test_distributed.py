@@ -7,15 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-  FLOAT32,
-  SCORES,
-  assert_close,
-  assert_trees_close,
-  draw,
-  kinds,
-  replaced,
-)
+from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees_close, draw, replaced
 from jax.sharding import AxisType, PartitionSpec
 
 import attention
@@ -124,7 +116,7 @@ def test_a_ring_of_devices_is_one_device_forward_and_backward(name):
   compare("scaled_dot_product", parts, specs, rules)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("additive", "user_defined", of=SCORES))
 def test_so_it_is_for_every_score(kind):
   parts, specs, rules = RULES["causal"]
   compare(kind, parts, specs, rules)
@@ -272,7 +264,7 @@ def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
     jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, (table,), (SAME,), bias))(inputs)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
 def test_a_zigzag_ring_is_one_device_forward_and_backward(kind):
   # Six positions on each device, of which each half is cut into blocks that reach beyond its end.
   parameters, *vectors = inputs_for(kind)

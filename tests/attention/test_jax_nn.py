@@ -2,12 +2,13 @@
 
 import functools
 import inspect
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close, assert_trees_close, engines, replaced
+from helpers.fixtures import ENGINES, FLOAT32, always, assert_close, assert_trees_close, engines, replaced
 
 from attention import jax_nn, masks
 
@@ -55,9 +56,13 @@ def test_the_arguments_are_those_of_jax():
   assert [name for name, *_ in ours[:5]] == [name for name, *_ in theirs[:5]]
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("key_heads", [6, 3, 2, 1])
-@pytest.mark.parametrize("by_example", [False, True], ids=["batch", "vmap"])
+@pytest.mark.parametrize(
+  ("dtype", "key_heads", "by_example"),
+  always(
+    *((next(iter(ROUNDING)), 6, False), (next(iter(ROUNDING)), 2, True), (list(ROUNDING)[-1], 3, False)),
+    of=list(itertools.product(ROUNDING, (6, 3, 2, 1), (False, True))),
+  ),
+)
 def test_heads_in_groups_are_those_of_jax_forward_and_backward(dtype, key_heads, by_example):
   *vectors, slopes = draw(key_heads=key_heads, dtype=dtype)
   function = jax_nn.dot_product_attention
@@ -114,8 +119,14 @@ def allowed_pairs(mask=None, is_causal=False, local_window_size=None, **lengths)
   return allowed
 
 
-@pytest.mark.parametrize("names", COMBINED, ids="-".join)
-@engines
+@pytest.mark.parametrize(
+  ("names", "implementation"),
+  always(
+    *((names, "dense") for names in COMBINED),
+    (COMBINED[-1], "blockwise"),
+    of=list(itertools.product(COMBINED, ENGINES)),
+  ),
+)
 def test_options_are_those_of_jax_but_for_empty_rows(names, implementation):
   *vectors, slopes = draw()
   options = {key: value for name in names for key, value in OPTIONS[name].items()}
@@ -151,8 +162,10 @@ def test_options_of_long_sequences_are_those_of_jax(fixed, first_empty):
   assert_trees_close(gradients, of_jax_gradients, 8 * FLOAT32)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("by_example", [False, True], ids=["batch", "vmap"])
+@pytest.mark.parametrize(
+  ("batch", "by_example"),
+  always((1, False), (3, True), of=[(1, False), (1, True), (3, False), (3, True)]),
+)
 def test_a_bias_has_the_gradient_that_it_has_in_jax(batch, by_example):
   *vectors, slopes = draw(batch=(batch,))
   bias = np.random.default_rng(2).normal(size=(batch, N, T, S)).astype(np.float32)

@@ -1,20 +1,23 @@
 """Joining what was found in different parts of the keys."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   DIMS,
+  ENGINES,
   FLOAT32,
+  SCORES,
+  always,
   assert_close,
   assert_trees_finite,
   attend,
   draw,
-  engines,
   expected,
   expected_gradients,
-  kinds,
 )
 
 from attention import masks, merge, with_sink
@@ -34,8 +37,13 @@ def in_parts(kind, inputs, sizes, **options):
   return merge(partials)
 
 
-@kinds
-@engines
+@pytest.mark.parametrize(
+  ("kind", "implementation"),
+  always(
+    *(("scaled_dot_product", "blockwise"), ("additive", "blockwise"), ("cosine", "dense")),
+    of=list(itertools.product(SCORES, ENGINES)),
+  ),
+)
 def test_attention_in_parts_is_attention_to_all_forward_and_backward(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD")
   # The last part is empty for the first query.

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, engines
+from helpers import reference
+from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, engines
 
 import attention
 from attention import masks, positions

@@ -1,15 +1,16 @@
 """Multi-head attention as a pure function of its weights."""
 
 import dataclasses
+import itertools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, assert_close, engines
-from models import MODEL
+from helpers import reference
+from helpers.fixtures import BLOCK_SIZES, ENGINES, always, assert_close, engines
+from helpers.model_reference import MODEL
 
 import attention
 from attention import masks, positions
@@ -124,16 +125,27 @@ def test_heads_of_keys_are_shared_by_consecutive_heads_of_queries(K, has_biases)
   assert_attends(K, has_biases=has_biases)
 
 
-@engines
-@fewer_key_heads
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+  ("mask", "K", "implementation"),
+  always(
+    *(("none", 3, "blockwise"), ("pairs", 1, "dense"), ("keys", 3, "dense"), ("sentences", 3, "blockwise")),
+    *(("heads", 3, "blockwise"), ("heads_of_keys", 1, "blockwise"), ("lengths", 3, "dense")),
+    ("causal_and_heads", 3, "blockwise"),
+    of=list(itertools.product(MASKS, (3, 1), ENGINES)),
+  ),
+)
 def test_masks_are_those_of_the_query_heads(K, mask, implementation):
   assert_attends(K, mask=MASKS[mask], implementation=implementation)
 
 
-@engines
-@fewer_key_heads
-@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(
+  ("bias", "K", "implementation"),
+  always(
+    *(("pairs", 3, "dense"), ("heads", 3, "blockwise"), ("heads_of_sentences", 1, "dense")),
+    *(("function", 1, "dense"), ("function_of_heads", 3, "blockwise")),
+    of=list(itertools.product(BIASES, (3, 1), ENGINES)),
+  ),
+)
 def test_biases_are_those_of_the_query_heads(K, bias, implementation):
   assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias], implementation=implementation)
 

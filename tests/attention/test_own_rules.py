@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   BLOCK_SIZES,
   DIMS,
   FLOAT32,
+  always,
   assert_close,
   assert_trees_close,
   draw,
@@ -87,7 +88,7 @@ def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block
 
 
 @engines
-@pytest.mark.parametrize("num_key_heads", [1, 2, 3])
+@pytest.mark.parametrize("num_key_heads", always(2, of=[1, 2, 3]))
 @pytest.mark.parametrize(
   "rules",
   [{"score": FixedByHead(6)}, {"mask": FixedMask(6)}, {"bias": FixedBias(6)}],

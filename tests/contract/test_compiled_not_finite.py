@@ -1,13 +1,23 @@
 """Points 3 and 4 of the contract for so many scores that XLA hands their sums and maxima to a library.
 
-There the maximum of NaN and other numbers is one of the others. Compiled as users do.
+There the maximum of NaN and other numbers is one of the others. Compiled as users do: without
+QUICK_COMPILATION=1.
 """
 
 import functools
 
 import jax
 import numpy as np
-from cases import FLOAT32, SCORES, Inputs, assert_trees_close, attend_fully, engines, kinds
+from helpers.fixtures import (
+  FLOAT32,
+  SCORES,
+  Inputs,
+  assert_trees_close,
+  attend_fully,
+  compiled_together,
+  engines,
+  few_kinds,
+)
 
 from attention import masks
 
@@ -30,15 +40,15 @@ def drawn(kind):
   return Inputs(*vectors, parameters, bias), of_loss
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def results_and_gradients(kind, inputs, of_loss, implementation):
+@compiled_together
+def results_and_gradients(kind, implementation, inputs, of_loss):
   mask = masks.causal(offset=S - T) & masks.from_array((np.arange(T) != 13)[:, None])
   run = functools.partial(attend_fully, kind, mask=mask, implementation=implementation)
   results, pull = jax.vjp(run, inputs)
   return results, pull(of_loss)[0]
 
 
-@kinds
+@few_kinds
 @engines
 def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
   inputs, of_loss = drawn(kind)
@@ -46,14 +56,14 @@ def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
   for argument, position in bad_positions.items():
     is_broken = ALLOWED[:, position] if position == BAD_KEY else np.arange(T) == position
     of_others = tuple(np.where(is_broken.reshape(-1, *[1] * (array.ndim - 1)), 0, array) for array in of_loss)
-    desired, gradients = results_and_gradients(kind, inputs, of_others, implementation)
+    desired, gradients = results_and_gradients(kind, implementation, inputs, of_others)
     np.testing.assert_array_equal(desired[0][13], np.zeros(D))
     assert desired[2][13] == -np.inf
     for bad in (np.nan, np.inf):
       array = np.array(getattr(inputs, argument))
       array[position, 3] = bad
       corrupted = inputs._replace(**{argument: array})
-      results, slopes = results_and_gradients(kind, corrupted, of_loss, implementation)
+      results, slopes = results_and_gradients(kind, implementation, corrupted, of_loss)
       for result, wanted in zip(results, desired, strict=True):
         assert_trees_close(result[~is_broken], wanted[~is_broken], FLOAT32)
       context, weights, logsumexp = results

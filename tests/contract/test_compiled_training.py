@@ -1,4 +1,7 @@
-"""A training step of each config at its real size: its gradients with and without the compiler's fusions."""
+"""A training step of each config at its real size: its gradients with and without the compiler's fusions.
+
+Compiled as users do: without QUICK_COMPILATION=1.
+"""
 
 import pathlib
 import runpy
@@ -29,8 +32,8 @@ UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_disable_hlo_passes":
 TOLERANCE = 2e-4
 
 
-@pytest.fixture(autouse=True)
-def conditions():
+@pytest.fixture
+def standard_promotion():
   """Lets optax divide numbers by integers."""
   with jax.numpy_dtype_promotion("standard"):
     yield
@@ -55,9 +58,12 @@ def vocabulary_sizes_and_batch(config):
   )
 
 
-@pytest.mark.parametrize("path", CONFIGS.values(), ids=CONFIGS)
-def test_the_gradients_of_a_step_are_those_without_fusions(path):
-  config = runpy.run_path(str(path))["get_config"]()
+# Mistakes of the library change both sides alike: it is the compiler that is tested, which changes rarely.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.usefixtures("standard_promotion")
+def test_fusions_change_no_gradients(name):
+  config = runpy.run_path(str(CONFIGS[name]))["get_config"]()
   mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
   sizes, batch = vocabulary_sizes_and_batch(config)
   model = make_model(config.model, source_vocabulary_size=sizes[0], target_vocabulary_size=sizes[1])

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BLOCK_SIZES, SCORES, draw, engines
+from helpers.fixtures import BLOCK_SIZES, SCORES, always, draw, engines
 
 import attention
 from attention import masks
@@ -30,14 +30,21 @@ def debugging():
 
 
 @pytest.mark.parametrize(
-  ("kind", "mask"),
-  [
-    *((kind, "empty rows") for kind in SCORES),
-    ("scaled_dot_product", "none"),
-    ("scaled_dot_product", "causal"),
-  ],
+  ("kind", "mask", "engine"),
+  always(
+    *(("scaled_dot_product", "empty rows", engine) for engine in ("dense", "blockwise")),
+    ("additive", "empty rows", "blockwise"),
+    of=[
+      (*pair, engine)
+      for pair in (
+        *((kind, "empty rows") for kind in SCORES),
+        ("scaled_dot_product", "none"),
+        ("scaled_dot_product", "causal"),
+      )
+      for engine in ENGINES
+    ],
+  ),
 )
-@pytest.mark.parametrize("engine", ENGINES)
 def test_eager_calls_make_no_nan_and_no_infinity(kind, mask, engine):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
 

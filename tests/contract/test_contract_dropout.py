@@ -1,10 +1,12 @@
 """Dropout, which is part of point 7 of the contract of attention: of weights, by key and position."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
   SCORES,
@@ -39,13 +41,8 @@ def factors(rng, shape, rate, implementation):
     np.eye(S, dtype=np.float32),
     parameters={"scale": np.float32(1)},
   )
-  context, _, _ = results(
-    "scaled_dot_product",
-    inputs,
-    dropout_rate=rate,
-    dropout_rng=rng,
-    implementation=implementation,
-  )
+  options = {"dropout_rate": rate, "implementation": implementation}
+  context = jax.jit(functools.partial(attend, "scaled_dot_product", **options))(inputs, dropout_rng=rng)
   return np.asarray(context) * S
 
 
@@ -183,7 +180,7 @@ def test_a_traced_rate_drops_what_the_same_number_drops(implementation):
 
 
 @engines
-def test_another_rate_compiles_nothing_anew(implementation):
+def test_another_rate_compiles_nothing_anew(fresh_programs, implementation):
   queries = jnp.ones((T, S))
   compiled = []
   jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
   assert_trees_close,

@@ -12,12 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, NegativeDistance, engines
+from helpers.fixtures import DIMS, NegativeDistance, engines
 
 import attention
 from attention import masks, positions
-
-pytestmark = pytest.mark.compiles_nothing
 
 # T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
 QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)

@@ -7,8 +7,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_trees_close
-from models import random_parameters
+from helpers.fixtures import FLOAT32, always, assert_trees_close
+from helpers.model_reference import random_parameters
 
 import attention
 from attention import losses, masks, positions, search
@@ -32,24 +32,34 @@ def integers(axes, low, high):
   return jnp.asarray(random.integers(low, high, size=sizes_of(axes)))
 
 
-def check(function, arguments, platforms=PLATFORMS):
-  """Checks that a function exported for symbolic sizes returns what it returns for known ones.
+def check(cases, platforms=PLATFORMS):
+  """Checks that functions exported for symbolic sizes return what they return for known ones.
+
+  All are exported as one program, which takes less time than one for each.
 
   Args:
-    function: of arrays, or pytrees of them.
-    arguments: a pair for each: its axes, such as "b 2 t 8", and the array; None for the axes of parameters.
+    cases: for each name a function of arrays, or pytrees of them, and its arguments: a pair for each, of its
+      axes, such as "b 2 t 8", and the array; None for the axes of parameters.
     platforms: to lower for.
   """
-  arrays = [array for _, array in arguments]
   scope = jax.export.SymbolicScope()
 
   def specify(axes, array):
     shape = None if axes is None else ", ".join(axes.split())
     return jax.export.symbolic_args_specs(array, shape, scope=scope)
 
-  specs = [specify(*argument) for argument in arguments]
-  exported = jax.export.export(jax.jit(function), platforms=platforms)(*specs)
-  assert_trees_close(exported.call(*arrays), jax.jit(function)(*arrays), 10 * FLOAT32)
+  def run(arguments):
+    return {name: function(*arguments[name]) for name, (function, _) in cases.items()}
+
+  specs = {name: [specify(*argument) for argument in arguments] for name, (_, arguments) in cases.items()}
+  arrays = {name: [array for _, array in arguments] for name, (_, arguments) in cases.items()}
+  exported = jax.export.export(jax.jit(run), platforms=platforms)(specs).call(arrays)
+  desired = jax.jit(run)(arrays)
+  for name in cases:
+    try:
+      assert_trees_close(exported[name], desired[name], 10 * FLOAT32)
+    except AssertionError as error:
+      raise AssertionError(f"{name}: {error}") from error
 
 
 HEADS = ("b 2 t 8", normal("b 2 t 8")), ("b 2 s 8", normal("b 2 s 8")), ("b 2 s 6", normal("b 2 s 6"))
@@ -78,32 +88,33 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("implementation", ["auto", "dense", "blockwise"])
-@pytest.mark.parametrize("name", SCORES)
-def test_scores_and_their_gradients(name, implementation):
-  def gradients(*arrays):
+@pytest.mark.parametrize("implementation", always("blockwise", of=["auto", "dense", "blockwise"]))
+def test_scores_and_their_gradients(implementation):
+  def gradients_of(score):
     def total(score, *arrays):
       return jnp.sum(jnp.sin(attention.attend(score, *arrays, implementation=implementation)))
 
-    return jax.value_and_grad(total, argnums=(0, 1, 2, 3))(SCORES[name], *arrays)
+    return lambda *arrays: jax.value_and_grad(total, argnums=(0, 1, 2, 3))(score, *arrays)
 
-  check(gradients, HEADS)
+  check({name: (gradients_of(score), HEADS) for name, score in SCORES.items()})
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_masks_biases_and_options(name, implementation):
-  def run(queries, keys, values, lengths):
-    options = dict(OPTIONS[name])
-    if name == "lengths":
-      options["mask"] = masks.lengths(source=lengths[:, None])
-    if name == "array":
-      options["mask"] = (jnp.arange(keys.shape[-2])[None] < lengths[:, None])[:, None, None]
-    return attention.scaled_dot_product_attention(
-      queries, keys, values, implementation=implementation, **options
-    )
+@pytest.mark.parametrize("implementation", always("blockwise", of=["dense", "blockwise"]))
+def test_masks_biases_and_options(implementation):
+  def with_options(name):
+    def run(queries, keys, values, lengths):
+      options = dict(OPTIONS[name])
+      if name == "lengths":
+        options["mask"] = masks.lengths(source=lengths[:, None])
+      if name == "array":
+        options["mask"] = (jnp.arange(keys.shape[-2])[None] < lengths[:, None])[:, None, None]
+      return attention.scaled_dot_product_attention(
+        queries, keys, values, implementation=implementation, **options
+      )
 
-  check(run, (*HEADS, LENGTHS))
+    return run
+
+  check({name: (with_options(name), (*HEADS, LENGTHS)) for name in OPTIONS})
 
 
 def test_blocks_of_unknown_lengths_give_the_same():
@@ -114,10 +125,10 @@ def test_blocks_of_unknown_lengths_give_the_same():
       *arrays, mask=masks.causal(), implementation="blockwise", block_sizes=(128, 256), return_logsumexp=True
     )
 
-  check(run, [("1 1 t 8", array) for array in arrays])
+  check({"blocks": (run, [("1 1 t 8", array) for array in arrays])})
 
 
-@pytest.mark.parametrize("name", ["dot", "additive"])
+@pytest.mark.parametrize("name", always("dot", of=["dot", "additive"]))
 def test_blockwise_has_no_array_of_all_pairs(name):
   def gradients(*arrays):
     def total(*arrays):
@@ -135,10 +146,12 @@ def test_blockwise_has_no_array_of_all_pairs(name):
   assert not re.search(r"\[[^\]]*\bt\b[^\]]*\bs\b[^\]]*\]|\[[^\]]*\bs\b[^\]]*\bt\b[^\]]*\]", program)
 
 
-@pytest.mark.parametrize("name", ["Sparsemax", "Entmax15", "Sigmoid", "Softmax"])
-def test_normalizers(name):
-  normalizer = getattr(attention, name)()
-  check(lambda *arrays: attention.scaled_dot_product_attention(*arrays, normalizer=normalizer), HEADS)
+def test_normalizers():
+  def attend_with(normalizer):
+    return lambda *arrays: attention.scaled_dot_product_attention(*arrays, normalizer=normalizer)
+
+  names = ("Sparsemax", "Entmax15", "Sigmoid", "Softmax")
+  check({name: (attend_with(getattr(attention, name)()), HEADS) for name in names})
 
 
 FUNCTIONS = {
@@ -172,9 +185,8 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name):
-  check(*FUNCTIONS[name])
+def test_functions():
+  check(FUNCTIONS)
 
 
 LAYERS = {
@@ -211,14 +223,20 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_and_models(name):
-  module, arguments = LAYERS[name]
-  params = random_parameters(module, *(array for _, array in arguments))
-  check(lambda params, *arrays: module.apply(params, *arrays), ((None, params), *arguments))
+# Those whose programs differ most; the others are like them.
+FEW_LAYERS = ("MultiHeadAttention", "MonotonicAttention", "relative encoder")
 
 
-@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+@pytest.mark.parametrize("which", always("few", of=["few", "others"]))
+def test_layers_and_models(which):
+  def applied(module, arguments):
+    params = random_parameters(module, *(array for _, array in arguments))
+    return module.apply, ((None, params), *arguments)
+
+  check({name: applied(*LAYERS[name]) for name in LAYERS if (name in FEW_LAYERS) == (which == "few")})
+
+
+@pytest.mark.parametrize("method", always("beam", of=["greedy", "beam", "sample"]))
 def test_searches_of_an_unknown_batch(method):
   table = normal("11 11")
 
@@ -227,10 +245,14 @@ def test_searches_of_an_unknown_batch(method):
     options |= {"beam": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
     return getattr(search, method)(lambda state, token: (state, table[token], None), state, **options)
 
-  check(run, (("b 4", normal("b 4")),))
+  check({method: (run, (("b 4", normal("b 4")),))})
 
 
 def test_losses():
   weights, links = jax.nn.softmax(normal("b t s")), integers("b t s", 0, 2) > 0
-  check(losses.alignment_loss, (("b t s", weights), ("b t s", links)))
-  check(losses.coverage_loss, (("b t s", weights), ("b", integers("b", 1, 4))))
+  check(
+    {
+      "alignment": (losses.alignment_loss, (("b t s", weights), ("b t s", links))),
+      "coverage": (losses.coverage_loss, (("b t s", weights), ("b", integers("b", 1, 4)))),
+    }
+  )

@@ -4,31 +4,38 @@ They are measured against central differences of the reference, in float64. Row 
 """
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIFFERENCES,
   DIMS,
+  ENGINES,
+  FEW,
   FLOAT32,
   FLOAT64,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   attend,
   attend_fully,
+  compiled_together,
   draw,
   draw_loss,
   draw_saturated,
   engines,
   expected,
   expected_gradients,
+  few_kinds,
   gradients,
   kinds,
   narrow,
+  of_every_score,
   replaced,
 )
 
@@ -53,24 +60,37 @@ def test_gradients_of_every_argument_are_the_references(kind, mask, implementati
 
 
 @pytest.mark.parametrize(
-  ("kind", "bias"),
-  [
-    *(("scaled_dot_product", bias) for bias in ["", "B11"]),
-    *((kind, "1TS") for kind in ["scaled_dot_product", "additive", "bilinear"]),
-  ],
+  ("kind", "bias", "implementation"),
+  always(
+    *(("scaled_dot_product", "", "dense"), ("scaled_dot_product", "B11", "blockwise")),
+    *(("additive", "1TS", "blockwise"), ("bilinear", "1TS", "dense")),
+    of=[
+      (kind, bias, engine)
+      for kind, biases in (
+        ("scaled_dot_product", ("", "B11", "1TS")),
+        ("additive", ("1TS",)),
+        ("bilinear", ("1TS",)),
+      )
+      for bias in biases
+      for engine in ENGINES
+    ],
+  ),
 )
-@engines
 def test_gradients_of_broadcast_arguments_are_summed(kind, bias, implementation, float64):
-  heads = "" if kind == "user_defined" else "B"
-  inputs = draw(kind, "TH", "BSH", "1SD", bias=bias, heads=heads, dtype=np.float64)
+  inputs = draw(kind, "TH", "BSH", "1SD", bias=bias, heads="B", dtype=np.float64)
   inputs = narrow(kind, inputs)
   of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED))
-  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation)
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=True)
   assert_trees_close(actual, expected_gradients(kind, inputs, of_loss, mask=ALLOWED), DIFFERENCES)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "user_defined"])
-@engines
+@pytest.mark.parametrize(
+  ("kind", "implementation"),
+  always(
+    *(("scaled_dot_product", "blockwise"), ("user_defined", "dense")),
+    of=list(itertools.product(FEW, ENGINES)),
+  ),
+)
 def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, implementation):
   full = draw(kind, bias="TS")
   halved = jax.tree.map(lambda array: array.astype(jnp.bfloat16), full)
@@ -78,7 +98,7 @@ def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, imp
   desired = expected(kind, inputs, mask=ALLOWED)
   # What comes from above is bfloat16 too, so that it is exact.
   of_loss = tuple(np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in draw_loss(desired))
-  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation)
+  actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=True)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
   for name, given, slope, exact in zip(
     ("queries", "keys", "values", "parameters", "bias"), inputs, actual, desired, strict=True
@@ -123,7 +143,7 @@ def test_a_scale_is_differentiable_as_an_option_too(kind, implementation, float6
   assert_close(jax.jit(jax.grad(loss))(scale), desired, DIFFERENCES)
 
 
-@kinds
+@few_kinds
 @engines
 def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation, float64):
   # A slope for each batch (ALiBi) and a learned term for each distance (Shaw, T5), as in position biases.
@@ -165,7 +185,7 @@ def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation
   assert_trees_close(actual, desired, DIFFERENCES)
 
 
-@kinds
+@few_kinds
 @engines
 def test_the_derivative_of_logsumexp_by_the_bias_is_the_weights(kind, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float64)
@@ -183,7 +203,7 @@ def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
   inputs = inputs._replace(queries=replaced(inputs.queries, 1, 0.0), keys=replaced(inputs.keys, 2, 0.0))
   of_loss = draw_loss(expected("cosine", inputs))
   mask = np.ones((T, S), bool)
-  slopes = gradients("cosine", inputs, of_loss, mask=mask, implementation=implementation)
+  slopes = gradients("cosine", inputs, of_loss, mask=mask, implementation=implementation, alone=True)
   np.testing.assert_array_equal(slopes.queries[1], np.zeros(DIMS["H"]))
   np.testing.assert_array_equal(slopes.keys[2], np.zeros(DIMS["H"]))
   # The gradients of all that is not a zero vector, where the function is smooth, are the reference's.
@@ -198,30 +218,31 @@ def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
 def test_additive_gradients_are_right_for_pre_activations_of_any_size(size, implementation):
   inputs = draw_saturated(size)
   of_loss = draw_loss(expected("additive", inputs))
-  actual = gradients("additive", inputs, of_loss, implementation=implementation)
+  actual = gradients("additive", inputs, of_loss, implementation=implementation, alone=True)
   # The differences are taken around 1e4: 1e-12 of rounding in x over a step of 1e-5, below float32's.
   assert_trees_close(actual, expected_gradients("additive", inputs, of_loss), 8 * FLOAT32)
 
 
-@kinds
+@compiled_together
+def tangents_along(kind, implementation, inputs, direction):
+  def run(inputs):
+    return attend_fully(kind, inputs, mask=ALLOWED, implementation=implementation)
+
+  return jax.jvp(run, (inputs,), (direction[kind],))[1]
+
+
+@few_kinds
 @engines
 def test_forward_mode_agrees_with_differences(kind, implementation, float64):
   # One argument at a time: the direction is zero in the others.
   inputs = draw(kind, bias="TS", dtype=np.float64)
   leaves, structure = jax.tree.flatten(inputs)
   rng = np.random.default_rng(4)
-
-  @jax.jit
-  def push(direction):
-    def run(inputs):
-      return attend_fully(kind, inputs, mask=ALLOWED, implementation=implementation)
-
-    return jax.jvp(run, (inputs,), (direction,))[1]
-
   for i, leaf in enumerate(leaves):
     zeros = [np.zeros(leaf.shape) for leaf in leaves]
-    direction = rng.normal(size=leaf.shape)
-    tangents = push(jax.tree.unflatten(structure, [*zeros[:i], direction, *zeros[i + 1 :]]))
+    direction = np.asarray(rng.normal(size=leaf.shape))
+    directions = of_every_score(kind, jax.tree.unflatten(structure, [*zeros[:i], direction, *zeros[i + 1 :]]))
+    tangents = tangents_along(kind, implementation, inputs, directions)
 
     def finite(leaf, output, i=i):
       changed = jax.tree.unflatten(structure, [*leaves[:i], leaf, *leaves[i + 1 :]])
@@ -233,36 +254,32 @@ def test_forward_mode_agrees_with_differences(kind, implementation, float64):
       assert_close(tangent, desired, DIFFERENCES)
 
 
-@kinds
+@compiled_together
+def jacobians(kind, implementation, inputs):
+  """Returns the Jacobians of the context by the queries, in forward and in reverse mode."""
+
+  def context(queries):
+    return attend(kind, inputs._replace(queries=queries), mask=ALLOWED, implementation=implementation)
+
+  return [mode(context)(inputs.queries) for mode in (jax.jacfwd, jax.jacrev)]
+
+
+@few_kinds
 @engines
 def test_both_modes_give_the_same_jacobian(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, dtype=np.float64))
-
-  def context(queries):
-    changed = inputs._replace(queries=queries)
-    return attend(kind, changed, mask=ALLOWED, implementation=implementation)
 
   def expected_context(queries):
     return expected(kind, inputs._replace(queries=queries), mask=ALLOWED).context
 
   desired = reference.gradient(expected_context, inputs.queries)
-  both = jax.jit(lambda queries: [mode(context)(queries) for mode in (jax.jacfwd, jax.jacrev)])
-  for actual in both(inputs.queries):
+  for actual in jacobians(kind, implementation, inputs):
     assert_close(actual, desired, DIFFERENCES)
 
 
-@pytest.mark.parametrize(
-  ("kind", "order"),
-  [
-    *((kind, "forward_over_reverse") for kind in SCORES),
-    *((kind, "reverse_over_forward") for kind in ["scaled_dot_product", "additive"]),
-  ],
-)
-@engines
-def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
-  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
-  rng = np.random.default_rng(5)
-  direction = jax.tree.map(lambda array: rng.normal(size=array.shape), inputs)
+@compiled_together
+def gradients_and_hessian_vectors(kind, implementation, inputs, direction, *, order):
+  """Returns the gradient, and the Hessian's product with the direction."""
 
   def loss(inputs):
     context, _, logsumexp = attend(
@@ -274,13 +291,25 @@ def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order
     )
     return jnp.sum(jnp.sin(context)) + jnp.sum(logsumexp[1:] ** 2)
 
-  @jax.jit
+  if order == "forward_over_reverse":
+    return jax.jvp(jax.grad(loss), (inputs,), (direction[kind],))
+  gradient = jax.grad(loss)(inputs)
+  return gradient, jax.grad(lambda inputs: jax.jvp(loss, (inputs,), (direction[kind],))[1])(inputs)
+
+
+@few_kinds
+@pytest.mark.parametrize(
+  "order", always("forward_over_reverse", of=["forward_over_reverse", "reverse_over_forward"])
+)
+@engines
+def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
+  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
+  rng = np.random.default_rng(5)
+  direction = jax.tree.map(lambda array: np.asarray(rng.normal(size=array.shape)), inputs)
+  directions = of_every_score(kind, direction)
+
   def both(inputs):
-    """Returns the gradient, and the Hessian's product with the direction."""
-    if order == "forward_over_reverse":
-      return jax.jvp(jax.grad(loss), (inputs,), (direction,))
-    gradient = jax.grad(loss)(inputs)
-    return gradient, jax.grad(lambda inputs: jax.jvp(loss, (inputs,), (direction,))[1])(inputs)
+    return gradients_and_hessian_vectors(kind, implementation, inputs, directions, order=order)
 
   step = 1e-5
   ahead, behind = (

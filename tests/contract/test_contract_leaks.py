@@ -3,21 +3,23 @@
 And the other half: what is not masked is not hidden either.
 """
 
-import functools
-
 import jax
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
+  BLOCK_SIZES,
   DIMS,
   FLOAT32,
   assert_trees_close,
   assert_trees_equal,
   assert_trees_finite,
+  attend,
+  compiled_together,
   draw,
   draw_loss,
   engines,
   expected,
+  few_kinds,
   kinds,
   replaced,
   results,
@@ -42,22 +44,40 @@ def run(kind, inputs, mask, of_loss, implementation):
   return results_and_gradients(kind, inputs, of_loss, mask=mask, implementation=implementation)
 
 
+def assert_same(kind, clean, corrupted, mask, implementation, rows=slice(None), factor=1.0, exactly=True):
+  """Asserts that results in these rows, and gradients of a loss on them, are those of clean inputs.
+
+  Returns the gradients. The loss is `factor` times as large as usual.
+  """
+  desired = expected(kind, clean, mask=mask)
+  is_counted = np.isin(np.arange(T), np.arange(T)[rows])
+  of_loss = tuple(
+    np.where(np.expand_dims(is_counted, tuple(range(1, array.ndim - 1))), factor * array, 0)
+    for array in draw_loss(desired)
+  )
+  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
+  assert_trees_close([array[:, rows] for array in outputs], [array[:, rows] for array in desired], FLOAT32)
+  assert_trees_finite(slopes)
+  of_clean = run(kind, clean, mask, of_loss, implementation)[1]
+  if exactly:
+    assert_trees_equal(slopes, of_clean)
+  else:
+    assert_trees_close(slopes, of_clean, FLOAT32)
+  return slopes
+
+
 @kinds
 @every_corruption
 @keys_and_values
 @engines
-def test_a_key_that_no_query_may_attend_to_changes_nothing(kind, bad, arguments, implementation):
+def test_keys_that_no_query_sees_change_nothing(kind, bad, arguments, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   is_padding = np.arange(S) >= np.array([3, 5])[:, None]
   mask = np.broadcast_to(~is_padding[:, None], (B, T, S))
   corrupted = inputs._replace(
     **{name: replaced(getattr(inputs, name), is_padding, bad) for name in arguments}
   )
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  slopes = assert_same(kind, inputs, corrupted, mask, implementation)
   for slope in (slopes.keys, slopes.values):
     np.testing.assert_array_equal(slope[is_padding], np.zeros_like(slope[is_padding]))
 
@@ -73,17 +93,21 @@ def test_a_corrupted_key_changes_no_row_that_may_not_attend_to_it(kind, bad, arg
   corrupted = inputs._replace(
     **{name: replaced(getattr(inputs, name), np.s_[:, -1], bad) for name in arguments}
   )
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  for array in of_loss:
-    array[:, -1] = 0
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close([array[:, :-1] for array in outputs], [array[:, :-1] for array in desired], FLOAT32)
-  assert_trees_finite(slopes)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  assert_same(kind, inputs, corrupted, mask, implementation, rows=slice(-1))
 
 
-@kinds
+@compiled_together
+def context_and_tangent(kind, implementation, inputs, mask):
+  """Returns the context and its tangent along the keys and values themselves."""
+
+  def context(keys, values):
+    options = {"mask": mask, "implementation": implementation, "block_sizes": BLOCK_SIZES}
+    return attend(kind, inputs._replace(keys=keys, values=values), **options)
+
+  return jax.jvp(context, inputs[1:3], inputs[1:3])
+
+
+@few_kinds
 @engines
 def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation):
   # What made a key or value NaN will have made its tangent NaN too.
@@ -92,11 +116,7 @@ def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation
 
   def tangents_of(beyond):
     keys, values = (replaced(array, np.s_[3:], beyond) for array in (inputs.keys, inputs.values))
-
-    def context(keys, values):
-      return results(kind, inputs._replace(keys=keys, values=values), mask, implementation=implementation)[0]
-
-    return jax.jvp(context, (keys, values), (keys, values))
+    return context_and_tangent(kind, implementation, inputs._replace(keys=keys, values=values), mask)
 
   assert_trees_equal(tangents_of(np.nan), tangents_of(0.0))
 
@@ -108,11 +128,7 @@ def test_the_query_of_an_empty_row_changes_nothing(kind, bad, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
   corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], bad))
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  slopes = assert_same(kind, inputs, corrupted, mask, implementation)
   np.testing.assert_array_equal(slopes.queries[:, 2], np.zeros_like(slopes.queries[:, 2]))
 
 
@@ -125,11 +141,7 @@ def test_the_bias_of_a_masked_pair_changes_nothing(kind, bad, implementation):
   pairs[1] = False
   mask = np.broadcast_to(pairs, (B, T, S))
   corrupted = inputs._replace(bias=replaced(inputs.bias, ~pairs, bad))
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  slopes = assert_same(kind, inputs, corrupted, mask, implementation)
   np.testing.assert_array_equal(np.where(pairs, 0, slopes.bias), np.zeros((T, S)))
 
 
@@ -143,46 +155,31 @@ def test_a_key_masked_by_a_bias_of_minus_infinity_changes_nothing(kind, bad, imp
   corrupted = inputs._replace(
     keys=replaced(inputs.keys, np.s_[:, 3:], bad), values=replaced(inputs.values, np.s_[:, 3:], bad)
   )
-  mask = np.ones((B, T, S), bool)
-  desired = expected(kind, inputs)
-  of_loss = draw_loss(desired)
-  for array in of_loss:
-    array[:, -1] = 0
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close([array[:, :-1] for array in outputs], [array[:, :-1] for array in desired], FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  assert_same(kind, inputs, corrupted, np.ones((B, T, S), bool), implementation, rows=slice(-1))
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+library_kinds = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+
+
+@library_kinds
 @engines
 def test_masked_scores_that_overflow_change_nothing(kind, implementation):
   # Finite keys whose scores, or the squares on the way to them, are infinite in float32.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
   corrupted = inputs._replace(keys=replaced(inputs.keys, np.s_[:, 3:], 1e38))
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
   # Additive scores choose their formula by the largest number, so that their rounding may differ.
-  is_same = (
-    functools.partial(assert_trees_close, tolerance=FLOAT32) if kind == "additive" else assert_trees_equal
-  )
-  is_same(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  assert_same(kind, inputs, corrupted, mask, implementation, exactly=kind != "additive")
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
+@library_kinds
 @engines
-def test_masked_values_whose_products_with_the_gradient_overflow_change_nothing(kind, implementation):
+def test_masked_values_that_overflow_change_nothing(kind, implementation):
+  # Values whose products with the gradient are infinite.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
   corrupted = inputs._replace(values=replaced(inputs.values, np.s_[:, 3:], 3e38))
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = tuple(1e6 * array for array in draw_loss(desired))
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_finite(slopes)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  assert_same(kind, inputs, corrupted, mask, implementation, factor=1e6)
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear"])
@@ -193,11 +190,7 @@ def test_the_query_of_an_empty_row_may_overflow_in_its_features(kind, implementa
   inputs = inputs._replace(queries=np.float32(1e-10) * inputs.queries)
   mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
   corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], 1e30))
-  desired = expected(kind, inputs, mask=mask)
-  of_loss = draw_loss(desired)
-  outputs, slopes = run(kind, corrupted, mask, of_loss, implementation)
-  assert_trees_close(outputs, tuple(desired), FLOAT32)
-  assert_trees_equal(slopes, run(kind, inputs, mask, of_loss, implementation)[1])
+  assert_same(kind, inputs, corrupted, mask, implementation)
 
 
 # What is attended to is not hidden.
@@ -286,7 +279,9 @@ def test_a_row_whose_scores_overflow_is_not_taken_for_empty(implementation):
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1e30]]), keys=np.float32([[-1e30]]), values=np.float32([[1.0]])
   )
-  for array in results("scaled_dot_product", inputs, mask=masks.causal(), implementation=implementation):
+  for array in results(
+    "scaled_dot_product", inputs, mask=masks.causal(), implementation=implementation, alone=True
+  ):
     assert np.all(np.isnan(array))
 
 
@@ -296,6 +291,6 @@ def test_a_query_without_keys_is_empty_even_if_it_is_not_a_number(implementation
   inputs = inputs._replace(
     queries=replaced(inputs.queries, 1, np.nan), keys=inputs.keys[:0], values=inputs.values[:0]
   )
-  context, _, logsumexp = results("scaled_dot_product", inputs, implementation=implementation)
+  context, _, logsumexp = results("scaled_dot_product", inputs, implementation=implementation, alone=True)
   np.testing.assert_array_equal(context, np.zeros(DIMS["TD"]))
   np.testing.assert_array_equal(logsumexp, np.full(T, -np.inf))

@@ -1,11 +1,15 @@
 """Point 2 of the contract of attention: masks, in every form. And biases."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
+  BLOCK_SIZES,
   DIMS,
+  ENGINES,
   FLOAT32,
   Inputs,
   assert_close,
@@ -15,7 +19,7 @@ from cases import (
   draw,
   engines,
   expected,
-  kinds,
+  few_kinds,
   replaced,
   results,
 )
@@ -118,32 +122,38 @@ def test_a_masks_array_says_who_may_attend_to_whom(name):
   np.testing.assert_array_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
 
 
-# One of each sort is enough here: each costs a compilation.
-@pytest.mark.parametrize(
-  "name",
-  [
-    "causal",
-    "causal_behind",
-    "sliding_window",
-    "prefix",
-    "both_lengths",
-    "segments",
-    "from_array",
-    "from_function",
-    "from_function_of_arrays",
-    "all_together",
-    "array",
-    "array_of_batches",
-    "array_of_sources",
-    "array_of_targets",
-  ],
+# One of each sort.
+SORTS_OF_MASKS = (
+  *("causal", "causal_behind", "sliding_window", "prefix", "both_lengths", "segments", "from_array"),
+  *("from_function", "from_function_of_arrays", "all_together"),
+  *("array", "array_of_batches", "array_of_sources", "array_of_targets"),
 )
+
+
+@functools.cache
+def results_of_every_mask():
+  """Returns the inputs, and results by mask and engine; all are compiled as one program, to save time."""
+  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "NSD")
+
+  @jax.jit
+  def run(inputs, every_mask):
+    return {
+      (name, engine): attend_fully(
+        "scaled_dot_product", inputs, mask=mask, implementation=engine, block_sizes=BLOCK_SIZES
+      )
+      for name, mask in every_mask.items()
+      for engine in ENGINES
+    }
+
+  return inputs, run(inputs, {name: MASKS[name][0]() for name in SORTS_OF_MASKS})
+
+
+@pytest.mark.parametrize("name", SORTS_OF_MASKS)
 @engines
 def test_a_query_attends_to_the_keys_that_its_mask_allows_and_no_others(name, implementation):
-  mask, may_attend = MASKS[name]
-  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "NSD")
-  actual = results("scaled_dot_product", inputs, mask=mask(), implementation=implementation)
-  desired = expected("scaled_dot_product", inputs, mask=allowed_pairs(may_attend))
+  inputs, every_result = results_of_every_mask()
+  actual = every_result[name, implementation]
+  desired = expected("scaled_dot_product", inputs, mask=allowed_pairs(MASKS[name][1]))
   assert_trees_close(actual, tuple(desired), FLOAT32)
   np.testing.assert_array_equal(actual[1] == 0, desired.weights == 0)
 
@@ -203,7 +213,7 @@ def test_arrays_may_be_joined_with_masks_on_either_side(join, array):
     np.testing.assert_array_equal(mask.array(T, S), desired)
 
 
-@kinds
+@few_kinds
 @engines
 def test_masked_keys_equal_deleted_keys(kind, implementation):
   kept = np.array([True, False, True, True, False])
@@ -228,7 +238,7 @@ def test_masked_scores_do_not_crowd_out_the_others(implementation):
     parameters={"scale": np.float32(1.0)},
   )
   mask = np.array([True, True, False])
-  _, weights, _ = results("scaled_dot_product", inputs, mask=mask, implementation=implementation)
+  _, weights, _ = results("scaled_dot_product", inputs, mask=mask, implementation=implementation, alone=True)
   assert_close(weights, [[0.268941421, 0.731058579, 0.0]], FLOAT32)
 
 
@@ -244,7 +254,7 @@ def test_the_lowest_scores_are_still_scores(score, implementation):
   )
   mask = np.array([True, False])
   context, weights, logsumexp = results(
-    "scaled_dot_product", inputs, mask=mask, implementation=implementation
+    "scaled_dot_product", inputs, mask=mask, implementation=implementation, alone=True
   )
   np.testing.assert_array_equal(weights, [[1.0, 0.0]])
   np.testing.assert_array_equal(context, [[7.0]])
@@ -294,12 +304,33 @@ def test_masked_softmax_of_an_empty_row_has_gradient_zero():
 # Biases.
 
 
-@pytest.mark.parametrize("axes", ["", "S", "T1", "N1S", "B1TS", "BNTS"])
+AXES_OF_BIASES = ("", "S", "T1", "N1S", "B1TS", "BNTS")
+
+
+@functools.cache
+def results_of_every_bias():
+  """Returns inputs by the axes of the bias, and results by these and engine; compiled as one program."""
+  inputs = {axes: draw("scaled_dot_product", "BNTH", "BNSH", "NSD", bias=axes) for axes in AXES_OF_BIASES}
+
+  @jax.jit
+  def run(inputs):
+    return {
+      (axes, engine): attend_fully(
+        "scaled_dot_product", given, implementation=engine, block_sizes=BLOCK_SIZES
+      )
+      for axes, given in inputs.items()
+      for engine in ENGINES
+    }
+
+  return inputs, run(inputs)
+
+
+@pytest.mark.parametrize("axes", AXES_OF_BIASES)
 @engines
 def test_a_bias_is_added_to_the_scores(axes, implementation):
-  inputs = draw("scaled_dot_product", "BNTH", "BNSH", "NSD", bias=axes)
-  actual = results("scaled_dot_product", inputs, implementation=implementation)
-  assert_trees_close(actual, tuple(expected("scaled_dot_product", inputs)), FLOAT32)
+  inputs, every_result = results_of_every_bias()
+  desired = expected("scaled_dot_product", inputs[axes])
+  assert_trees_close(every_result[axes, implementation], tuple(desired), FLOAT32)
 
 
 # Each function of the two indices, and the same in NumPy.
@@ -354,7 +385,7 @@ def test_a_bias_may_be_a_function_of_the_two_indices(kind, name, implementation)
   assert_trees_close(actual, tuple(desired), 2 * FLOAT32)
 
 
-@kinds
+@few_kinds
 @engines
 def test_a_bias_of_minus_infinity_masks(kind, implementation):
   inputs = draw(kind, bias="TS")
@@ -403,5 +434,5 @@ def test_a_bias_that_is_minus_infinity_in_the_dtype_of_the_scores_masks(implemen
   inputs = inputs._replace(keys=replaced(inputs.keys, 2, np.nan), bias=bias)
   masked = np.where(bias == lowest, -np.inf, bias)
   desired = expected("scaled_dot_product", inputs._replace(keys=draw("scaled_dot_product").keys, bias=masked))
-  actual = results("scaled_dot_product", inputs, implementation=implementation)
+  actual = results("scaled_dot_product", inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(desired), FLOAT32)

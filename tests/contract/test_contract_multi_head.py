@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
   assert_close,

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIFFERENCES,
   DIMS,
   FLOAT32,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   assert_trees_equal,
@@ -52,7 +53,9 @@ NORMALIZERS = {
   ),
 }
 normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
-scores = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine"])
+scores = pytest.mark.parametrize(
+  "kind", always("scaled_dot_product", of=["scaled_dot_product", "additive", "cosine"])
+)
 
 
 def draw_mask():
@@ -83,10 +86,20 @@ def run(kind, normalizer, inputs, arrays, mask=None, **options):
   return found.context, found.weights
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss):
-  results, pull = jax.vjp(lambda *args: run(kind, normalizer, *args, mask), inputs, arrays)
-  return results, pull(tuple(array.astype(out.dtype) for array, out in zip(of_loss, results, strict=True)))
+  """Returns context and weights, and gradients. All normalizers are compiled as one program, to save time."""
+  every_array = {name: tuple(map(np.float32, case.arrays)) for name, case in NORMALIZERS.items()}
+  every_array[normalizer] = arrays
+  return _results_and_gradients(kind, inputs, every_array, mask, of_loss)[normalizer]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _results_and_gradients(kind, inputs, arrays, mask, of_loss):
+  def one(normalizer):
+    results, pull = jax.vjp(lambda *args: run(kind, normalizer, *args, mask), inputs, arrays[normalizer])
+    return results, pull(tuple(array.astype(out.dtype) for array, out in zip(of_loss, results, strict=True)))
+
+  return {normalizer: one(normalizer) for normalizer in NORMALIZERS}
 
 
 def expected(kind, normalizer, inputs, arrays, **options):
@@ -143,11 +156,34 @@ def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(no
 def test_weights_and_contexts_are_the_references_masked_and_not(kind, normalizer):
   inputs, arrays = draw_inputs(kind, normalizer)
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
-    found = jax.jit(functools.partial(run, kind, normalizer))(inputs, arrays, mask)
+    found, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
     assert_trees_close(found, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
   # Some weights are zero, for the sparse ones: else this says nothing of where they begin.
   are_sparse = normalizer in ("sparsemax", "entmax15")
   assert are_sparse == bool(np.any(np.asarray(found[1]) == 0))
+
+
+def loss_of(normalizer, of_loss, mask):
+  """Returns a function of inputs and arrays, with additive scores."""
+
+  def loss(inputs, arrays):
+    found = run("additive", normalizer, inputs, arrays, mask)
+    return sum(jnp.sum(one * other) for one, other in zip(of_loss, found, strict=True))
+
+  return loss
+
+
+@jax.jit
+def derivatives(inputs, arrays, directions, mask, of_loss):
+  """Returns for each normalizer the gradient, the tangent and the Hessian-vector product."""
+
+  def one(normalizer):
+    loss = loss_of(normalizer, of_loss, mask)
+    at, along = (inputs, arrays[normalizer]), directions[normalizer]
+    gradient, second = jax.jvp(jax.grad(loss, argnums=(0, 1)), at, along)
+    return gradient, jax.jvp(loss, at, along)[1], second
+
+  return {normalizer: one(normalizer) for normalizer in NORMALIZERS}
 
 
 @normalizers
@@ -158,13 +194,13 @@ def test_every_derivative_is_the_references(normalizer, float64):
   mask, of_loss = draw_mask(), random_loss()
   rng = np.random.default_rng(5)
   leaves, structure = jax.tree.flatten((inputs, arrays))
-  direction = jax.tree.unflatten(structure, [rng.normal(size=leaf.shape) for leaf in leaves])
+  direction = jax.tree.unflatten(structure, [np.asarray(rng.normal(size=leaf.shape)) for leaf in leaves])
+  every_array = {name: case.arrays for name, case in NORMALIZERS.items()}
+  directions = {name: (direction[0], tuple(map(np.ones_like, given))) for name, given in every_array.items()}
+  directions[normalizer] = direction
 
-  def loss(inputs, arrays):
-    return sum(
-      jnp.sum(one * other)
-      for one, other in zip(of_loss, run(kind, normalizer, inputs, arrays, mask), strict=True)
-    )
+  def differentiate(inputs, arrays):
+    return derivatives(inputs, every_array | {normalizer: arrays}, directions, mask, of_loss)[normalizer]
 
   def moved(step):
     return jax.tree.map(lambda leaf, along: leaf + step * along, (inputs, arrays), direction)
@@ -177,16 +213,14 @@ def test_every_derivative_is_the_references(normalizer, float64):
 
   step = 1e-5
   desired = (along(step) - along(-step)) / (2 * step)
-  gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
+  gradient, by_forward, second = differentiate(inputs, arrays)
   by_reverse = sum(
     np.sum(one * other)
-    for one, other in zip(jax.tree.leaves(gradient(inputs, arrays)), jax.tree.leaves(direction), strict=True)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
   )
-  by_forward = jax.jit(lambda *args: jax.jvp(loss, args, direction)[1])(inputs, arrays)
   np.testing.assert_allclose([by_reverse, by_forward], desired, rtol=DIFFERENCES, atol=10 * DIFFERENCES)
 
-  second = jax.jit(lambda *args: jax.jvp(jax.grad(loss, argnums=(0, 1)), args, direction)[1])(inputs, arrays)
-  ahead, behind = gradient(*moved(step)), gradient(*moved(-step))
+  ahead, behind = differentiate(*moved(step))[0], differentiate(*moved(-step))[0]
   differences = jax.tree.map(lambda one, other: (one - other) / (2 * step), ahead, behind)
   assert_trees_close(second, differences, 100 * DIFFERENCES)
 
@@ -239,7 +273,7 @@ def test_scores_of_ten_thousand_lose_nothing(normalizer):
   assert_trees_finite(slopes)
 
 
-@normalizers
+@pytest.mark.parametrize("normalizer", always("entmax15", "monotonic", "local", of=NORMALIZERS))
 def test_half_precision_is_calculated_in_float32(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   halves = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), inputs)
@@ -250,18 +284,18 @@ def test_half_precision_is_calculated_in_float32(normalizer):
   assert_trees_close(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (context, weights)), desired, 2**-7)
 
 
-@normalizers
+@pytest.mark.parametrize("normalizer", always("sparsemax", "monotonic", "local", of=NORMALIZERS))
 def test_vmap_and_no_jit_are_jit(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   function = functools.partial(run, "scaled_dot_product", normalizer)
-  whole = jax.jit(function)(inputs, arrays)
+  whole = expected("scaled_dot_product", normalizer, inputs, arrays)
   assert_trees_close(function(inputs, arrays), whole, FLOAT32)
   axes = inputs._replace(queries=0, keys=0, values=0, parameters=dict.fromkeys(inputs.parameters), bias=0)
-  one_by_one = jax.vmap(function, in_axes=(axes, 0))(inputs, arrays)
+  one_by_one = jax.jit(jax.vmap(function, in_axes=(axes, 0)))(inputs, arrays)
   assert_trees_close(one_by_one, whole, FLOAT32)
 
 
-@normalizers
+@pytest.mark.parametrize("normalizer", always("sigmoid", "local", of=NORMALIZERS))
 def test_dropout_multiplies_the_weights(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(3)}

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   DIMS,
   EPSILON,
+  FEW,
   FLOAT32,
   FLOAT64,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   assert_trees_finite,
@@ -17,8 +19,8 @@ from cases import (
   draw_saturated,
   engines,
   expected,
+  few_kinds,
   gradients,
-  kinds,
   replaced,
   results,
 )
@@ -34,7 +36,10 @@ HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
 
 @pytest.mark.parametrize(
   ("kind", "dtype"),
-  [*((kind, jnp.bfloat16) for kind in SCORES), ("scaled_dot_product", jnp.float16)],
+  always(
+    *((kind, jnp.bfloat16) for kind in FEW),
+    of=[*((kind, jnp.bfloat16) for kind in SCORES), ("scaled_dot_product", jnp.float16)],
+  ),
 )
 @engines
 def test_half_precision_is_computed_in_float32_and_rounded_once(kind, dtype, implementation):
@@ -42,7 +47,9 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(kind, dtype, imp
   halved = jax.tree.map(lambda array: array.astype(dtype), inputs)
   # Parameters and biases stay in float32: they may be more precise than the inputs.
   halved = halved._replace(parameters=inputs.parameters, bias=inputs.bias)
-  context, weights, logsumexp = results(kind, halved, implementation=implementation)
+  context, weights, logsumexp = results(
+    kind, halved, implementation=implementation, alone=dtype == jnp.float16
+  )
   desired = expected(kind, halved)
   assert (context.dtype, weights.dtype, logsumexp.dtype) == (dtype, dtype, jnp.float32)
   for actual, exact in [(context, desired.context), (weights, desired.weights)]:
@@ -60,7 +67,7 @@ def test_float16_scores_and_sums_may_pass_its_largest_number():
     values=np.full((5, 3), 60000, np.float16),
     parameters={"scale": np.float32(1)},
   )
-  context, _, logsumexp = results("scaled_dot_product", inputs)
+  context, _, logsumexp = results("scaled_dot_product", inputs, alone=True)
   np.testing.assert_array_equal(context, np.full((1, 3), 60000, np.float16))
   assert_close(logsumexp, [2 * 300 * 300 + np.log(5)], 2 * EPSILON)
 
@@ -89,7 +96,7 @@ def test_score_functions_return_at_least_float32(function, exact, dtype):
   assert_close(scores, [[exact]], 4 * EPSILON)
 
 
-@pytest.mark.parametrize("kind", ["additive", "user_defined"])
+@pytest.mark.parametrize("kind", always("additive", of=["additive", "user_defined"]))
 @engines
 def test_parameters_and_biases_may_be_more_precise_than_the_inputs(kind, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float32)
@@ -97,12 +104,12 @@ def test_parameters_and_biases_may_be_more_precise_than_the_inputs(kind, impleme
     parameters=jax.tree.map(lambda array: array.astype(np.float64), inputs.parameters),
     bias=inputs.bias.astype(np.float64),
   )
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert [array.dtype for array in actual] == [np.float32] * 3
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
-@kinds
+@few_kinds
 @engines
 def test_float64_is_float64_throughout(kind, implementation, float64):
   # Parameters of float32 are no reason to compute in float32.
@@ -195,7 +202,7 @@ def test_scores_of_ten_thousand_lose_nothing(kind, parameters, implementation):
     values=np.float32(rng.normal(size=(12, 13))),
     parameters={name: np.float32(value) for name, value in parameters.items()},
   )
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
@@ -207,7 +214,7 @@ def test_a_cosine_scale_of_ten_thousand_loses_nothing(implementation):
   inputs = draw("cosine")._replace(
     queries=queries, keys=keys, values=2 * keys, parameters={"scale": np.float32(1e4)}
   )
-  actual = results("cosine", inputs, implementation=implementation)
+  actual = results("cosine", inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected("cosine", inputs)), 4 * 1e4 * EPSILON)
 
 
@@ -226,7 +233,9 @@ def test_a_cosine_does_not_depend_on_the_lengths_of_its_vectors(size, implementa
 def test_a_float64_cosine_does_not_either(size, implementation, float64):
   inputs = draw("cosine", dtype=np.float64)
   long, short = inputs.queries * size, inputs.keys / size
-  actual = results("cosine", inputs._replace(queries=long, keys=short), implementation=implementation)
+  actual = results(
+    "cosine", inputs._replace(queries=long, keys=short), implementation=implementation, alone=True
+  )
   assert_trees_close(actual, tuple(expected("cosine", inputs)), FLOAT64)
 
 
@@ -262,12 +271,12 @@ def test_weights_far_below_one_keep_their_relative_precision(implementation):
     values=np.float32([[0.0], [1.0]]),
     parameters={"scale": np.float32(1)},
   )
-  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation)
+  context, weights, _ = results("scaled_dot_product", inputs, implementation=implementation, alone=True)
   np.testing.assert_allclose(weights, [[1.0, np.exp(-80.0)]], rtol=80 * EPSILON)
   np.testing.assert_allclose(context, [[np.exp(-80.0)]], rtol=80 * EPSILON)
 
 
-@kinds
+@few_kinds
 @engines
 def test_gradients_of_huge_scores_are_finite(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")

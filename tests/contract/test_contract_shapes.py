@@ -7,17 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIMS,
   ENGINES,
   FLOAT32,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   draw,
   engines,
   expected,
+  few_kinds,
   kinds,
   results,
 )
@@ -40,11 +42,11 @@ def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
     for axes, array in zip(leading.input_shapes, inputs[:3], strict=True)
   )
   inputs = inputs._replace(queries=queries, keys=keys, values=values)
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "cosine", "user_defined"])
+@few_kinds
 @engines
 def test_self_attention_is_no_special_case(kind, implementation):
   # As many keys as queries, all of one width, all the same array; mask and bias are not symmetric.
@@ -56,7 +58,7 @@ def test_self_attention_is_no_special_case(kind, implementation):
   assert_trees_close(actual, tuple(expected(kind, inputs, mask=mask)), FLOAT32)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", of=SCORES))
 @engines
 def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
   def context(queries, keys, values, parameters, bias):
@@ -88,24 +90,33 @@ def test_nested_lists_are_arrays_to_multi_head_attention():
   )
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "user_defined"])
+@pytest.mark.parametrize("kind", always("user_defined", of=["scaled_dot_product", "user_defined"]))
 @engines
 def test_every_result_has_all_leading_axes_whichever_argument_brings_them(kind, implementation):
   inputs = draw(kind, "B1TH", "SH", "NSD")
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
   assert [array.shape for array in actual] == [DIMS["BNTD"], DIMS["BNTS"], DIMS["BNT"]]
 
 
 @pytest.mark.parametrize(
-  ("kind", "queries"),
-  [("scaled_dot_product", "TH"), ("additive", "BNTH"), ("bilinear", "BNTH"), ("cosine", "TH")],
+  ("kind", "queries", "implementation"),
+  always(
+    *(("additive", "BNTH", "blockwise"), ("scaled_dot_product", "TH", "dense")),
+    of=[
+      (kind, queries, engine)
+      for kind, queries in (
+        *(("scaled_dot_product", "TH"), ("additive", "BNTH")),
+        *(("bilinear", "BNTH"), ("cosine", "TH")),
+      )
+      for engine in ENGINES
+    ],
+  ),
 )
-@engines
 def test_score_parameters_may_have_leading_axes(kind, queries, implementation):
   # One scale, vector or matrix for each head; or for each of several results of the same queries.
   inputs = draw(kind, queries, "SH", "SD", heads="N")
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 

@@ -1,13 +1,14 @@
 """Leading axes that are spread over devices by a `NamedSharding` stay where they are, in both passes."""
 
 import functools
+import itertools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import SCORES, Inputs, assert_trees_close, engines, kinds
+from helpers.fixtures import ENGINES, SCORES, Inputs, always, assert_trees_close, engines
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import attention
@@ -76,9 +77,14 @@ def gradients_on_one_device(kind):
   return jax.device_get(gradients(kind, "dense")(draw(kind)))
 
 
-@kinds
-@pytest.mark.parametrize("axis", [0, 1], ids=["batch", "heads"])
-@engines
+@pytest.mark.parametrize(
+  ("kind", "axis", "implementation"),
+  always(
+    *(("scaled_dot_product", 0, "blockwise"), ("additive", 0, "blockwise"), ("bilinear", 1, "dense")),
+    ("user_defined", 1, "blockwise"),
+    of=list(itertools.product(SCORES, (0, 1), ENGINES)),
+  ),
+)
 def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
   inputs = draw(kind)
   function = gradients(kind, implementation, block_sizes=(7, 9))
@@ -93,7 +99,10 @@ def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
 
 
 # Additive scores are not here: they choose their formula by the largest number of all devices.
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear", "cosine", "user_defined"])
+@pytest.mark.parametrize(
+  "kind",
+  always("bilinear", "user_defined", of=["scaled_dot_product", "bilinear", "cosine", "user_defined"]),
+)
 @engines
 def test_without_gradients_no_device_waits_for_another(kind, implementation):
   # They would have to, to agree on the tiles to skip.
@@ -119,8 +128,13 @@ def test_what_is_moved_would_be_seen():
   assert moved_shapes(compiled) != []
 
 
-@engines
-@pytest.mark.parametrize("name", ["multi_head", "grouped", "encoder"])
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  always(
+    ("grouped", "blockwise"),
+    of=list(itertools.product(("multi_head", "grouped", "encoder"), ENGINES)),
+  ),
+)
 def test_layers_do_not_gather_a_batch_that_is_spread(name, implementation):
   width = 16
   layers = {

@@ -1,27 +1,33 @@
 """Point 8 of the contract of attention: jit, vmap, checkpoint, shard_map, scan, export."""
 
+import itertools
+
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   BLOCK_SIZES,
   DIFFERENCES,
   DIMS,
+  ENGINES,
   FLOAT32,
   SCORES,
   Inputs,
+  always,
   assert_close,
   assert_trees_close,
   attend,
   attend_fully,
+  compiled_together,
   draw,
   draw_loss,
   engines,
   expected,
   expected_gradients,
-  kinds,
+  few_kinds,
   narrow,
   results,
 )
@@ -39,7 +45,7 @@ def causal_within(lengths):
   return masks.causal(1) & masks.lengths(source=lengths)
 
 
-@kinds
+@few_kinds
 @engines
 def test_jit_equals_no_jit(kind, implementation):
   inputs = draw(kind, bias="TS")
@@ -49,23 +55,14 @@ def test_jit_equals_no_jit(kind, implementation):
   assert_trees_close(results(kind, inputs, **options), tuple(desired), FLOAT32)
 
 
-@kinds
+@few_kinds
 @engines
 def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
   # A batch in everything but the values: in the last axis of the bias, and in the mask.
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "SD", bias="TSB", heads="B"))
   desired = [expected(kind, one, mask=allowed) for one, allowed in zip(unstack(inputs), ALLOWED, strict=True)]
   of_loss = draw_loss(desired[0])
-
-  def run(inputs, lengths):
-    outputs, pull = jax.vjp(
-      lambda inputs: attend_fully(kind, inputs, mask=causal_within(lengths), implementation=implementation),
-      inputs,
-    )
-    return outputs, pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
-
-  axes = type(inputs)(queries=0, keys=0, values=None, parameters=0, bias=-1)
-  outputs, slopes = jax.jit(jax.vmap(run, in_axes=(axes, 0)))(inputs, jnp.asarray(LENGTHS))
+  outputs, slopes = vmapped(kind, implementation, inputs, LENGTHS, of_loss, alone=kind == "user_defined")
   assert all(array.dtype == jnp.float32 for array in jax.tree.leaves((outputs, slopes)))
   for b, one in enumerate(unstack(inputs)):
     assert_trees_close([array[b] for array in outputs], list(desired[b]), FLOAT32)
@@ -74,6 +71,19 @@ def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
       expected_gradients(kind, one, of_loss, mask=ALLOWED[b]),
       8 * FLOAT32,
     )
+
+
+@compiled_together
+def vmapped(kind, implementation, inputs, lengths, of_loss):
+  def run(inputs, lengths):
+    outputs, pull = jax.vjp(
+      lambda inputs: attend_fully(kind, inputs, mask=causal_within(lengths), implementation=implementation),
+      inputs,
+    )
+    return outputs, pull(of_loss)[0]
+
+  axes = Inputs(queries=0, keys=0, values=None, parameters=0, bias=-1)
+  return jax.vmap(run, in_axes=(axes, 0))(inputs, lengths)
 
 
 def unstack(inputs):
@@ -89,26 +99,28 @@ def unstack(inputs):
   ]
 
 
-@kinds
-@engines
-def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
-  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
-  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED[0]))
-
+@compiled_together
+def checkpointed_gradients(kind, implementation, inputs, of_loss):
   @jax.checkpoint
   def loss(inputs):
     outputs = attend_fully(kind, inputs, mask=ALLOWED[0], implementation=implementation)
     return sum(jnp.sum(weight * array) for weight, array in zip(of_loss, outputs, strict=True))
 
-  actual = jax.jit(jax.grad(loss))(inputs)
+  return jax.grad(loss)(inputs)
+
+
+@few_kinds
+@engines
+def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
+  inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
+  of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED[0]))
+  actual = checkpointed_gradients(kind, implementation, inputs, of_loss)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED[0])
   assert_trees_close(actual, desired, DIFFERENCES)
 
 
-@kinds
-@engines
-def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
-  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
+@compiled_together
+def sharded_results_and_gradients(kind, implementation, inputs, lengths, of_loss):
   mesh = jax.make_mesh((DIMS.B,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
   split, same = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
   sharded = jax.shard_map(
@@ -116,18 +128,20 @@ def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
       kind, inputs, mask=causal_within(lengths), implementation=implementation
     ),
     mesh=mesh,
-    in_specs=(type(inputs)(split, split, split, parameters=same, bias=same), split),
+    in_specs=(Inputs(split, split, split, parameters=same, bias=same), split),
     out_specs=split,
   )
+  outputs, pull = jax.vjp(lambda inputs: sharded(inputs, lengths), inputs)
+  return outputs, pull(of_loss)[0]
+
+
+@few_kinds
+@engines
+def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
+  inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
   desired = expected(kind, inputs, mask=ALLOWED)
   of_loss = draw_loss(desired)
-
-  @jax.jit
-  def run(inputs, lengths):
-    outputs, pull = jax.vjp(lambda inputs: sharded(inputs, lengths), inputs)
-    return outputs, pull(tuple(jnp.asarray(array, jnp.float32) for array in of_loss))[0]
-
-  outputs, slopes = run(inputs, jnp.asarray(LENGTHS))
+  outputs, slopes = sharded_results_and_gradients(kind, implementation, inputs, LENGTHS, of_loss)
   assert_trees_close(outputs, tuple(desired), FLOAT32)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
   assert_trees_close(slopes, desired, 8 * FLOAT32)
@@ -227,8 +241,13 @@ def test_every_public_function_lowers_for_every_platform(name, dtype):
   lower_with_its_gradient_for_every_platform(PUBLIC_FUNCTIONS[name], dtype)
 
 
-@kinds
-@pytest.mark.parametrize("sequentially", [True, False])
+@pytest.mark.parametrize(
+  ("kind", "sequentially"),
+  always(
+    *(("scaled_dot_product", True), ("additive", True), ("additive", False), ("user_defined", False)),
+    of=[(kind, sequentially) for kind in SCORES for sequentially in (True, False)],
+  ),
+)
 @pytest.mark.usefixtures("additive_in_loops")
 def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
   monkeypatch.setattr(devices, "runs_sequentially", lambda: sequentially)
@@ -254,36 +273,45 @@ def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
   lower_with_its_gradient_for_every_platform(attend, jnp.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, bool, np.float32])
-@engines
-def test_a_bias_function_may_close_over_arrays_of_any_dtype(implementation, dtype):
-  queries, keys, values, *_ = draw("scaled_dot_product")
-  of_keys = np.array([0, 1, 1, 0, 2])
+WAYS = {
+  "eager": lambda loss: loss,
+  "jit": jax.jit,
+  "checkpoint": jax.checkpoint,
+  "jit of checkpoint": lambda loss: jax.jit(jax.checkpoint(loss)),
+}
+
+
+@pytest.mark.parametrize(
+  ("way", "dtype", "implementation"),
+  always(
+    *(("jit of checkpoint", np.int32, "blockwise"), ("jit", bool, "dense")),
+    of=list(itertools.product(WAYS, (np.int32, bool, np.float32), ENGINES)),
+  ),
+)
+def test_a_bias_function_may_close_over_arrays_of_any_dtype(way, dtype, implementation):
+  inputs = draw("scaled_dot_product")._replace(parameters={"scale": DIMS.H**-0.5})
+  of_keys = np.array([0, 1, 1, 0, 2]).astype(dtype)
 
   def loss(queries, of_keys):
     context = attention.scaled_dot_product_attention(
       queries,
-      keys,
-      values,
+      inputs.keys,
+      inputs.values,
       bias=lambda t, s: jnp.where(of_keys[s] == of_keys[t], 0.0, -1.0),
       implementation=implementation,
       block_sizes=BLOCK_SIZES,
     )
     return jnp.sum(context**2)
 
-  def gradient(function):
-    return jax.grad(function)(queries, jnp.asarray(of_keys.astype(dtype)))
+  def expected_loss(queries):
+    bias = np.where(of_keys == of_keys[:T, None], 0, -1)
+    return np.sum(expected("scaled_dot_product", inputs._replace(queries=queries, bias=bias)).context ** 2)
 
-  number = of_keys.astype(dtype)
-  bias = np.float32(np.where(number == number[:T, None], 0, -1))
-  desired = jax.grad(
-    lambda queries: jnp.sum(attention.scaled_dot_product_attention(queries, keys, values, bias=bias) ** 2)
-  )(queries)
-  for function in (loss, jax.jit(loss), jax.checkpoint(loss), jax.jit(jax.checkpoint(loss))):
-    assert_close(gradient(function), desired, 8 * FLOAT32)
+  actual = jax.grad(WAYS[way](loss))(inputs.queries, jnp.asarray(of_keys))
+  assert_close(actual, reference.gradient(expected_loss, np.float64(inputs.queries)), 8 * FLOAT32)
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
   length = 512  # so many that "auto" would cut them
@@ -303,7 +331,7 @@ def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
     attend(jax.device_put(vectors, spread), "blockwise")
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_on_a_mesh_of_explicit_axes_results_and_gradients_are_the_same_and_stay_spread(kind):
   mesh = jax.make_mesh(

@@ -2,23 +2,26 @@
 
 The other points: test_contract_shapes.py (1), _masks.py (2), _empty_rows.py (3), _leaks.py (4), _precision.py
 (5, 6), _dropout.py (7), _gradients.py and _transformations.py (8), _errors.py (11), and _multi_head.py. What
-they share is in cases.py; reference.py is what they measure against.
+they share is in helpers/fixtures.py; helpers/reference.py is what they measure against.
 """
 
 import jax
 import numpy as np
 import pytest
-import reference
-from cases import (
+from helpers import reference
+from helpers.fixtures import (
   DIMS,
   FLOAT32,
+  SCORES,
   Inputs,
+  always,
   assert_close,
   assert_trees_close,
   attend,
   draw,
   engines,
   expected,
+  few_kinds,
   kinds,
   results,
 )
@@ -131,7 +134,7 @@ def test_score_functions_are_their_papers_formulas(kind):
   assert_close(actual, desired, 4 * FLOAT32)
 
 
-@kinds
+@few_kinds
 @engines
 def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementation):
   inputs = draw(kind)
@@ -147,7 +150,7 @@ def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementati
   assert_trees_close(ask(return_weights=True, return_logsumexp=True), desired, FLOAT32)
 
 
-@kinds
+@pytest.mark.parametrize("kind", always("bilinear", "cosine", of=SCORES))
 @pytest.mark.parametrize("options", [{}, {"implementation": "auto"}], ids=["default", "auto"])
 def test_the_default_implementation_gives_the_same_answer(kind, options):
   inputs = draw(kind)

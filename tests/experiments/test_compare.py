@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 from sacrebleu.metrics import BLEU
 
 from configs import base

@@ -5,7 +5,7 @@ import re
 
 import jax
 import pytest
-import scripts
+from helpers import scripts
 
 from configs import base
 from experiments.translation import load

@@ -8,7 +8,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from configs import base
 from experiments.commands import own

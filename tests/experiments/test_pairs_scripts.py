@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from experiments.text.pairs import read_pairs
 from experiments.translation import load, metrics, report

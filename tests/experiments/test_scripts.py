@@ -11,7 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from experiments.runs import workdir
 from experiments.tasks import drawing, grammar

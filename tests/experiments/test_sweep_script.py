@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-import scripts
+from helpers import scripts
 
 FILE = """
 from configs import base

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 WORDS = dict(zip("abcde", ("uno", "due", "tre", "quattro", "cinque"), strict=True))
 LONGEST = 5  # tokens of a translation, with its end

@@ -5,24 +5,25 @@ That it gives the right results, in blocks that do not divide T and S, is tested
 
 import dataclasses
 import functools
+import itertools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
+from helpers.fixtures import (
   BLOCK_SIZES,
   DIMS,
   FLOAT32,
   SCORES,
+  always,
   assert_close,
   assert_trees_close,
   draw,
   draw_loss,
   expected,
   expected_gradients,
-  kinds,
   narrow,
 )
 
@@ -69,15 +70,17 @@ def compiled(kind, length, mask, derivative):
 
 @pytest.mark.parametrize(
   ("kind", "derivative"),
-  [
+  always(
     *((kind, "gradient") for kind in SCORES),
-    ("scaled_dot_product", "none"),
-    ("user_defined", "none"),
-    ("additive", "tangent"),
     ("user_defined", "tangent"),
     ("scaled_dot_product", "hessian_vector_product"),
-    ("user_defined", "hessian_vector_product"),
-  ],
+    of=[
+      *((kind, "gradient") for kind in SCORES),
+      *((kind, "none") for kind in ("scaled_dot_product", "user_defined")),
+      *((kind, "tangent") for kind in ("additive", "user_defined")),
+      *((kind, "hessian_vector_product") for kind in ("scaled_dot_product", "user_defined")),
+    ],
+  ),
 )
 def test_nothing_in_the_program_grows_with_the_number_of_pairs(kind, derivative):
   length = 1024
@@ -104,8 +107,14 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("num_key_heads", [1, NUM_HEADS], ids=["grouped", "as_many_heads"])
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+  ("option", "num_key_heads"),
+  always(
+    *((option, NUM_HEADS) for option in OPTIONS),
+    ("window_of_each_head", 1),
+    of=list(itertools.product(OPTIONS, (1, NUM_HEADS))),
+  ),
+)
 def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, num_key_heads):
   length, width = 1024, 8
   queries = np.ones((NUM_HEADS, length, width), np.float32)
@@ -135,7 +144,7 @@ def test_weights_that_nobody_reads_are_not_made_where_they_are_many():
   assert program.memory_analysis().temp_size_in_bytes < length * length
 
 
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 def test_temporary_memory_grows_with_the_length(kind):
   short, long = (
     compiled(kind, length, None, "gradient").memory_analysis().temp_size_in_bytes for length in (2048, 8192)
@@ -143,9 +152,15 @@ def test_temporary_memory_grows_with_the_length(kind):
   assert long < 4.5 * short
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
-@pytest.mark.parametrize("kind", ["scaled_dot_product", "additive", "bilinear", "cosine"])
-def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
+@pytest.mark.parametrize(
+  ("kind", "is_causal"),
+  always(
+    *(("scaled_dot_product", True), ("additive", False)),
+    of=list(itertools.product(("scaled_dot_product", "additive", "bilinear", "cosine"), (False, True))),
+  ),
+)
+def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, is_causal):
+  mask = masks.causal() if is_causal else None
   vectors = np.ones((16384, 64), np.float32)
   parameters = {
     name: np.ones((64,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
@@ -164,8 +179,8 @@ def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, mask):
   assert program.memory_analysis().temp_size_in_bytes <= 64 * 2**20
 
 
-@kinds
-def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch):
+@pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
+def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch, fresh_programs):
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
@@ -267,8 +282,8 @@ def test_lengths_and_segments_are_not_compiled_in():
   np.testing.assert_allclose(results[1], np.stack([np.ones((T, 2)), np.zeros((T, 2))]), rtol=1e-6)
 
 
-@kinds
-def test_all_tiles_at_once_are_the_same(kind, monkeypatch):
+@pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
+def test_all_tiles_at_once_are_the_same(kind, monkeypatch, fresh_programs):
   # As on a GPU.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
@@ -324,10 +339,10 @@ def test_a_bias_function_may_differ_from_head_to_head_and_is_trained():
     "scaled_dot_product",
     inputs._replace(bias=slopes[:, None, None] * distance, parameters={"scale": DIMS.H**-0.5}),
   )
-  assert_close(run(slopes, "blockwise"), desired.context, FLOAT32)
+  assert_close(jax.jit(run, static_argnums=1)(slopes, "blockwise"), desired.context, FLOAT32)
   of_loss = np.random.default_rng(1).normal(size=desired.context.shape).astype(np.float32)
   gradients = [
-    jax.grad(lambda slopes, engine=engine: jnp.sum(of_loss * run(slopes, engine)))(slopes)
+    jax.jit(jax.grad(lambda slopes, engine=engine: jnp.sum(of_loss * run(slopes, engine))))(slopes)
     for engine in ("blockwise", "dense")
   ]
   assert np.all(np.abs(gradients[0]) > 1e-3)
@@ -399,7 +414,7 @@ def test_a_mask_has_leading_axes_that_only_the_values_have():
         ** 2
       )
 
-    return jax.grad(loss, (0, 1, 2))(*vectors)
+    return jax.jit(jax.grad(loss, (0, 1, 2)))(*vectors)
 
   for actual, desired in zip(gradients("blockwise"), gradients("dense"), strict=True):
     np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)

@@ -1,12 +1,13 @@
 """Arrays cut into tiles by the axes that their owners name."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIMS, FLOAT32, assert_close, draw
+from helpers.fixtures import DIMS, FLOAT32, always, assert_close, draw
 
 import attention
 from attention import masks
@@ -29,8 +30,13 @@ class OwnMask(masks.Mask):
     return allowed & jnp.swapaxes(jnp.any(self.of_pairs, axis=-2), -1, -2) & self.of_both
 
 
-@pytest.mark.parametrize("both", [(T, S), (1, S), (T, 1), (1, 1)])
-@pytest.mark.parametrize("block_sizes", [(2, 2), (T, 2), (2, S)])
+@pytest.mark.parametrize(
+  ("both", "block_sizes"),
+  always(
+    *(((T, S), (2, 2)), ((1, S), (T, 2)), ((T, 1), (2, S)), ((1, 1), (2, 2))),
+    of=list(itertools.product([(T, S), (1, S), (T, 1), (1, 1)], [(2, 2), (T, 2), (2, S)])),
+  ),
+)
 def test_arrays_are_cut_where_their_positions_are(both, block_sizes):
   rng = np.random.default_rng(0)
   vectors = draw("scaled_dot_product", "BTH", "BSH", "BSD")[:3]

@@ -2,16 +2,17 @@
 
 import dataclasses
 import functools
+import itertools
 
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close, assert_trees_close, engines
 from flax import linen as nn
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import ENGINES, FLOAT32, always, assert_close, assert_trees_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks, positions, search
@@ -63,15 +64,16 @@ def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
   parameters = float64(variables_of(module)["params"])
   mask, bias = (np.broadcast_to(given, (len(inputs), N, T, T)) for given in (mask, bias))
   found = [
-    models.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
+    model_reference.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
     for b, row in enumerate(np.float64(inputs))
   ]
   return tuple(np.stack(parts) for parts in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("counts", [(1,) * T, (4, 1, 2), (2, 5), (T,)], ids=str)
+# How many tokens each call reads.
+@pytest.mark.parametrize("counts", always("412", of=["1111111", "412", "25", "7"]))
 def test_a_prompt_and_then_tokens_give_what_the_whole_sequence_gives(counts):
-  found, cache = decode(counts, mask=masks.causal())
+  found, cache = decode(tuple(map(int, counts)), mask=masks.causal())
   assert_close(found, expected()[0], 10 * MODEL)
   np.testing.assert_array_equal(cache.length, np.full(B, T))
   keys, values = compiled(layer, "prepare")(variables_of(layer), tokens)
@@ -121,8 +123,14 @@ MASKS = {
 }
 
 
-@engines
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  always(
+    *(("window_of_heads", "blockwise"), ("not_near", "dense"), ("padding_in_front", "blockwise")),
+    *(("lengths", "dense"), ("own_of_heads", "dense")),
+    of=list(itertools.product(MASKS, ENGINES)),
+  ),
+)
 def test_a_mask_of_rules_is_the_same_at_every_call(name, implementation):
   # Cut from the rows of the mask for the whole sequence, though each call's own queries begin at 0.
   mask, whole = MASKS[name]
@@ -148,7 +156,7 @@ def test_a_mask_of_an_array_is_for_the_queries_and_the_slots():
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 5), (5, 7)):
     mask = jnp.asarray(allowed[..., start:stop, :])
-    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
+    result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
     results.append(result)
   found = jnp.concatenate(results, axis=1)
   assert_close(found, expected(mask=allowed[..., :T])[0], 10 * MODEL)
@@ -159,7 +167,7 @@ def test_segments_are_of_the_queries_and_the_slots():
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 7)):
     mask = masks.causal() & masks.segments(jnp.asarray(of_slots[start:stop]), jnp.asarray(of_slots))
-    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
+    result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
     results.append(result)
   found = jnp.concatenate(results, axis=1)
   assert_close(found, expected(mask=CAUSAL & ((t - s) % 3 == 0))[0], 10 * MODEL)
@@ -177,8 +185,13 @@ BIASES = {
 }
 
 
-@engines
-@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  always(
+    *(("alibi", "dense"), ("relative", "blockwise")),
+    of=list(itertools.product(BIASES, ENGINES)),
+  ),
+)
 def test_a_bias_of_positions_is_the_same_at_every_call(name, implementation):
   bias, whole = BIASES[name]
   module = our_attention(implementation=implementation)
@@ -273,8 +286,9 @@ def test_tokens_can_be_scanned():
   np.testing.assert_array_equal(cache.length, np.full(B, T))
 
 
-@pytest.mark.parametrize("leading", [(), (2, 3)], ids=str)
-def test_sequences_have_any_leading_axes(leading):
+@pytest.mark.parametrize("num_axes", always(2, of=[0, 2]))
+def test_sequences_have_any_leading_axes(num_axes):
+  leading = (2, 3)[:num_axes]
   inputs = tokens[0] if leading == () else array(*leading, T, DIMS.D)
   found, cache = decode((4, 1, 2), inputs=inputs, mask=masks.causal())
   assert cache.length.shape == leading
@@ -381,16 +395,16 @@ def test_a_beam_search_finds_with_a_cache_what_it_finds_without():
   assert_close(found.scores, desired.scores, 10 * MODEL)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", always("pre", of=["pre", "post"]))
 def test_an_encoder_layer_decodes_with_a_cache(norm):
   module = attention.EncoderLayer(N, 17, norm=norm, make_attention=our_attention_of)
   found, _ = decode((4, 1, 2), module, mask=masks.causal())
   parameters = float64(variables_of(module)["params"])
 
   def attend(parameters, inputs):
-    return models.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
+    return model_reference.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
 
-  desired = [models.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
+  desired = [model_reference.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
   assert_close(found, desired, 10 * MODEL)
 
 
@@ -497,7 +511,7 @@ def test_a_cache_without_slots_is_an_error():
     empty(slots=0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int16, jnp.uint32])
+@pytest.mark.parametrize("dtype", always(jnp.int8, of=[jnp.int8, jnp.int16, jnp.uint32]))
 def test_short_lengths_do_not_wrap(dtype):
   keys = array(1, 1, S, 4)
   before = KeyValueCache(keys, keys, jnp.array([3], dtype))

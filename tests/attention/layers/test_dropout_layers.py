@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
-from models import random_parameters
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import random_parameters
 
 import attention
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout

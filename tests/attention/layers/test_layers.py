@@ -1,16 +1,17 @@
 """Flax layers: they hold parameters and call the pure functions."""
 
+import itertools
+
 import chex
 import flax
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-import reference
-from cases import FLOAT32, assert_close
 from flax import nnx
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference, reference
+from helpers.fixtures import FLOAT32, always, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks
@@ -43,7 +44,7 @@ def our_attention(**options):
   return attention.MultiHeadAttention(num_heads=DIMS.N, width=WIDTH, **options)
 
 
-@pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
+@pytest.mark.parametrize("use_bias", always(True, of=[True, False]), ids=["biases", "no_biases"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_multi_head_attention_with_flax_parameters_gives_flax_output(mask, use_bias):
   mask = None if MASKS[mask] is None else jnp.asarray(MASKS[mask])
@@ -75,12 +76,12 @@ def test_multi_head_attention_is_the_pure_function_of_its_parameters(K):
   variables = random_parameters(layer, queries, sources)
   mask, bias = jnp.asarray(per_head), array(*DIMS["NTS"], seed=4)
   options = {"mask": mask, "bias": bias, "return_weights": True}
-  weights = attention.MultiHeadWeights(*models.multi_head_fields(variables["params"]))
+  weights = attention.MultiHeadWeights(*model_reference.multi_head_fields(variables["params"]))
   assert weights.key.shape == (DIMS.E, K or DIMS.N, DIMS.H)
   pure = attention.multi_head_attention(queries, sources, weights, **options)
   own = layer.apply(variables, queries, sources, **options)
   desired = reference.multi_head_attention(
-    queries, sources, models.multi_head_fields(variables["params"]), mask=per_head, bias=bias
+    queries, sources, model_reference.multi_head_fields(variables["params"]), mask=per_head, bias=bias
   )
   for ours, function, formula in zip(own, pure, desired, strict=False):
     assert_close(ours, function, FLOAT32)
@@ -90,7 +91,7 @@ def test_multi_head_attention_is_the_pure_function_of_its_parameters(K):
 def test_without_sources_the_queries_attend_to_themselves():
   layer = our_attention()
   variables = random_parameters(layer, queries)
-  desired = models.self_attention(float64(variables["params"]), np.float64(queries))
+  desired = model_reference.self_attention(float64(variables["params"]), np.float64(queries))
   assert_close(compiled(layer)(variables, queries), desired, 10 * MODEL)
   assert_close(compiled(layer)(variables, queries, queries), desired, 10 * MODEL)
 
@@ -101,7 +102,9 @@ def test_prepared_sources_give_the_same_as_sources():
   prepared = layer.apply(variables, sources, method="prepare")
   attend = compiled(layer, "attend_prepared", return_weights=True)
   result, pairs = attend(variables, queries, prepared)
-  desired = reference.multi_head_attention(queries, sources, models.multi_head_fields(variables["params"]))
+  desired = reference.multi_head_attention(
+    queries, sources, model_reference.multi_head_fields(variables["params"])
+  )
   assert_close(result, desired.context, 10 * MODEL)
   assert_close(pairs, desired.weights, MODEL)
 
@@ -168,7 +171,7 @@ def test_the_scale_of_cosines_begins_at_the_root_of_the_width():
 def test_feed_forward_is_two_products_with_a_relu_between():
   layer = attention.FeedForward(DIMS.F)
   variables = random_parameters(layer, queries)
-  desired = models.feed_forward(float64(variables["params"]), np.float64(queries))
+  desired = model_reference.feed_forward(float64(variables["params"]), np.float64(queries))
   assert_close(layer.apply(variables, queries), desired, MODEL)
   assert variables["params"]["hidden"]["kernel"].shape == (DIMS.C, DIMS.F)
 
@@ -178,7 +181,7 @@ def encoder_layer(norm, **options):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("restricted", [False, True], ids=["all", "mask_and_bias"])
+@pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
 def test_encoder_layer_normalises_before_or_after_each_sublayer(norm, restricted):
   inputs = array(DIMS.B, DIMS.S, WIDTH, seed=6)
   mask = np.random.default_rng(7).random(DIMS["BNSS"]) < 0.6
@@ -187,7 +190,9 @@ def test_encoder_layer_normalises_before_or_after_each_sublayer(norm, restricted
   variables = random_parameters(layer, inputs)
   options = {"mask": jnp.asarray(mask), "bias": bias} if restricted else {}
   desired_options = {"mask": mask, "bias": bias} if restricted else {}
-  desired = models.encoder_layer(float64(variables["params"]), np.float64(inputs), norm, **desired_options)
+  desired = model_reference.encoder_layer(
+    float64(variables["params"]), np.float64(inputs), norm, **desired_options
+  )
   assert_close(compiled(layer)(variables, inputs, **options), desired, 10 * MODEL)
 
 
@@ -196,7 +201,7 @@ def decoder_layer(norm, **options):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("restricted", [False, True], ids=["all", "mask_and_bias"])
+@pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
 def test_decoder_layer_attends_to_what_came_before_and_to_the_sources(norm, restricted):
   inputs = array(DIMS.B, DIMS.T, WIDTH, seed=6)
   rng = np.random.default_rng(7)
@@ -214,9 +219,9 @@ def test_decoder_layer_attends_to_what_came_before_and_to_the_sources(norm, rest
     before = mask[b] & np.tril(np.ones((DIMS.T, DIMS.T), bool))
 
     def attend(parameters, inputs, before=before):
-      return models.multi_head(parameters, inputs, inputs, mask=before, bias=np.float64(bias))[0]
+      return model_reference.multi_head(parameters, inputs, inputs, mask=before, bias=np.float64(bias))[0]
 
-    desired, desired_weights = models.decoder_layer(
+    desired, desired_weights = model_reference.decoder_layer(
       parameters, np.float64(inputs[b]), np.float64(sources[b]), norm, attend, source_mask[b]
     )
     assert_close(outputs[b], desired, 10 * MODEL)
@@ -298,9 +303,17 @@ def test_layers_of_integers_are_an_error():
       layer.init(jax.random.key(0), integers, integers)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("inputs_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+  ("dtype", "inputs_dtype", "norm"),
+  always(
+    *((None, jnp.bfloat16, "pre"), (jnp.bfloat16, jnp.float32, "post"), (jnp.float16, jnp.bfloat16, "pre")),
+    of=list(
+      itertools.product(
+        (None, jnp.bfloat16, jnp.float16), (jnp.float32, jnp.bfloat16, jnp.float16), ("pre", "post")
+      )
+    ),
+  ),
+)
 def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, inputs_dtype, norm):
   inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), inputs_dtype)
   layer = encoder_layer(norm, dtype=dtype)
@@ -309,7 +322,7 @@ def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(
   assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", always(jnp.bfloat16, of=[jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
 def test_layers_of_one_head_take_half_precision(kind, dtype):
   layer = SINGLE_HEAD[kind]
@@ -375,7 +388,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", always("multi_head", of=LAYERS))
 def test_nnx_users_can_wrap_a_layer(name):
   layer, inputs = LAYERS[name]
   wrapped = nnx.bridge.ToNNX(layer, rngs=nnx.Rngs(0)).lazy_init(*inputs)

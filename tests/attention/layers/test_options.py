@@ -6,14 +6,13 @@ import chex
 import flax
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-import reference
-from cases import FLOAT32, assert_close
 from flax import linen as nn
+from helpers import model_reference, reference
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 from jax.sharding import PartitionSpec
-from models import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks, positions
@@ -74,7 +73,7 @@ def test_options_are_their_papers_formulas(name, K):
   actual = apply(variables, queries, sources, mask=mask)
   parameters = float64(variables["params"])
   for b, length in enumerate(LENGTHS):
-    context, weights = models.multi_head(
+    context, weights = model_reference.multi_head(
       parameters, np.float64(queries[b]), np.float64(sources[b, :length]), **desired_options
     )
     assert_close(actual[0][b], context, 10 * MODEL)
@@ -89,7 +88,7 @@ def test_a_module_gives_the_layer_a_score_with_parameters(K):
   assert score_vector.shape == DIMS["NH"]
   actual = compiled(layer)(variables, queries, sources)
   for b in range(DIMS.B):
-    context, _ = models.multi_head(
+    context, _ = model_reference.multi_head(
       float64(variables["params"]),
       np.float64(queries[b]),
       np.float64(sources[b]),
@@ -238,10 +237,10 @@ def test_an_encoder_layer_attends_as_it_is_told(norm):
   actual = compiled(layer)(variables, inputs)
 
   def attend(parameters, inputs):
-    return models.multi_head(parameters, inputs, inputs, rotates=True)[0]
+    return model_reference.multi_head(parameters, inputs, inputs, rotates=True)[0]
 
   for b in range(DIMS.B):
-    desired = models.encoder_layer(parameters, np.float64(inputs[b]), norm, attend)
+    desired = model_reference.encoder_layer(parameters, np.float64(inputs[b]), norm, attend)
     assert_close(actual[b], desired, 10 * MODEL)
 
 
@@ -283,7 +282,7 @@ def test_gradients_with_all_options_are_those_of_the_formula():
   def exact_loss(parameters):
     options = {"pair_score": reference.additive, "score_vector": parameters["score"]["score_vector"]}
     inputs = (float64(pair) for pair in zip(queries, sources, strict=True))
-    results = [models.multi_head(parameters, *pair, rotates=True, **options)[0] for pair in inputs]
+    results = [model_reference.multi_head(parameters, *pair, rotates=True, **options)[0] for pair in inputs]
     return np.sum(np.float64(random) * np.stack(results))
 
   gradients = jax.jit(jax.grad(loss))(variables)["params"]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, assert_close
 
 import attention
 from attention import masks

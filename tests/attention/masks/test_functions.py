@@ -1,13 +1,24 @@
 """Masks that are functions of positions."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, DIMS, FLOAT32, assert_close, assert_trees_close, draw, engines
+from helpers import reference
+from helpers.fixtures import (
+  BLOCK_SIZES,
+  DIMS,
+  ENGINES,
+  FLOAT32,
+  always,
+  assert_close,
+  assert_trees_close,
+  draw,
+  engines,
+)
 from jax.sharding import AxisType, PartitionSpec
 
 import attention
@@ -69,9 +80,7 @@ CLOSING_OVER = {
   "not": (lambda table: ~of_table(table), TABLE, lambda b, n, t, s: not TABLE[t, s]),
 }
 
-closing_over = pytest.mark.parametrize(
-  ("make", "array", "may_attend"), CLOSING_OVER.values(), ids=CLOSING_OVER
-)
+closing_over = pytest.mark.parametrize("name", CLOSING_OVER)
 
 
 def pairs(may_attend, shape=(B, N, T, S)):
@@ -97,9 +106,16 @@ def context(inputs, mask, implementation):
   )
 
 
-@closing_over
-@engines
-def test_a_function_says_who_may_attend_in_every_derivative(make, array, may_attend, implementation):
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  always(
+    *(("tables_of_heads", "dense"), ("documents_of_batch", "blockwise")),
+    *(("lengths_with_block_mask", "blockwise"), ("joined", "blockwise")),
+    of=list(itertools.product(CLOSING_OVER, ENGINES)),
+  ),
+)
+def test_functions_mask_in_every_derivative(name, implementation):
+  make, array, may_attend = CLOSING_OVER[name]
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
   allowed = pairs(may_attend)
 
@@ -120,7 +136,8 @@ def test_a_function_says_who_may_attend_in_every_derivative(make, array, may_att
 
 @closing_over
 @engines
-def test_it_may_close_over_arrays_that_are_not_traced(make, array, may_attend, implementation):
+def test_it_may_close_over_arrays_that_are_not_traced(name, implementation):
+  make, array, may_attend = CLOSING_OVER[name]
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
   actual = jax.jit(lambda mask: context(inputs, mask, implementation))(make(jnp.asarray(array)))
   desired = expected(*inputs, mask=pairs(may_attend))
@@ -128,7 +145,8 @@ def test_it_may_close_over_arrays_that_are_not_traced(make, array, may_attend, i
 
 
 @closing_over
-def test_the_array_of_a_function_is_what_it_says_of_each_pair(make, array, may_attend):
+def test_the_array_of_a_function_is_what_it_says_of_each_pair(name):
+  make, array, may_attend = CLOSING_OVER[name]
   whole = jax.jit(lambda array: make(array).array(T, S))(array)
   assert whole.dtype == bool and whole.ndim >= 2
   np.testing.assert_array_equal(np.broadcast_to(whole, (B, N, T, S)), pairs(may_attend))

@@ -1,11 +1,13 @@
 """Documents that are packed in one row are attended to as if each were alone."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import BLOCK_SIZES, FLOAT32, assert_close, engines
+from helpers import reference
+from helpers.fixtures import BLOCK_SIZES, ENGINES, FLOAT32, always, assert_close, engines
 
 import attention
 from attention import masks, positions
@@ -67,9 +69,12 @@ def draw():
   return np.random.default_rng(0).normal(size=(2, N, LENGTH, H)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("rule", "may_attend"), RULES.values(), ids=RULES)
-@engines
-def test_packed_documents_are_documents_one_by_one(rule, may_attend, implementation):
+@pytest.mark.parametrize(
+  ("name", "implementation"),
+  always(*((name, "blockwise") for name in RULES), of=list(itertools.product(RULES, ENGINES))),
+)
+def test_packed_documents_are_documents_one_by_one(name, implementation):
+  rule, may_attend = RULES[name]
   vectors = draw()
 
   @jax.jit

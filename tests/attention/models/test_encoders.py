@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import FLOAT32, always, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 
@@ -48,6 +48,9 @@ ENCODERS = {
   },
 }
 encoders = pytest.mark.parametrize("name", ENCODERS)
+few_encoders = pytest.mark.parametrize(
+  "name", always("recurrent_deep", "transformer_post", "transformer_rotary", of=ENCODERS)
+)
 
 
 @functools.cache
@@ -86,10 +89,12 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
   parameters = float64(variables["params"])
   for b, length in enumerate(LENGTHS):
     if encoder.startswith("recurrent"):
-      desired = models.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
+      desired = model_reference.recurrent_encoder(parameters, TOKENS[b, :length], ENCODERS[encoder].residual)
     else:
       module = ENCODERS[encoder]
-      desired = models.transformer_encoder(parameters, TOKENS[b, :length], module.norm, module.positions)
+      desired = model_reference.transformer_encoder(
+        parameters, TOKENS[b, :length], module.norm, module.positions
+      )
     assert_close(memory[b, :length], desired[0], TOLERANCE)
     assert_close(summary[b], desired[1], TOLERANCE)
 
@@ -100,8 +105,8 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
     assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
 
 
-@encoders
-@pytest.mark.parametrize("deterministic", [True, False])
+@few_encoders
+@pytest.mark.parametrize("deterministic", always(False, of=[True, False]))
 def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name, deterministic):
   variables = variables_of(ENCODERS[name])
   others = np.where(is_real(), TOKENS, DIMS.V + 99)  # not even a token
@@ -133,7 +138,7 @@ def test_padding_changes_no_gradient_of_an_encoder_under_dropout():
   chex.assert_trees_all_equal(differentiate(variables_of(encoder), others), desired)
 
 
-@encoders
+@few_encoders
 def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
   variables = variables_of(ENCODERS[name])
   memory, summary = encode(ENCODERS[name], variables)
@@ -142,7 +147,7 @@ def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
   assert_close(alone.summary[0], summary[0], TOLERANCE)
 
 
-@encoders
+@few_encoders
 def test_every_position_sees_the_words_before_and_after_it(name):
   encoder = ENCODERS[name]
   variables = variables_of(encoder)
@@ -182,7 +187,7 @@ def test_the_order_of_words_matters_unless_there_are_no_positions(name):
     assert np.all(change > 1e-4)
 
 
-@encoders
+@few_encoders
 def test_an_empty_sentence_gives_finite_values_and_gradients(name):
   encoder = ENCODERS[name]
   results = differentiated(encoder)(variables_of(encoder), jnp.asarray([0, 7, 2]))
@@ -341,7 +346,7 @@ def test_a_transformer_encoder_drops_whole_words_and_leaves_where_they_stood():
   variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
   rngs = {"dropout": jax.random.key(0)}
   memory = encode(encoder, variables, lengths=lengths, rngs=rngs, deterministic=False).memory
-  where = models.sinusoidal(DIMS.S, 2 * DIMS.E)
+  where = model_reference.sinusoidal(DIMS.S, 2 * DIMS.E)
   word = np.asarray(variables["params"]["embedding"]["embedding"])[TOKENS] * np.sqrt(2 * DIMS.E) / 0.5
   is_dropped = np.max(np.abs(np.asarray(memory) - where), axis=-1) < 1e-6
   assert 0 < np.sum(is_dropped) < is_dropped.size

@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import FLOAT32, always, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention.models.looking import ATTENTIONS
@@ -18,7 +18,7 @@ from attention.models.looking import ATTENTIONS
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
-kinds = pytest.mark.parametrize("kind", ATTENTIONS)
+few_kinds = pytest.mark.parametrize("kind", always("additive", "location_aware", "none", of=ATTENTIONS))
 OPTIONS = {
   "plain": {},
   "layers": {"num_layers": 2},
@@ -53,8 +53,16 @@ MODULES = [
     ("none", "luong"),
   ),
 ]
-modules = pytest.mark.parametrize(("kind", "options"), MODULES)
+# Each option and each kind of attention; the steps of a decoder, its gradients and its padding need fewer.
+FEW_MODULES = (
+  *(("additive", name) for name in ("all", "all_luong")),
+  *((kind, "plain") for kind in ("location_aware", "coverage", "multi_head", "monotonic", "none")),
+)
+modules = pytest.mark.parametrize(("kind", "options"), always(*FEW_MODULES, of=MODULES))
 attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
+few_attending = pytest.mark.parametrize(
+  "kind", always("additive", "location_aware", of=[kind for kind in ATTENTIONS if kind != "none"])
+)
 
 
 def decoder(kind, **options):
@@ -105,8 +113,16 @@ def differentiated(kind, options="plain", deterministic=True):
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
-# All of them in `make test`, too: it is this test that tells what a decoder is.
-@pytest.mark.parametrize(("layer", "options"), MODULES)
+# Each kind of attention and each option: this test defines what a decoder computes.
+@pytest.mark.parametrize(
+  ("layer", "options"),
+  always(
+    *((kind, "plain") for kind in ATTENTIONS),
+    *(("additive", name) for name in OPTIONS if name != "plain"),
+    *(("location_aware", "luong"), ("multi_head", "wide")),
+    of=MODULES,
+  ),
+)
 def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(layer, options):
   kind, module = layer, decoder(layer, **OPTIONS[options])
   parameters = float64(variables_of(module)["params"])
@@ -115,14 +131,20 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
   for b, length in enumerate(LENGTHS):
     source = memory[b, :length], summary[b]
     how = {name: getattr(module, name) for name in ("residual", "looks", "input_feeding")}
-    desired = models.decoder(kind, parameters, *source, TARGETS[b], **how)
+    desired = model_reference.decoder(kind, parameters, *source, TARGETS[b], **how)
     assert_close(logits[b], desired[0], 10 * MODEL)
     if kind != "none":
       assert_close(weights[b, :, :length], desired[1], MODEL)
 
 
 # Monotonic attention decodes with a look at one key, and not in expectation at several.
-@pytest.mark.parametrize(("kind", "options"), [module for module in MODULES if module[0] != "monotonic"])
+@pytest.mark.parametrize(
+  ("kind", "options"),
+  always(
+    *[module for module in FEW_MODULES if module[0] != "monotonic"],
+    of=[module for module in MODULES if module[0] != "monotonic"],
+  ),
+)
 def test_step_by_step_is_the_scan_of_the_whole(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables = variables_of(module)
@@ -152,7 +174,7 @@ def test_monotonic_attention_decodes_with_one_look_at_a_time_that_never_goes_bac
   assert np.all(np.diff(places, axis=0) >= 0) and np.min(places) < DIMS.S
 
 
-@kinds
+@few_kinds
 def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
   logits, _ = run(kind)
   for t in range(DIMS.T):
@@ -178,7 +200,7 @@ def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_d
       np.testing.assert_array_equal(one[::2], two[::2])
 
 
-@attending
+@few_attending
 def test_a_token_changes_the_weights_of_later_positions_only(kind):
   # Bahdanau's order: the state before the word asks.
   _, weights = run(kind)
@@ -192,7 +214,7 @@ def test_a_token_changes_the_weights_of_later_positions_only(kind):
     assert np.all(difference[t + 1 :] > (1e-6 if kind != "dot_product" else 0))
 
 
-@attending
+@pytest.mark.parametrize("kind", always("additive", of=[kind for kind in ATTENTIONS if kind != "none"]))
 def test_looking_after_a_word_a_token_changes_its_own_weights_too(kind):
   _, weights = run(kind, options="after")
   for t in range(DIMS.T):
@@ -217,21 +239,20 @@ def test_weights_are_zero_at_padding_and_sum_to_one(kind):
 
 
 @modules
-@pytest.mark.parametrize("content", [1e4, np.nan])
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options, content):
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
   differentiate = differentiated(kind, options, deterministic="all" not in options)
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
   whole = encoded()
-  padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
-
   desired, desired_results = differentiate(variables, whole, lengths)
-  gradients, results = differentiate(variables, padded, lengths)
-  np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
   chex.assert_tree_all_finite((desired, desired_results))
-  chex.assert_trees_all_equal(results, desired_results)
-  chex.assert_trees_all_equal(gradients, desired)
+  for content in (1e4, np.nan):
+    padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
+    gradients, results = differentiate(variables, padded, lengths)
+    np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+    chex.assert_trees_all_equal(results, desired_results)
+    chex.assert_trees_all_equal(gradients, desired)
 
 
 def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_gradient():
@@ -256,7 +277,7 @@ def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_g
   assert temporary_memory("additive") < temporary_memory("scaled_dot_product") + B * T * S * A
 
 
-@kinds
+@few_kinds
 def test_a_sentence_without_words_gives_finite_logits_and_gradients(kind):
   lengths = jnp.asarray([0, 7, 2])
   gradients, (logits, weights) = differentiated(kind)(variables_of(decoder(kind)), encoded(), lengths)
@@ -271,7 +292,7 @@ def test_targets_without_words_have_neither_logits_nor_weights(options):
   assert logits.shape == (DIMS.B, 0, DIMS.V) and weights.shape == (DIMS.B, 0, DIMS.S)
 
 
-@kinds
+@few_kinds
 def test_the_context_is_the_summary_only_without_attention(kind):
   whole = encoded()
   logits, _ = run(kind)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_close
-from models import MODEL, compiled, random_parameters
+from helpers.fixtures import always, assert_close
+from helpers.model_reference import MODEL, compiled, random_parameters
 
 import attention
 from attention.models.looking import ATTENTIONS
@@ -41,7 +41,9 @@ PAIRS = [
   ("recurrent", "transformer"),
   ("variational", "transformer"),
 ]
-pairs = pytest.mark.parametrize(("encoder", "kind"), PAIRS)
+pairs = pytest.mark.parametrize(
+  ("encoder", "kind"), always(("deep", "additive"), ("variational", "transformer"), of=PAIRS)
+)
 
 
 def model(encoder, kind):
@@ -151,7 +153,10 @@ def initial(module):
 # A model without options, and every attention with half of the options each time.
 @pytest.mark.parametrize(
   ("encoder", "kind"),
-  [PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
+  always(
+    *(("deep", "additive"), ("variational", "transformer")),
+    of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
+  ),
 )
 def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
@@ -166,7 +171,10 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
 
 @pytest.mark.parametrize(
   ("encoder", "kind"),
-  [*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)],
+  always(
+    ("variational", "additive"),
+    of=[*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)],
+  ),
 )
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)

@@ -5,11 +5,11 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
 import pytest
-from cases import assert_close
-from models import MODEL, compiled, float64, random_parameters
+from helpers import model_reference
+from helpers.fixtures import always, assert_close
+from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import search
@@ -26,6 +26,8 @@ OPTIONS = {
   "one": {"positions": "relative", "num_layers": 1},
 }
 options = pytest.mark.parametrize("options", OPTIONS)
+# Each place of positions and each norm, once.
+few_options = pytest.mark.parametrize("options", always("relative", "post", "normal", of=OPTIONS))
 
 
 def decoder(options, **others):
@@ -73,7 +75,7 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
   chex.assert_shape(heads, (DIMS.B, L, DIMS.N, DIMS.T, DIMS.S))
   for b, length in enumerate(LENGTHS):
     source = np.float64(encoded().memory[b, :length])
-    desired, desired_heads = models.transformer_decoder(
+    desired, desired_heads = model_reference.transformer_decoder(
       parameters, source, TARGETS[b], module.norm, module.positions
     )
     assert_close(logits[b], desired, 10 * MODEL)
@@ -90,7 +92,9 @@ def test_a_decoder_tells_all_near_distances_apart():
   logits, _ = run("one", targets)
   source = np.float64(encoded().memory[0, : LENGTHS[0]])
   parameters = float64(variables["params"])
-  desired, _ = models.transformer_decoder(parameters, source, targets[0], module.norm, module.positions)
+  desired, _ = model_reference.transformer_decoder(
+    parameters, source, targets[0], module.norm, module.positions
+  )
   assert_close(logits[0], desired, 10 * MODEL)
 
 
@@ -104,15 +108,23 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
 
 
 # How many words are read at once: a beginning that is given, then one after the other.
-@options
-@pytest.mark.parametrize("reads", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)], ids=str)
+READS = ("11111", "311", "23", "5")
+
+
+@pytest.mark.parametrize(
+  ("options", "reads"),
+  always(
+    *(("relative", "11111"), ("relative", "23"), ("normal", "311"), ("normal", "5")),
+    of=[(name, reads) for name in OPTIONS for reads in READS],
+  ),
+)
 def test_reading_with_caches_is_reading_the_whole(options, reads):
   module = decoder(options)
   variables = variables_of(module)
   logits, weights = run(options)
   state, memory = module.apply(variables, encoded(), LENGTHS, DIMS.T + 2, method="prepare")
   start = 0
-  for count in reads:
+  for count in map(int, reads):
     tokens, now = jnp.asarray(TARGETS[:, start : start + count]), slice(start, start + count)
     if count == 1:
       state, *found = compiled(module, "step")(variables, state, tokens[:, 0], memory)
@@ -152,7 +164,7 @@ def test_more_words_than_there_is_room_for_give_nan():
     module.apply(variables, (), jnp.asarray(TARGETS[:, 0]), memory, method="step")
 
 
-@options
+@few_options
 def test_a_token_changes_its_own_and_all_later_logits_and_none_before(options):
   logits, weights = run(options)
   for t in range(DIMS.T):
@@ -178,9 +190,8 @@ def test_all_but_no_positions_know_the_order_of_words(options):
   assert (difference < 10 * MODEL) == (OPTIONS[options].get("positions") == "none")
 
 
-@pytest.mark.parametrize("content", [1e4, np.nan])
-@options
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options, content):
+@few_options
+def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options):
   module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
   variables = variables_of(module)
 
@@ -200,13 +211,14 @@ def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options, con
 
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None]
   whole = encoded()
-  padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
   desired, desired_results = differentiate(variables, whole)
-  gradients, results = differentiate(variables, padded)
-  np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
   chex.assert_tree_all_finite((desired, desired_results))
-  chex.assert_trees_all_equal(results, desired_results)
-  chex.assert_trees_all_equal(gradients, desired)
+  for content in (1e4, np.nan):
+    padded = whole._replace(memory=jnp.where(is_padding[:, :, None], content, whole.memory))
+    gradients, results = differentiate(variables, padded)
+    np.testing.assert_array_equal(gradients[1].memory[is_padding], 0.0)
+    chex.assert_trees_all_equal(results, desired_results)
+    chex.assert_trees_all_equal(gradients, desired)
   for path, gradient in jax.tree.leaves_with_path(gradients[0]):
     if [key.key for key in path[-2:]] != ["key", "bias"] and "table" not in path[-1].key:
       assert np.max(np.abs(gradient)) > 1e-4, path
@@ -231,16 +243,29 @@ def test_a_sentence_without_words_gives_finite_logits():
 
 
 def greedily(model, variables, sources, lengths, max_length):
-  """Returns the greedy translations, found by reading all that is translated so far again and again."""
-  targets = np.full((len(sources), 1), 1)
-  for _ in range(max_length):
-    logits, _ = model.apply(variables, sources, lengths, jnp.asarray(targets))
-    targets = np.concatenate([targets, np.argmax(logits[:, -1:], axis=-1)], axis=1)
+  """Returns the greedy translations, found by reading all that is translated so far again and again.
+
+  It is followed by words that no logits before them depend on, so that one program reads all lengths.
+  """
+  targets = np.zeros((len(sources), max_length + 1), int)
+  targets[:, 0] = 1
+  for t in range(max_length):
+    logits, _ = compiled(model)(variables, sources, lengths, jnp.asarray(targets[:, :-1]))
+    targets[:, t + 1] = np.argmax(logits[:, t], axis=-1)
   return targets[:, 1:]
 
 
-@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
-@pytest.mark.parametrize("places", ["sinusoidal", "relative", "rotary"])
+@pytest.mark.parametrize(
+  ("encoder", "places"),
+  always(
+    ("transformer", "relative"),
+    of=[
+      (encoder, places)
+      for encoder in ("recurrent", "transformer")
+      for places in ("sinusoidal", "relative", "rotary")
+    ],
+  ),
+)
 def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, places):
   V, W = DIMS.V, DIMS.W
   encoders = {
@@ -262,7 +287,7 @@ def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, pla
   found = jax.jit(lambda state: search.beam(step, state, beam_size=4, num_best=4, **how))(state)
   for k in range(4):
     targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
-    logits, weights = model.apply(variables, sources, lengths, targets)
+    logits, weights = compiled(model)(variables, sources, lengths, targets)
     log_probabilities = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(log_probabilities, found.tokens[:, k, :, None], axis=-1)[..., 0]
     assert_close(found.scores[:, k], jnp.sum(chosen, axis=-1), 100 * MODEL)

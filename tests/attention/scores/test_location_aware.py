@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DIFFERENCES, DIMS, FLOAT32, assert_close, assert_trees_close, engines
+from helpers.fixtures import DIFFERENCES, DIMS, FLOAT32, assert_close, assert_trees_close, engines
 
 import attention
 from attention import LocationAware, masks

@@ -1,10 +1,12 @@
 """The sums of additive attention: score_vector . tanh(query + key), and their derivatives."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPSILON, assert_close
+from helpers.fixtures import EPSILON, always, assert_close
 
 from attention.scores import sums_of_tanh as additive
 from attention.scores.sums_of_tanh import sums_of_tanh
@@ -35,10 +37,15 @@ def tolerance(A):
   return 16 * EPSILON * A
 
 
-@pytest.mark.parametrize("leading", [(), (2,)])
-@pytest.mark.parametrize("size", SIZES)
 # Pre-activations within the range of the factored form, beyond it, and far beyond.
-@pytest.mark.parametrize("scale", [1.0, 20.0, 1e4])
+@pytest.mark.parametrize(
+  ("leading", "size", "scale"),
+  always(
+    *(((2,), size, 1.0) for size in SIZES),
+    *(((), SIZES[1], scale) for scale in (20.0, 1e4)),
+    of=list(itertools.product([(), (2,)], SIZES, [1.0, 20.0, 1e4])),
+  ),
+)
 def test_sums_and_gradients_are_the_exact_ones(leading, size, scale):
   inputs = draw(leading, *size, scale=scale)
   desired, slopes, tanh = exact(*inputs)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, always, assert_close
 
 from attention import search
 
@@ -140,8 +140,13 @@ def best_of_all(logits, V, T, length_penalty):
   return best
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize(("V", "T"), [(3, 7), (4, 5), (5, 4), (6, 3)])
+@pytest.mark.parametrize(
+  ("V", "T", "length_penalty"),
+  always(
+    *((4, 5, 0.0), (5, 4, 0.6), (6, 3, 2.0)),
+    of=[(*sizes, penalty) for sizes in ((3, 7), (4, 5), (5, 4), (6, 3)) for penalty in (0.0, 0.6, 1.0, 2.0)],
+  ),
+)
 def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   B = 25
   logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)

@@ -11,7 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from experiments.benchmarks import cases, measuring, peers, report, resident
 from experiments.benchmarks.cases import Case

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-import scripts
+from helpers import scripts
 
 from configs import base
 from experiments.tasks import make_task

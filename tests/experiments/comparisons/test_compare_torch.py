@@ -4,7 +4,7 @@ import importlib.util
 import re
 
 import pytest
-import scripts
+from helpers import scripts
 
 SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embedding_width=4", "--width=5", "--repeats=1")
 

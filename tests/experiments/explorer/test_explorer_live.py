@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import models
 import numpy as np
-import pages
 import pytest
+from helpers import browser, model_reference
 
 from configs import base
 from experiments.explorer.live import ATTENTIONS, live_model, why_not
@@ -14,7 +13,7 @@ from experiments.translation.loading import Kept
 from experiments.translation.model import make_task_model
 from experiments.translation.translator import make_translator
 
-pytestmark = pages.needs_node
+pytestmark = browser.needs_node
 
 LONGEST = 23
 SENTENCES = 200
@@ -52,7 +51,7 @@ def make(name, **options):
   task = make_task(config)
   model = make_task_model(config, task)
   arguments = jnp.ones((1, 3), jnp.int32), jnp.array([3]), jnp.ones((1, 2), jnp.int32)
-  params = models.random_parameters(model, *arguments)["params"]
+  params = model_reference.random_parameters(model, *arguments)["params"]
   return config, make_translator(config, task, model, params)
 
 
@@ -95,7 +94,7 @@ def test_translations_are_those_of_jax(name, beam_size):
   translator = translator.with_search(beam_size=beam_size)
   texts = texts_of(translator)
   states = [{"text": text, "beam": beam_size} for text in texts]
-  found = pages.in_node(RUN, {"run": run_of(config, translator), "states": states})
+  found = browser.in_node(RUN, {"run": run_of(config, translator), "states": states})
   translations = translator.translate(texts)
   assert len({round(each.score, 4) for each in translations}) > SENTENCES / 2  # it reads the sentence
   assert len(found) == SENTENCES
@@ -107,7 +106,7 @@ def test_a_run_translates_by_its_own_beams_unless_a_person_wants_others():
   config, translator = make("additive")
   translator = translator.with_search(beam_size=3)
   texts = texts_of(translator)[:20]
-  found = pages.in_node(
+  found = browser.in_node(
     RUN, {"run": run_of(config, translator), "states": [{"text": text} for text in texts]}
   )
   for one, other in zip(found, translator.translate(texts), strict=True):
@@ -118,7 +117,7 @@ def test_a_translation_that_a_person_has_chosen_has_the_weights_of_teacher_forci
   config, translator = make("additive")
   example = translator.task.examples("test", 1)[0]
   words = {str(t): word for t, word in enumerate([*example.target, "</s>"])}
-  (found,) = pages.in_node(
+  (found,) = browser.in_node(
     RUN, {"run": run_of(config, translator), "states": [{"text": example.source_text, "words": words}]}
   )
   (scored,) = translator.score([(example.source_text, example.target_text)])
@@ -129,7 +128,7 @@ def test_a_translation_that_a_person_has_chosen_has_the_weights_of_teacher_forci
 def test_hidden_words_and_changed_rows_have_the_weights_that_a_person_wants():
   config, translator = make("cosine")
   state = {"text": "the red cat sees the dog", "masked": [1, 4], "rows": {"2": "flat", "3": 5, "4": 1}}
-  plain, found = pages.in_node(
+  plain, found = browser.in_node(
     RUN, {"run": run_of(config, translator), "states": [{"text": state["text"]}, state]}
   )
   plain, found = np.array(plain["weights"]), np.array(found["weights"])
@@ -145,7 +144,7 @@ def test_hidden_words_and_changed_rows_have_the_weights_that_a_person_wants():
 
 def test_where_all_is_hidden_weights_are_zero():
   config, translator = make("additive")
-  (found,) = pages.in_node(
+  (found,) = browser.in_node(
     RUN, {"run": run_of(config, translator), "states": [{"text": "the cat", "masked": [0, 1, 2]}]}
   )
   assert not np.any(found["weights"])
@@ -156,7 +155,7 @@ def test_words_are_drawn_by_their_probabilities_and_a_seed_draws_the_same():
   config, translator = make("additive")
   text = "the red cat sees the dog"
   states = [{"text": text, "temperature": 2, "seed": seed} for seed in [*range(40), 7]]
-  found = pages.in_node(RUN, {"run": run_of(config, translator), "states": states})
+  found = browser.in_node(RUN, {"run": run_of(config, translator), "states": states})
   assert found[7]["words"] == found[40]["words"]
   assert len({tuple(each["words"]) for each in found}) > 30
 
@@ -165,7 +164,7 @@ def test_unknown_words_are_said_and_nothing_is_no_translation():
   config, translator = make("additive")
   texts = ["zebra the ZEBRA gnu", "", " \t", "🦓 👩‍🚀", "the " * 450]
   states = [{"text": text} for text in texts]
-  found = pages.in_node(RUN, {"run": run_of(config, translator), "states": states})
+  found = browser.in_node(RUN, {"run": run_of(config, translator), "states": states})
   assert found[0]["unknown"] == ["zebra", "gnu"]
   assert found[0]["columns"] == ["zebra (unknown)", "the", "zebra (unknown)", "gnu (unknown)", "</s>"]
   assert found[1] is found[2] is None
@@ -203,7 +202,7 @@ const { unpackArrays } = await load("arrays");
 const arrays = await unpackArrays(given.checkpoints[0].arrays, given.layout);
 return Object.fromEntries(Object.entries(arrays).map(([name, array]) => [name, [...(array.data ?? array)]]));
 """
-  found = pages.in_node(program, run_of(config, translator))
+  found = browser.in_node(program, run_of(config, translator))
   leaves = jax.tree_util.tree_leaves_with_path(translator.params)
   assert len(found) == len(leaves)
   for path, leaf in leaves:

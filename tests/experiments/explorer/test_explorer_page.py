@@ -4,8 +4,8 @@ import json
 
 import jax
 import numpy as np
-import pages
 import pytest
+from helpers import browser
 from test_explorer_live import SENTENCES, TWO_LAYERS, assert_same, make, texts_of
 
 from experiments.explorer import recorded
@@ -18,7 +18,7 @@ from experiments.translation.loading import Kept
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 from experiments.translation.translator import Heads, Translation
 
-pytestmark = pages.needs_chromium
+pytestmark = browser.needs_chromium
 
 TEXT = "the red cat sees the dog"
 ALONE = "#run=0"
@@ -74,7 +74,7 @@ def test_two_hundred_sentences_are_those_of_jax(path, translators):
       return JSON.stringify({ words, text: joined, score, isCut, weights });
     });
   }"""
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     found = [json.loads(each) for each in shown.evaluate(program, [texts])]
   assert len(found) == SENTENCES
   for one, other in zip(found, translator.translate(texts), strict=True):
@@ -83,7 +83,7 @@ def test_two_hundred_sentences_are_those_of_jax(path, translators):
 
 def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, translators):
   (translation,) = translators[0][1].translate(["a big dog"])
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     assert shown.input_value("#text") == TEXT  # the first example
     shown.fill("#text", "a big dog")
     assert shown.inner_text("article .text") == translation.text
@@ -96,13 +96,13 @@ def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, transl
     address = shown.evaluate("location.hash")
     results = shown.inner_text("#results")
     assert "Step 3" in results and "Query" in results and "Context" in results
-  with pages.in_chromium(path, address) as shown:
+  with browser.in_chromium(path, address) as shown:
     assert shown.input_value("#text") == "a big dog"
     assert shown.inner_text("#results") == results
 
 
 def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
-  with pages.in_chromium(path, ALONE, width=360) as shown:
+  with browser.in_chromium(path, ALONE, width=360) as shown:
     shown.focus("td[data-cell='0,0']")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowUp"):
       shown.keyboard.press(key)
@@ -118,7 +118,7 @@ def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
 
 def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, translators):
   weights = found_by(translators[0][1], TEXT).attention
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
 
     def lit(side):
       elements = shown.locator(f"article .words [data-{side}]").all()
@@ -135,7 +135,7 @@ def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, 
 
 
 def test_a_person_takes_part(path):
-  with pages.in_chromium(path, "#cell=1,2") as shown:
+  with browser.in_chromium(path, "#cell=1,2") as shown:
 
     def words():
       return shown.locator("article .targets").inner_text().split()
@@ -159,7 +159,7 @@ def test_a_person_takes_part(path):
 
 def test_of_beams_another_word_leaves_what_stands_before_it(path, translators):
   texts = texts_of(translators[0][1])[:8]
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
 
     def words():
       return shown.locator("article .targets").inner_text().split()
@@ -188,7 +188,7 @@ def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
       return stages.map((each) => ({ ...each, vector: each.vector && [...each.vector] }));
     });
   }"""
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     stages = {each["title"]: each for each in shown.evaluate(program)}
   assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
   query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
@@ -205,7 +205,7 @@ def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
 def test_truth_is_told_where_it_is_known(path, translators):
   (scored,) = translators[0][1].score([(TEXT, "il gatto rosso vede il cane")])
   rate = alignment_error_rate([AlignedAttention(scored.attention, {(0, 0), (3, 3)})])
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     assert "True translation: il gatto rosso vede il cane" in shown.inner_text("article .truth")
     shown.get_by_role("button", name="let it read this one").click()
     assert shown.inner_text("article .text") == "il gatto rosso vede il cane"
@@ -222,7 +222,7 @@ def test_truth_is_told_where_it_is_known(path, translators):
 def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators):
   _, translator = translators[0]
   best, second, *_ = translator.with_search(beam_size=3, num_best=3).n_best([TEXT.split()])[0]
-  with pages.in_chromium(path, "#beam=3") as shown:
+  with browser.in_chromium(path, "#beam=3") as shown:
     assert shown.inner_text("article .text") == best.text
     items = shown.locator(".beams li button")
     texts = items.all_inner_texts()
@@ -244,7 +244,7 @@ def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators
 
 
 def test_step_by_step_and_over_time_and_side_by_side(path, translators):
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     count = shown.locator(".targets .word").count()
     shown.click("#more")
     assert shown.locator(".targets .word").count() == 1
@@ -285,7 +285,7 @@ def test_step_by_step_and_over_time_and_side_by_side(path, translators):
 
 
 def test_at_first_two_runs_stand_side_by_side_and_recorded_ones_follow_the_sentence(path):
-  with pages.in_chromium(path) as shown:
+  with browser.in_chromium(path) as shown:
     shown.locator("article").nth(1).wait_for()
     shown.select_option("#beside", "2")
     shown.locator("#sentence").wait_for()
@@ -298,7 +298,7 @@ def test_at_first_two_runs_stand_side_by_side_and_recorded_ones_follow_the_sente
 
 def test_arcs_are_as_wide_as_weights(path, translators):
   weights = found_by(translators[0][1], TEXT).attention
-  with pages.in_chromium(path, "#view=arcs") as shown:
+  with browser.in_chromium(path, "#view=arcs") as shown:
     label = shown.locator("svg.arcs").get_attribute("aria-label")
     assert label.startswith("each word of the translation")
     for line in shown.locator("path.arc").all():
@@ -309,7 +309,7 @@ def test_arcs_are_as_wide_as_weights(path, translators):
 def test_recorded_attention_is_that_of_the_model(path, translators):
   _, translator = translators[0]
   (heads,) = translator.heads([("</script><b>a cat", "un gatto")])
-  with pages.in_chromium(path, "#run=2") as shown:
+  with browser.in_chromium(path, "#run=2") as shown:
     assert "cannot run this model: it is a test" in shown.inner_text("article")
     cells = shown.locator("td[data-cell]")
     drawn = [float(cell.get_attribute("style").split()[1]) for cell in cells.all()]
@@ -336,7 +336,7 @@ def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
   path = tmp_path / "long.html"
   runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
   path.write_text(page({"runs": runs}), "utf-8")
-  with pages.in_chromium(path, "#layer=1&head=0") as shown:
+  with browser.in_chromium(path, "#layer=1&head=0") as shown:
     shown.focus("canvas")
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowDown")
@@ -357,7 +357,7 @@ def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
   ],
 )
 def test_odd_sentences_end_in_words(path, text, told):
-  with pages.in_chromium(path, ALONE) as shown:
+  with browser.in_chromium(path, ALONE) as shown:
     shown.fill("#text", text)
     assert told in shown.inner_text("#results")
     assert shown.locator("#failure").is_hidden()
@@ -371,7 +371,7 @@ def test_odd_sentences_end_in_words(path, text, told):
   ],
 )
 def test_absurd_addresses_change_what_is_there_and_nothing_else(path, translators, address, changes):
-  with pages.in_chromium(path, address) as shown:
+  with browser.in_chromium(path, address) as shown:
     if changes:
       assert shown.inner_text("#changes") == changes
     else:
@@ -399,14 +399,14 @@ def test_a_damaged_file_ends_in_words(path, tmp_path, damage, told):
   damaged = tmp_path / "damaged.html"
   damaged.write_text(damage(html), "utf-8")
   assert damaged.read_text("utf-8") != html
-  assert told in pages.shown_text(damaged)
+  assert told in browser.shown_text(damaged)
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("color_scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_screen_and_text_can_be_read(path, width, color_scheme):
   address = "#cell=1,1&beam=3&beside=1"
-  with pages.in_chromium(path, address, width=width, color_scheme=color_scheme) as shown:
+  with browser.in_chromium(path, address, width=width, color_scheme=color_scheme) as shown:
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     paper, ink = (
       shown.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
@@ -419,5 +419,5 @@ def test_every_control_has_a_name(path):
   program = """() => [...document.querySelectorAll("button, input, select, textarea")]
     .filter((each) => !each.labels?.length && !each.textContent.trim() && !each.getAttribute("aria-label"))
     .map((each) => each.id)"""
-  with pages.in_chromium(path, "#cell=1,1&beam=3&temperature=1") as shown:
+  with browser.in_chromium(path, "#cell=1,1&beam=3&temperature=1") as shown:
     assert shown.evaluate(program) == []

@@ -5,8 +5,8 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pages
 import pytest
+from helpers import browser
 from test_explorer_live import make
 
 from experiments.explorer import recorded
@@ -18,7 +18,7 @@ from experiments.translation.loading import Kept
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 from experiments.translation.translator import Heads, Translation
 
-pytestmark = pages.needs_chromium
+pytestmark = browser.needs_chromium
 
 SOURCE = "the red cat does not see the apples and the old dogs sleep near my house"
 TARGET = "il gatto rosso non vede le mele e i vecchi cani dormono vicino a casa mia"
@@ -72,7 +72,7 @@ def _boxes(shown, selector=".word, th, td, p, svg text, button, h2"):
 @pytest.mark.parametrize("view", ["map", "arcs"])
 @pytest.mark.exhaustive
 def test_pointing_at_a_word_moves_nothing(path, width, view):
-  with pages.in_chromium(path, f"#view={view}", width=width, height=844) as shown:
+  with browser.in_chromium(path, f"#view={view}", width=width, height=844) as shown:
     before = _boxes(shown)
     words = shown.locator(".word").all()
     assert len(before) > 60 and len(words) > 30
@@ -93,7 +93,7 @@ def _moved(before, after):
 
 @pytest.mark.parametrize("width", PHONES)
 def test_hiding_a_source_word_moves_no_other(path, width):
-  with pages.in_chromium(path, width=width) as shown:
+  with browser.in_chromium(path, width=width) as shown:
     before = _boxes(shown, ".sources .word")
     shown.locator(".sources .word").nth(2).click()
     assert shown.locator(".sources [aria-pressed='true']").count() == 1
@@ -103,7 +103,7 @@ def test_hiding_a_source_word_moves_no_other(path, width):
 @pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
 @pytest.mark.exhaustive
 def test_an_open_step_is_in_sight(path, width, height):
-  with pages.in_chromium(path, width=width, height=height) as shown:
+  with browser.in_chromium(path, width=width, height=height) as shown:
     for selector in (".targets .word >> nth=-1", "td[data-cell='9,1']", "td[data-cell='0,0']"):
       shown.click(selector)
       panel, chosen = (shown.locator(each).bounding_box() for each in (".panels", selector))
@@ -115,13 +115,13 @@ def test_an_open_step_is_in_sight(path, width, height):
     if width == 1400:
       assert shown.locator(".panels").evaluate("(panels) => panels.scrollHeight <= panels.clientHeight")
     address = shown.evaluate("location.hash")
-  with pages.in_chromium(path, address, width=width, height=height) as shown:
+  with browser.in_chromium(path, address, width=width, height=height) as shown:
     box = shown.locator(".stage h3").bounding_box()
     assert box["y"] >= 0 and box["y"] + box["height"] <= height
 
 
 def test_everything_can_be_scrolled_out_from_behind_an_open_step(path):
-  with pages.in_chromium(path, "#cell=1,1", width=390, height=844) as shown:
+  with browser.in_chromium(path, "#cell=1,1", width=390, height=844) as shown:
     shown.evaluate("window.scrollTo(0, 1e6)")
     last, panel = (shown.locator(each).bounding_box() for each in ("footer p", ".panels"))
     assert last["y"] + last["height"] <= panel["y"]
@@ -145,7 +145,7 @@ def test_what_is_told_of_first_steps_is_of_these_alone(path, run):
   logs, weights = _log_probabilities(run[1], SOURCE, words)
   rows = np.vstack([weights, np.zeros_like(weights[:1])])
   rate = alignment_error_rate([AlignedAttention(rows, {link for link in LINKS if link[0] < 5})])
-  with pages.in_chromium(path, f"#shown=5{TRUE}") as shown:
+  with browser.in_chromium(path, f"#shown=5{TRUE}") as shown:
     assert shown.inner_text(".facts >> nth=0") == _told(logs.sum(), 5)
     assert f"The true translation begins so. Alignment error {rate:.2f}" in shown.inner_text(".truth")
     assert shown.inner_text("#said") == shown.inner_text("article .text") == " ".join(words) + " …"
@@ -165,7 +165,7 @@ def _told(number, count):
 
 
 def test_of_first_steps_with_beams_only_the_tree_is_shown(path):
-  with pages.in_chromium(path, "#beam=3&shown=2") as shown:
+  with browser.in_chromium(path, "#beam=3&shown=2") as shown:
     assert shown.locator(".beams li").count() == 0
     assert 2 <= shown.locator(".beams svg text").count() <= 6
     assert "of the 2 steps shown" in shown.inner_text(".facts >> nth=0")
@@ -175,7 +175,7 @@ def test_of_first_steps_with_beams_only_the_tree_is_shown(path):
 
 def test_arcs_stay_where_they_are_from_step_to_step(path):
   program = "all => all.map((each) => [each.dataset.cell, each.getAttribute('d')])"
-  with pages.in_chromium(path, f"#view=arcs{TRUE}") as shown:
+  with browser.in_chromium(path, f"#view=arcs{TRUE}") as shown:
     all_arcs = dict(shown.locator("path.arc").evaluate_all(program))
     for count in (1, 4):
       shown.evaluate("hash => { location.hash = hash; }", f"view=arcs&shown={count}{TRUE}")
@@ -188,7 +188,7 @@ def test_arcs_stay_where_they_are_from_step_to_step(path):
 @pytest.mark.parametrize("words", ["", TRUE])
 @pytest.mark.exhaustive
 def test_a_step_moves_nothing_below_the_words(path, width, words):
-  with pages.in_chromium(path, f"#view=arcs&shown=1{words}", width=width) as shown:
+  with browser.in_chromium(path, f"#view=arcs&shown=1{words}", width=width) as shown:
     places = []
     for _ in range(10):
       places.append(shown.locator("svg.arcs").bounding_box() | {"width": 0})
@@ -199,7 +199,7 @@ def test_a_step_moves_nothing_below_the_words(path, width, words):
 
 def test_true_links_are_in_front_of_all_arcs(path):
   program = "() => [...document.querySelectorAll('svg.arcs path')].map((each) => each.getAttribute('class'))"
-  with pages.in_chromium(path, f"#view=arcs{TRUE}") as shown:
+  with browser.in_chromium(path, f"#view=arcs{TRUE}") as shown:
     kinds = [kind.split()[0] for kind in shown.evaluate(program)]
     first = kinds.index("paper")
     assert {*kinds[:first]} == {"arc"} and kinds[first:] == ["paper", "true"] * len(LINKS)
@@ -208,7 +208,7 @@ def test_true_links_are_in_front_of_all_arcs(path):
 
 
 def test_back_undoes_the_last_change(path):
-  with pages.in_chromium(path) as shown:
+  with browser.in_chromium(path) as shown:
 
     def back():
       shown.go_back()
@@ -234,7 +234,7 @@ def test_back_undoes_the_last_change(path):
 
 
 def test_a_walk_over_the_map_is_one_change(path):
-  with pages.in_chromium(path) as shown:
+  with browser.in_chromium(path) as shown:
     shown.click("td[data-cell='0,0']")
     for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
       shown.keyboard.press(key)
@@ -246,7 +246,7 @@ def test_a_walk_over_the_map_is_one_change(path):
 
 
 def test_a_cell_that_is_walked_to_is_not_behind_the_words(path):
-  with pages.in_chromium(path, width=360, height=844) as shown:
+  with browser.in_chromium(path, width=360, height=844) as shown:
     shown.focus("td[data-cell='0,0']")
     shown.keyboard.press("End")
     for s in range(15, 4, -1):
@@ -260,7 +260,7 @@ def test_a_cell_that_is_walked_to_is_not_behind_the_words(path):
 @pytest.mark.parametrize(("end", "told"), [(",16", "all weights are 0"), ("", "only the end is left")])
 def test_that_all_words_are_hidden_is_one_line(path, end, told):
   masked = ",".join(map(str, range(16))) + end
-  with pages.in_chromium(path, f"#masked={masked}") as shown:
+  with browser.in_chromium(path, f"#masked={masked}") as shown:
     facts = shown.inner_text(".facts >> nth=0")
     assert "all source words are hidden" in facts and told in facts
     assert "the encoder has read them" not in facts
@@ -269,7 +269,7 @@ def test_that_all_words_are_hidden_is_one_line(path, end, told):
 def test_a_map_of_sixty_words_has_its_words(path_of):
   words = [f"w{i}" for i in range(60)]
   weights = np.random.default_rng(0).dirichlet(np.ones(61), (1, 1, 61)).astype(np.float32)
-  with pages.in_chromium(path_of(weights, words, words), width=1280) as shown:
+  with browser.in_chromium(path_of(weights, words, words), width=1280) as shown:
     for side in ("above", "beside"):
       texts = shown.locator(f"svg.{side} text")
       assert texts.evaluate_all("all => all.map((each) => each.firstChild.data)") == [*words, "</s>"]
@@ -282,21 +282,21 @@ def test_a_map_of_sixty_words_has_its_words(path_of):
 def test_beside_small_cells_every_nth_word_is_written(path_of):
   words = [f"w{i}" for i in range(399)]
   weights = np.full((1, 1, 400, 400), 1 / 400, np.float32)
-  with pages.in_chromium(path_of(weights, words, words)) as shown:
+  with browser.in_chromium(path_of(weights, words, words)) as shown:
     texts = shown.locator("svg.above text").evaluate_all("all => all.map((each) => each.firstChild.data)")
     assert texts == [*words, "</s>"][::7]
     assert "One word in 7" in shown.inner_text("article .facts >> nth=-1")
 
 
 def test_a_map_says_from_which_weight_on_numbers_are_shown(path):
-  with pages.in_chromium(path) as shown:
+  with browser.in_chromium(path) as shown:
     assert "from a weight of 0.005 on" in shown.inner_text("article .facts >> nth=-1")
 
 
 def test_weights_that_are_no_shares_are_shown_as_they_are(path_of):
   weights = np.array([[[[2.5, -1.25, 0.0], [0.5, 0.25, 0.004]]]], np.float32)
   path = path_of(weights, ["a", "b"], ["c"], {(0, 0)})
-  with pages.in_chromium(path) as shown:
+  with browser.in_chromium(path) as shown:
     cells = shown.locator("td[data-cell]")
     assert cells.all_inner_texts() == ["2.50", f"{MINUS}1.25", "", ".50", ".25", ""]
     drawn = [float(each.get_attribute("style").split()[1]) for each in cells.all()]
@@ -321,7 +321,7 @@ const { shape, low, high, weights } = given;
 const numbers = await unpackWeights(weights, shape, [low, high]);
 return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...strengthsOf([numbers])[0]] };
 """
-  found = pages.in_node(program, json.loads(json.dumps(recorded._described(weights))))
+  found = browser.in_node(program, json.loads(json.dumps(recorded._described(weights))))
   np.testing.assert_allclose(found["numbers"], weights.ravel(), atol=(high - low) / 65535)
   assert (found["told"] is not None) is is_told
   most = np.abs(weights).max() if is_told else 1
@@ -331,7 +331,7 @@ return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...stren
 def test_very_long_words_are_cut_short(path_of):
   word = "a" * 100_000
   weights = np.full((1, 1, 2, 3), 1 / 3, np.float32)
-  with pages.in_chromium(path_of(weights, ["the", word], [word])) as shown:
+  with browser.in_chromium(path_of(weights, ["the", word], [word])) as shown:
     heads = shown.locator("thead th").all_inner_texts()
     assert heads == ["the", "a" * 39 + "…", "</s>"]
     assert shown.locator("table").bounding_box()["width"] < 800

@@ -2,7 +2,7 @@
 
 import hypothesis
 import numpy as np
-import pages
+from helpers import browser
 from hypothesis import strategies as st
 
 from experiments.tasks import grammar
@@ -10,7 +10,7 @@ from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 
-pytestmark = pages.needs_node
+pytestmark = browser.needs_node
 
 
 def test_elisions_are_as_in_python():
@@ -20,21 +20,21 @@ return [tokenize(given, "L'amico vede un'oca"), join(given, ["l'", "amico"])];
 """
   language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": []}
   language |= {"pattern": words.PATTERN, "classes": words.ranges()}
-  tokens, text = pages.in_node(program, language)
+  tokens, text = browser.in_node(program, language)
   assert tokens == ["l'", "amico", "vede", "un'", "oca"] == [*ItalianWords().tokenize("l'amico vede un'oca")]
   assert text == "l'amico" == grammar.join(["l'", "amico"])
 
 
 def test_both_spellings_of_a_word_have_one_id():
   program = "const { idsOf } = await load('words'); return idsOf(given, ['e\\u0301', '\\xe9', '<unk>', 'x']);"
-  assert pages.in_node(program, {"words": ["\xe9"]}) == [4, 4, 3, 3]
+  assert browser.in_node(program, {"words": ["\xe9"]}) == [4, 4, 3, 3]
 
 
 def test_invisible_characters_are_shown_and_a_text_of_them_is_blank():
   program = (
     "const { isBlank, visible } = await load('words'); return given.map((t) => [isBlank(t), visible(t)]);"
   )
-  found = pages.in_node(program, ["\u200b \u200d\ufeff", "a\u200b", ""])
+  found = browser.in_node(program, ["\u200b \u200d\ufeff", "a\u200b", ""])
   assert found == [[True, "\\u{200b} \\u{200d}\\u{feff}"], [False, "a\\u{200b}"], [True, ""]]
 
 
@@ -68,7 +68,7 @@ def test_an_address_leads_back_to_the_state_that_it_was_made_of(state):
 const { DEFAULTS, fromAddress, toAddress } = await load("address");
 return { usual: DEFAULTS, found: fromAddress(`#${toAddress({ ...DEFAULTS, ...given })}`) };
 """
-  found = pages.in_node(program, state)
+  found = browser.in_node(program, state)
   assert found["found"] == {**found["usual"], **state}
 
 
@@ -78,7 +78,7 @@ def test_nonsense_in_an_address_is_passed_over():
     "#beam=99&run=-1&cell=3&masked=a,b&words=x:y&rows=1:wide&view=cube&nothing=1&temperature=&step=1.5"
   )
   address += "&toString=1"
-  usual, found = pages.in_node(program, address)
+  usual, found = browser.in_node(program, address)
   assert found == usual
 
 
@@ -94,7 +94,7 @@ def test_the_alignment_error_is_that_of_the_metrics():
 const { alignmentErrorRate } = await load("alignment");
 return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
 """
-  found = pages.in_node(program, given)
+  found = browser.in_node(program, given)
   expected = [
     alignment_error_rate(
       [AlignedAttention(np.array(each["weights"]), {tuple(link) for link in each["links"]})]
@@ -108,4 +108,4 @@ def test_where_there_is_no_link_there_is_no_error():
   program = (
     "const { alignmentErrorRate } = await load('alignment'); return alignmentErrorRate([[0, 0], [1, 0]], []);"
   )
-  assert pages.in_node(program) is None
+  assert browser.in_node(program) is None

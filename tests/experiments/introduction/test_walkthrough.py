@@ -10,9 +10,9 @@ import types
 import jax
 import numpy as np
 import pytest
-import scripts
 from absl import flags
 from absl.testing import flagsaver
+from helpers import scripts
 
 from experiments import walkthrough
 from experiments.introduction import (

@@ -7,7 +7,7 @@ import shutil
 import jax
 import jax.numpy as jnp
 import pytest
-from checkpoint_files import (
+from helpers.checkpoint_files import (
   assert_is_of,
   in_child,
   like,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_files import (
+from helpers.checkpoint_files import (
   assert_is_of,
   bits,
   child,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import logging
-from checkpoint_files import (
+from helpers.checkpoint_files import (
   SERVER,
   assert_is_of,
   bits,

@@ -8,7 +8,7 @@ import time
 import jax
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 # Each run is killed at these moments: after it has printed a text, or began to write a checkpoint, up to so
 # many seconds later. There are as many runs as it takes.

@@ -9,7 +9,7 @@ import socket
 
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from experiments.runs import workdir
 

@@ -11,7 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-import scripts
+from helpers import scripts
 
 from configs import base
 from experiments.commands.mistakes import DataError, Mistake

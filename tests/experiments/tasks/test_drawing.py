@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from english import read, translate
+from helpers.toy_parser import read, translate
 
 from experiments.tasks import drawing, lexicon
 from experiments.tasks.drawing import SPLITS, pair

@@ -1,7 +1,7 @@
 """Tests of the toy language: its Italian and its alignments, checked by hand."""
 
 import pytest
-from english import ADJECTIVES, DETERMINERS, NOUNS, VERBS, translate
+from helpers.toy_parser import ADJECTIVES, DETERMINERS, NOUNS, VERBS, translate
 
 from experiments.tasks import grammar, lexicon
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.model_reference import random_parameters
 from hypothesis import given
 from hypothesis import strategies as st
-from models import random_parameters
 
 from configs import base
 from experiments.runs.rows import ALL, Rows

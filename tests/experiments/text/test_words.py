@@ -4,9 +4,9 @@ import itertools
 import pathlib
 import unicodedata
 
-import pages
 import pytest
 import regex
+from helpers import browser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -128,12 +128,12 @@ LANGUAGE = {"unit": "word", "joins": "text", "lowercase": False, "words": [], "p
 
 
 def in_page(texts, **changed):
-  return pages.in_node(
+  return browser.in_node(
     WORDS, {"language": {**LANGUAGE, "classes": words.ranges(), **changed}, "texts": texts}
   )
 
 
-@pages.needs_node
+@browser.needs_node
 def test_the_page_knows_the_class_of_every_character():
   program = """
 const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
@@ -148,10 +148,10 @@ return Object.values(given).map((inside) =>
     [[found.start(), len(found[0])] for found in regex.finditer(f"[{inside}]+", every)]
     for inside in words.CLASSES.values()
   ]
-  assert pages.in_node(program, words.ranges()) == expected
+  assert browser.in_node(program, words.ranges()) == expected
 
 
-@pages.needs_node
+@browser.needs_node
 @pytest.mark.exhaustive
 def test_the_page_cuts_characters_of_all_kinds_as_python_does():
   texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::997])]
@@ -160,7 +160,7 @@ def test_the_page_cuts_characters_of_all_kinds_as_python_does():
     assert found == [[*tokens], detokenize(tokens)], ascii(text)
 
 
-@pages.needs_node
+@browser.needs_node
 @given(st.lists(TEXTS, min_size=100, max_size=300))
 @settings(max_examples=10)
 def test_the_page_cuts_any_text_as_python_does(texts):
@@ -171,7 +171,7 @@ def test_the_page_cuts_any_text_as_python_does(texts):
     assert found == [[*Characters().tokenize(text)], spaced(text)], ascii(text)
 
 
-@pages.needs_node
+@browser.needs_node
 def test_the_page_puts_text_in_lower_case_as_python_does():
   for text, found in zip(SENTENCES, in_page(SENTENCES, lowercase=True), strict=True):
     assert found[0] == [*tokenize(text.lower())]

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from cases import DIFFERENCES, FLOAT32, assert_close
+from helpers import reference
+from helpers.fixtures import DIFFERENCES, FLOAT32, assert_close
 
 from experiments.text.vocabularies import PAD
 from experiments.translation import loss as losses

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from helpers.model_reference import random_parameters
 from jax.sharding import AxisType, Mesh
-from models import random_parameters
 
 from attention.losses import alignment_loss, coverage_loss
 from configs import base

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models import random_parameters
+from helpers.model_reference import random_parameters
 
 from configs import base
 from experiments.commands.fields import ConfigError

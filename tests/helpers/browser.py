@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from playwright import sync_api
 
-MODULES = pathlib.Path(__file__).parents[1] / "experiments" / "explorer" / "page"
+MODULES = pathlib.Path(__file__).parents[2] / "experiments" / "explorer" / "page"
 NODE = shutil.which("node")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -20,7 +20,7 @@ from experiments.translation.loading import make_task_model
 from experiments.translation.settings import read_config
 from experiments.translation.step import abstract_state, make_recipe
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(

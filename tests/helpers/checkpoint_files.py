@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scripts  # noqa: F401 (it tells the server of forks to import JAX once)
 
 from experiments.commands.mistakes import Mistake
 from experiments.runs.checkpoints import Checkpoints
+from helpers import scripts  # noqa: F401 (it tells the server of forks to import JAX once)
 
 SERVER = multiprocessing.get_context("forkserver")
 

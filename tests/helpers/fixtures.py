@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 
 import attention
 from attention.scores import sums_of_tanh as additive
+from helpers import reference
 
 ENGINES = ("dense", "blockwise")
 # So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
@@ -64,7 +64,21 @@ SCORES = {
 }
 
 
+def always(*chosen, of):
+  """Returns the parameters `of` for a test, marked `exhaustive` except for those that are `chosen`."""
+  assert set(chosen) <= set(of), "each chosen parameter must be one of all"
+
+  def parameter(value):
+    marks = () if value in chosen else pytest.mark.exhaustive
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
+
+  return [parameter(value) for value in of]
+
+
 kinds = pytest.mark.parametrize("kind", SCORES)
+# The scores whose code differs most: products of matrices, loops over tiles, and derivatives that JAX makes.
+FEW = ("scaled_dot_product", "additive", "user_defined")
+few_kinds = pytest.mark.parametrize("kind", always(*FEW, of=SCORES))
 engines = pytest.mark.parametrize("implementation", ENGINES)
 
 
@@ -148,23 +162,81 @@ def attend_fully(kind, inputs, **options):
   return tuple(attend(kind, inputs, return_weights=True, return_logsumexp=True, **options))
 
 
-def results(kind, inputs, mask=None, **options):
-  """The same in small blocks, compiled once for all tests that have these shapes."""
-  return _results(kind, additive.FEW_TERMS, inputs, mask, **options)
+def of_every_score(kind, inputs):
+  """Returns Inputs of several scores: `inputs` of `kind`, for others arrays of ones of the same shapes."""
+  (parameter,) = inputs.parameters.values()
+  heads = jnp.shape(parameter)[: jnp.ndim(parameter) - len(*SCORES[kind].parameters.values())]
+  widths = {"H": inputs.queries.shape[-1]}
+  widths["K"] = DIMS.K if widths["H"] == DIMS.H else widths["H"]
+
+  def ones(other):
+    width = widths[SCORES[other].key_width]
+    return inputs._replace(
+      queries=np.ones(inputs.queries.shape, inputs.queries.dtype),
+      keys=np.ones((*inputs.keys.shape[:-1], width), inputs.keys.dtype),
+      parameters={
+        name: np.ones((*heads, *(widths[axis] for axis in axes)), parameter.dtype)
+        for name, axes in SCORES[other].parameters.items()
+      },
+    )
+
+  # Only scores that name their axes take parameters with leading axes.
+  others = [other for other in SCORES if other != "user_defined" or not heads]
+  others = [other for other in others if (other in FEW) == (kind in FEW)]
+  return {other: inputs if other == kind else ones(other) for other in dict.fromkeys((*others, kind))}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames=["dropout_rate", "implementation"])
-def _results(kind, few_terms, inputs, mask, **options):
-  return attend_fully(kind, inputs, mask=mask, block_sizes=BLOCK_SIZES, **options)
+def compiled_together(function):
+  """Compiles function(kind, implementation, inputs, *args) for several scores and engines as one program.
+
+  Returns a function with the same arguments. It is compiled once for all tests of a file whose arguments have
+  the same shapes, which takes a third of the time of one program for each score and engine. A call computes
+  all of them and returns one. With `alone`, for shapes that only one test has, it compiles and computes only
+  that one. The scores in `FEW` are a program, and the others are one. `options` are static.
+  """
+
+  @functools.partial(jax.jit, static_argnums=(0, 1, 2))
+  def run(few_terms, engines, options, inputs, *args):
+    return {
+      (kind, engine): function(kind, engine, inputs[kind], *args, **dict(options))
+      for kind in inputs
+      for engine in engines
+    }
+
+  def one(kind, implementation, inputs, *args, alone=False, **options):
+    engines = ENGINES if implementation in ENGINES and not alone else (implementation,)
+    inputs = {kind: inputs} if alone else of_every_score(kind, inputs)
+    every = run(additive.FEW_TERMS, engines, tuple(sorted(options.items())), inputs, *args)
+    return every[kind, implementation]
+
+  return one
 
 
-def results_and_gradients(kind, inputs, of_loss, mask=None, implementation="auto"):
+def results(kind, inputs, mask=None, *, implementation="auto", dropout_rng=None, **options):
+  """The same in small blocks, compiled once for all scores, engines and tests that have these shapes."""
+  return _results(kind, implementation, inputs, mask, dropout_rng, **options)
+
+
+@compiled_together
+def _results(kind, implementation, inputs, mask, dropout_rng, **options):
+  return attend_fully(
+    kind,
+    inputs,
+    mask=mask,
+    dropout_rng=dropout_rng,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+    **options,
+  )
+
+
+def results_and_gradients(kind, inputs, of_loss, mask=None, implementation="auto", **options):
   """Returns the results and the gradients, as Inputs, of sum(of_loss * results)."""
-  return _results_and_gradients(kind, additive.FEW_TERMS, inputs, of_loss, mask, implementation)
+  return _results_and_gradients(kind, implementation, inputs, tuple(of_loss), mask, **options)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 5))
-def _results_and_gradients(kind, few_terms, inputs, of_loss, mask, implementation):
+@compiled_together
+def _results_and_gradients(kind, implementation, inputs, of_loss, mask):
   score = SCORES[kind].score(**inputs.parameters)
 
   def run(score, queries, keys, values, bias):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import reference
+
+from helpers import reference
 
 # Models in float32 are chains of some tens of operations, each right to about 32 roundings.
 MODEL = 1000 * float(np.finfo(np.float32).eps)
