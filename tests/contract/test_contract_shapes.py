@@ -11,6 +11,7 @@ from helpers import reference
 from helpers.fixtures import (
   DIMS,
   ENGINES,
+  FEW,
   FLOAT32,
   SCORES,
   always,
@@ -19,7 +20,6 @@ from helpers.fixtures import (
   draw,
   engines,
   expected,
-  few_kinds,
   kinds,
   results,
 )
@@ -46,7 +46,9 @@ def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
-@few_kinds
+@pytest.mark.parametrize(
+  "kind", always(*FEW, of=["scaled_dot_product", "additive", "cosine", "user_defined"])
+)
 @engines
 def test_self_attention_is_no_special_case(kind, implementation):
   # As many keys as queries, all of one width, all the same array; mask and bias are not symmetric.
