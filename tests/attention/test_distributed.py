@@ -110,7 +110,9 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+  "name", always("window_and_lengths", "segments", "array_of_keys", "bias_function", of=RULES)
+)
 def test_a_ring_of_devices_is_one_device_forward_and_backward(name):
   parts, specs, rules = RULES[name]
   compare("scaled_dot_product", parts, specs, rules)
