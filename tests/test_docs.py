@@ -32,11 +32,13 @@ def run(program, place, names=None):
 
 
 @pytest.mark.parametrize("place", ALONE)
+@pytest.mark.exhaustive
 def test_programs_run_on_their_own(place):
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     run(ALONE[place], place)
 
 
+@pytest.mark.exhaustive
 def test_the_programs_with_a_trained_run_work(tmp_path, monkeypatch, capsys):
   assert OF_A_RUN
   config = base.Config(
@@ -52,6 +54,7 @@ def test_the_programs_with_a_trained_run_work(tmp_path, monkeypatch, capsys):
   assert len(capsys.readouterr().out.splitlines()) >= 3
 
 
+@pytest.mark.exhaustive
 def test_the_tutorial_runs_from_its_first_cell_to_its_last(monkeypatch, capsys):
   assert len(CELLS) >= 6
   shown = []

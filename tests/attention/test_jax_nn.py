@@ -122,8 +122,7 @@ def allowed_pairs(mask=None, is_causal=False, local_window_size=None, **lengths)
 @pytest.mark.parametrize(
   ("names", "implementation"),
   always(
-    *((names, "dense") for names in COMBINED),
-    (COMBINED[-1], "blockwise"),
+    *((COMBINED[-1], engine) for engine in ENGINES),
     of=list(itertools.product(COMBINED, ENGINES)),
   ),
 )

@@ -12,9 +12,8 @@ SIZE = Size(
 @pytest.mark.parametrize(
   ("implementation", "name"),
   always(
-    *(("blockwise", name) for name in ("grad", "jacfwd", "jacfwd of a shift", "jacrev", "hessian")),
-    *(("blockwise", name) for name in ("vmap of jvp", "vmap of vjp")),
-    *(("dense", name) for name in ("jvp", "vjp", "Hessian-vector", "vmap of Hessian-vector")),
+    *(("blockwise", name) for name in ("grad", "hessian", "vmap of vjp")),
+    ("dense", "Hessian-vector"),
     of=[(engine, name) for engine in ENGINES for name in DERIVATIVES],
   ),
 )

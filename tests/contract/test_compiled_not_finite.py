@@ -8,15 +8,16 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 from helpers.fixtures import (
+  ENGINES,
   FLOAT32,
   SCORES,
   Inputs,
+  always,
   assert_trees_close,
   attend_fully,
   compiled_together,
-  engines,
-  few_kinds,
 )
 
 from attention import masks
@@ -48,8 +49,8 @@ def results_and_gradients(kind, implementation, inputs, of_loss):
   return results, pull(of_loss)[0]
 
 
-@few_kinds
-@engines
+@pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
+@pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
   inputs, of_loss = drawn(kind)
   bad_positions = {"queries": BAD_QUERY, "keys": BAD_KEY, "values": BAD_KEY, "bias": BAD_QUERY}

@@ -33,7 +33,6 @@ def debugging():
   ("kind", "mask", "engine"),
   always(
     *(("scaled_dot_product", "empty rows", engine) for engine in ("dense", "blockwise")),
-    ("additive", "empty rows", "blockwise"),
     of=[
       (*pair, engine)
       for pair in (

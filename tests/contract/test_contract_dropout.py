@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from helpers.fixtures import (
   DIMS,
+  ENGINES,
   FLOAT32,
   SCORES,
   Inputs,
+  always,
   assert_close,
   assert_trees_close,
   attend,
@@ -82,7 +84,7 @@ def test_dropout_is_a_function_of_the_key_and_the_position(implementation):
   assert 0.4 * count < np.sum(once == 0) < 0.6 * count
 
 
-@engines
+@pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 def test_dropout_of_other_inputs_at_the_same_positions_is_the_same(implementation):
   # What is dropped does not depend on the score, the queries, the keys, the mask or the bias.
   rng, rate = jax.random.key(3), 0.3

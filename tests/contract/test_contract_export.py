@@ -89,6 +89,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("implementation", always("blockwise", of=["auto", "dense", "blockwise"]))
+@pytest.mark.exhaustive
 def test_scores_and_their_gradients(implementation):
   def gradients_of(score):
     def total(score, *arrays):
@@ -228,6 +229,7 @@ FEW_LAYERS = ("MultiHeadAttention", "MonotonicAttention", "relative encoder")
 
 
 @pytest.mark.parametrize("which", always("few", of=["few", "others"]))
+@pytest.mark.exhaustive
 def test_layers_and_models(which):
   def applied(module, arguments):
     params = random_parameters(module, *(array for _, array in arguments))

@@ -214,7 +214,7 @@ def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
 
 
 @pytest.mark.parametrize("size", [45, 10_000])
-@engines
+@pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 def test_additive_gradients_are_right_for_pre_activations_of_any_size(size, implementation):
   inputs = draw_saturated(size)
   of_loss = draw_loss(expected("additive", inputs))
@@ -266,6 +266,7 @@ def jacobians(kind, implementation, inputs):
 
 @few_kinds
 @engines
+@pytest.mark.exhaustive
 def test_both_modes_give_the_same_jacobian(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, dtype=np.float64))
 
@@ -301,7 +302,7 @@ def gradients_and_hessian_vectors(kind, implementation, inputs, direction, *, or
 @pytest.mark.parametrize(
   "order", always("forward_over_reverse", of=["forward_over_reverse", "reverse_over_forward"])
 )
-@engines
+@pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
   inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
   rng = np.random.default_rng(5)

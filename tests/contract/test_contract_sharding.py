@@ -80,8 +80,7 @@ def gradients_on_one_device(kind):
 @pytest.mark.parametrize(
   ("kind", "axis", "implementation"),
   always(
-    *(("scaled_dot_product", 0, "blockwise"), ("additive", 0, "blockwise"), ("bilinear", 1, "dense")),
-    ("user_defined", 1, "blockwise"),
+    *(("scaled_dot_product", 0, "blockwise"), ("bilinear", 1, "dense")),
     of=list(itertools.product(SCORES, (0, 1), ENGINES)),
   ),
 )

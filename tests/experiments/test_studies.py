@@ -310,7 +310,7 @@ def test_distances_and_divergences_of_distributions_are_those_worked_out_by_hand
   np.testing.assert_allclose(explanation._divergence(one, other)[1], by_hand, rtol=1e-5)
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("linked", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_weights_on_linked_words_are_left_alone_or_taken(linked):
   encoder = attention.RecurrentEncoder(vocabulary_size=11, embedding_width=5, width=7)
   model = attention.Seq2Seq(encoder, attention.RecurrentDecoder(13, embedding_width=5, width=7))

@@ -255,6 +255,7 @@ def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, option
     chex.assert_trees_all_equal(gradients, desired)
 
 
+@pytest.mark.exhaustive
 def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_gradient():
   B, T, S, A = 3, 64, 64, 64
 

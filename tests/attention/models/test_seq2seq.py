@@ -176,6 +176,7 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
     of=[*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)],
   ),
 )
+@pytest.mark.exhaustive
 def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
   module = model(encoder, kind)
   variables = rounded(initial(module), jnp.bfloat16)

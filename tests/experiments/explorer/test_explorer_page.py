@@ -157,6 +157,7 @@ def test_a_person_takes_part(path):
     assert words() != before
 
 
+@pytest.mark.exhaustive
 def test_of_beams_another_word_leaves_what_stands_before_it(path, translators):
   texts = texts_of(translators[0][1])[:8]
   with browser.in_chromium(path, ALONE) as shown:
@@ -243,6 +244,7 @@ def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators
     assert shown.locator("details[open]").count() == 0  # it stays closed
 
 
+@pytest.mark.exhaustive
 def test_step_by_step_and_over_time_and_side_by_side(path, translators):
   with browser.in_chromium(path, ALONE) as shown:
     count = shown.locator(".targets .word").count()

@@ -2,6 +2,7 @@
 
 import hypothesis
 import numpy as np
+import pytest
 from helpers import browser
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def test_invisible_characters_are_shown_and_a_text_of_them_is_blank():
     },
   )
 )
+@pytest.mark.exhaustive
 def test_an_address_leads_back_to_the_state_that_it_was_made_of(state):
   program = """
 const { DEFAULTS, fromAddress, toAddress } = await load("address");

@@ -61,7 +61,7 @@ def test_a_step_without_a_checkpoint_is_an_error_that_names_those_there_are(tmp_
 # Which are kept
 
 
-@pytest.mark.parametrize("higher_is_better", [True, False])
+@pytest.mark.parametrize("higher_is_better", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
   ("scores", "best", "kept"),
   [

@@ -174,7 +174,7 @@ def test_an_array_is_cut_along_its_longest_axis_that_can_be():
   }
 
 
-@pytest.mark.parametrize("shards", [1, 4])
+@shards
 def test_a_local_copy_is_whole_on_one_device(shards):
   run = trained(make_mesh(shards))
   copies = local_copy(run.state.params, make_mesh(shards))

@@ -102,6 +102,7 @@ def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
   _assert_same_records(folder, alone)
 
 
+@pytest.mark.exhaustive
 def test_two_processes_go_on_where_one_has_stopped(alone, tmp_path):
   folder = shutil.copytree(alone, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints" / str(STEPS))

@@ -214,7 +214,7 @@ def _smoothed_loss(params, batch):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-@pytest.mark.parametrize("num_rows", [3, 6])
+@pytest.mark.parametrize("num_rows", [3, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_a_batch_in_parts_makes_the_step_of_the_whole_batch(num_rows):
   """Of 6 rows 3 are padding, so that some parts have more tokens than others."""
   state = start = _start(IN_PARTS)

@@ -119,7 +119,9 @@ def _lose_one_parameter(state):
   return state._replace(params=jax.tree.unflatten(structure, leaves))
 
 
-@pytest.mark.parametrize("damage", [_lose_loss, _lose_one_parameter])
+@pytest.mark.parametrize(
+  "damage", [_lose_one_parameter, pytest.param(_lose_loss, marks=pytest.mark.exhaustive)]
+)
 def test_a_run_that_leaves_the_finite_numbers_stops_and_keeps_the_state_before(tmp_path, break_step, damage):
   break_step(3, damage)
   with pytest.raises(Diverged) as caught:
@@ -313,6 +315,7 @@ def test_several_runs_are_an_ensemble_if_they_have_the_same_words(tmp_path, monk
 # Longer, and from another run
 
 
+@pytest.mark.exhaustive
 def test_a_constant_schedule_may_be_made_longer(tmp_path):
   constant = {"schedule": "constant", "warmup": 0.0}
   short, long = config_with(constant), config_with({**constant, "steps": STEPS + 4})
