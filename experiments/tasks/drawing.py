@@ -7,7 +7,8 @@ import zlib
 from typing import NamedTuple
 
 from experiments.tasks.grammar import Clause, NounPhrase, Pair, PrepositionalPhrase, translate
-from experiments.tasks.lexicon import ADJECTIVES, BE, DETERMINERS, NOUNS, PREPOSITIONS, PRONOUNS, VERBS
+from experiments.tasks.lexicon import ADJECTIVES, BE, DETERMINERS, PREPOSITIONS, PRONOUNS, VERBS
+from experiments.tasks.nouns import NOUNS
 from experiments.tasks.word_classes import KINDS, LIVING, PERSON
 
 SPLITS = ("train", "validation", "test", "length", "composition")

@@ -115,7 +115,8 @@ def translate(clauses: Iterable[Clause]) -> Pair:
   Returns:
     The pair.
 
-  >>> from experiments.tasks.lexicon import DETERMINERS, NOUNS, PREPOSITIONS, VERBS
+  >>> from experiments.tasks.lexicon import DETERMINERS, PREPOSITIONS, VERBS
+  >>> from experiments.tasks.nouns import NOUNS
   >>> words = {word.english: word for word in DETERMINERS + PREPOSITIONS}
   >>> uncle = next(noun for noun in NOUNS if noun.kin)
   >>> sleep = next(verb for verb in VERBS if "sleep" in verb.english)

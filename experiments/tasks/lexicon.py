@@ -3,85 +3,25 @@
 Italian forms that agree are listed as masculine singular, feminine singular, masculine plural,
 feminine plural. A form that depends on the first sound of the next word is itself a triple: before
 a simple consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
-
-English nouns that leave the gender open (friend, student, cat) are masculine, as usual in Italian.
 """
 
 from collections.abc import Iterable
 
+from experiments.tasks.nouns import NOUNS
 from experiments.tasks.word_classes import (
   ANIMAL,
-  FEMININE,
   FOOD,
   KINDS,
   LIVING,
-  MASCULINE,
   PERSON,
   PLACE,
-  SWITCHING,
   THING,
   Adjective,
   Determiner,
   Form,
   Forms,
-  Noun,
   Preposition,
   Verb,
-)
-
-NOUNS = (
-  Noun(("man", "men"), ("uomo", "uomini"), MASCULINE, PERSON),
-  Noun(("woman", "women"), ("donna", "donne"), FEMININE, PERSON),
-  Noun(("child", "children"), ("bambino", "bambini"), MASCULINE, PERSON),
-  Noun(("girl", "girls"), ("ragazza", "ragazze"), FEMININE, PERSON),
-  Noun(("friend", "friends"), ("amico", "amici"), MASCULINE, PERSON),
-  Noun(("student", "students"), ("studente", "studenti"), MASCULINE, PERSON),
-  Noun(("poet", "poets"), ("poeta", "poeti"), MASCULINE, PERSON),
-  Noun(("doctor", "doctors"), ("medico", "medici"), MASCULINE, PERSON),
-  Noun(("psychologist", "psychologists"), ("psicologo", "psicologi"), MASCULINE, PERSON),
-  Noun(("actress", "actresses"), ("attrice", "attrici"), FEMININE, PERSON),
-  Noun(("king", "kings"), ("re", "re"), MASCULINE, PERSON),
-  Noun(("uncle", "uncles"), ("zio", "zii"), MASCULINE, PERSON, kin=True),
-  Noun(("aunt", "aunts"), ("zia", "zie"), FEMININE, PERSON, kin=True),
-  Noun(("brother", "brothers"), ("fratello", "fratelli"), MASCULINE, PERSON, kin=True),
-  Noun(("sister", "sisters"), ("sorella", "sorelle"), FEMININE, PERSON, kin=True),
-  Noun(("mother", "mothers"), ("madre", "madri"), FEMININE, PERSON, kin=True),
-  Noun(("cat", "cats"), ("gatto", "gatti"), MASCULINE, ANIMAL),
-  Noun(("dog", "dogs"), ("cane", "cani"), MASCULINE, ANIMAL),
-  Noun(("horse", "horses"), ("cavallo", "cavalli"), MASCULINE, ANIMAL),
-  Noun(("mouse", "mice"), ("topo", "topi"), MASCULINE, ANIMAL),
-  Noun(("bird", "birds"), ("uccello", "uccelli"), MASCULINE, ANIMAL),
-  Noun(("wolf", "wolves"), ("lupo", "lupi"), MASCULINE, ANIMAL),
-  Noun(("squirrel", "squirrels"), ("scoiattolo", "scoiattoli"), MASCULINE, ANIMAL),
-  Noun(("bee", "bees"), ("ape", "api"), FEMININE, ANIMAL),
-  Noun(("goose", "geese"), ("oca", "oche"), FEMININE, ANIMAL),
-  Noun(("apple", "apples"), ("mela", "mele"), FEMININE, FOOD),
-  Noun(("egg", "eggs"), ("uovo", "uova"), SWITCHING, FOOD),
-  Noun(("orange", "oranges"), ("arancia", "arance"), FEMININE, FOOD),
-  Noun(("fig", "figs"), ("fico", "fichi"), MASCULINE, FOOD),
-  Noun(("cake", "cakes"), ("torta", "torte"), FEMININE, FOOD),
-  Noun(("tomato", "tomatoes"), ("pomodoro", "pomodori"), MASCULINE, FOOD),
-  Noun(("book", "books"), ("libro", "libri"), MASCULINE, THING),
-  Noun(("key", "keys"), ("chiave", "chiavi"), FEMININE, THING),
-  Noun(("knife", "knives"), ("coltello", "coltelli"), MASCULINE, THING),
-  Noun(("mirror", "mirrors"), ("specchio", "specchi"), MASCULINE, THING),
-  Noun(("backpack", "backpacks"), ("zaino", "zaini"), MASCULINE, THING),
-  Noun(("table", "tables"), ("tavolo", "tavoli"), MASCULINE, THING),
-  Noun(("chair", "chairs"), ("sedia", "sedie"), FEMININE, THING),
-  Noun(("box", "boxes"), ("scatola", "scatole"), FEMININE, THING),
-  Noun(("tree", "trees"), ("albero", "alberi"), MASCULINE, THING),
-  Noun(("umbrella", "umbrellas"), ("ombrello", "ombrelli"), MASCULINE, THING),
-  Noun(("photo", "photos"), ("foto", "foto"), FEMININE, THING),
-  Noun(("letter", "letters"), ("lettera", "lettere"), FEMININE, THING),
-  Noun(("house", "houses"), ("casa", "case"), FEMININE, PLACE),
-  Noun(("kitchen", "kitchens"), ("cucina", "cucine"), FEMININE, PLACE),
-  Noun(("garden", "gardens"), ("giardino", "giardini"), MASCULINE, PLACE),
-  Noun(("city", "cities"), ("città", "città"), FEMININE, PLACE),
-  Noun(("classroom", "classrooms"), ("aula", "aule"), FEMININE, PLACE),
-  Noun(("hotel", "hotels"), ("albergo", "alberghi"), MASCULINE, PLACE),
-  Noun(("lake", "lakes"), ("lago", "laghi"), MASCULINE, PLACE),
-  Noun(("stadium", "stadiums"), ("stadio", "stadi"), MASCULINE, PLACE),
-  Noun(("school", "schools"), ("scuola", "scuole"), FEMININE, PLACE),
 )
 
 _COLOURED = (ANIMAL, FOOD, PLACE, THING)
