@@ -13,6 +13,7 @@ import runpy
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -142,6 +143,7 @@ def _keep_compiled() -> None:
   """
   base_folder = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   folder = pathlib.Path(base_folder) / "attention-jax" / socket.gethostname()
+  warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")  # a full disk
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_compilation_cache_max_size", 2**30)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

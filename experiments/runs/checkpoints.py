@@ -7,7 +7,9 @@ orbax renames a checkpoint into place when it is complete. One without `sha256`,
 it was written, is used unchecked.
 """
 
+import contextlib
 import errno
+import gc
 import hashlib
 import json
 import math
@@ -15,7 +17,8 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -134,7 +137,8 @@ class Checkpoints:
     try:
       self._folder.mkdir(parents=True, exist_ok=True)
       args = ocp.args.StandardSave(state)
-      self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
+      with _quiet():
+        self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
       if is_main():
         write_text(path / _DIGESTS, "".join(f"{digest}  {name}\n" for name, digest in _digests(path).items()))
         shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
@@ -259,6 +263,20 @@ def _disk_error(error: OSError | ValueError) -> str:
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   return next((os.strerror(number) for number in _DISK_ERRORS if os.strerror(number) in str(error)), "")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Hides what threads of orbax print about an error that is raised, too."""
+  hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+  try:
+    yield
+  except Exception:
+    time.sleep(0.1)  # tasks that orbax has given up
+    gc.collect()
+    raise
+  finally:
+    sys.unraisablehook = hook
 
 
 def _print(text: str) -> None:

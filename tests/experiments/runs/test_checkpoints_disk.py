@@ -8,6 +8,7 @@ import resource
 import signal
 import tempfile
 import time
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +85,7 @@ def _save_with_files_of(limit, folder):
   signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   logging.set_verbosity(logging.FATAL)  # as scripts do
+  warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
   with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     return _error_of_saving(checkpoints), said()
