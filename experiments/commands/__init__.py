@@ -1,1 +1,1 @@
-"""How a script starts: flags, streams, one line for a mistake."""
+"""How a script starts: its flags, its files, and one line for a user error."""
