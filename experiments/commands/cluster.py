@@ -27,21 +27,24 @@ def join_cluster(cluster: list[flags.FlagHolder]) -> None:
   """Joins the processes that train together, if there are several; see `jax.distributed.initialize`.
 
   Raises:
-    UsageError: if the flags do not go together, or process 0 does not answer.
+    UsageError: if the flags do not go together, or JAX cannot join.
   """
   coordinator, count, index = (flag.value for flag in cluster)
   if coordinator is None and count is None and index is None:
     return
-  if (coordinator == "auto") != (count is None and index is None) or (count is None) != (index is None):
+  is_auto = coordinator == "auto" and count is None and index is None
+  if not is_auto and (coordinator in (None, "auto") or count is None or index is None):
     raise UsageError(
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
       f"got {coordinator!r}, {count!r}, {index!r}"
     )
-  if coordinator != "auto" and not coordinator.rpartition(":")[2].isdecimal():
+  if not is_auto and not coordinator.rpartition(":")[2].isdecimal():
     raise UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
+  if not is_auto and index >= count:
+    raise UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
   # SIGTERM is stopping.py's; JAX's own answer to it is to do nothing.
   jax.config.update("jax_enable_preemption_service", False)
   try:
-    jax.distributed.initialize(None if coordinator == "auto" else coordinator, count, index)
+    jax.distributed.initialize(None if is_auto else coordinator, count, index)
   except (RuntimeError, ValueError) as error:
     raise UsageError(f"--coordinator: cannot join {coordinator!r}: {error}") from error

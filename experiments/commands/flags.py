@@ -65,7 +65,7 @@ def load_config(path: str) -> base.Config:
     UsageError: if it cannot be run, or returns no config.
   """
   config = run_function(path, "get_config")
-  if not isinstance(config, base.Config):
+  if not isinstance(config, base.Config) or fields.flat(config).keys() != fields.flat(base.Config()).keys():
     raise UsageError(f"{path}: get_config must return a configs.base.Config, got {config!r}")
   return config
 
@@ -79,7 +79,7 @@ def run_function(path: str, name: str) -> Any:
   try:
     function = runpy.run_path(path).get(name)
     result = function() if function else None
-  except Exception as error:  # a user's file may raise anything
+  except (Exception, SystemExit) as error:  # a user's file may raise anything
     misspelt = re.search(r"has no attribute '(\w+)'", str(error))
     names = (name.rpartition(".")[2] for name in fields.flat(base.Config()))
     hint = fields.closest(misspelt[1], names) if misspelt else ""
@@ -160,10 +160,11 @@ def _run(main: Callable[[], None]) -> None:
     if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
       raise
     _fail(f"{error.filename or 'could not write'}: {error.strerror}")
-  except jax.errors.JaxRuntimeError as error:
-    if not str(error).startswith("RESOURCE_EXHAUSTED"):
+  except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    if not isinstance(error, MemoryError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
       raise
-    _fail(f"not enough memory; try a smaller batch, beam or model: {str(error).splitlines()[0]}")
+    reason = str(error).splitlines() or [type(error).__name__]
+    _fail(f"not enough memory; try a smaller batch, beam or model: {reason[0]}")
   except (Interrupted, KeyboardInterrupt) as error:
     stopped = error if isinstance(error, Interrupted) else Interrupted("stopped", signal.SIGINT)
     print(stopped, file=sys.stderr)

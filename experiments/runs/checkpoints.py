@@ -217,6 +217,8 @@ class Checkpoints:
 
 def _damage(path: pathlib.Path, *names: str) -> str:
   """Returns what is wrong with files of a checkpoint; with none named, with any."""
+  if not path.exists():
+    return "it was deleted"
   try:
     lines = (path / _DIGESTS).read_text("ascii").splitlines()
   except FileNotFoundError:

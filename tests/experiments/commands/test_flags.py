@@ -144,7 +144,9 @@ def test_the_default_config_is_found_from_any_folder(tmp_path):
     "steps: 3\nencoder = {\n",
     "x = 1\n",
     "1 / 0\n",
+    "import sys\nsys.exit(3)\n",
     "def get_config(): return 3\n",
+    "from configs import base\ndef get_config(): return base.Config(data=None)\n",
   ],
 )
 def test_a_file_that_is_no_config_is_named(tmp_path, text):
@@ -301,6 +303,7 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
       "got None, 2, None",
     ),
+    ("--coordinator=localhost:1", "must be given together"),
     ("--process_id=-1", "--process_id=-1"),
     ("--num_processes=0", "--num_processes=0"),
   ],
@@ -314,6 +317,7 @@ def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
   [
     ("auto", "or --coordinator=auto alone, got 'auto', 2, 2"),
     ("localhost", "--coordinator must be HOST:PORT, got 'localhost'"),
+    ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
   ],
 )
 def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, line):
@@ -360,8 +364,9 @@ def _run_main(main, **environment):
   )
 
 
-def test_what_does_not_fit_into_memory_is_told():
-  finished = _run_main("jax.numpy.zeros(2**50)")
+@pytest.mark.parametrize("main", ["jax.numpy.zeros(2**50)", "bytes(10**17)"])
+def test_what_does_not_fit_into_memory_is_told(main):
+  finished = _run_main(main)
   assert finished.returncode == 2
   assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
   assert finished.stderr.count(b"\n") == 1

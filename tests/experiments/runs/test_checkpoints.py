@@ -183,6 +183,15 @@ def test_who_only_reads_moves_nothing(tmp_path, capfd):
   assert steps_in(folder) == [100, 200]
 
 
+def test_deleted_checkpoints_are_passed_over(tmp_path, capfd):
+  folder = tmp_path / "checkpoints"
+  write(folder, {100: 0.5, 200: 0.25})
+  with open_checkpoints(folder, read_only=True) as reader:
+    shutil.rmtree(folder / "100")  # by a process that trains
+    assert_is_of(reader.restore(like(), reader.best_step()), 200)
+  assert capfd.readouterr().err == "checkpoint of step 100 is damaged (it was deleted); using step 200\n"
+
+
 def test_none_that_is_whole_is_an_error_and_all_stay_where_they_are(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
