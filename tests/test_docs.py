@@ -39,7 +39,7 @@ def test_programs_run_on_their_own(place):
 
 
 @pytest.mark.exhaustive
-def test_the_programs_with_a_trained_run_work(tmp_path, monkeypatch, capsys):
+def test_programs_with_a_trained_run(tmp_path, monkeypatch, capsys):
   assert OF_A_RUN
   config = base.Config(
     model=base.Model(embedding_width=4, width=6),
@@ -55,7 +55,7 @@ def test_the_programs_with_a_trained_run_work(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.exhaustive
-def test_the_tutorial_runs_from_its_first_cell_to_its_last(monkeypatch, capsys):
+def test_tutorial_runs(monkeypatch, capsys):
   assert len(CELLS) >= 6
   shown = []
   matplotlib.use("agg")
@@ -101,7 +101,7 @@ def test_the_reference_has_every_public_name():
     assert {*made_here} - {"relative_bucket"} <= named, room
 
 
-def test_the_readme_is_read_to_the_end():
+def test_readme_is_complete():
   assert len(TEXTS["README.md"].splitlines()) <= 150
 
 

@@ -76,19 +76,19 @@ def library_imports(path):
   return found
 
 
-def test_the_order_names_every_module_of_the_library():
+def test_order_names_every_module():
   assert {module_of(path) for path in LIBRARY_FILES} == set(ORDER)
 
 
 @pytest.mark.parametrize("path", LIBRARY_FILES, ids=name_of)
-def test_a_module_of_the_library_imports_only_what_comes_before_it(path):
+def test_modules_import_only_earlier_ones(path):
   place = ORDER.index(module_of(path))
   is_part = path.parent != ROOT / "attention"
   assert not library_imports(path) & set(ORDER[place + is_part :])
 
 
 @pytest.mark.parametrize("path", LIBRARY_FILES, ids=name_of)
-def test_the_library_needs_four_libraries_and_no_other(path):
+def test_library_imports_four_packages(path):
   packages = {name.split(".")[0] for name in imports(path)}
   assert packages <= LIBRARIES | {"attention"} | sys.stdlib_module_names
 
@@ -100,13 +100,13 @@ def test_the_pure_functions_import_no_flax(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_no_part_of_the_house_imports_a_part_above_it(path):
+def test_no_package_imports_upwards(path):
   packages = {name.split(".")[0] for name in imports(path)}
   assert packages & {*PARTS, "tests"} <= PARTS[path.relative_to(ROOT).parts[0]]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*/*.py")), ids=name_of)
-def test_a_room_of_the_laboratory_imports_only_what_comes_before_it(path):
+def test_experiment_packages_import_only_earlier_ones(path):
   # So it imports no script either: scripts stand beside the rooms.
   own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
   room = path.parent.name
@@ -114,7 +114,7 @@ def test_a_room_of_the_laboratory_imports_only_what_comes_before_it(path):
   assert all(len(words) > 1 and words[1] in allowed for words in own)
 
 
-def test_importing_the_library_loads_no_package_that_jax_and_flax_do_not_load():
+def test_import_loads_no_other_packages():
   program = f"""
 import json, sys
 import {", ".join(sorted(LIBRARIES))}, flax.linen
@@ -130,7 +130,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
   assert packages <= LIBRARIES | {"attention", "jaxlib"} | sys.stdlib_module_names
 
 
-def test_a_star_import_has_the_names_of_the_library_and_no_other_is_there():
+def test_star_import_has_public_names():
   program = """
 import attention
 from attention import *

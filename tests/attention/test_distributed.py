@@ -113,7 +113,7 @@ RULES = {
 @pytest.mark.parametrize(
   "name", always("window_and_lengths", "segments", "array_of_keys", "bias_function", of=RULES)
 )
-def test_a_ring_of_devices_is_one_device_forward_and_backward(name):
+def test_ring_matches_one_device(name):
   parts, specs, rules = RULES[name]
   compare("scaled_dot_product", parts, specs, rules)
 
@@ -157,7 +157,7 @@ def compare(kind, parts, specs, rules, devices=DEVICES):
   assert_trees_close(slopes, desired_slopes, 8 * FLOAT32)
 
 
-def test_a_score_may_depend_on_positions_in_the_whole_sequence():
+def test_ring_scores_see_global_positions():
   @jax.tree_util.register_dataclass
   @dataclasses.dataclass(frozen=True)
   class Decaying(attention.ScaledDotProduct):
@@ -176,7 +176,7 @@ def test_a_score_may_depend_on_positions_in_the_whole_sequence():
   assert_close(jax.jit(sharded)(*vectors), desired, FLOAT32)
 
 
-def test_second_derivatives_go_round_the_ring_too():
+def test_ring_second_derivatives():
   inputs = inputs_for("scaled_dot_product")
   directions = inputs_for("scaled_dot_product", seed=5)
 
@@ -191,7 +191,7 @@ def test_second_derivatives_go_round_the_ring_too():
   assert_trees_close(along(ring), along(functools.partial(whole, mask=masks.causal())), 32 * FLOAT32)
 
 
-def test_the_ring_drops_what_one_device_drops():
+def test_ring_dropout_matches_one_device():
   inputs = inputs_for("scaled_dot_product")
   options = {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)}
   actual = jax.jit(lambda inputs: in_ring("scaled_dot_product", inputs, **options))(inputs)
@@ -201,7 +201,7 @@ def test_the_ring_drops_what_one_device_drops():
   assert np.max(np.abs(desired[0] - undropped[0])) > 0.1
 
 
-def test_what_is_not_finite_on_another_device_spoils_only_who_attends_to_it():
+def test_remote_nan_affects_only_attending_rows():
   parameters, queries, keys, values = inputs_for("scaled_dot_product")
   bad = DEVICES * S - 2
   mask = masks.causal(bad - DEVICES * T + 2)  # only the last two queries see it
@@ -221,7 +221,7 @@ def test_what_is_not_finite_on_another_device_spoils_only_who_attends_to_it():
     assert np.all(np.isnan(actual[0, :, -2:])) and np.all(np.isfinite(actual[0, :, :-2]))
 
 
-def test_a_query_that_may_attend_to_nothing_on_any_device_gets_zeros():
+def test_ring_empty_rows_are_zero():
   inputs = inputs_for("additive")
   rules = lambda: {"mask": masks.lengths(source=0)}  # noqa: E731
   context, logsumexp = jax.jit(lambda inputs: in_ring("additive", inputs, rules=rules))(inputs)
@@ -229,7 +229,7 @@ def test_a_query_that_may_attend_to_nothing_on_any_device_gets_zeros():
   np.testing.assert_array_equal(logsumexp, np.full_like(logsumexp, -np.inf))
 
 
-def test_derivatives_keep_no_part_of_another_device():
+def test_ring_derivatives_store_no_remote_keys():
   def gradient_memory(devices, length):
     spread = PartitionSpec("ring")
     vectors = jnp.ones((devices * length, 8))
@@ -251,7 +251,7 @@ def test_derivatives_keep_no_part_of_another_device():
   assert gradient_memory(6, 512) < 1.1 * gradient_memory(3, 512)
 
 
-def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
+def test_bias_closures_may_vary_over_devices():
   inputs, table = inputs_for("scaled_dot_product"), jnp.linspace(0, 1, 64)
 
   def bias(table):
@@ -267,7 +267,7 @@ def test_a_bias_function_may_close_over_arrays_that_are_declared_to_vary():
 
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
-def test_a_zigzag_ring_is_one_device_forward_and_backward(kind):
+def test_zigzag_ring_matches_one_device(kind):
   # Six positions on each device, of which each half is cut into blocks that reach beyond its end.
   parameters, *vectors = inputs_for(kind)
   length = 6 * DEVICES
@@ -332,7 +332,7 @@ class Counting(attention.Score):
 
 
 @pytest.mark.parametrize(("zigzag", "tiles"), [(False, [3, 7, 11, 15]), (True, [9, 9, 9, 9])])
-def test_in_zigzag_a_causal_mask_gives_all_devices_as_many_tiles(zigzag, tiles):
+def test_zigzag_balances_causal_tiles(zigzag, tiles):
   # Eight blocks of two: 36 tiles are not empty.
   calculated = []
 
@@ -369,14 +369,14 @@ def test_what_zigzag_needs_is_said():
 
 
 @pytest.mark.parametrize("axis_name", [None, "rings"])
-def test_an_axis_that_the_mesh_has_not_is_told(axis_name):
+def test_unknown_mesh_axis_raises(axis_name):
   vectors = jnp.ones((T, 2))
   with pytest.raises(ValueError, match=r"axis_name must be an axis of the mesh .* got"):
     attention.ring_attention(attention.ScaledDotProduct(), *[vectors] * 3, axis_name=axis_name)
 
 
 @pytest.mark.parametrize("name", ["mask", "bias"])
-def test_an_array_of_pairs_has_no_place_in_a_ring(name):
+def test_pair_arrays_raise_in_a_ring(name):
   inputs = inputs_for("scaled_dot_product")
   array = np.ones((T, S), bool if name == "mask" else np.float32)
   with pytest.raises(ValueError, match=rf"{name} must not be an array \[... T S\] .*\({T}, {S}\)"):
@@ -384,7 +384,7 @@ def test_an_array_of_pairs_has_no_place_in_a_ring(name):
 
 
 @pytest.mark.parametrize("num_keys", [1, S])
-def test_a_device_may_have_a_single_query(num_keys):
+def test_single_query_per_device(num_keys):
   rng = np.random.default_rng(0)
   queries, keys = (rng.normal(size=(DEVICES * length, 2)).astype(np.float32) for length in (1, num_keys))
   allowed = np.array([True, False, True])[:, None]

@@ -63,7 +63,7 @@ def test_the_arguments_are_those_of_jax():
     of=list(itertools.product(ROUNDING, (6, 3, 2, 1), (False, True))),
   ),
 )
-def test_heads_in_groups_are_those_of_jax_forward_and_backward(dtype, key_heads, by_example):
+def test_grouped_heads_match_jax(dtype, key_heads, by_example):
   *vectors, slopes = draw(key_heads=key_heads, dtype=dtype)
   function = jax_nn.dot_product_attention
   actual = with_gradients(jax.vmap(function) if by_example else function, vectors, slopes)
@@ -126,7 +126,7 @@ def allowed_pairs(mask=None, is_causal=False, local_window_size=None, **lengths)
     of=list(itertools.product(COMBINED, ENGINES)),
   ),
 )
-def test_options_are_those_of_jax_but_for_empty_rows(names, implementation):
+def test_options_match_jax(names, implementation):
   *vectors, slopes = draw()
   options = {key: value for name in names for key, value in OPTIONS[name].items()}
   traced = {key: value for key, value in options.items() if isinstance(value, np.ndarray)}
@@ -146,7 +146,7 @@ def test_options_are_those_of_jax_but_for_empty_rows(names, implementation):
 @pytest.mark.parametrize(
   ("fixed", "first_empty"), [({"is_causal": True}, 523), ({"local_window_size": (307, 11)}, 113 + 307)]
 )
-def test_options_of_long_sequences_are_those_of_jax(fixed, first_empty):
+def test_long_sequences_match_jax(fixed, first_empty):
   # More than one tile of 512 queries and keys.
   *vectors, slopes = draw(targets=523, sources=541, heads=2, key_heads=1, width=3)
   lengths = np.int32([113, 541])
@@ -165,7 +165,7 @@ def test_options_of_long_sequences_are_those_of_jax(fixed, first_empty):
   ("batch", "by_example"),
   always((1, False), (3, True), of=[(1, False), (1, True), (3, False), (3, True)]),
 )
-def test_a_bias_has_the_gradient_that_it_has_in_jax(batch, by_example):
+def test_bias_gradient_matches_jax(batch, by_example):
   *vectors, slopes = draw(batch=(batch,))
   bias = np.random.default_rng(2).normal(size=(batch, N, T, S)).astype(np.float32)
   mask = np.ones((1, 1, S), bool)
@@ -195,7 +195,7 @@ def test_arrays_may_have_no_batch_axis(implementation):
   )
 
 
-def test_bias_and_mask_may_be_given_by_position():
+def test_bias_and_mask_are_positional():
   *vectors, _ = draw()
   extra = OPTIONS["bias"]["bias"], OPTIONS["custom"]["mask"]
   actual = jax_nn.dot_product_attention(*vectors, *extra)
@@ -204,7 +204,7 @@ def test_bias_and_mask_may_be_given_by_position():
 
 @pytest.mark.parametrize("batch", [(B,), ()], ids=["batch", "no_batch"])
 @engines
-def test_the_residual_is_that_of_jax_where_there_is_one(implementation, batch):
+def test_residual_matches_jax(implementation, batch):
   *vectors, _ = draw(batch=batch)
   lengths = {"key_value_seq_lengths": np.resize(np.int32([3, 0]), batch or 1)}
   options = {"is_causal": True, "return_residual": True, **lengths}
@@ -218,7 +218,7 @@ def test_the_residual_is_that_of_jax_where_there_is_one(implementation, batch):
     np.testing.assert_array_equal(residual[1], np.full((T, N), -np.inf))
 
 
-def test_the_residual_of_half_precision_is_in_float32_and_has_derivatives():
+def test_half_precision_residual_is_float32():
   *vectors, _ = draw(dtype=jnp.bfloat16)
 
   def total(query, function, **options):
@@ -243,7 +243,7 @@ def test_float64_is_float64_throughout():
 
 
 @engines
-def test_empty_rows_are_zero_where_jax_has_the_mean_of_the_values(implementation):
+def test_empty_rows_differ_from_jax(implementation):
   *vectors, slopes = draw()
   mask = np.ones((B, 1, T, S), bool)
   mask[1, :, 3] = False
@@ -284,7 +284,7 @@ def test_there_are_second_derivatives():
 
 
 @engines
-def test_masks_and_biases_of_this_library_are_taken_too(implementation):
+def test_library_masks_and_biases_are_accepted(implementation):
   *vectors, _ = draw()
   actual = jax_nn.dot_product_attention(
     *vectors,
@@ -299,7 +299,7 @@ def test_masks_and_biases_of_this_library_are_taken_too(implementation):
 
 
 @pytest.mark.parametrize("implementation", [None, "xla", "auto"])
-def test_names_of_implementations_that_choose_the_best_are_one(implementation):
+def test_jax_implementation_names_are_accepted(implementation):
   *vectors, _ = draw()
   actual = jax_nn.dot_product_attention(*vectors, implementation=implementation)
   assert_close(actual, of_jax(*vectors, implementation="xla"), FLOAT32)

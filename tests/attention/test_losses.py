@@ -23,7 +23,7 @@ def random_links():
   return links
 
 
-def test_the_alignment_loss_is_the_mean_logarithm_of_the_weights_of_a_words_links():
+def test_alignment_loss_matches_formula():
   weights, links = random_weights(), random_links()
   desired = np.zeros(B)
   for b, t in np.ndindex(B, T):
@@ -32,7 +32,7 @@ def test_the_alignment_loss_is_the_mean_logarithm_of_the_weights_of_a_words_link
   assert_close(alignment_loss(jnp.asarray(weights, jnp.float32), jnp.asarray(links)), desired, 10 * FLOAT32)
 
 
-def test_the_coverage_loss_counts_what_was_covered_before_word_by_word():
+def test_coverage_loss_matches_a_loop():
   weights = random_weights()
   desired = np.zeros(B)
   for b in range(B):
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_differences(loss):
     np.testing.assert_allclose(jnp.sum(gradient * direction), jnp.sum(slope), rtol=1e-9)
 
 
-def test_weights_of_zero_have_finite_losses_and_gradients():
+def test_zero_weights_have_finite_losses():
   weights = jnp.zeros((B, T, S)).at[:, :, 0].set(1)
   links = jnp.asarray(random_links())
   for loss in (lambda w: alignment_loss(w, links), lambda w: coverage_loss(w, jnp.asarray(LENGTHS))):
@@ -80,7 +80,7 @@ def test_half_precision_is_summed_in_float32():
     assert_close(loss(weights), loss(exact), 10 * FLOAT32)
 
 
-def test_shapes_that_do_not_fit_are_errors():
+def test_mismatched_shapes_raise():
   with pytest.raises(ValueError, match=r"must have one shape, got \(3, 5, 7\) and \(5, 7\)"):
     alignment_loss(jnp.ones((B, T, S)), jnp.ones((T, S), bool))
   with pytest.raises(ValueError, match=r"got weights \(3, 5, 7\), lengths \(5,\)"):

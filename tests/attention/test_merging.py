@@ -44,7 +44,7 @@ def in_parts(kind, inputs, sizes, **options):
     of=list(itertools.product(SCORES, ENGINES)),
   ),
 )
-def test_attention_in_parts_is_attention_to_all_forward_and_backward(kind, implementation):
+def test_merged_parts_match_the_whole(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD")
   # The last part is empty for the first query.
   allowed = np.tri(T, S, 1, dtype=bool)
@@ -65,7 +65,7 @@ def test_attention_in_parts_is_attention_to_all_forward_and_backward(kind, imple
     assert_close(actual, one, 16 * FLOAT32)
 
 
-def test_what_is_not_finite_is_left_out_only_where_it_is_masked():
+def test_merged_nan_only_if_attended():
   spoiled, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-200.0])), (jnp.ones((1, 1)), jnp.zeros(1))])
   assert np.isnan(spoiled[0, 0])
   kept, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-jnp.inf])), (jnp.ones((1, 1)), jnp.zeros(1))])
@@ -79,19 +79,19 @@ def test_hand_values():
   assert_close(logsumexp, [np.log(4.0)], FLOAT32)
 
 
-def test_results_have_the_leading_axes_of_all():
+def test_results_have_all_leading_axes():
   context, logsumexp = merge([(jnp.ones((5, 1, 2, 3)), jnp.zeros(2)), (jnp.ones((2, 3)), jnp.zeros((7, 2)))])
   assert context.shape == (5, 7, 2, 3)
   assert_close(logsumexp, np.full((5, 7, 2), np.log(2)), FLOAT32)
 
 
-def test_logsumexps_of_any_size_are_merged_exactly():
+def test_logsumexps_of_any_size_merge():
   context, logsumexp = merge([(jnp.array([[1.0]]), jnp.array([1e4])), (jnp.array([[3.0]]), jnp.array([1e4]))])
   assert_close(context, [[2.0]], FLOAT32)
   assert_close(logsumexp, [1e4 + np.log(2)], FLOAT32)
 
 
-def test_a_part_without_keys_counts_nothing_even_if_its_context_is_not_a_number():
+def test_empty_nan_parts_count_nothing():
   nothing = jnp.full((2, 3), jnp.nan), jnp.full(2, -jnp.inf)
   something = jnp.ones((2, 3)), jnp.array([0.0, -jnp.inf])
 
@@ -104,13 +104,13 @@ def test_a_part_without_keys_counts_nothing_even_if_its_context_is_not_a_number(
   assert_trees_finite(pull((jnp.ones((2, 3)), jnp.ones(2))))
 
 
-def test_half_precision_stays_and_logsumexps_do_not_lose_theirs():
+def test_merging_keeps_dtypes():
   context, logsumexp = merge([(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(2))] * 2)
   assert context.dtype == jnp.bfloat16
   assert logsumexp.dtype == jnp.float32
 
 
-def test_a_sink_takes_its_share_of_each_head():
+def test_sink_takes_its_share():
   context = jnp.ones((2, 3, 5, 7))
   logsumexp = jnp.zeros((2, 3, 5))
   sink = np.log(np.float32([1.0, 3.0, 7.0]))
@@ -122,7 +122,7 @@ def test_a_sink_takes_its_share_of_each_head():
   assert_close(slope, -70 * np.array([1 / 4, 3 / 16, 7 / 64]), FLOAT32)
 
 
-def test_a_sink_that_does_not_fit_is_told():
+def test_mismatched_sink_raises():
   with pytest.raises(ValueError, match=r"sink must be broadcastable .* \(2, 3\), got shape \(5,\)"):
     with_sink(jnp.ones((2, 3, 7)), jnp.zeros((2, 3)), np.zeros(5))
 
@@ -151,6 +151,6 @@ def test_a_sink_that_does_not_fit_is_told():
     ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
   ],
 )
-def test_partials_that_do_not_fit_are_told(partials, message):
+def test_mismatched_partials_raise(partials, message):
   with pytest.raises(ValueError, match=message):
     merge(partials)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import reference
-from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, engines
+from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, mostly_blockwise
 
 import attention
 from attention import masks, positions
@@ -22,8 +22,8 @@ def attend(score, inputs, implementation, **options):
   )
 
 
-@engines
-def test_a_soft_cap_on_any_score_is_its_formula_and_is_trained(implementation):
+@mostly_blockwise
+def test_soft_cap_matches_formula(implementation):
   inputs = draw("additive", "BNTH", "B1SH", "B1SD")
   vectors = np.random.default_rng(2).normal(size=(N, H)).astype(np.float32)
   caps = np.linspace(0.5, 3.0, N).astype(np.float32)
@@ -55,12 +55,12 @@ def test_a_soft_cap_on_any_score_is_its_formula_and_is_trained(implementation):
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_distances_are_not_rounded_to_half_precision(dtype):
+def test_distances_are_not_rounded(dtype):
   bias = positions.ALiBi(jnp.asarray(0.5, dtype))(jnp.array([[70001]]), jnp.array([[0, 69000]]))
   np.testing.assert_array_equal(bias, [[-35000.5, -500.5]])
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("cap", [0, -1, 0.0, -1.0, float("nan"), np.float32(-1), np.float32([1, 0])])
 def test_a_cap_is_positive(cap, implementation):
   with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
@@ -75,15 +75,15 @@ def test_a_cap_is_positive(cap, implementation):
       function(np.ones((2, T, H), np.float32))
 
 
-def test_trees_in_the_form_of_a_capped_score_hold_any_numbers():
+def test_capped_score_trees_hold_any_leaves():
   score = attention.SoftCapped(attention.ScaledDotProduct(2.0), 5.0)
   assert jax.tree.leaves(jax.tree.map(np.ndim, score)) == [0, 0]
   assert jax.tree.leaves(jax.tree.map(lambda number: np.float32(-number), score)) == [-2, -5]
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("lengths", [(0, S), (T, 0)])
-def test_relative_positions_of_nothing_are_nothing(lengths, implementation):
+def test_relative_positions_of_nothing(lengths, implementation):
   queries, keys = (np.ones((length, 2), np.float32) for length in lengths)
   bias = positions.RelativePositions(np.ones((N, 8), np.float32))
   context = attention.scaled_dot_product_attention(
@@ -107,7 +107,7 @@ def test_relative_positions_need_buckets(count, max_distance, bidirectional, wor
     attention.scaled_dot_product_attention(vectors, vectors, vectors, bias=bias)
 
 
-def test_the_slopes_of_alibi_are_the_papers():
+def test_alibi_slopes_match_the_paper():
   # Worked out by hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second one of 2^-1, 2^-2, ... 2^-8.
   np.testing.assert_array_equal(positions.alibi_slopes(6), 2.0 ** -np.array([2, 4, 6, 8, 1, 3], np.float32))
   with pytest.raises(ValueError, match="num_heads must be an integer of at least 1, got 0"):
@@ -123,27 +123,27 @@ class Misnamed(attention.Score):
   scale: jax.Array
 
 
-@engines
-def test_axes_that_are_not_there_are_told(implementation):
+@mostly_blockwise
+def test_missing_axes_raise(implementation):
   inputs = draw("additive")
   with pytest.raises(ValueError, match=r"Misnamed.axes must name its fields, got 'scales'"):
     attend(Misnamed(jnp.ones(())), inputs, implementation)
 
 
-def test_an_array_with_fewer_axes_than_are_named_is_told():
+def test_arrays_with_too_few_axes_raise():
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
   bias = positions.RelativePositions(jnp.float32(1.0))
   with pytest.raises(ValueError, match=r"RelativePositions.table must have axes \[... R\], got shape \(\)"):
     attend(attention.ScaledDotProduct(), inputs, "blockwise", bias=bias)
 
 
-def test_the_axes_of_a_score_within_a_score_are_known():
+def test_nested_score_axes_are_known():
   score = attention.SoftCapped(attention.Additive(jnp.ones((N, H))), 5.0)
   assert axes_of(score) == ["A", ""]
 
 
-@engines
-def test_alibi_takes_a_share_of_the_distance_in_each_head_and_is_trained(implementation):
+@mostly_blockwise
+def test_alibi_matches_formula(implementation):
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
   slopes = np.asarray(positions.alibi_slopes(N))
   distance = np.abs(np.arange(T)[:, None] - np.arange(S))
@@ -189,8 +189,8 @@ def test_relative_positions_look_up_each_distance(bidirectional, rows, columns):
   np.testing.assert_array_equal(jax.jit(lambda t, s: bias(t, s))(t[:, None], s[None, :]), np.float32(desired))
 
 
-@engines
-def test_relative_positions_are_trained_on_what_they_add_to(implementation):
+@mostly_blockwise
+def test_relative_positions_have_gradients(implementation):
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
   table = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
   buckets = np.array([[bucket(s - t, 4, 8, False) for s in range(S)] for t in range(T)])
@@ -210,7 +210,7 @@ def test_relative_positions_are_trained_on_what_they_add_to(implementation):
   assert_close(actual, reference.gradient(lambda table: np.sum(of_loss * desired(table)), table), 8 * FLOAT32)
 
 
-def test_rotation_keeps_lengths_and_sees_only_differences_of_position():
+def test_rotation_depends_on_position_differences():
   rng = np.random.default_rng(0)
   query, key = rng.normal(size=(2, 1, 6)).astype(np.float32)
   assert_close(np.linalg.norm(positions.rotary(query, np.array([13]))), np.linalg.norm(query), FLOAT32)
@@ -251,8 +251,8 @@ class Tilted(attention.Score):
     return tilted @ key_features.swapaxes(-1, -2)
 
 
-@engines
-def test_a_score_of_ones_own_is_cut_along_the_axes_that_it_names(implementation):
+@mostly_blockwise
+def test_custom_scores_are_cut_by_axes(implementation):
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
   tilt = np.random.default_rng(0).normal(size=(1, N, H)).astype(np.float32) * H**-0.5
 

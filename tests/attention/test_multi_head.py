@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import reference
-from helpers.fixtures import BLOCK_SIZES, ENGINES, always, assert_close, engines
+from helpers.fixtures import BLOCK_SIZES, ENGINES, always, assert_close, mostly_blockwise
 from helpers.model_reference import MODEL
 
 import attention
@@ -101,7 +101,7 @@ def assert_attends(K, mask=(None, True), bias=(None, 0.0), has_biases=True, impl
     assert_close(one, other, MODEL)
 
 
-def test_two_heads_give_the_value_worked_out_by_hand():
+def test_two_heads_match_hand_value():
   # One query, 1; two sources, 0 and 2; H = 1.
   # Head 1: scores (0, ln 3), weights (1/4, 3/4), context 2 * 3/4 = 3/2.
   # Head 2: keys 0, weights (1/2, 1/2), values 10 times the sources, context 10. 3/2 + 10 / 5 = 7/2.
@@ -121,7 +121,7 @@ def test_two_heads_give_the_value_worked_out_by_hand():
 
 @key_heads
 @pytest.mark.parametrize("has_biases", [True, False], ids=["biases", "no_biases"])
-def test_heads_of_keys_are_shared_by_consecutive_heads_of_queries(K, has_biases):
+def test_consecutive_heads_share_keys(K, has_biases):
   assert_attends(K, has_biases=has_biases)
 
 
@@ -134,7 +134,7 @@ def test_heads_of_keys_are_shared_by_consecutive_heads_of_queries(K, has_biases)
     of=list(itertools.product(MASKS, (3, 1), ENGINES)),
   ),
 )
-def test_masks_are_those_of_the_query_heads(K, mask, implementation):
+def test_masks_belong_to_query_heads(K, mask, implementation):
   assert_attends(K, mask=MASKS[mask], implementation=implementation)
 
 
@@ -146,12 +146,12 @@ def test_masks_are_those_of_the_query_heads(K, mask, implementation):
     of=list(itertools.product(BIASES, (3, 1), ENGINES)),
   ),
 )
-def test_biases_are_those_of_the_query_heads(K, bias, implementation):
+def test_biases_belong_to_query_heads(K, bias, implementation):
   assert_attends(K, mask=MASKS["causal_and_heads"], bias=BIASES[bias], implementation=implementation)
 
 
-@engines
-def test_as_many_sentences_as_heads_of_keys_are_not_mistaken_for_them(implementation):
+@mostly_blockwise
+def test_batch_size_equal_to_key_heads(implementation):
   queries, keys = array(3, 6, 5, 7), array(3, 3, 11, 7, seed=1)
   lengths = np.array([3, 11, 7])
   actual = attention.attend_heads(
@@ -185,9 +185,9 @@ class Nearby(masks.Mask):
     return jnp.abs(t - s)[None] <= self.distance[:, None, None]
 
 
-@engines
+@mostly_blockwise
 @fewer_key_heads
-def test_a_mask_of_ones_own_may_differ_from_head_to_head(K, implementation):
+def test_custom_masks_may_differ_by_head(K, implementation):
   distance = np.arange(6) % 4
   allowed = np.abs(np.arange(3)[:, None] - np.arange(5)) <= distance[:, None, None]
   both = Nearby(distance) & masks.prefix(4), allowed & (np.arange(5) < 4)
@@ -221,9 +221,9 @@ class ListedTerms(positions.Bias):
     return jnp.add(*same_rank(self.terms[..., None, :], slanted))
 
 
-@engines
+@mostly_blockwise
 @fewer_key_heads
-def test_rules_of_ones_own_may_name_the_axes_of_some_of_their_arrays(K, implementation):
+def test_custom_rules_may_name_some_axes(K, implementation):
   listed, shortest = array(6, 5) > 0, np.arange(6) % 3
   terms, slopes = np.asarray(array(6, 5)), np.asarray(array(6, seed=1))
   T, S = np.arange(3)[:, None], np.arange(5)
@@ -237,7 +237,7 @@ def test_rules_of_ones_own_may_name_the_axes_of_some_of_their_arrays(K, implemen
 
 @fewer_key_heads
 @pytest.mark.parametrize("asked", ["nothing", "weights", "logsumexp"])
-def test_what_is_asked_for_is_in_the_result(K, asked):
+def test_requested_results_are_returned(K, asked):
   queries, sources, weights = draw(K)
   options = {"return_weights": asked == "weights", "return_logsumexp": asked == "logsumexp"}
   result = attention.multi_head_attention(queries, sources, weights, **options)
@@ -251,7 +251,7 @@ def test_what_is_asked_for_is_in_the_result(K, asked):
 
 
 @fewer_key_heads
-def test_dropout_drops_what_it_would_drop_with_the_heads_repeated(K):
+def test_dropout_matches_repeated_heads(K):
   queries, sources, weights = draw(K)
   repeated = attention.MultiHeadWeights(
     *(
@@ -268,7 +268,7 @@ def test_dropout_drops_what_it_would_drop_with_the_heads_repeated(K):
 
 
 @key_heads
-def test_another_score_may_compare_the_heads(K):
+def test_other_scores_are_accepted(K):
   queries, sources, weights = draw(K, has_biases=False)
   vector = array(DIMS.H, seed=12)
   _, pairs, _ = attention.multi_head_attention(
@@ -288,7 +288,7 @@ def test_another_score_may_compare_the_heads(K):
 
 
 @key_heads
-def test_a_score_may_have_parameters_for_each_query_head(K):
+def test_score_parameters_per_query_head(K):
   queries, sources, weights = draw(K, has_biases=False)
   scales = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
   _, pairs, _ = attention.multi_head_attention(
@@ -307,7 +307,7 @@ def test_a_score_may_have_parameters_for_each_query_head(K):
 
 
 @key_heads
-def test_a_sentence_may_attend_to_sources_that_all_sentences_share(K):
+def test_sources_may_be_shared_by_sentences(K):
   queries, sources, weights = draw(K)
   actual = attention.multi_head_attention(queries, sources[0], weights)
   desired = reference.multi_head_attention(queries, sources[0], fields(weights)).context
@@ -315,7 +315,7 @@ def test_a_sentence_may_attend_to_sources_that_all_sentences_share(K):
 
 
 @key_heads
-def test_a_query_without_keys_gets_the_output_bias_and_zero_weights(K):
+def test_empty_rows_give_the_output_bias(K):
   queries, sources, weights = draw(K)
   mask = jnp.asarray(np.arange(DIMS.T) != 1)[:, None]
   result, pairs, _ = attention.multi_head_attention(queries, sources, weights, mask=mask, return_weights=True)
@@ -325,7 +325,7 @@ def test_a_query_without_keys_gets_the_output_bias_and_zero_weights(K):
 
 
 @fewer_key_heads
-def test_gradients_of_weights_are_those_of_the_formula_under_jit(K):
+def test_weight_gradients_match_formula(K):
   queries, sources, weights = draw(K)
   mask, allowed = MASKS["causal_and_heads"]
   random = array(*DIMS["BTM"], seed=13)
@@ -351,7 +351,7 @@ def test_gradients_of_weights_are_those_of_the_formula_under_jit(K):
   assert_close(actual / slope, 1.0, MODEL)
 
 
-def test_half_precision_inputs_give_half_precision_results():
+def test_half_precision_results():
   queries, sources, weights = draw(3)
   halves = queries.astype(jnp.bfloat16), sources.astype(jnp.bfloat16)
   result = attention.multi_head_attention(*halves, weights)
@@ -393,21 +393,21 @@ def wrong(**changes):
     ),
   ],
 )
-def test_a_projection_that_does_not_fit_is_an_error_that_names_it(changes, message):
+def test_mismatched_projections_raise(changes, message):
   with pytest.raises(ValueError, match=message):
     attention.multi_head_attention(*wrong(**changes))
 
 
 @fewer_key_heads
 @pytest.mark.parametrize("name", ["mask", "bias"])
-def test_pairs_with_a_wrong_number_of_heads_are_an_error_that_names_them(K, name):
+def test_wrong_number_of_heads_raises(K, name):
   queries, sources, weights = draw(K)
   pairs = jnp.ones((5, DIMS.T, DIMS.S), bool if name == "mask" else jnp.float32)
   with pytest.raises(ValueError, match=rf"{name}.*5, 3, 5\)"):
     attention.multi_head_attention(queries, sources, weights, **{name: pairs})
 
 
-def test_projecting_and_merging_are_sums_over_the_width_and_over_the_heads():
+def test_projection_and_merge_match_loops():
   inputs, kernel, bias = array(*DIMS["BTD"]), array(*DIMS["DNH"]), array(*DIMS["NH"])
   heads = project_heads(inputs, kernel, bias)
   output, output_bias = array(*DIMS["NHM"]), array(DIMS.M)

@@ -16,7 +16,7 @@ from helpers.fixtures import (
   assert_close,
   assert_trees_close,
   draw,
-  engines,
+  mostly_blockwise,
   replaced,
 )
 
@@ -76,7 +76,7 @@ class FixedBias(positions.Bias):
   ],
   ids=["score", "mask", "bias", "function", "list"],
 )
-def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block_sizes):
+def test_rules_may_add_leading_axes(rules, block_sizes):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
   arguments = {"score": attention.ScaledDotProduct(), **rules}
   score = arguments.pop("score")
@@ -87,14 +87,14 @@ def test_rules_may_bring_leading_axes_that_none_of_their_arrays_has(rules, block
   assert_close(run("blockwise"), run("dense"), FLOAT32)
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("num_key_heads", always(2, of=[1, 2, 3]))
 @pytest.mark.parametrize(
   "rules",
   [{"score": FixedByHead(6)}, {"mask": FixedMask(6)}, {"bias": FixedBias(6)}],
   ids=["score", "mask", "bias"],
 )
-def test_they_may_where_heads_share_keys(rules, num_key_heads, implementation):
+def test_rules_may_add_axes_to_groups(rules, num_key_heads, implementation):
   rng = np.random.default_rng(0)
   queries = rng.normal(size=(6, T, 11)).astype(np.float32)
   keys = rng.normal(size=(num_key_heads, S, 11)).astype(np.float32)
@@ -124,8 +124,8 @@ def decayed(scores, half_life):
   return 3 * np.tanh(scores * 2 ** (-distance / half_life) / 3)
 
 
-@engines
-def test_a_score_may_depend_on_positions_after_the_bias(implementation):
+@mostly_blockwise
+def test_scores_may_depend_on_positions(implementation):
   queries, keys, values, _, bias = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD", bias="TS")
   half_lives = np.linspace(1, 5, DIMS.N, dtype=np.float32)
   allowed = np.tri(T, S, 1, dtype=bool)
@@ -157,8 +157,8 @@ def test_a_score_may_depend_on_positions_after_the_bias(implementation):
     assert_close(slopes[n], (ahead - behind) / 2e-5, 32 * FLOAT32)
 
 
-@engines
-def test_minus_infinity_of_a_bias_does_not_reach_what_a_score_makes_of_it(implementation):
+@mostly_blockwise
+def test_minus_infinity_bias_and_modified_scores(implementation):
   queries, keys, values, *_ = draw("scaled_dot_product")
   allowed = np.tri(T, S, 1, dtype=bool)
 
@@ -178,8 +178,8 @@ def test_minus_infinity_of_a_bias_does_not_reach_what_a_score_makes_of_it(implem
     assert_close(actual, desired, 8 * FLOAT32)
 
 
-@engines
-def test_lists_of_numbers_are_traced_and_trained(implementation):
+@mostly_blockwise
+def test_lists_of_numbers_have_gradients(implementation):
   vectors = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
 
   def loss(slopes):
@@ -205,7 +205,7 @@ class Flagged(attention.Score):
     return jnp.where(jnp.swapaxes(~key_features["flag"], -1, -2), scores, 0)
 
 
-@engines
+@mostly_blockwise
 def test_features_may_be_flags(implementation):
   queries, keys, values = draw("scaled_dot_product")[:3]
   actual = attention.attend(
@@ -231,7 +231,7 @@ TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a term for each of 8 buckets
     lambda t, s: positions.RelativePositions(TABLE, 4)(t, s) + 0 * (t + s).astype(jnp.float32),
   ],
 )
-def test_what_is_beyond_the_end_of_the_last_block_spoils_nothing(bias):
+def test_positions_beyond_the_end_are_ignored(bias):
   inputs = draw("scaled_dot_product")[:3]
 
   def context_and_gradients(engine):
@@ -257,7 +257,7 @@ class Distance(attention.Score):
 
 
 @pytest.mark.parametrize("name", ["queries", "keys"])
-def test_a_vector_of_zeros_does_not_meet_the_filling_of_a_block(name):
+def test_block_padding_does_not_meet_zeros(name):
   queries, keys, values = draw("scaled_dot_product")[:3]
   arrays = {"queries": queries, "keys": keys}
   arrays[name] = replaced(arrays[name], 0, 0.0)
@@ -281,8 +281,8 @@ def test_a_vector_of_zeros_does_not_meet_the_filling_of_a_block(name):
   assert_trees_close(gradients("blockwise"), gradients("dense"), 8 * FLOAT32)
 
 
-@engines
-def test_the_least_number_is_a_bias_like_any_other(implementation):
+@mostly_blockwise
+def test_lowest_finite_bias(implementation):
   queries, keys, values = draw("scaled_dot_product")[:3]
   bias = np.full((T, S), np.finfo(np.float32).min, np.float32)
   actual = attention.scaled_dot_product_attention(
@@ -291,9 +291,9 @@ def test_the_least_number_is_a_bias_like_any_other(implementation):
   assert_close(actual, np.broadcast_to(np.mean(values, axis=0), actual.shape), FLOAT32)
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("ulps", [0, 1, 2])
-def test_scores_near_the_least_number_have_derivatives_like_any_other(implementation, ulps):
+def test_derivatives_near_lowest_finite_scores(implementation, ulps):
   queries, keys, values = draw("scaled_dot_product")[:3]
   number = np.finfo(np.float32).min
   for _ in range(ulps):
@@ -316,8 +316,8 @@ def test_scores_near_the_least_number_have_derivatives_like_any_other(implementa
   assert_trees_close(actual, jax.grad(of_equal_weights)(arrays), 8 * FLOAT32)
 
 
-@engines
-def test_values_may_have_leading_axes_that_mask_and_scores_have_not(implementation):
+@mostly_blockwise
+def test_values_may_have_extra_leading_axes(implementation):
   rng = np.random.default_rng(0)
   queries, keys, values = (np.float32(rng.normal(size=shape)) for shape in ((3, 4), (5, 4), (7, 5, 2)))
   allowed = rng.random((3, 5)) < 0.6
@@ -328,8 +328,8 @@ def test_values_may_have_leading_axes_that_mask_and_scores_have_not(implementati
   assert_close(actual, np.stack(each), FLOAT32)
 
 
-@engines
-def test_a_masked_key_that_is_huge_spoils_no_derivative_of_a_cap(implementation):
+@mostly_blockwise
+def test_huge_masked_keys_under_a_cap(implementation):
   rng = np.random.default_rng(0)
   queries, keys, values = (np.float32(rng.normal(size=(5, width))) for width in (16, 16, 3))
   mask = np.arange(5)[None] < 4
@@ -352,8 +352,8 @@ def test_a_masked_key_that_is_huge_spoils_no_derivative_of_a_cap(implementation)
       assert_close(actual, desired, 8 * FLOAT32)
 
 
-@engines
-def test_masked_values_that_are_huge_spoil_no_second_derivative(implementation):
+@mostly_blockwise
+def test_huge_masked_values_and_second_derivatives(implementation):
   queries, keys, values = draw("scaled_dot_product")[:3]
 
   def second(values):
@@ -386,8 +386,8 @@ class All(masks.Mask):
     return self.parts[0].tile(t, s) & self.parts[1].tile(t, s)
 
 
-@engines
-def test_masks_and_scores_within_others_are_cut_too(implementation):
+@mostly_blockwise
+def test_nested_masks_and_scores_are_cut(implementation):
   queries, keys, values = draw("additive", "BTH", "BSH", "BSD")[:3]
   ids = np.arange(S) // 2
   mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
@@ -416,9 +416,9 @@ class Numbers(masks.Mask):
     return (s <= t).astype(jnp.int32)
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("mask", [Numbers(), ~Numbers(), Numbers() & masks.causal()])
-def test_a_mask_of_numbers_is_told(mask, implementation):
+def test_non_boolean_custom_masks_raise(mask, implementation):
   vectors = jnp.ones((T, 2))
   with pytest.raises(ValueError, match=r"Numbers.tile must return booleans, got int32"):
     attention.scaled_dot_product_attention(
@@ -433,8 +433,8 @@ class ManyRows(attention.Score):
     return jnp.zeros((5, keys.shape[-2]), queries.dtype)
 
 
-@engines
-def test_more_rows_of_scores_than_queries_are_told(implementation):
+@mostly_blockwise
+def test_too_many_score_rows_raise(implementation):
   query, keys = jnp.ones((1, 2)), jnp.ones((3, 2))  # one query's rows would broadcast to any number
   with pytest.raises(ValueError, match=r"ManyRows.tile must return .* \(1, 3\), got shape \(5, 3\)"):
     attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
@@ -459,8 +459,8 @@ class WithKeyFeature(attention.Score):
     return jnp.einsum("...TH,...SH->...TS", queries, keys)
 
 
-@engines
-def test_features_may_be_made_with_an_array_of_keys_where_heads_share_them(implementation):
+@mostly_blockwise
+def test_key_arrays_in_features_of_groups(implementation):
   feature = np.linspace(-1, 1, S, dtype=np.float32)
   queries, keys, values = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
   options = {"implementation": implementation, "block_sizes": BLOCK_SIZES}
@@ -483,8 +483,8 @@ class NoTree(masks.Mask):
     return s <= t
 
 
-@engines
-def test_a_mask_that_is_no_pytree_is_told(implementation):
+@mostly_blockwise
+def test_custom_mask_must_be_a_pytree(implementation):
   vectors = jnp.ones((T, 2))
   with pytest.raises(ValueError, match="NoTree must be registered as a pytree"):
     attention.scaled_dot_product_attention(
@@ -506,8 +506,8 @@ class ScaledByHead(attention.Score):
     return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
 
 
-@engines
-def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
+@mostly_blockwise
+def test_arrays_per_head_lead(implementation):
   # As many heads as keys: nothing else would notice where they are.
   vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
   factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
@@ -525,7 +525,7 @@ def test_arrays_for_each_head_are_put_before_queries_and_keys(implementation):
     attend(False)
 
 
-def test_a_class_that_is_no_dataclass_is_told_by_name():
+def test_non_dataclasses_raise_by_name():
   class Mine(attention.Score):
     pass
 
@@ -544,7 +544,7 @@ class Constant(attention.Score):
   """A score that is not registered."""
 
 
-def test_rules_that_are_not_registered_are_an_error_but_for_an_array_of_pairs():
+def test_unregistered_rules_raise():
   np.testing.assert_array_equal(Diagonal().array(2, 3), np.eye(2, 3, dtype=bool))
   array = jnp.ones((2, 3))
   with pytest.raises(ValueError, match=r"^Diagonal must be registered as a pytree"):

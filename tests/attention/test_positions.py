@@ -14,13 +14,13 @@ from attention import positions
 DIMS = chex.Dimensions(T=5, D=14)
 
 
-def test_position_one_of_four_channels_is_the_value_worked_out_by_hand():
+def test_sinusoidal_matches_hand_value():
   # The rates are 1 and 10000^(-2/4) = 1/100; at position 1: sin 1, cos 1, sin 0.01, cos 0.01.
   desired = [[0, 1, 0, 1], [0.841470985, 0.540302306, 0.009999833, 0.999950000]]
   assert_close(positions.sinusoidal(2, 4), desired, FLOAT32)
 
 
-def test_channels_are_sines_and_cosines_in_turn():
+def test_channels_alternate_sine_and_cosine():
   (T, D) = DIMS["TD"]
   desired = np.zeros((T, D))
   for t in range(T):
@@ -30,14 +30,14 @@ def test_channels_are_sines_and_cosines_in_turn():
   assert_close(positions.sinusoidal(T, D), desired, FLOAT32)
 
 
-def test_far_positions_are_as_exact_as_near_ones():
+def test_far_positions_are_exact():
   # In float32 the angle alone would be off by 2e-3 here.
   t = 30011
   encoding = positions.sinusoidal(t + 1, 2)[t]
   assert_close(encoding, [math.sin(t), math.cos(t)], FLOAT32)
 
 
-def test_how_alike_two_positions_are_depends_on_their_distance_only():
+def test_similarity_depends_on_distance_only():
   encodings = np.asarray(positions.sinusoidal(*DIMS["TD"])).astype(np.float64)
   likeness = encodings @ encodings.T
   rates = [10000 ** (-2 * i / DIMS.D) for i in range(DIMS.D // 2)]
@@ -62,7 +62,7 @@ def test_an_odd_width_is_an_error():
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
-def test_positions_within_segments_count_from_the_start_of_each_run(leading):
+def test_positions_restart_in_each_segment(leading):
   ids = np.random.default_rng(0).integers(0, 3, size=(*leading, 13))
   desired = np.zeros_like(ids)
   for *row, t in np.ndindex(*ids.shape):
@@ -73,7 +73,7 @@ def test_positions_within_segments_count_from_the_start_of_each_run(leading):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
-def test_segments_may_be_of_any_integer_type(dtype):
+def test_segments_of_any_integer_dtype(dtype):
   # More positions than the type has numbers.
   found = positions.within_segments(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
   np.testing.assert_array_equal(found, [*range(300), 0, 1, 0])

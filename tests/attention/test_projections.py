@@ -18,7 +18,7 @@ def _draw(leading, seed=0):
 
 
 @pytest.mark.parametrize("leading", LEADING, ids=str)
-def test_each_vector_is_multiplied_by_the_kernel(leading, float64):
+def test_projection_matches_matmul(leading, float64):
   vectors, kernel = _draw(leading)
   products = linear(jnp.asarray(vectors), jnp.asarray(kernel))
   assert products.shape == (*leading, X)
@@ -28,7 +28,7 @@ def test_each_vector_is_multiplied_by_the_kernel(leading, float64):
 
 
 @pytest.mark.parametrize("leading", LEADING, ids=str)
-def test_the_gradients_are_those_of_the_sums(leading, float64):
+def test_projection_gradients(leading, float64):
   vectors, kernel = _draw(leading)
   factors = np.random.default_rng(1).standard_normal((*leading, X))
   of_vectors, of_kernel = jax.grad(lambda *inputs: jnp.sum(linear(*inputs) * factors), argnums=(0, 1))(
@@ -41,13 +41,13 @@ def test_the_gradients_are_those_of_the_sums(leading, float64):
   np.testing.assert_allclose(of_kernel, expected, rtol=1e-12)
 
 
-def test_an_axis_of_no_width_gives_zeros():
+def test_zero_width_axis_gives_zeros():
   assert linear(jnp.ones((2, 7, 0)), jnp.ones((0, X))).tolist() == np.zeros((2, 7, X)).tolist()
 
 
 @pytest.mark.parametrize("of_vectors", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("dtype", [None, jnp.float32, jnp.bfloat16])
-def test_the_layer_adds_a_bias_in_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, of_vectors):
+def test_bias_dtype_matches_flax(dtype, of_vectors):
   variables = {"params": {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "bias": jnp.array([0.5, -0.5])}}
   outputs = Linear(2, dtype).apply(variables, jnp.array([[[1, 1]], [[2, -1]]], of_vectors))
   assert outputs.dtype == (dtype or jnp.float32)  # the parameters are float32

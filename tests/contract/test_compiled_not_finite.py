@@ -51,7 +51,7 @@ def results_and_gradients(kind, implementation, inputs, of_loss):
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
 @pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
-def test_rows_are_broken_and_empty_as_they_are_in_few(kind, implementation):
+def test_broken_and_empty_rows_at_size(kind, implementation):
   inputs, of_loss = drawn(kind)
   bad_positions = {"queries": BAD_QUERY, "keys": BAD_KEY, "values": BAD_KEY, "bias": BAD_QUERY}
   for argument, position in bad_positions.items():

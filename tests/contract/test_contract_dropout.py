@@ -50,7 +50,7 @@ def factors(rng, shape, rate, implementation):
 
 @pytest.mark.parametrize("rate", [0.25, 0.5, 0.9])
 @engines
-def test_a_share_of_the_weights_is_dropped_and_the_others_make_up_for_it(rate, implementation):
+def test_dropped_share_matches_the_rate(rate, implementation):
   kept = factors(jax.random.key(0), (101, 103), rate, implementation)
   is_dropped = kept == 0
   assert_close(kept[~is_dropped] * (1 - rate), np.ones(np.sum(~is_dropped)), FLOAT32)
@@ -65,7 +65,7 @@ def test_a_share_of_the_weights_is_dropped_and_the_others_make_up_for_it(rate, i
 
 
 @engines
-def test_dropout_is_a_function_of_the_key_and_the_position(implementation):
+def test_dropout_depends_on_key_and_position(implementation):
   rate, shape = 0.5, (B, 7, 11, 13)
   once = factors(jax.random.key(0), shape, rate, implementation)
   again = factors(jax.random.key(0), shape, rate, implementation)
@@ -85,7 +85,7 @@ def test_dropout_is_a_function_of_the_key_and_the_position(implementation):
 
 
 @pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
-def test_dropout_of_other_inputs_at_the_same_positions_is_the_same(implementation):
+def test_dropout_does_not_depend_on_inputs(implementation):
   # What is dropped does not depend on the score, the queries, the keys, the mask or the bias.
   rng, rate = jax.random.key(3), 0.3
   dropped = factors(rng, (B, T, S), rate, implementation)
@@ -102,7 +102,7 @@ def test_dropout_of_other_inputs_at_the_same_positions_is_the_same(implementatio
 
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])
 @engines
-def test_both_sorts_of_keys_are_accepted_inside_jit_and_vmap(make, implementation):
+def test_typed_and_raw_keys_are_accepted(make, implementation):
   def run(rng):
     return attention.scaled_dot_product_attention(
       jnp.zeros((T, 1)),
@@ -122,7 +122,7 @@ def test_both_sorts_of_keys_are_accepted_inside_jit_and_vmap(make, implementatio
 
 @two_kinds
 @engines
-def test_the_mean_over_keys_is_the_result_without_dropout(kind, implementation):
+def test_dropout_preserves_the_mean(kind, implementation):
   inputs = draw(kind)
   rate, count = 0.4, 4001
 
@@ -139,7 +139,7 @@ def test_the_mean_over_keys_is_the_result_without_dropout(kind, implementation):
 
 @two_kinds
 @engines
-def test_gradients_pass_through_the_weights_that_were_kept(kind, implementation):
+def test_dropout_gradients_match_reference(kind, implementation):
   inputs = draw(kind, bias="TS")
   rng, rate = jax.random.key(5), 0.4
   dropped = factors(rng, (T, S), rate, implementation)
@@ -161,7 +161,7 @@ def test_gradients_pass_through_the_weights_that_were_kept(kind, implementation)
 
 
 @engines
-def test_a_rate_of_zero_drops_nothing_with_or_without_a_key(implementation):
+def test_zero_rate_drops_nothing(implementation):
   inputs = draw("cosine")
   desired = expected("cosine", inputs).context
   for rng in (None, jax.random.key(0)):
@@ -170,7 +170,7 @@ def test_a_rate_of_zero_drops_nothing_with_or_without_a_key(implementation):
 
 
 @engines
-def test_a_traced_rate_drops_what_the_same_number_drops(implementation):
+def test_traced_rates_match_static_rates(implementation):
   inputs = draw("cosine")
 
   def context(rate):
@@ -182,7 +182,7 @@ def test_a_traced_rate_drops_what_the_same_number_drops(implementation):
 
 
 @engines
-def test_another_rate_compiles_nothing_anew(fresh_programs, implementation):
+def test_changed_rate_does_not_recompile(fresh_programs, implementation):
   queries = jnp.ones((T, S))
   compiled = []
   jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
@@ -201,11 +201,11 @@ def test_another_rate_compiles_nothing_anew(fresh_programs, implementation):
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_rate_outside_zero_to_one_is_an_error(rate):
+def test_invalid_rates_raise(rate):
   with pytest.raises(ValueError, match=rf"dropout_rate[\s\S]*{rate}"):
     attend("cosine", draw("cosine"), dropout_rate=rate, dropout_rng=jax.random.key(0))
 
 
-def test_dropout_without_a_key_is_an_error():
+def test_dropout_without_key_raises():
   with pytest.raises(ValueError, match=r"dropout_rng"):
     attend("cosine", draw("cosine"), dropout_rate=0.1)

@@ -54,7 +54,7 @@ every_emptiness = pytest.mark.parametrize(
 @kinds
 @every_emptiness
 @engines
-def test_an_empty_row_gives_zeros_and_spoils_no_other(kind, empty, implementation):
+def test_empty_rows_give_zeros(kind, empty, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask, bias = empty(inputs.bias)
   inputs = inputs._replace(bias=bias)
@@ -83,7 +83,7 @@ def test_an_empty_row_gives_zeros_and_spoils_no_other(kind, empty, implementatio
 @kinds
 @pytest.mark.parametrize("num_keys", [0, S])
 @engines
-def test_where_every_row_is_empty_every_gradient_is_zero(kind, num_keys, implementation):
+def test_all_rows_empty_gives_zero_gradients(kind, num_keys, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   inputs = inputs._replace(
     keys=inputs.keys[:, :num_keys],

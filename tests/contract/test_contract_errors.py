@@ -79,7 +79,7 @@ INPUTS = {
 
 @named
 @pytest.mark.parametrize(("arguments", "words"), INPUTS.values(), ids=INPUTS)
-def test_inputs_that_do_not_fit_are_an_error(function, arguments, words):
+def test_mismatched_inputs_raise(function, arguments, words):
   assert_error_says(words, function, *arguments)
 
 
@@ -142,7 +142,7 @@ OPTIONS = {
 
 @named
 @pytest.mark.parametrize(("options", "words"), OPTIONS.values(), ids=OPTIONS)
-def test_options_that_do_not_fit_are_an_error(function, options, words):
+def test_mismatched_options_raise(function, options, words):
   assert_error_says(words, lambda *arguments: function(*arguments, **options), QUERIES, KEYS, VALUES)
 
 
@@ -288,14 +288,14 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize(("function", "arguments", "words"), PARAMETERS.values(), ids=PARAMETERS)
-def test_widths_and_parameters_that_do_not_fit_are_an_error(function, arguments, words):
+def test_mismatched_parameters_raise(function, arguments, words):
   assert_error_says(words, function, *arguments)
 
 
 @pytest.mark.parametrize(
   "score", ["additive", attention.Cosine, attention.dot_product_scores], ids=["name", "class", "function"]
 )
-def test_what_is_no_score_is_an_error(score):
+def test_non_scores_raise(score):
   def call(*arguments):
     return attention.attend(score, *arguments)
 
@@ -312,7 +312,7 @@ class Transposed(attention.Score):
 jax.tree_util.register_static(Transposed)
 
 
-def test_a_users_scores_of_the_wrong_shape_are_an_error():
+def test_custom_score_shape_is_checked():
   def call(*arguments):
     return attention.attend(Transposed(), *arguments)
 
@@ -340,7 +340,7 @@ class Flat(attention.Score):
 
 
 @pytest.mark.parametrize("leading", [(), (2,)])
-def test_features_without_an_axis_of_their_own_are_an_error(leading):
+def test_scalar_features_raise(leading):
   def call(*arguments):
     return attention.attend(Flat(), *arguments)
 
@@ -372,7 +372,7 @@ class Matches(attention.Score):
     (Forgetful(), "Forgetful tile None"),
   ],
 )
-def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(score, words):
+def test_custom_score_result_is_checked(score, words):
   def call(*arguments):
     return attention.attend(score, *arguments)
 
@@ -390,7 +390,7 @@ def test_a_users_scores_without_a_batch_or_a_floating_type_or_none_are_an_error(
   ],
   ids=["name", "nothing", "mask", "function"],
 )
-def test_what_is_no_bias_is_an_error_for_heads_that_share_keys_too(bias, words, num_key_heads):
+def test_non_biases_raise_for_grouped_heads(bias, words, num_key_heads):
   def call(*arguments):
     return attention.attend_heads(*arguments, bias=bias)
 
@@ -399,7 +399,7 @@ def test_what_is_no_bias_is_an_error_for_heads_that_share_keys_too(bias, words, 
 
 
 @pytest.mark.parametrize("lacking", [np.ones((2, 3, 5), bool), masks.lengths(source=np.arange(2))])
-def test_a_mask_that_lacks_the_axis_of_the_heads_is_told_what_to_put_in(lacking):
+def test_missing_head_axis_has_a_hint(lacking):
   def call(*arguments):
     return attention.scaled_dot_product_attention(*arguments, mask=lacking)
 
@@ -414,7 +414,7 @@ class Unregistered(attention.Score):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
 
-def test_a_users_score_that_is_no_pytree_is_an_error():
+def test_custom_score_must_be_a_pytree():
   def call(*arguments):
     return attention.attend(Unregistered(), *arguments)
 
@@ -441,7 +441,7 @@ def test_a_users_score_that_is_no_pytree_is_an_error():
     ({"dropout_rate": None}, "dropout_rate 0 1 None"),
   ],
 )
-def test_options_of_another_kind_are_an_error(options, words):
+def test_options_of_wrong_type_raise(options, words):
   def call(*arguments):
     return attention.scaled_dot_product_attention(*arguments, **options)
 
@@ -487,7 +487,7 @@ class Named(attention.Score):
   kind: str
 
 
-def test_a_field_that_is_no_number_must_be_static():
+def test_non_numeric_fields_must_be_static():
   def call(*arguments):
     return attention.attend(Named("cosine"), *arguments)
 
@@ -495,13 +495,13 @@ def test_a_field_that_is_no_number_must_be_static():
 
 
 @pytest.mark.parametrize(("function", "words"), MASKS.values(), ids=MASKS)
-def test_masks_that_make_no_sense_are_an_error(function, words):
+def test_invalid_masks_raise(function, words):
   assert_error_says(words, function)
 
 
 @pytest.mark.parametrize("scale", [(7, 1, 1), (2, 7, 1, 1)])
 @pytest.mark.parametrize("function", ["scaled_dot_product", "cosine"])
-def test_a_scale_with_axes_of_a_score_is_refused(function, scale):
+def test_scale_with_score_axes_raises(function, scale):
   heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
   words = f"scale N {' '.join(map(str, scale))}"
 
@@ -524,13 +524,13 @@ def test_heads_after_positions_are_recognised(function):
 
 @pytest.mark.parametrize("option", ["mask", "bias"])
 @named
-def test_heads_after_positions_are_recognised_by_mask_and_bias(function, option):
+def test_heads_after_positions_have_a_hint(function, option):
   pairs = {"mask": np.tri(3, dtype=bool), "bias": np.zeros((2, 7, 3, 3), np.float32)}[option]
   call = functools.partial(function, **{option: pairs})
   assert_error_says(f"{option} B T N H jnp.swapaxes 3 7", call, *heads_after_positions(S=3))
 
 
-def test_a_cap_with_axes_of_a_score_is_refused():
+def test_cap_with_score_axes_raises():
   heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
 
   def attend(cap, *arrays):
@@ -542,7 +542,7 @@ def test_a_cap_with_axes_of_a_score_is_refused():
 
 
 @pytest.mark.parametrize("keys_leading", [(3, 7), (3, 1)])
-def test_a_batch_that_does_not_fit_says_nothing_of_heads(keys_leading):
+def test_mismatched_batch_has_no_head_hint(keys_leading):
   arguments = zeros(2, 7, 3, 11), zeros(*keys_leading, 3, 11), zeros(*keys_leading, 3, 13)
   with pytest.raises(ValueError) as caught:
     jax.eval_shape(attention.scaled_dot_product_attention, *arguments)
@@ -550,7 +550,7 @@ def test_a_batch_that_does_not_fit_says_nothing_of_heads(keys_leading):
 
 
 @named
-def test_heads_that_share_keys_are_those_of_attend_heads(function):
+def test_grouped_heads_hint_names_attend_heads(function):
   arguments = zeros(2, 6, 3, 11), zeros(2, 2, 5, 11), zeros(2, 2, 5, 13)
   assert_error_says("heads 6 2 attend_heads", function, *arguments)
   assert jax.eval_shape(attention.attend_heads, *arguments).shape == (2, 6, 3, 13)
@@ -560,7 +560,7 @@ def test_heads_that_share_keys_are_those_of_attend_heads(function):
   ("shape", "advice"), [((2, 5), "array[:, None, None]"), ((2, 3, 5), "array[:, None]"), ((3, 2, 5), None)]
 )
 @engines
-def test_a_mask_that_lacks_the_axis_of_heads_is_told_where_to_put_it(implementation, shape, advice):
+def test_missing_head_axis_hint_names_place(implementation, shape, advice):
   queries, keys, values = (np.zeros((2, 7, length, 11), np.float32) for length in (3, 5, 5))
   with pytest.raises(ValueError, match=r"mask must be broadcastable to \[\.\.\. T S\]") as error:
     attention.scaled_dot_product_attention(

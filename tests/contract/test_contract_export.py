@@ -118,7 +118,7 @@ def test_masks_biases_and_options(implementation):
   check({name: (with_options(name), (*HEADS, LENGTHS)) for name in OPTIONS})
 
 
-def test_blocks_of_unknown_lengths_give_the_same():
+def test_symbolic_lengths_in_blocks():
   arrays = [jnp.asarray(random.normal(size=(1, 1, 1031, 8)), jnp.float32) for _ in range(3)]
 
   def run(*arrays):
@@ -130,7 +130,7 @@ def test_blocks_of_unknown_lengths_give_the_same():
 
 
 @pytest.mark.parametrize("name", always("dot", of=["dot", "additive"]))
-def test_blockwise_has_no_array_of_all_pairs(name):
+def test_blockwise_never_materializes_all_pairs(name):
   def gradients(*arrays):
     def total(*arrays):
       return jnp.sum(attention.attend(SCORES[name], *arrays, mask=masks.causal(), implementation="blockwise"))
@@ -239,7 +239,7 @@ def test_layers_and_models(which):
 
 
 @pytest.mark.parametrize("method", always("beam", of=["greedy", "beam", "sample"]))
-def test_searches_of_an_unknown_batch(method):
+def test_search_with_symbolic_batch(method):
   table = normal("11 11")
 
   def run(state):

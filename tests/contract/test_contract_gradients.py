@@ -4,7 +4,6 @@ They are measured against central differences of the reference, in float64. Row 
 """
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ from helpers.fixtures import (
   expected_gradients,
   few_kinds,
   gradients,
+  in_turn,
   kinds,
   narrow,
   of_every_score,
@@ -51,7 +51,7 @@ ALLOWED = np.array([[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], bool)
 @kinds
 @pytest.mark.parametrize("mask", [np.ones((T, S), bool), ALLOWED], ids=["full", "masked"])
 @engines
-def test_gradients_of_every_argument_are_the_references(kind, mask, implementation, float64):
+def test_gradients_match_reference(kind, mask, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float64)
   of_loss = draw_loss(expected(kind, inputs, mask=mask))
   actual = gradients(kind, inputs, of_loss, mask=mask, implementation=implementation)
@@ -76,7 +76,7 @@ def test_gradients_of_every_argument_are_the_references(kind, mask, implementati
     ],
   ),
 )
-def test_gradients_of_broadcast_arguments_are_summed(kind, bias, implementation, float64):
+def test_broadcast_gradients_are_summed(kind, bias, implementation, float64):
   inputs = draw(kind, "TH", "BSH", "1SD", bias=bias, heads="B", dtype=np.float64)
   inputs = narrow(kind, inputs)
   of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED))
@@ -84,14 +84,8 @@ def test_gradients_of_broadcast_arguments_are_summed(kind, bias, implementation,
   assert_trees_close(actual, expected_gradients(kind, inputs, of_loss, mask=ALLOWED), DIFFERENCES)
 
 
-@pytest.mark.parametrize(
-  ("kind", "implementation"),
-  always(
-    *(("scaled_dot_product", "blockwise"), ("user_defined", "dense")),
-    of=list(itertools.product(FEW, ENGINES)),
-  ),
-)
-def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, implementation):
+@in_turn(kind=FEW)
+def test_bfloat16_gradients_are_rounded_once(kind, implementation):
   full = draw(kind, bias="TS")
   halved = jax.tree.map(lambda array: array.astype(jnp.bfloat16), full)
   inputs = halved._replace(parameters=full.parameters, bias=full.bias)
@@ -111,7 +105,7 @@ def test_bfloat16_gradients_are_rounded_once_to_their_arguments_dtypes(kind, imp
 
 
 @kinds
-def test_a_score_is_a_frozen_dataclass_and_a_tree_of_its_parameters(kind):
+def test_scores_are_frozen_dataclass_pytrees(kind):
   parameters = draw(kind).parameters
   score = SCORES[kind].score(**parameters)
   (name,) = parameters
@@ -125,7 +119,7 @@ def test_a_score_is_a_frozen_dataclass_and_a_tree_of_its_parameters(kind):
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "cosine"])
 @engines
-def test_a_scale_is_differentiable_as_an_option_too(kind, implementation, float64):
+def test_scale_option_is_differentiable(kind, implementation, float64):
   inputs = draw(kind, dtype=np.float64)
   function = {
     "scaled_dot_product": attention.scaled_dot_product_attention,
@@ -145,7 +139,7 @@ def test_a_scale_is_differentiable_as_an_option_too(kind, implementation, float6
 
 @few_kinds
 @engines
-def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation, float64):
+def test_bias_function_closures_are_differentiable(kind, implementation, float64):
   # A slope for each batch (ALiBi) and a learned term for each distance (Shaw, T5), as in position biases.
   inputs = draw(kind, "BTH", "SH", "SD", dtype=np.float64)
   rng = np.random.default_rng(2)
@@ -187,7 +181,7 @@ def test_what_a_bias_function_closes_over_is_differentiable(kind, implementation
 
 @few_kinds
 @engines
-def test_the_derivative_of_logsumexp_by_the_bias_is_the_weights(kind, implementation, float64):
+def test_logsumexp_gradient_is_the_weights(kind, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float64)
   desired = expected(kind, inputs, mask=ALLOWED)
   only_logsumexp = tuple(
@@ -198,7 +192,7 @@ def test_the_derivative_of_logsumexp_by_the_bias_is_the_weights(kind, implementa
 
 
 @engines
-def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
+def test_zero_vectors_have_zero_cosine_gradient(implementation):
   inputs = draw("cosine", bias="TS")
   inputs = inputs._replace(queries=replaced(inputs.queries, 1, 0.0), keys=replaced(inputs.keys, 2, 0.0))
   of_loss = draw_loss(expected("cosine", inputs))
@@ -215,7 +209,7 @@ def test_a_zero_vector_has_zero_gradient_through_its_cosine(implementation):
 
 @pytest.mark.parametrize("size", [45, 10_000])
 @pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
-def test_additive_gradients_are_right_for_pre_activations_of_any_size(size, implementation):
+def test_additive_gradients_of_large_pre_activations(size, implementation):
   inputs = draw_saturated(size)
   of_loss = draw_loss(expected("additive", inputs))
   actual = gradients("additive", inputs, of_loss, implementation=implementation, alone=True)
@@ -233,7 +227,7 @@ def tangents_along(kind, implementation, inputs, direction):
 
 @few_kinds
 @engines
-def test_forward_mode_agrees_with_differences(kind, implementation, float64):
+def test_forward_mode_matches_differences(kind, implementation, float64):
   # One argument at a time: the direction is zero in the others.
   inputs = draw(kind, bias="TS", dtype=np.float64)
   leaves, structure = jax.tree.flatten(inputs)
@@ -267,7 +261,7 @@ def jacobians(kind, implementation, inputs):
 @few_kinds
 @engines
 @pytest.mark.exhaustive
-def test_both_modes_give_the_same_jacobian(kind, implementation, float64):
+def test_both_modes_match_reference_jacobian(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, dtype=np.float64))
 
   def expected_context(queries):
@@ -298,12 +292,12 @@ def gradients_and_hessian_vectors(kind, implementation, inputs, direction, *, or
   return gradient, jax.grad(lambda inputs: jax.jvp(loss, (inputs,), (direction[kind],))[1])(inputs)
 
 
+# test_compiled_many.py has Hessians of every score, in `make test` too.
 @few_kinds
-@pytest.mark.parametrize(
-  "order", always("forward_over_reverse", of=["forward_over_reverse", "reverse_over_forward"])
-)
-@pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
-def test_hessian_vector_products_agree_with_differences_of_gradients(kind, order, implementation, float64):
+@pytest.mark.parametrize("order", ["forward_over_reverse", "reverse_over_forward"])
+@engines
+@pytest.mark.exhaustive
+def test_hessian_vector_products_match_differences(kind, order, implementation, float64):
   inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
   rng = np.random.default_rng(5)
   direction = jax.tree.map(lambda array: np.asarray(rng.normal(size=array.shape)), inputs)

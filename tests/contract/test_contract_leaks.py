@@ -70,7 +70,7 @@ def assert_same(kind, clean, corrupted, mask, implementation, rows=slice(None), 
 @every_corruption
 @keys_and_values
 @engines
-def test_keys_that_no_query_sees_change_nothing(kind, bad, arguments, implementation):
+def test_masked_keys_never_affect_results(kind, bad, arguments, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   is_padding = np.arange(S) >= np.array([3, 5])[:, None]
   mask = np.broadcast_to(~is_padding[:, None], (B, T, S))
@@ -86,7 +86,7 @@ def test_keys_that_no_query_sees_change_nothing(kind, bad, arguments, implementa
 @every_corruption
 @keys_and_values
 @engines
-def test_a_corrupted_key_changes_no_row_that_may_not_attend_to_it(kind, bad, arguments, implementation):
+def test_masked_rows_ignore_a_corrupted_key(kind, bad, arguments, implementation):
   # Causal, T < S: only the last query may attend to the last key. The loss is on the other rows.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
@@ -109,7 +109,7 @@ def context_and_tangent(kind, implementation, inputs, mask):
 
 @few_kinds
 @engines
-def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation):
+def test_masked_nan_tangents_are_ignored(kind, implementation):
   # What made a key or value NaN will have made its tangent NaN too.
   inputs = draw(kind)
   mask = np.broadcast_to(np.arange(S) < 3, (T, S))
@@ -124,7 +124,7 @@ def test_the_nan_tangent_of_a_masked_nan_changes_no_tangent(kind, implementation
 @kinds
 @every_corruption
 @engines
-def test_the_query_of_an_empty_row_changes_nothing(kind, bad, implementation):
+def test_empty_row_query_is_ignored(kind, bad, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to((np.arange(T) < 2)[:, None], (B, T, S))
   corrupted = inputs._replace(queries=replaced(inputs.queries, np.s_[:, 2], bad))
@@ -135,7 +135,7 @@ def test_the_query_of_an_empty_row_changes_nothing(kind, bad, implementation):
 @kinds
 @every_corruption
 @engines
-def test_the_bias_of_a_masked_pair_changes_nothing(kind, bad, implementation):
+def test_masked_bias_is_ignored(kind, bad, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   pairs = np.tri(T, S, dtype=bool)
   pairs[1] = False
@@ -148,7 +148,7 @@ def test_the_bias_of_a_masked_pair_changes_nothing(kind, bad, implementation):
 @kinds
 @every_corruption
 @engines
-def test_a_key_masked_by_a_bias_of_minus_infinity_changes_nothing(kind, bad, implementation):
+def test_key_masked_by_bias_is_ignored(kind, bad, implementation):
   # Only the last query may attend to the last two keys. The loss is on the other rows.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   inputs = inputs._replace(bias=replaced(inputs.bias, np.s_[:-1, 3:], -np.inf))
@@ -163,7 +163,7 @@ library_kinds = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive
 
 @library_kinds
 @engines
-def test_masked_scores_that_overflow_change_nothing(kind, implementation):
+def test_masked_overflowing_scores_are_ignored(kind, implementation):
   # Finite keys whose scores, or the squares on the way to them, are infinite in float32.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
@@ -174,7 +174,7 @@ def test_masked_scores_that_overflow_change_nothing(kind, implementation):
 
 @library_kinds
 @engines
-def test_masked_values_that_overflow_change_nothing(kind, implementation):
+def test_masked_overflowing_values_are_ignored(kind, implementation):
   # Values whose products with the gradient are infinite.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
@@ -184,7 +184,7 @@ def test_masked_values_that_overflow_change_nothing(kind, implementation):
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "bilinear"])
 @engines
-def test_the_query_of_an_empty_row_may_overflow_in_its_features(kind, implementation):
+def test_empty_row_query_may_overflow(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   inputs = inputs._replace(parameters=jax.tree.map(lambda array: np.float32(1e10) * array, inputs.parameters))
   inputs = inputs._replace(queries=np.float32(1e-10) * inputs.queries)
@@ -199,7 +199,7 @@ def test_the_query_of_an_empty_row_may_overflow_in_its_features(kind, implementa
 @kinds
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @engines
-def test_a_bias_that_is_not_finite_spoils_its_row_and_no_gradient_of_others(kind, bad, implementation):
+def test_nonfinite_bias_affects_only_its_row(kind, bad, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.ones((B, T, S), bool)
   desired = expected(kind, inputs, mask=mask)
@@ -217,7 +217,7 @@ def test_a_bias_that_is_not_finite_spoils_its_row_and_no_gradient_of_others(kind
 @kinds
 @pytest.mark.parametrize("argument", ["queries", "keys"])
 @engines
-def test_a_nan_in_a_pair_that_may_attend_makes_the_row_nan(kind, argument, implementation):
+def test_attended_nan_makes_the_row_nan(kind, argument, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   # The first query asks with it, or only the last may attend to it. No masked weight is NaN.
   position, query = {"queries": (0, 0), "keys": (-1, -1)}[argument]
@@ -238,7 +238,7 @@ def test_a_nan_in_a_pair_that_may_attend_makes_the_row_nan(kind, argument, imple
 @pytest.mark.parametrize("argument", ["queries", "keys", "values"])
 @pytest.mark.parametrize("masked", [False, True])
 @engines
-def test_a_mask_of_all_pairs_hides_nothing_and_neither_does_none(kind, bad, argument, masked, implementation):
+def test_full_masks_hide_nothing(kind, bad, argument, masked, implementation):
   # Number 3 of the last query, key or value. NaN and infinity alike make the row not finite.
   inputs = draw(kind)
   array = replaced(getattr(inputs, argument), (-1, 3), bad)
@@ -260,7 +260,7 @@ def test_a_mask_of_all_pairs_hides_nothing_and_neither_does_none(kind, bad, argu
 @every_corruption
 @pytest.mark.parametrize("argument", ["queries", "keys", "values"])
 @engines
-def test_a_row_that_is_nan_gives_no_gradient(kind, bad, argument, implementation):
+def test_nan_rows_give_no_gradient(kind, bad, argument, implementation):
   # Only the last query may attend to the last key. The gradients are those of a loss on the other rows.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
@@ -274,7 +274,7 @@ def test_a_row_that_is_nan_gives_no_gradient(kind, bad, argument, implementation
 
 
 @engines
-def test_a_row_whose_scores_overflow_is_not_taken_for_empty(implementation):
+def test_overflowing_rows_are_not_empty(implementation):
   # 1e30 * -1e30 is -infinity in float32. NaN hides nothing; an empty row's zeros would.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1e30]]), keys=np.float32([[-1e30]]), values=np.float32([[1.0]])
@@ -286,7 +286,7 @@ def test_a_row_whose_scores_overflow_is_not_taken_for_empty(implementation):
 
 
 @engines
-def test_a_query_without_keys_is_empty_even_if_it_is_not_a_number(implementation):
+def test_nan_query_without_keys_is_empty(implementation):
   inputs = draw("scaled_dot_product")
   inputs = inputs._replace(
     queries=replaced(inputs.queries, 1, np.nan), keys=inputs.keys[:0], values=inputs.values[:0]

@@ -1,6 +1,7 @@
 """Point 2 of the contract of attention: masks, in every form. And biases."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from helpers.fixtures import (
   BLOCK_SIZES,
   DIMS,
   ENGINES,
+  FEW,
   FLOAT32,
   Inputs,
   assert_close,
@@ -114,7 +116,7 @@ def allowed_pairs(may_attend, shape=(B, N, T, S)):
 
 
 @pytest.mark.parametrize("name", [name for name in MASKS if not name.startswith("array")])
-def test_a_masks_array_says_who_may_attend_to_whom(name):
+def test_mask_arrays_match_their_rules(name):
   mask, may_attend = MASKS[name]
   array = jax.jit(lambda mask: mask.array(T, S))(mask())
   assert array.dtype == bool
@@ -122,12 +124,13 @@ def test_a_masks_array_says_who_may_attend_to_whom(name):
   np.testing.assert_array_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
 
 
-# One of each sort.
-SORTS_OF_MASKS = (
-  *("causal", "causal_behind", "sliding_window", "prefix", "both_lengths", "segments", "from_array"),
-  *("from_function", "from_function_of_arrays", "all_together"),
-  *("array", "array_of_batches", "array_of_sources", "array_of_targets"),
-)
+# One of each sort. "dense" makes an array of each mask first, so that few are enough.
+ATTENDED = [
+  *((name, "dense") for name in ("causal_behind", "from_function_of_arrays", "array_of_sources")),
+  *((name, "blockwise") for name in ("causal", "causal_behind", "sliding_window", "prefix", "both_lengths")),
+  *((name, "blockwise") for name in ("segments", "from_array", "from_function", "from_function_of_arrays")),
+  *((name, "blockwise") for name in ("all_together", "array", "array_of_batches", "array_of_targets")),
+]
 
 
 @functools.cache
@@ -139,18 +142,16 @@ def results_of_every_mask():
   def run(inputs, every_mask):
     return {
       (name, engine): attend_fully(
-        "scaled_dot_product", inputs, mask=mask, implementation=engine, block_sizes=BLOCK_SIZES
+        "scaled_dot_product", inputs, mask=every_mask[name], implementation=engine, block_sizes=BLOCK_SIZES
       )
-      for name, mask in every_mask.items()
-      for engine in ENGINES
+      for name, engine in ATTENDED
     }
 
-  return inputs, run(inputs, {name: MASKS[name][0]() for name in SORTS_OF_MASKS})
+  return inputs, run(inputs, {name: MASKS[name][0]() for name, _ in ATTENDED})
 
 
-@pytest.mark.parametrize("name", SORTS_OF_MASKS)
-@engines
-def test_a_query_attends_to_the_keys_that_its_mask_allows_and_no_others(name, implementation):
+@pytest.mark.parametrize(("name", "implementation"), ATTENDED)
+def test_queries_attend_to_what_masks_allow(name, implementation):
   inputs, every_result = results_of_every_mask()
   actual = every_result[name, implementation]
   desired = expected("scaled_dot_product", inputs, mask=allowed_pairs(MASKS[name][1]))
@@ -159,7 +160,7 @@ def test_a_query_attends_to_the_keys_that_its_mask_allows_and_no_others(name, im
 
 
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (5, 3), (1, 1), (1, 7), (0, 2), (2, 0)])
-def test_positions_count_from_zero_whatever_the_lengths(T, S):
+def test_positions_start_at_zero(T, S):
   @jax.jit
   def arrays(offset):
     width = abs(offset)
@@ -185,7 +186,7 @@ def test_positions_count_from_zero_whatever_the_lengths(T, S):
       np.testing.assert_array_equal(array, allowed_pairs(may_attend, (T, S)))
 
 
-def test_leading_axes_of_joined_masks_broadcast():
+def test_joined_masks_broadcast():
   mask = masks.lengths(source=jnp.asarray(SOURCE_LENGTHS)[:, None]) & masks.from_array(
     jnp.asarray(ALLOWED[0])
   )
@@ -193,7 +194,7 @@ def test_leading_axes_of_joined_masks_broadcast():
   np.testing.assert_array_equal(mask.array(T, S), desired)
 
 
-def test_lengths_of_a_batch_make_one_mask_for_each_of_its_members():
+def test_lengths_make_a_batch_of_masks():
   array = masks.lengths(source=jnp.asarray(SOURCE_LENGTHS)).array(T, S)
   desired = allowed_pairs(lambda b, t, s: s < SOURCE_LENGTHS[b], (B, T, S))
   np.testing.assert_array_equal(np.broadcast_to(array, (B, T, S)), desired)
@@ -201,7 +202,7 @@ def test_lengths_of_a_batch_make_one_mask_for_each_of_its_members():
 
 @pytest.mark.parametrize("join", ["&", "|"])
 @pytest.mark.parametrize("array", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
-def test_arrays_may_be_joined_with_masks_on_either_side(join, array):
+def test_arrays_join_masks_on_either_side(join, array):
   allowed, prefix = array(ALLOWED[0, 0]), masks.prefix(2)
   first_two = np.arange(S) < 2
   if join == "&":
@@ -229,7 +230,7 @@ def test_masked_keys_equal_deleted_keys(kind, implementation):
 
 
 @engines
-def test_masked_scores_do_not_crowd_out_the_others(implementation):
+def test_large_masked_scores_are_ignored(implementation):
   # The masked score is 2e4 above the allowed ones: it must not be the maximum that is subtracted.
   inputs = Inputs(
     np.float32([[1.0]]),
@@ -244,7 +245,7 @@ def test_masked_scores_do_not_crowd_out_the_others(implementation):
 
 @pytest.mark.parametrize("score", [-1e4, -1e10, -1e30, -3e38])
 @engines
-def test_the_lowest_scores_are_still_scores(score, implementation):
+def test_lowest_scores_are_not_masked(score, implementation):
   # No large negative number stands for "masked": an allowed key with such a score, if alone, has weight 1.
   inputs = Inputs(
     np.float32([[1.0]]),
@@ -262,7 +263,7 @@ def test_the_lowest_scores_are_still_scores(score, implementation):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32])
-def test_only_booleans_are_masks_and_the_error_names_the_bias(dtype):
+def test_masks_must_be_boolean(dtype):
   inputs = draw("cosine")
   with pytest.raises(ValueError, match=r"mask[\s\S]*bias"):
     attend("cosine", inputs, mask=jnp.zeros(DIMS["TS"], dtype))
@@ -273,7 +274,7 @@ def test_only_booleans_are_masks_and_the_error_names_the_bias(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_masked_softmax_leaves_out_what_is_masked(dtype):
+def test_masked_softmax_ignores_masked_scores(dtype):
   mask = ALLOWED[0, 0] & np.array([[True], [False], [True]])
   scores = np.random.default_rng(0).normal(size=(B, N, T, S)).astype(dtype)
   exponentials = np.where(mask, np.exp(scores.astype(np.float64)), 0)
@@ -285,7 +286,7 @@ def test_masked_softmax_leaves_out_what_is_masked(dtype):
     assert_close(weights, desired, FLOAT32 if dtype == jnp.float32 else 2.0**-8)
 
 
-def test_masked_softmax_of_an_empty_row_has_gradient_zero():
+def test_masked_softmax_empty_row_gradient():
   mask = (np.arange(T) != 1)[:, None]
   scores = np.random.default_rng(0).normal(size=(T, S)).astype(np.float32)
 
@@ -304,68 +305,8 @@ def test_masked_softmax_of_an_empty_row_has_gradient_zero():
 # Biases.
 
 
-AXES_OF_BIASES = ("", "S", "T1", "N1S", "B1TS", "BNTS")
-
-
-@functools.cache
-def results_of_every_bias():
-  """Returns inputs by the axes of the bias, and results by these and engine; compiled as one program."""
-  inputs = {axes: draw("scaled_dot_product", "BNTH", "BNSH", "NSD", bias=axes) for axes in AXES_OF_BIASES}
-
-  @jax.jit
-  def run(inputs):
-    return {
-      (axes, engine): attend_fully(
-        "scaled_dot_product", given, implementation=engine, block_sizes=BLOCK_SIZES
-      )
-      for axes, given in inputs.items()
-      for engine in ENGINES
-    }
-
-  return inputs, run(inputs)
-
-
-@pytest.mark.parametrize("axes", AXES_OF_BIASES)
-@engines
-def test_a_bias_is_added_to_the_scores(axes, implementation):
-  inputs, every_result = results_of_every_bias()
-  desired = expected("scaled_dot_product", inputs[axes])
-  assert_trees_close(every_result[axes, implementation], tuple(desired), FLOAT32)
-
-
-# Each function of the two indices, and the same in NumPy.
-TABLE = np.random.default_rng(2).normal(size=(B, N, T, S))
-SLOPES = np.random.default_rng(2).uniform(size=N)
-BIASES = {
-  "table": (
-    lambda t, s: jnp.asarray(TABLE, jnp.float32)[..., t, s],
-    lambda b, n, t, s: TABLE[b, n, t, s],
-  ),
-  "slopes_of_heads": (
-    lambda t, s: jnp.asarray(SLOPES, jnp.float32)[:, None, None] * (t - s)[None].astype(jnp.float32),
-    lambda b, n, t, s: SLOPES[n] * (t - s),
-  ),
-  "target_alone": (lambda t, s: t.astype(jnp.float32) / 3, lambda b, n, t, s: t / 3),
-  "source_alone": (lambda t, s: s.astype(jnp.float32) / 3, lambda b, n, t, s: s / 3),
-  "masking": (
-    lambda t, s: jnp.where(s <= t, 0.5, -jnp.inf),
-    lambda b, n, t, s: 0.5 if s <= t else -np.inf,
-  ),
-}
-
-
-@pytest.mark.parametrize(
-  ("kind", "name"),
-  [
-    *(("scaled_dot_product", name) for name in BIASES),
-    ("additive", "slopes_of_heads"),
-    ("user_defined", "slopes_of_heads"),
-  ],
-)
-@engines
-def test_a_bias_may_be_a_function_of_the_two_indices(kind, name, implementation):
-  function, of_pair = BIASES[name]
-  inputs = draw(kind, "BNTH", "BNSH", "NSD")
+def function_of_indices(function):
+  """Returns the function, which checks the indices that it gets."""
 
   def bias(t, s):
     assert t.ndim == s.ndim == 2
@@ -374,20 +315,69 @@ def test_a_bias_may_be_a_function_of_the_two_indices(kind, name, implementation)
     assert jnp.issubdtype(s.dtype, jnp.integer)
     return function(t, s)
 
+  return bias
+
+
+RANDOM = np.random.default_rng(2)
+ARRAYS = {axes: np.float32(RANDOM.normal(size=DIMS[axes])) for axes in ("", "S", "T1", "N1S", "B1TS", "BNTS")}
+SLOPES = RANDOM.uniform(size=(N, 1, 1)).astype(np.float32)
+# Each function of the two indices, and the same in NumPy.
+FUNCTIONS = {
+  "table": (lambda t, s: jnp.asarray(ARRAYS["BNTS"])[..., t, s], lambda t, s: ARRAYS["BNTS"]),
+  "slopes": (lambda t, s: SLOPES * (t - s)[None].astype(jnp.float32), lambda t, s: SLOPES * (t - s)),
+  "target": (lambda t, s: t.astype(jnp.float32) / 3, lambda t, s: t / 3),
+  "source": (lambda t, s: s.astype(jnp.float32) / 3, lambda t, s: s / 3),
+  "masking": (
+    lambda t, s: jnp.where(s <= t, 0.5, -jnp.inf),
+    lambda t, s: np.where(s <= t, 0.5, -np.inf),
+  ),
+}
+# Each bias, and the array that it stands for.
+BIASES = {f"axes_{axes}": (array, array) for axes, array in ARRAYS.items()}
+BIASES |= {
+  name: (function_of_indices(function), of_arrays(np.arange(T)[:, None], np.arange(S)[None]))
+  for name, (function, of_arrays) in FUNCTIONS.items()
+}
+# The engines take turns, which makes half as many to compile.
+ADDED = [
+  *(("scaled_dot_product", *pair) for pair in zip(BIASES, itertools.cycle(ENGINES), strict=False)),
+  *(("additive", "slopes", "blockwise"), ("user_defined", "slopes", "dense")),
+]
+
+
+@functools.cache
+def results_of_every_bias():
+  """Returns the results by score, bias and engine; all are compiled as one program, to save time."""
+  inputs = {kind: draw(kind, "BNTH", "BNSH", "NSD") for kind in FEW}
+
   @jax.jit
   def run(inputs):
-    return attend_fully(kind, inputs._replace(bias=bias), implementation=implementation)
+    return {
+      (kind, name, engine): attend_fully(
+        kind,
+        inputs[kind]._replace(bias=BIASES[name][0]),
+        implementation=engine,
+        block_sizes=BLOCK_SIZES,
+      )
+      for kind, name, engine in ADDED
+    }
 
-  actual = run(inputs)
-  array = np.array([of_pair(*index) for index in np.ndindex(B, N, T, S)]).reshape(B, N, T, S)
-  desired = expected(kind, inputs._replace(bias=array))
+  return inputs, run(inputs)
+
+
+@pytest.mark.parametrize(("kind", "name", "implementation"), ADDED)
+def test_biases_are_added_to_scores(kind, name, implementation):
+  inputs, every_result = results_of_every_bias()
+  actual = every_result[kind, name, implementation]
+  array = np.broadcast_to(BIASES[name][1], (B, N, T, S))
+  desired = expected(kind, inputs[kind]._replace(bias=array))
   # Biases of up to 5 in size.
   assert_trees_close(actual, tuple(desired), 2 * FLOAT32)
 
 
 @few_kinds
 @engines
-def test_a_bias_of_minus_infinity_masks(kind, implementation):
+def test_minus_infinity_bias_masks(kind, implementation):
   inputs = draw(kind, bias="TS")
   allowed = ALLOWED[0, 0] & np.array([[True], [False], [True]])
   inputs = inputs._replace(bias=replaced(inputs.bias, ~allowed, -np.inf))
@@ -397,7 +387,7 @@ def test_a_bias_of_minus_infinity_masks(kind, implementation):
   np.testing.assert_array_equal(actual[1] == 0, ~allowed)
 
 
-def test_bounds_may_be_unsigned_or_short():
+def test_bounds_of_any_integer_dtype():
   desired = masks.sliding_window(1, 0).array(3, 3)
   for kind in (np.uint8, np.int8, np.uint32):
     np.testing.assert_array_equal(masks.sliding_window(kind(1), kind(0)).array(3, 3), desired)
@@ -406,7 +396,7 @@ def test_bounds_may_be_unsigned_or_short():
   assert not np.any(masks.sliding_window(-(2**31), 2**31 - 1).array(3, 3))
 
 
-def test_the_greatest_bounds_are_no_bounds():
+def test_largest_bounds_allow_everything():
   greatest = np.iinfo(np.int32).max
   np.testing.assert_array_equal(masks.causal(greatest).array(3, 5), np.ones((3, 5)))
   np.testing.assert_array_equal(masks.causal(-greatest).array(3, 5), np.zeros((3, 5)))
@@ -415,7 +405,7 @@ def test_the_greatest_bounds_are_no_bounds():
   np.testing.assert_array_equal(masks.sliding_window(0, greatest).array(3, 5), np.triu(np.ones((3, 5))))
 
 
-def test_lists_are_arrays_to_masks():
+def test_masks_accept_lists():
   np.testing.assert_array_equal(
     masks.lengths(source=[1, 2]).array(1, 3), masks.lengths(source=np.array([1, 2])).array(1, 3)
   )
@@ -426,7 +416,7 @@ def test_lists_are_arrays_to_masks():
 
 @engines
 @pytest.mark.usefixtures("float64")
-def test_a_bias_that_is_minus_infinity_in_the_dtype_of_the_scores_masks(implementation):
+def test_bias_below_score_dtype_range_masks(implementation):
   lowest = np.finfo(np.float64).min
   inputs = draw("scaled_dot_product", bias="TS", dtype=np.float32)
   bias = replaced(np.float64(inputs.bias), np.s_[:, 2], lowest)

@@ -89,7 +89,7 @@ TOLERANCE = 8 * FLOAT32
 
 
 @pytest.mark.parametrize(("num_key_heads", "biases"), [(6, False), (3, True), (1, True)])
-def test_every_head_attends_by_itself_and_the_output_adds_them(num_key_heads, biases):
+def test_multi_head_matches_reference(num_key_heads, biases):
   queries, sources = draw_inputs()
   weights = draw_weights(num_key_heads, biases)
   mask = np.random.default_rng(9).random((B, N, T, S)) < 0.7
@@ -100,7 +100,7 @@ def test_every_head_attends_by_itself_and_the_output_adds_them(num_key_heads, bi
   assert_trees_close(actual, tuple(desired), TOLERANCE)
 
 
-def test_a_query_that_may_attend_to_nothing_gets_the_output_bias_and_zero_gradient():
+def test_empty_rows_give_the_output_bias():
   queries, sources = draw_inputs()
   weights = draw_weights(2)
   mask = np.arange(T)[:, None] != 1
@@ -167,12 +167,12 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("changes", "words"), ERRORS.values(), ids=ERRORS)
-def test_weights_that_do_not_fit_are_an_error(changes, words):
+def test_mismatched_weights_raise(changes, words):
   weights = attention.MultiHeadWeights(**(GOOD | changes))
   assert_error_says(words, attention.multi_head_attention, QUERIES, SOURCES, weights)
 
 
-def test_a_mask_of_the_batch_without_an_axis_for_heads_is_an_error():
+def test_mask_needs_a_head_axis():
   def call(queries, sources, weights):
     return attention.multi_head_attention(queries, sources, weights, mask=jnp.ones((2, 3, 5), bool))
 
@@ -190,6 +190,6 @@ def test_a_mask_of_the_batch_without_an_axis_for_heads_is_an_error():
     (zeros(2, 3, 7, dtype=jnp.int32), zeros(2, 5, 17, dtype=jnp.int32), "queries sources floating int32"),
   ],
 )
-def test_inputs_that_do_not_fit_are_an_error(queries, sources, words):
+def test_mismatched_inputs_raise(queries, sources, words):
   weights = attention.MultiHeadWeights(**GOOD)
   assert_error_says(words, attention.multi_head_attention, queries, sources, weights)

@@ -52,6 +52,8 @@ NORMALIZERS = {
     lambda centers: attention.Local(centers, 1.5), lambda centers: reference.local(centers, 1.5), (CENTERS,)
   ),
 }
+# Those whose derivatives differ most.
+DIFFERENT = ("entmax15", "sigmoid", "monotonic", "local")
 normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
 scores = pytest.mark.parametrize(
   "kind", always("scaled_dot_product", of=["scaled_dot_product", "additive", "cosine"])
@@ -141,7 +143,7 @@ HAND_VALUES = {
 
 
 @pytest.mark.parametrize("normalizer", HAND_VALUES)
-def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(normalizer):
+def test_weights_match_hand_values(normalizer):
   normalizer, weights = HAND_VALUES[normalizer]
   queries, keys = np.float32([[1.0]]), np.float32([[1.0], [0.0], [-1.0]])
   found = attention.attend(
@@ -153,7 +155,7 @@ def test_scores_of_one_zero_and_minus_one_give_the_weights_worked_out_by_hand(no
 
 @normalizers
 @scores
-def test_weights_and_contexts_are_the_references_masked_and_not(kind, normalizer):
+def test_results_match_reference(kind, normalizer):
   inputs, arrays = draw_inputs(kind, normalizer)
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
     found, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
@@ -175,7 +177,7 @@ def loss_of(normalizer, of_loss, mask):
 
 @jax.jit
 def derivatives(inputs, arrays, directions, mask, of_loss):
-  """Returns for each normalizer the gradient, the tangent and the Hessian-vector product."""
+  """Returns for each normalizer that has arrays the gradient, the tangent and the Hessian-vector product."""
 
   def one(normalizer):
     loss = loss_of(normalizer, of_loss, mask)
@@ -183,11 +185,11 @@ def derivatives(inputs, arrays, directions, mask, of_loss):
     gradient, second = jax.jvp(jax.grad(loss, argnums=(0, 1)), at, along)
     return gradient, jax.jvp(loss, at, along)[1], second
 
-  return {normalizer: one(normalizer) for normalizer in NORMALIZERS}
+  return {normalizer: one(normalizer) for normalizer in arrays}
 
 
-@normalizers
-def test_every_derivative_is_the_references(normalizer, float64):
+@pytest.mark.parametrize("normalizer", always(*DIFFERENT, of=NORMALIZERS))
+def test_derivatives_match_reference(normalizer, float64):
   kind = "additive"
   inputs, arrays = jax.tree.map(np.float64, draw_inputs(kind, normalizer))
   arrays = NORMALIZERS[normalizer].arrays
@@ -195,7 +197,8 @@ def test_every_derivative_is_the_references(normalizer, float64):
   rng = np.random.default_rng(5)
   leaves, structure = jax.tree.flatten((inputs, arrays))
   direction = jax.tree.unflatten(structure, [np.asarray(rng.normal(size=leaf.shape)) for leaf in leaves])
-  every_array = {name: case.arrays for name, case in NORMALIZERS.items()}
+  names = DIFFERENT if normalizer in DIFFERENT else NORMALIZERS.keys() - DIFFERENT
+  every_array = {name: NORMALIZERS[name].arrays for name in names}
   directions = {name: (direction[0], tuple(map(np.ones_like, given))) for name, given in every_array.items()}
   directions[normalizer] = direction
 
@@ -227,7 +230,7 @@ def test_every_derivative_is_the_references(normalizer, float64):
 
 @normalizers
 @scores
-def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(kind, normalizer):
+def test_masked_keys_never_leak(kind, normalizer):
   inputs, arrays = draw_inputs(kind, normalizer)
   mask, of_loss = draw_mask(), random_loss()
   mask[:, :, 2] = False
@@ -247,7 +250,7 @@ def test_nothing_leaks_from_what_is_masked_and_an_empty_row_has_zero_gradients(k
 
 
 @normalizers
-def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(normalizer):
+def test_attended_nan_makes_the_row_nan(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   mask = np.ones((B, T, S), bool)
   mask[0, 0, 2] = False
@@ -261,7 +264,7 @@ def test_a_row_that_attends_to_nan_is_nan_and_has_zero_gradients(normalizer):
 
 
 @normalizers
-def test_scores_of_ten_thousand_lose_nothing(normalizer):
+def test_scores_of_ten_thousand_stay_exact(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   inputs = inputs._replace(bias=1e4 * np.round(inputs.bias))  # exact in float32
   (context, weights), slopes = results_and_gradients(
@@ -274,7 +277,7 @@ def test_scores_of_ten_thousand_lose_nothing(normalizer):
 
 
 @pytest.mark.parametrize("normalizer", always("entmax15", "monotonic", "local", of=NORMALIZERS))
-def test_half_precision_is_calculated_in_float32(normalizer):
+def test_half_precision_computes_in_float32(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   halves = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), inputs)
   context, weights = run("scaled_dot_product", normalizer, halves, arrays)
@@ -285,7 +288,7 @@ def test_half_precision_is_calculated_in_float32(normalizer):
 
 
 @pytest.mark.parametrize("normalizer", always("sparsemax", "monotonic", "local", of=NORMALIZERS))
-def test_vmap_and_no_jit_are_jit(normalizer):
+def test_vmap_and_eager_match_reference(normalizer):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   function = functools.partial(run, "scaled_dot_product", normalizer)
   whole = expected("scaled_dot_product", normalizer, inputs, arrays)
@@ -323,7 +326,7 @@ def _kept(rng):
   )
 
 
-def test_heads_that_share_keys_have_their_own_rows():
+def test_grouped_heads_have_separate_rows():
   rng = np.random.default_rng(0)
   queries = rng.normal(size=(B, 6, T, 4)).astype(np.float32)
   keys = rng.normal(size=(B, 2, S, 4)).astype(np.float32)
@@ -334,7 +337,7 @@ def test_heads_that_share_keys_have_their_own_rows():
   assert_close(shared, alone, FLOAT32)
 
 
-def test_the_hard_look_is_the_expected_one_of_certain_probabilities():
+def test_hard_monotonic_matches_certain_probabilities():
   scores = np.float32([[-3.0, 2.0, -1.0, 5.0, -2.0]])
   keys = np.eye(S, dtype=np.float32)
   weights = BEFORE[0, :1].astype(np.float32) * 0 + np.eye(S, dtype=np.float32)[2]
@@ -351,7 +354,7 @@ def test_the_hard_look_is_the_expected_one_of_certain_probabilities():
   assert weights.shape == (1, S)
 
 
-def test_a_sigmoid_counts_the_keys_that_each_query_may_attend_to():
+def test_sigmoid_counts_allowed_keys():
   queries, keys = np.zeros((3, 1), np.float32), np.zeros((4, 1), np.float32)
   mask = np.array([[True] * 4, [True, False, True, False], [False, False, False, True]])
   found = attention.attend(
@@ -394,7 +397,7 @@ def test_what_cannot_be_is_told():
     )
 
 
-def test_the_softmax_may_be_asked_for_by_name_and_says_the_same():
+def test_explicit_softmax_equals_the_default():
   inputs, _ = draw_inputs("scaled_dot_product", "softmax")
   options = {"return_logsumexp": True, "implementation": "blockwise"}
   default = attention.attend(attention.ScaledDotProduct(), *inputs[:3], **options)
@@ -414,7 +417,7 @@ class Exponentials(attention.Normalizer):
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
-def test_a_broken_row_does_not_reach_others_by_shifted_scores(bad):
+def test_nan_rows_do_not_reach_others(bad):
   rng = np.random.default_rng(11)
   queries, keys, values = (rng.standard_normal(shape) for shape in ((T, 3), (S, 3), (S, 2)))
   queries[1] = bad
@@ -437,7 +440,7 @@ class Squared(attention.Softmax):
     return super().weights(rows) ** 2
 
 
-def test_a_subclass_of_the_softmax_has_its_own_weights():
+def test_softmax_subclasses_are_not_ignored():
   inputs, _ = draw_inputs("scaled_dot_product", "softmax")
   score = attention.ScaledDotProduct()
   plain = attention.attend(score, *inputs[:3], return_weights=True).weights
@@ -459,7 +462,7 @@ class ByHead(attention.Normalizer):
     return softmax * self.factors * jnp.arange(softmax.shape[-3], dtype=softmax.dtype)[:, None, None]
 
 
-def test_a_normalizer_may_tell_heads_apart_where_they_share_keys():
+def test_normalizer_parameters_per_grouped_head():
   queries, keys, values = (jnp.asarray(draw_heads(heads)) for heads in (4, 2, 2))
   found = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
   plain = attention.attend_heads(queries, keys, values)

@@ -1,5 +1,7 @@
 """Points 5 and 6 of the contract of attention: precision and exactness."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from helpers.fixtures import (
   expected,
   few_kinds,
   gradients,
+  in_turn,
   replaced,
   results,
 )
@@ -42,7 +45,7 @@ HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
   ),
 )
 @engines
-def test_half_precision_is_computed_in_float32_and_rounded_once(kind, dtype, implementation):
+def test_half_precision_is_rounded_once(kind, dtype, implementation):
   inputs = draw(kind, "BNTH", "BNSH", "BNSD", bias="NTS")
   halved = jax.tree.map(lambda array: array.astype(dtype), inputs)
   # Parameters and biases stay in float32: they may be more precise than the inputs.
@@ -59,7 +62,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(kind, dtype, imp
   assert_close(logsumexp, desired.logsumexp, FLOAT32)
 
 
-def test_float16_scores_and_sums_may_pass_its_largest_number():
+def test_float16_scores_may_exceed_its_range():
   # 300 * 300 = 90000 > 65504, the largest float16; so is the sum of the values before division.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.full((1, 2), 300, np.float16),
@@ -96,9 +99,8 @@ def test_score_functions_return_at_least_float32(function, exact, dtype):
   assert_close(scores, [[exact]], 4 * EPSILON)
 
 
-@pytest.mark.parametrize("kind", always("additive", of=["additive", "user_defined"]))
-@engines
-def test_parameters_and_biases_may_be_more_precise_than_the_inputs(kind, implementation, float64):
+@in_turn(kind=["user_defined", "additive"])
+def test_parameters_may_be_more_precise(kind, implementation, float64):
   inputs = draw(kind, bias="TS", dtype=np.float32)
   inputs = inputs._replace(
     parameters=jax.tree.map(lambda array: array.astype(np.float64), inputs.parameters),
@@ -109,13 +111,12 @@ def test_parameters_and_biases_may_be_more_precise_than_the_inputs(kind, impleme
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
-@few_kinds
-@engines
+@in_turn(kind=FEW)
 def test_float64_is_float64_throughout(kind, implementation, float64):
   # Parameters of float32 are no reason to compute in float32.
   inputs = draw(kind, bias="TS", dtype=np.float64)
   inputs = inputs._replace(parameters=jax.tree.map(lambda array: array.astype(np.float32), inputs.parameters))
-  actual = results(kind, inputs, implementation=implementation)
+  actual = results(kind, inputs, implementation=implementation, alone=True)
   assert [array.dtype for array in actual] == [np.float64] * 3
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT64)
 
@@ -130,7 +131,7 @@ class Coarse(attention.Score):
 
 
 @engines
-def test_the_softmax_of_a_score_in_half_precision_is_in_float32(implementation):
+def test_softmax_of_half_scores_is_float32(implementation):
   # Products of small integers, which no rounding changes: the compiler may leave that of the scores out.
   inputs = draw("scaled_dot_product")
   queries, keys = (np.round(2 * array) for array in inputs[:2])
@@ -164,12 +165,18 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
-@pytest.mark.parametrize("function", PRODUCTS.values(), ids=PRODUCTS)
-def test_products_ask_for_full_precision_on_every_device(function, dtype):
+@pytest.mark.parametrize(
+  ("function", "dtype"),
+  always(
+    *((name, jnp.float32) for name in PRODUCTS),
+    *((name, jnp.bfloat16) for name in ("scaled_dot_product", "additive", "multi_head")),
+    of=list(itertools.product(PRODUCTS, (jnp.float32, jnp.float16, jnp.bfloat16))),
+  ),
+)
+def test_products_ask_for_full_precision(function, dtype):
   # A GPU or a TPU otherwise rounds the factors to 10 or 8 bits. Forward and backward.
   def loss(inputs):
-    return jnp.sum(function(inputs) ** 2)
+    return jnp.sum(PRODUCTS[function](inputs) ** 2)
 
   text = jax.jit(jax.value_and_grad(loss)).lower(draw("cosine", dtype=dtype)).as_text()
   products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
@@ -180,16 +187,8 @@ def test_products_ask_for_full_precision_on_every_device(function, dtype):
 # Point 6: exactness.
 
 
-@pytest.mark.parametrize(
-  ("kind", "parameters"),
-  [
-    ("scaled_dot_product", {"scale": 1.0}),
-    ("bilinear", {"matrix": np.eye(11)}),
-    ("user_defined", {"temperature": 1.0}),
-  ],
-)
-@engines
-def test_scores_of_ten_thousand_lose_nothing(kind, parameters, implementation):
+@in_turn(kind=["scaled_dot_product", "user_defined", "bilinear"])
+def test_scores_of_ten_thousand_stay_exact(kind, implementation):
   # Whole numbers, so that every score is exact in float32. Keys come in twos, which share their weight, and
   # in neighbours, whose scores differ by less than 50.
   rng = np.random.default_rng(0)
@@ -200,14 +199,17 @@ def test_scores_of_ten_thousand_lose_nothing(kind, parameters, implementation):
     queries=np.float32(queries),
     keys=np.float32(keys),
     values=np.float32(rng.normal(size=(12, 13))),
-    parameters={name: np.float32(value) for name, value in parameters.items()},
+    parameters={
+      name: np.eye(11, dtype=np.float32) if axes else np.float32(1)
+      for name, axes in SCORES[kind].parameters.items()
+    },
   )
   actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
 
 
 @engines
-def test_a_cosine_scale_of_ten_thousand_loses_nothing(implementation):
+def test_cosine_scale_of_ten_thousand(implementation):
   # Lengths 1 and 2: cosines are -1/2, 0, 1/2 or 1 up to rounding, which the scale makes 1e4 times larger.
   queries = np.float32([[1, 0, 0, 0], [1, 1, 1, 1]])
   keys = np.float32([[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1], [-1, 1, -1, 1]])
@@ -220,7 +222,7 @@ def test_a_cosine_scale_of_ten_thousand_loses_nothing(implementation):
 
 @pytest.mark.parametrize("size", [1e-34, 1e-20, 1e20, 1e34])
 @engines
-def test_a_cosine_does_not_depend_on_the_lengths_of_its_vectors(size, implementation):
+def test_cosine_ignores_vector_length(size, implementation):
   # The squares of these are 0 or infinity in float32.
   inputs = draw("cosine")
   long, short = inputs.queries * np.float32(size), inputs.keys / np.float32(size)
@@ -230,7 +232,7 @@ def test_a_cosine_does_not_depend_on_the_lengths_of_its_vectors(size, implementa
 
 @pytest.mark.parametrize("size", [1e-300, 1e300])
 @engines
-def test_a_float64_cosine_does_not_either(size, implementation, float64):
+def test_float64_cosine_ignores_vector_length(size, implementation, float64):
   inputs = draw("cosine", dtype=np.float64)
   long, short = inputs.queries * size, inputs.keys / size
   actual = results(
@@ -240,7 +242,7 @@ def test_a_float64_cosine_does_not_either(size, implementation, float64):
 
 
 @engines
-def test_a_zero_vector_has_cosine_zero(implementation):
+def test_zero_vectors_have_cosine_zero(implementation):
   inputs = draw("cosine")
   inputs = inputs._replace(queries=replaced(inputs.queries, 1, 0.0), keys=replaced(inputs.keys, 2, 0.0))
   actual = results("cosine", inputs, implementation=implementation)
@@ -254,7 +256,7 @@ def test_a_zero_vector_has_cosine_zero(implementation):
 @pytest.mark.parametrize("size", [10, 45, 100, 10_000])
 @pytest.mark.parametrize("factor", [1, 10_000])
 @engines
-def test_additive_pre_activations_and_scores_of_any_size_lose_nothing(size, factor, implementation):
+def test_additive_scores_of_any_size(size, factor, implementation):
   inputs = draw_saturated(size, factor)
   actual = results("additive", inputs, implementation=implementation)
   # Rounding of the tanh and of its sum, times the largest score that there could be.
@@ -263,7 +265,7 @@ def test_additive_pre_activations_and_scores_of_any_size_lose_nothing(size, fact
 
 
 @engines
-def test_weights_far_below_one_keep_their_relative_precision(implementation):
+def test_tiny_weights_keep_relative_precision(implementation):
   # Scores (0, -80): the second weight is e^-80 = 1.8e-35, to rounding of the exponential's argument.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1.0]]),

@@ -20,6 +20,7 @@ from helpers.fixtures import (
   draw,
   engines,
   expected,
+  in_turn,
   kinds,
   results,
 )
@@ -29,12 +30,13 @@ from hypothesis.extra import numpy as hypothesis_numpy
 import attention
 
 
+@pytest.mark.exhaustive
 @hypothesis.given(
   kind=st.sampled_from(sorted(SCORES)),
   implementation=st.sampled_from(ENGINES),
   leading=hypothesis_numpy.mutually_broadcastable_shapes(num_shapes=3, max_dims=2, max_side=3),
 )
-def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
+def test_leading_axes_broadcast(kind, implementation, leading):
   rng = np.random.default_rng(0)
   inputs = draw(kind)
   queries, keys, values = (
@@ -50,7 +52,7 @@ def test_leading_axes_broadcast_by_numpys_rules(kind, implementation, leading):
   "kind", always(*FEW, of=["scaled_dot_product", "additive", "cosine", "user_defined"])
 )
 @engines
-def test_self_attention_is_no_special_case(kind, implementation):
+def test_self_attention(kind, implementation):
   # As many keys as queries, all of one width, all the same array; mask and bias are not symmetric.
   inputs = draw(kind, bias="SS")
   inputs = inputs._replace(queries=inputs.keys, values=inputs.keys)
@@ -60,9 +62,8 @@ def test_self_attention_is_no_special_case(kind, implementation):
   assert_trees_close(actual, tuple(expected(kind, inputs, mask=mask)), FLOAT32)
 
 
-@pytest.mark.parametrize("kind", always("scaled_dot_product", "additive", of=SCORES))
-@engines
-def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
+@in_turn(kind=SCORES)
+def test_lists_and_numbers_are_accepted(kind, implementation):
   def context(queries, keys, values, parameters, bias):
     score = SCORES[kind].score(**parameters)
     return attention.attend(score, queries, keys, values, bias=bias, implementation=implementation)
@@ -74,7 +75,7 @@ def test_nested_lists_and_plain_numbers_are_arrays(kind, implementation):
   )
 
 
-def test_nested_lists_are_arrays_to_multi_head_attention():
+def test_multi_head_attention_accepts_lists():
   inputs = np.random.default_rng(0).normal(size=(3, 2)).tolist()
   kernel = [[[0.5]], [[-0.5]]]
   weights = attention.MultiHeadWeights(
@@ -94,7 +95,7 @@ def test_nested_lists_are_arrays_to_multi_head_attention():
 
 @pytest.mark.parametrize("kind", always("user_defined", of=["scaled_dot_product", "user_defined"]))
 @engines
-def test_every_result_has_all_leading_axes_whichever_argument_brings_them(kind, implementation):
+def test_results_have_all_leading_axes(kind, implementation):
   inputs = draw(kind, "B1TH", "SH", "NSD")
   actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
@@ -125,7 +126,7 @@ def test_score_parameters_may_have_leading_axes(kind, queries, implementation):
 @kinds
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (0, 5), (3, 0)])
 @engines
-def test_one_or_no_query_or_key_is_no_special_case(kind, T, S, implementation):
+def test_zero_or_one_position(kind, T, S, implementation):
   inputs = draw(kind, "BTH", "BSH", "SD")
   inputs = inputs._replace(queries=inputs.queries[:, :T], keys=inputs.keys[:, :S], values=inputs.values[:S])
   actual = results(kind, inputs, implementation=implementation)
@@ -133,13 +134,13 @@ def test_one_or_no_query_or_key_is_no_special_case(kind, T, S, implementation):
 
 
 @kinds
-def test_no_batch_gives_no_result_and_no_error(kind):
+def test_empty_batch(kind):
   inputs = draw(kind, "BTH", "SH", "SD")
   context, _, _ = results(kind, inputs._replace(queries=inputs.queries[:0]))
   assert context.shape == (0, *DIMS["TD"])
 
 
-def test_no_batch_of_many_pairs_gives_none_either():
+def test_empty_batch_of_many_pairs():
   # So many pairs that their leading axes are walked one by one.
   queries, keys = np.zeros((0, 2, 1024, 3), np.float32), np.zeros((2, 1031, 3), np.float32)
   assert attention.additive_scores(queries, keys, np.ones(3)).shape == (0, 2, 1024, 1031)
@@ -174,10 +175,9 @@ class Cubic(attention.Score):
     return scores + jnp.einsum("...TH,...SH->...TS", query_features[..., H:], scaled)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [("TH", "SH"), ("BTH", "SH"), ("TH", "BSH")])
-@engines
-def test_a_users_score_may_prepare_features_of_any_width(queries, keys, implementation):
-  inputs = draw("cosine", queries, keys, "SD")
+@in_turn(axes=["BTH SH", "TH BSH"])
+def test_custom_features_may_have_any_width(axes, implementation):
+  inputs = draw("cosine", *axes.split(), "SD")
   queries, keys = np.float32(0.5) * inputs.queries, np.float32(0.5) * inputs.keys
 
   @jax.jit

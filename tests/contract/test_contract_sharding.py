@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import ENGINES, SCORES, Inputs, always, assert_trees_close, engines
+from helpers.fixtures import ENGINES, SCORES, Inputs, always, assert_trees_close, in_turn
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import attention
@@ -84,7 +84,7 @@ def gradients_on_one_device(kind):
     of=list(itertools.product(SCORES, (0, 1), ENGINES)),
   ),
 )
-def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
+def test_sharded_arrays_are_not_gathered(kind, axis, implementation):
   inputs = draw(kind)
   function = gradients(kind, implementation, block_sizes=(7, 9))
   queries, keys, values = (spread_over_devices(array, axis) for array in inputs[:3])
@@ -98,12 +98,8 @@ def test_nothing_that_is_spread_is_gathered(kind, axis, implementation):
 
 
 # Additive scores are not here: they choose their formula by the largest number of all devices.
-@pytest.mark.parametrize(
-  "kind",
-  always("bilinear", "user_defined", of=["scaled_dot_product", "bilinear", "cosine", "user_defined"]),
-)
-@engines
-def test_without_gradients_no_device_waits_for_another(kind, implementation):
+@in_turn(kind=["scaled_dot_product", "user_defined"])
+def test_forward_pass_needs_no_communication(kind, implementation):
   # They would have to, to agree on the tiles to skip.
   @jax.jit
   def contexts(inputs, lengths):
@@ -121,7 +117,7 @@ def test_without_gradients_no_device_waits_for_another(kind, implementation):
   assert moved_shapes(compiled) == [] and "all-reduce" not in compiled.as_text()
 
 
-def test_what_is_moved_would_be_seen():
+def test_moved_arrays_are_detected():
   array = spread_over_devices(np.ones((B, N, T, H), np.float32), 0)
   compiled = jax.jit(lambda array: jnp.flip(array, 0)).lower(array).compile()
   assert moved_shapes(compiled) != []
@@ -134,7 +130,7 @@ def test_what_is_moved_would_be_seen():
     of=list(itertools.product(("multi_head", "grouped", "encoder"), ENGINES)),
   ),
 )
-def test_layers_do_not_gather_a_batch_that_is_spread(name, implementation):
+def test_layers_do_not_gather_sharded_batches(name, implementation):
   width = 16
   layers = {
     "multi_head": attention.MultiHeadAttention(N, width, dropout_rate=0.1, implementation=implementation),
@@ -164,7 +160,7 @@ def test_layers_do_not_gather_a_batch_that_is_spread(name, implementation):
   assert_trees_close(compiled(*given), jax.device_get(function(parameters, vectors, lengths)), 1e-4)
 
 
-def test_inside_shard_map_nothing_is_spread():
+def test_shard_map_arrays_are_not_sharded():
   found = []
 
   def remember(array):

@@ -13,6 +13,7 @@ from helpers.fixtures import (
   DIFFERENCES,
   DIMS,
   ENGINES,
+  FEW,
   FLOAT32,
   SCORES,
   Inputs,
@@ -28,6 +29,7 @@ from helpers.fixtures import (
   expected,
   expected_gradients,
   few_kinds,
+  in_turn,
   narrow,
   results,
 )
@@ -45,8 +47,7 @@ def causal_within(lengths):
   return masks.causal(1) & masks.lengths(source=lengths)
 
 
-@few_kinds
-@engines
+@in_turn(kind=FEW)
 def test_jit_equals_no_jit(kind, implementation):
   inputs = draw(kind, bias="TS")
   options = {"mask": causal_within(jnp.asarray(4)), "implementation": implementation}
@@ -57,7 +58,7 @@ def test_jit_equals_no_jit(kind, implementation):
 
 @few_kinds
 @engines
-def test_vmap_equals_a_loop_forward_and_backward(kind, implementation):
+def test_vmap_equals_a_loop(kind, implementation):
   # A batch in everything but the values: in the last axis of the bias, and in the mask.
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "SD", bias="TSB", heads="B"))
   desired = [expected(kind, one, mask=allowed) for one, allowed in zip(unstack(inputs), ALLOWED, strict=True)]
@@ -111,7 +112,7 @@ def checkpointed_gradients(kind, implementation, inputs, of_loss):
 
 @few_kinds
 @engines
-def test_checkpointed_gradients_are_the_references(kind, implementation, float64):
+def test_checkpointed_gradients_match_reference(kind, implementation, float64):
   inputs = narrow(kind, draw(kind, bias="TS", dtype=np.float64))
   of_loss = draw_loss(expected(kind, inputs, mask=ALLOWED[0]))
   actual = checkpointed_gradients(kind, implementation, inputs, of_loss)
@@ -137,7 +138,7 @@ def sharded_results_and_gradients(kind, implementation, inputs, lengths, of_loss
 
 @few_kinds
 @engines
-def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
+def test_shard_map_results_and_gradients(kind, implementation):
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD", bias="TS"))
   desired = expected(kind, inputs, mask=ALLOWED)
   of_loss = draw_loss(desired)
@@ -148,7 +149,7 @@ def test_it_works_inside_shard_map_forward_and_backward(kind, implementation):
 
 
 @engines
-def test_a_scan_may_ask_for_one_query_after_the_other(implementation):
+def test_scan_over_queries(implementation):
   # As a decoder does: the query's position is traced.
   inputs = draw("additive")
 
@@ -237,7 +238,7 @@ def lower_with_its_gradient_for_every_platform(function, dtype):
 @pytest.mark.parametrize(
   ("name", "dtype"), [*((name, jnp.float32) for name in PUBLIC_FUNCTIONS), ("attend", jnp.bfloat16)]
 )
-def test_every_public_function_lowers_for_every_platform(name, dtype):
+def test_public_functions_lower_for_every_platform(name, dtype):
   lower_with_its_gradient_for_every_platform(PUBLIC_FUNCTIONS[name], dtype)
 
 
@@ -288,7 +289,7 @@ WAYS = {
     of=list(itertools.product(WAYS, (np.int32, bool, np.float32), ENGINES)),
   ),
 )
-def test_a_bias_function_may_close_over_arrays_of_any_dtype(way, dtype, implementation):
+def test_bias_functions_close_over_any_dtype(way, dtype, implementation):
   inputs = draw("scaled_dot_product")._replace(parameters={"scale": DIMS.H**-0.5})
   of_keys = np.array([0, 1, 1, 0, 2]).astype(dtype)
 
@@ -313,7 +314,7 @@ def test_a_bias_function_may_close_over_arrays_of_any_dtype(way, dtype, implemen
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
-def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
+def test_explicitly_sharded_arrays_are_dense(kind):
   length = 512  # so many that "auto" would cut them
   mesh = jax.make_mesh(
     (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
@@ -333,7 +334,7 @@ def test_arrays_whose_types_say_that_they_are_spread_are_not_cut(kind):
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
-def test_on_a_mesh_of_explicit_axes_results_and_gradients_are_the_same_and_stay_spread(kind):
+def test_explicit_mesh_axes_stay_sharded(kind):
   mesh = jax.make_mesh(
     (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
   )

@@ -11,6 +11,7 @@ import pytest
 from helpers import reference
 from helpers.fixtures import (
   DIMS,
+  FEW,
   FLOAT32,
   SCORES,
   Inputs,
@@ -21,7 +22,7 @@ from helpers.fixtures import (
   draw,
   engines,
   expected,
-  few_kinds,
+  in_turn,
   kinds,
   results,
 )
@@ -46,7 +47,7 @@ HAND_VALUES = {
 
 @kinds
 @engines
-def test_scores_zero_and_one_give_the_weights_worked_out_by_hand(kind, implementation):
+def test_weights_match_hand_values(kind, implementation):
   queries, keys, parameters = HAND_VALUES[kind]
   inputs = Inputs(
     np.float32(queries),
@@ -71,7 +72,7 @@ NAMED_FUNCTIONS = {
 
 @pytest.mark.parametrize("kind", NAMED_FUNCTIONS)
 @engines
-def test_named_functions_are_their_papers_formulas(kind, implementation):
+def test_named_functions_match_reference(kind, implementation):
   inputs = draw(kind, bias="TS")
   mask = np.random.default_rng(2).random(DIMS["TS"]) < 0.7
 
@@ -93,14 +94,14 @@ def test_named_functions_are_their_papers_formulas(kind, implementation):
   assert_trees_close(actual, tuple(expected(kind, inputs, mask=mask)), FLOAT32)
 
 
-def test_the_scale_of_a_dot_product_is_one_over_the_root_of_the_width_unless_given():
+def test_default_dot_product_scale():
   inputs = draw("scaled_dot_product")
   desired = reference.attend(reference.dot_product, *inputs[:3], scale=1 / np.sqrt(11)).context
   assert_close(attention.scaled_dot_product_attention(*inputs[:3]), desired, FLOAT32)
   assert_close(attention.attend(attention.ScaledDotProduct(), *inputs[:3]), desired, FLOAT32)
 
 
-def test_the_scale_of_a_cosine_is_one_unless_given():
+def test_default_cosine_scale():
   inputs = draw("cosine")
   desired = reference.attend(reference.cosine, *inputs[:3], scale=1.0).context
   assert_close(attention.cosine_attention(*inputs[:3]), desired, FLOAT32)
@@ -109,7 +110,7 @@ def test_the_scale_of_a_cosine_is_one_unless_given():
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "cosine"])
 @pytest.mark.parametrize("scale", [0.5, np.float32(0.5)], ids=["python", "numpy"])
-def test_a_scale_may_be_a_plain_number(kind, scale):
+def test_scale_accepts_plain_numbers(kind, scale):
   inputs = draw(kind)._replace(parameters={"scale": np.asarray(0.5)})
   actual = NAMED_FUNCTIONS[kind](*inputs[:3], scale=scale)
   assert_close(actual, expected(kind, inputs).context, FLOAT32)
@@ -124,7 +125,7 @@ SCORE_FUNCTIONS = {
 
 
 @pytest.mark.parametrize("kind", SCORE_FUNCTIONS)
-def test_score_functions_are_their_papers_formulas(kind):
+def test_score_functions_match_reference(kind):
   function, pair_score = SCORE_FUNCTIONS[kind]
   inputs = draw(kind, "B1TH", "NSH")
   parameters = {name: value for name, value in inputs.parameters.items() if name != "scale"}
@@ -134,9 +135,8 @@ def test_score_functions_are_their_papers_formulas(kind):
   assert_close(actual, desired, 4 * FLOAT32)
 
 
-@few_kinds
-@engines
-def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementation):
+@in_turn(kind=FEW)
+def test_returned_extras_do_not_change_context(kind, implementation):
   inputs = draw(kind)
   context, weights, logsumexp = expected(kind, inputs)
 
@@ -152,6 +152,6 @@ def test_asking_for_weights_or_logsumexp_changes_nothing_else(kind, implementati
 
 @pytest.mark.parametrize("kind", always("bilinear", "cosine", of=SCORES))
 @pytest.mark.parametrize("options", [{}, {"implementation": "auto"}], ids=["default", "auto"])
-def test_the_default_implementation_gives_the_same_answer(kind, options):
+def test_default_implementation_matches_reference(kind, options):
   inputs = draw(kind)
   assert_close(attend(kind, inputs, **options), expected(kind, inputs).context, FLOAT32)

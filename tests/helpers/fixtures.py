@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -75,11 +76,23 @@ def always(*chosen, of):
   return [parameter(value) for value in of]
 
 
+def in_turn(**values):
+  """Parametrizes a test by values and engines: each value with one engine, in turn.
+
+  All other pairs are `exhaustive`. For tests whose cases are compiled one by one: `@in_turn(kind=SCORES)`.
+  """
+  ((name, values),) = values.items()
+  chosen = zip(values, itertools.cycle(("blockwise", "dense")), strict=False)
+  pairs = always(*chosen, of=list(itertools.product(values, ENGINES)))
+  return pytest.mark.parametrize((name, "implementation"), pairs)
+
+
 kinds = pytest.mark.parametrize("kind", SCORES)
 # The scores whose code differs most: products of matrices, loops over tiles, and derivatives that JAX makes.
 FEW = ("scaled_dot_product", "additive", "user_defined")
 few_kinds = pytest.mark.parametrize("kind", always(*FEW, of=SCORES))
 engines = pytest.mark.parametrize("implementation", ENGINES)
+mostly_blockwise = pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 
 
 class Inputs(NamedTuple):

@@ -29,7 +29,7 @@ def counted():
   return function, traced
 
 
-def test_calls_of_the_same_shapes_and_options_share_a_program():
+def test_equal_calls_share_a_program():
   function, traced = counted()
   for array in (np.ones(3, np.float32), 2 * jnp.ones(3)):
     for length in (1, 2):
@@ -51,7 +51,7 @@ def test_other_options_are_another_program(options):
   assert len(traced) == 2
 
 
-def test_two_scores_of_the_same_fields_are_two_programs():
+def test_score_classes_have_separate_programs():
   # To JAX the trees of dataclasses with as many fields may be equal.
   for kind in ("scaled_dot_product", "cosine", "user_defined", "scaled_dot_product"):
     inputs = draw(kind)
@@ -59,7 +59,7 @@ def test_two_scores_of_the_same_fields_are_two_programs():
     assert_close(attention.attend(score, *inputs[:3]), expected(kind, inputs).context, FLOAT32)
 
 
-def test_two_masks_and_two_biases_are_two_programs():
+def test_mask_classes_have_separate_programs():
   vectors = draw("scaled_dot_product")[:3]
 
   def context(**options):
@@ -83,7 +83,7 @@ def test_two_masks_and_two_biases_are_two_programs():
   assert_close(context(bias=Square(0.5)), context(bias=0.5 * np.float32((t - s) ** 2)), FLOAT32)
 
 
-def test_masks_of_one_structure_are_not_taken_for_each_other():
+def test_masks_with_equal_trees_differ():
   # The trees of A & B and A | B differ by their classes alone.
   rng = np.random.default_rng(0)
   vectors = draw("scaled_dot_product")[:3]
@@ -98,7 +98,7 @@ def test_masks_of_one_structure_are_not_taken_for_each_other():
     assert_close(attention.scaled_dot_product_attention(*vectors, mask=mask), desired, FLOAT32)
 
 
-def test_no_two_classes_of_the_library_have_equal_trees():
+def test_library_classes_have_distinct_trees():
   trees = [
     *(
       attention.ScaledDotProduct(1.0),
@@ -116,7 +116,7 @@ def test_no_two_classes_of_the_library_have_equal_trees():
     assert jax.tree.structure(tree) == jax.tree.structure(jax.tree.map(lambda leaf: leaf, tree))
 
 
-def test_a_second_eager_gradient_traces_nothing_anew(fresh_programs, monkeypatch):
+def test_eager_gradients_are_traced_once(fresh_programs, monkeypatch):
   calls = []
 
   def counted(*arguments, **options):
@@ -137,7 +137,7 @@ def test_a_second_eager_gradient_traces_nothing_anew(fresh_programs, monkeypatch
   assert len(calls) == count > 0
 
 
-def test_classes_that_a_user_registers_have_trees_of_their_own():
+def test_registered_classes_have_distinct_trees():
   @attention.register_pytree
   @dataclasses.dataclass(frozen=True)
   class Plus:
@@ -167,7 +167,7 @@ class OfItsModule(attention.Score):
     return SLOPE * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
 
-def test_what_a_users_class_finds_in_its_module_may_change(monkeypatch):
+def test_module_globals_of_classes_may_change(monkeypatch):
   vectors = draw("scaled_dot_product")[:3]
   for slope in (1.0, 3.0):
     monkeypatch.setitem(globals(), "SLOPE", slope)
@@ -176,7 +176,7 @@ def test_what_a_users_class_finds_in_its_module_may_change(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["score", "bias"])
-def test_what_a_class_closes_over_gets_its_gradient_or_an_error(what):
+def test_class_closures_get_gradients_or_raise(what):
   vectors = draw("scaled_dot_product")[:3]
 
   def loss(slope, implementation):
@@ -213,7 +213,7 @@ def test_a_cached_program_hides_no_mistake(bias):
 
 
 @pytest.mark.parametrize("name", ["bias", "mask"])
-def test_what_a_function_closed_over_may_change(name):
+def test_function_closures_may_change(name):
   vectors = draw("scaled_dot_product")[:3]
   table = jnp.asarray([True, False, True, True, False])
 
@@ -247,7 +247,7 @@ def test_lists_of_numbers_are_taken():
   assert_close(heads, desired, FLOAT32)
 
 
-def test_inside_jit_a_call_is_no_program_of_its_own():
+def test_no_nested_program_inside_jit():
   array = jnp.ones((2, 3))
   program = str(jax.make_jaxpr(attention.scaled_dot_product_attention)(array, array, array))
   assert "dot_general" in program

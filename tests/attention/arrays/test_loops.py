@@ -30,12 +30,12 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
-def test_results_that_do_not_vary_are_repeated():
+def test_unvarying_results_are_repeated():
   result = loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 
-def test_a_branch_stays_a_branch_under_vmap():
+def test_branches_survive_vmap():
   flags = np.array([[True, False], [False, False], [True, True]])
   assert jax.vmap(loops.any_at_all, out_axes=None)(flags)
   assert not jax.vmap(loops.any_at_all, out_axes=None)(flags[1:2])
@@ -53,7 +53,7 @@ def test_a_branch_stays_a_branch_under_vmap():
   ("count", "at_once", "steps"),
   [(12, 1, [12]), (12, 5, [3]), (12, 12, []), (97, 64, [1]), (7, 3, [2]), (7, 0, [7])],
 )
-def test_as_many_are_worked_on_together_as_is_good(count, at_once, steps):
+def test_rows_at_a_time_is_bounded(count, at_once, steps):
   # All groups are of one size if that is more than half of what is good; else some are left for a last one.
   items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
 

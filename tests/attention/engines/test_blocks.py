@@ -12,14 +12,14 @@ from attention.engines.choice import fastest
   ("length", "largest", "count", "size"),
   [(7, 7, 1, 7), (7, 9, 1, 7), (7, 3, 3, 3), (10, 4, 3, 4), (1, 1, 1, 1)],
 )
-def test_blocks_are_as_few_and_as_even_as_possible(length, largest, count, size):
+def test_blocks_are_few_and_even(length, largest, count, size):
   blocks = plan.even_blocks(length, largest)
   assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
   assert blocks.beyond_end == count * size - length
 
 
 @pytest.mark.parametrize("axis", [-1, -2, -3])
-def test_blocks_that_are_joined_are_the_array(axis):
+def test_joined_blocks_are_the_array(axis):
   rng = np.random.default_rng(0)
   array = jnp.moveaxis(jnp.asarray(rng.normal(size=(2, 7, 5))), 1, axis)
   blocks = plan.even_blocks(7, 3)
@@ -30,7 +30,7 @@ def test_blocks_that_are_joined_are_the_array(axis):
   np.testing.assert_array_equal(last[-1, 1:], np.repeat(jnp.moveaxis(array, axis, 0)[-1:], 2, axis=0))
 
 
-def test_no_block_holds_positions_of_two_parts():
+def test_blocks_do_not_cross_parts():
   for length, largest, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
     blocks = plan.even_blocks(length, largest, parts=2)
     assert (blocks.count * blocks.size, blocks.size, blocks.beyond_end) == (length, size, 0)
@@ -51,7 +51,7 @@ def test_windows_are_slices_from_their_starts(of_blocks):
     np.testing.assert_array_equal(actual[i], (array[i] if of_blocks else array)[start : start + 4])
 
 
-def test_where_weights_are_asked_for_they_are_stored_anyway():
+def test_returned_weights_make_auto_dense():
   array = jnp.ones((1, 512, 2))
   assert fastest(array, array, array, return_weights=True) == "dense"
   assert fastest(array, array, array, return_weights=False) == "blockwise"

@@ -80,7 +80,7 @@ def compiled(kind, length, mask, derivative):
     ],
   ),
 )
-def test_nothing_in_the_program_grows_with_the_number_of_pairs(kind, derivative):
+def test_program_has_no_array_of_pairs(kind, derivative):
   length = 1024
   program = compiled(kind, length, masks.causal(), derivative)
   # A tile of 64 x 64 pairs, of the width 8 for a score that does not see to that itself.
@@ -113,7 +113,7 @@ OPTIONS = {
     of=list(itertools.product(OPTIONS, (1, NUM_HEADS))),
   ),
 )
-def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, num_key_heads):
+def test_no_option_makes_array_of_pairs(option, num_key_heads):
   length, width = 1024, 8
   queries = np.ones((NUM_HEADS, length, width), np.float32)
   keys = np.ones((num_key_heads, length, width), np.float32)
@@ -131,7 +131,7 @@ def test_no_option_makes_anything_that_grows_with_the_number_of_pairs(option, nu
   assert program.memory_analysis().temp_size_in_bytes < length * length * 4
 
 
-def test_weights_that_nobody_reads_are_not_made_where_they_are_many():
+def test_unread_weights_are_not_computed():
   length = 4200  # more pairs than "auto" stores
   vectors = np.ones((length, 8), np.float32)
 
@@ -157,7 +157,7 @@ def test_temporary_memory_grows_with_the_length(kind):
     of=list(itertools.product(("scaled_dot_product", "additive", "bilinear", "cosine"), (False, True))),
   ),
 )
-def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, is_causal):
+def test_long_heads_need_little_memory(kind, is_causal):
   mask = masks.causal() if is_causal else None
   vectors = np.ones((16384, 64), np.float32)
   parameters = {
@@ -178,7 +178,7 @@ def test_a_head_of_16384_positions_takes_less_than_64_mib(kind, is_causal):
 
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
-def test_memory_is_bounded_where_tiles_are_worked_on_together(kind, monkeypatch, fresh_programs):
+def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
@@ -231,7 +231,7 @@ def test_empty_tiles_are_skipped(mask, count):
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
-def test_the_gradient_of_a_vmap_is_that_of_a_loop(kind):
+def test_vmap_gradient_equals_a_loop(kind):
   # Each of the batch has its own empty tiles, and one its own formula for additive scores.
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD"))
   inputs = inputs._replace(queries=inputs.queries * np.float32([1, 50])[:, None, None])
@@ -259,7 +259,7 @@ def test_the_gradient_of_a_vmap_is_that_of_a_loop(kind):
   assert_trees_close(jax.jit(jax.grad(loss))(inputs), jax.jit(jax.grad(loss_of_loop))(inputs), FLOAT32)
 
 
-def test_lengths_and_segments_are_not_compiled_in():
+def test_lengths_and_segments_are_not_constants():
   vectors = np.ones((B, T, 2), np.float32)
   traced = []
 
@@ -281,7 +281,7 @@ def test_lengths_and_segments_are_not_compiled_in():
 
 
 @pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
-def test_all_tiles_at_once_are_the_same(kind, monkeypatch, fresh_programs):
+def test_all_tiles_at_once(kind, monkeypatch, fresh_programs):
   # As on a GPU.
   monkeypatch.setattr(devices, "runs_sequentially", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
@@ -308,7 +308,7 @@ def test_all_tiles_at_once_are_the_same(kind, monkeypatch, fresh_programs):
   assert_trees_close(slopes, expected_gradients(kind, inputs, of_loss, mask=allowed), 8 * FLOAT32)
 
 
-def test_a_score_that_does_not_name_its_axes_may_still_differ_from_head_to_head():
+def test_unnamed_axes_may_differ_by_head():
   inputs = draw("user_defined", "BNTH", "BNSH", "BNSD")
   temperature = np.linspace(0.1, 0.7, DIMS.N, dtype=np.float32)
 
@@ -320,7 +320,7 @@ def test_a_score_that_does_not_name_its_axes_may_still_differ_from_head_to_head(
   assert_close(jax.jit(run)(temperature), desired.context, FLOAT32)
 
 
-def test_a_bias_function_may_differ_from_head_to_head_and_is_trained():
+def test_bias_functions_may_differ_by_head():
   inputs = draw("scaled_dot_product", "BNTH", "B1SH", "B1SD")
   slopes = np.linspace(-0.5, 0.5, DIMS.N, dtype=np.float32)
 
@@ -354,7 +354,7 @@ def test_block_sizes_are_two_positive_numbers(block_sizes):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, block_sizes=block_sizes)
 
 
-def test_huge_masked_values_of_a_block_do_not_overflow():
+def test_huge_masked_values_do_not_overflow():
   rng = np.random.default_rng(0)
   queries, keys = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (2, 8))
   values = jnp.full((8, 3), 3e38).at[jnp.array([0, 5])].set(1.0)  # sums of the others overflow
@@ -366,7 +366,7 @@ def test_huge_masked_values_of_a_block_do_not_overflow():
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_modify_is_given_the_positions_of_queries_and_keys(implementation):
+def test_modify_gets_positions(implementation):
   rng = np.random.default_rng(0)
   queries, keys, values = (jnp.asarray(rng.normal(size=(size, 5)), jnp.float32) for size in (3, 7, 7))
   actual = attention.attend(
@@ -399,7 +399,7 @@ class OfEachHead(masks.Mask):
     return s[None] <= t[None] + jnp.arange(3)[:, None, None]
 
 
-def test_a_mask_has_leading_axes_that_only_the_values_have():
+def test_mask_and_values_share_leading_axes():
   rng = np.random.default_rng(0)
   vectors = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 4), (7, 4), (3, 7, 2))]
 

@@ -30,13 +30,13 @@ def assert_unrelated(*signs):
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3, 0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_share_of_one_minus_the_rate_is_kept(rate, seed):
+def test_kept_share_matches_the_rate(rate, seed):
   kept = draw(rate, seed=seed)
   deviation = np.sqrt(kept.size * rate * (1 - rate))
   assert abs(kept.sum() - kept.size * (1 - rate)) <= 5 * deviation
 
 
-def test_every_row_and_every_column_keeps_its_share():
+def test_rows_and_columns_keep_their_share():
   kept = draw(0.3)
   for axis in (0, 1):
     size = kept.shape[axis]
@@ -45,7 +45,7 @@ def test_every_row_and_every_column_keeps_its_share():
 
 
 @pytest.mark.parametrize(("down", "across"), [(1, 0), (0, 1), (1, 1), (1, -1), (16, 0), (0, 256)])
-def test_pairs_at_a_fixed_distance_are_unrelated(down, across):
+def test_pairs_at_fixed_distances_are_independent(down, across):
   signs = 2 * draw(0.5) - 1
   shifted = np.roll(signs, (down, across), axis=(0, 1))
   top, left, right = down, max(across, 0), min(across, 0)
@@ -65,7 +65,7 @@ def test_the_corners_of_rectangles_are_unrelated(distance):
   )
 
 
-def test_a_pair_and_its_mirror_image_are_unrelated():
+def test_mirrored_pairs_are_independent():
   signs = 2 * draw(0.5, rows=DIMS.T, columns=DIMS.T) - 1
   upper = np.triu_indices(DIMS.T, 1)
   assert_unrelated(signs[upper], signs.T[upper])
@@ -75,19 +75,19 @@ def test_different_keys_give_unrelated_choices():
   assert_unrelated(2 * draw(0.5, seed=0) - 1, 2 * draw(0.5, seed=1) - 1)
 
 
-def test_a_higher_rate_drops_what_a_lower_one_drops_and_more():
+def test_higher_rates_drop_a_superset():
   lower, higher = draw(0.2), draw(0.6)
   assert not np.any(higher & ~lower)
   assert np.any(lower & ~higher)
 
 
-def test_a_tile_has_the_bits_of_the_whole():
+def test_tiles_have_the_same_bits():
   whole = draw(0.5)
   tile = draw(0.5, rows=29, columns=31, first_row=37, first_column=41)
   np.testing.assert_array_equal(tile, whole[37 : 37 + 29, 41 : 41 + 31])
 
 
-def test_rows_with_large_numbers_are_as_random_as_others():
+def test_distant_rows_are_equally_random():
   kept = draw(0.5, first_row=2**32 - 2 * DIMS.T)
   assert abs(kept.sum() - kept.size / 2) < 5 * np.sqrt(kept.size / 4)
 
@@ -109,7 +109,7 @@ def weights_after_dropout(rate, seed=3):
   return np.asarray(weights), np.asarray(left)
 
 
-def test_what_is_kept_is_scaled_so_that_the_mean_stays():
+def test_kept_weights_preserve_the_mean():
   weights, left = weights_after_dropout(0.3)
   scaled = weights / np.float32(0.7)
   np.testing.assert_allclose(left, np.where(left == 0, 0, scaled), rtol=1e-6)

@@ -37,7 +37,7 @@ class OwnMask(masks.Mask):
     of=list(itertools.product([(T, S), (1, S), (T, 1), (1, 1)], [(2, 2), (T, 2), (2, S)])),
   ),
 )
-def test_arrays_are_cut_where_their_positions_are(both, block_sizes):
+def test_arrays_are_cut_by_position(both, block_sizes):
   rng = np.random.default_rng(0)
   vectors = draw("scaled_dot_product", "BTH", "BSH", "BSD")[:3]
   B = vectors[0].shape[0]

@@ -43,7 +43,7 @@ def cut_to(mask, rows, columns):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_a_block_mask_says_nothing_that_is_not_so(name):
+def test_block_masks_agree_with_their_masks(name):
   rng = np.random.default_rng(0)
   said = set()
   for _ in range(40):
@@ -65,7 +65,7 @@ def test_a_block_mask_says_nothing_that_is_not_so(name):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_nothing_is_allowed_outside_of_the_band(name):
+def test_nothing_allowed_outside_the_band(name):
   rng = np.random.default_rng(0)
   distance = np.arange(19) - np.arange(19)[:, None]
   for _ in range(20):
@@ -90,7 +90,7 @@ def test_nothing_is_allowed_outside_of_the_band(name):
     (masks.prefix(3), (None, None)),
   ],
 )
-def test_a_band_is_known_from_plain_numbers(mask, band):
+def test_bands_of_plain_numbers(mask, band):
   assert tuple(mask.band()) == band
 
 
@@ -105,7 +105,7 @@ def test_a_band_is_known_from_plain_numbers(mask, band):
     (masks.causal() & masks.sliding_window(5, 5), (5, 0)),
   ],
 )
-def test_under_jit_the_numbers_of_windows_are_known_and_that_of_causal_if_it_is_0(mask, band):
+def test_bands_under_jit(mask, band):
   jax.eval_shape(lambda mask: chex.assert_equal(tuple(mask.band()), band), mask)
   chex.assert_trees_all_equal(jax.tree.unflatten(*reversed(jax.tree.flatten(mask))), mask)
 
@@ -129,7 +129,7 @@ WINDOWS = {
     of=[(kind, name) for kind in ("scaled_dot_product", "user_defined") for name in WINDOWS],
   ),
 )
-def test_a_window_is_cut_out_of_the_keys(kind, name):
+def test_windows_match_the_whole_sequence(kind, name):
   # More keys than queries, and the other way round.
   for T, S in ((31, 37), (37, 31)) if name != "window_of_an_array" else ((31, 37),):
     rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def test_a_window_is_cut_out_of_the_keys(kind, name):
     assert_trees_close(run(*inputs, "blockwise"), run(*inputs, "dense"), 8 * FLOAT32)
 
 
-def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
+def test_windows_with_dropout_and_nan():
   rng = np.random.default_rng(0)
   queries, keys, values = (rng.normal(size=(31, 5)).astype(np.float32) for _ in range(3))
   keys[17] = np.nan
@@ -181,7 +181,7 @@ def test_a_window_of_dropout_and_of_what_is_not_finite_is_that_of_the_whole():
   np.testing.assert_array_equal(np.any(np.isnan(actual), axis=-1), abs(np.arange(31) - 18) <= 3)
 
 
-def test_keys_beyond_a_window_are_not_visited():
+def test_keys_beyond_windows_are_skipped():
   def visited(length, mask, block_sizes=None, num_heads=1):
     """Returns how many keys a query visits, and how many pairs are visited in all."""
     features = jnp.ones((num_heads, length, 2))
@@ -207,7 +207,7 @@ def test_keys_beyond_a_window_are_not_visited():
     assert visited(65536, window, num_heads=16)[1] < 1.1 * pairs
 
 
-def test_an_offset_that_grows_is_not_another_program():
+def test_growing_offsets_share_a_program():
   traces = []
   of_mask = jax.jit(lambda mask: traces.append(mask) or mask.array(2, 5))
   for offset in (1, 2, 3):
@@ -221,7 +221,7 @@ def test_masks_without_bounds_allow_everything():
     assert mask.block_mask(jnp.arange(2)[:, None], jnp.arange(3)[None]) == (True, True)
 
 
-def test_a_band_with_one_bound_is_not_cut_into_windows():
+def test_one_sided_bands_have_no_windows():
   queries = jnp.asarray(np.random.default_rng(0).normal(size=(37, 3)), jnp.float32)
   for mask in (masks.Band(2, None), masks.Band(None, 2)):
     found, wanted = (

@@ -72,7 +72,7 @@ def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
 
 # How many tokens each call reads.
 @pytest.mark.parametrize("counts", always("412", of=["1111111", "412", "25", "7"]))
-def test_a_prompt_and_then_tokens_give_what_the_whole_sequence_gives(counts):
+def test_cached_decoding_matches_the_whole_sequence(counts):
   found, cache = decode(tuple(map(int, counts)), mask=masks.causal())
   assert_close(found, expected()[0], 10 * MODEL)
   np.testing.assert_array_equal(cache.length, np.full(B, T))
@@ -131,27 +131,27 @@ MASKS = {
     of=list(itertools.product(MASKS, ENGINES)),
   ),
 )
-def test_a_mask_of_rules_is_the_same_at_every_call(name, implementation):
+def test_mask_rules_hold_at_every_call(name, implementation):
   # Cut from the rows of the mask for the whole sequence, though each call's own queries begin at 0.
   mask, whole = MASKS[name]
   module = our_attention(implementation=implementation)
   assert_close(decode((4, 1, 2), module, mask=mask)[0], expected(mask=whole, module=module)[0], 10 * MODEL)
 
 
-def test_a_prefix_may_be_seen_by_all_that_come_with_it():
+def test_prefix_is_visible_to_its_tokens():
   mask = masks.causal() | masks.prefix(4)
   found, _ = decode((4, 1, 2), mask=mask)
   assert_close(found, expected(mask=CAUSAL | (s < 4))[0], 10 * MODEL)
 
 
-def test_a_mask_that_looks_ahead_does_not_see_slots_that_are_not_written():
+def test_unwritten_slots_are_masked():
   mask = masks.sliding_window(3, 2)
   found, _ = decode((4, 1, 2), mask=mask)
   end = np.repeat([4, 5, 7], [4, 1, 2])[:, None]
   assert_close(found, expected(mask=(t - s <= 3) & (s - t <= 2) & (s < end))[0], 10 * MODEL)
 
 
-def test_a_mask_of_an_array_is_for_the_queries_and_the_slots():
+def test_mask_arrays_cover_queries_and_slots():
   allowed = (np.random.default_rng(2).random((B, 1, T, S)) < 0.6) & (np.arange(S) <= t)
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 5), (5, 7)):
@@ -162,7 +162,7 @@ def test_a_mask_of_an_array_is_for_the_queries_and_the_slots():
   assert_close(found, expected(mask=allowed[..., :T])[0], 10 * MODEL)
 
 
-def test_segments_are_of_the_queries_and_the_slots():
+def test_segments_cover_queries_and_slots():
   of_slots = np.arange(S) % 3
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 7)):
@@ -192,7 +192,7 @@ BIASES = {
     of=list(itertools.product(BIASES, ENGINES)),
   ),
 )
-def test_a_bias_of_positions_is_the_same_at_every_call(name, implementation):
+def test_position_biases_hold_at_every_call(name, implementation):
   bias, whole = BIASES[name]
   module = our_attention(implementation=implementation)
   cache, results = empty(module), []
@@ -205,7 +205,7 @@ def test_a_bias_of_positions_is_the_same_at_every_call(name, implementation):
   assert_close(found, expected(bias=whole, module=module)[0], 10 * MODEL)
 
 
-def test_a_bias_of_an_array_is_for_the_queries_and_the_slots():
+def test_bias_arrays_cover_queries_and_slots():
   terms = array(N, T, S, seed=5)
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 7)):
@@ -216,7 +216,7 @@ def test_a_bias_of_an_array_is_for_the_queries_and_the_slots():
   assert_close(found, expected(bias=np.float64(terms[..., :T]))[0], 10 * MODEL)
 
 
-def test_a_causal_token_attends_to_all_tokens_before_it_and_not_to_the_first_alone():
+def test_causal_tokens_attend_to_earlier_tokens():
   # flax#5591: there the causal mask of one query and all slots left only the first of them. Queries of zeros
   # attend to all keys alike, so token t gives 1 / (t + 1) to each of the t + 1 slots that are written.
   module = attention.MultiHeadAttention(1, use_bias=False)
@@ -243,12 +243,12 @@ def test_weights_are_of_all_slots():
   np.testing.assert_array_equal(weights[..., T:], 0.0)
 
 
-def test_without_a_mask_a_token_attends_to_those_before_it_and_those_that_come_with_it():
+def test_unmasked_tokens_attend_to_written_slots():
   found, _ = decode((4, 3))
   assert_close(found, expected(mask=(s < 4) | (t >= 4))[0], 10 * MODEL)
 
 
-def test_a_program_is_compiled_once_for_a_number_of_tokens():
+def test_one_program_per_token_count():
   traced = []
 
   @jax.jit
@@ -312,7 +312,7 @@ def test_each_sequence_has_its_own_length():
     assert_close(found[b], desired[b, length : length + 3], 10 * MODEL)
 
 
-def test_slots_that_are_not_written_change_nothing():
+def test_unwritten_slots_are_ignored():
   _, cache = decode((4,), inputs=tokens[:, :4], mask=masks.causal())
   unwritten = np.arange(S)[:, None] >= 4
   spoilt = cache._replace(
@@ -324,7 +324,7 @@ def test_slots_that_are_not_written_change_nothing():
   np.testing.assert_array_equal(*found)
 
 
-def test_padding_of_nan_in_a_prompt_reaches_no_token():
+def test_nan_padding_reaches_no_token():
   is_padding = (np.arange(T) < 7 - REAL[:, None])[..., None]
   mask = masks.causal() & ~masks.prefix(7 - REAL[:, None])
   found, clean = (
@@ -368,7 +368,7 @@ def our_attention_of(*args, **options):
   )
 
 
-def test_a_beam_search_finds_with_a_cache_what_it_finds_without():
+def test_beam_search_with_a_cache():
   model = LanguageModel()
   variables = random_parameters(model, jnp.zeros((B, 1), jnp.int32))
   options = {"batch_size": B, "max_length": 5, "beam_size": 4, "start": 1, "end": 2, "num_best": 3}
@@ -396,7 +396,7 @@ def test_a_beam_search_finds_with_a_cache_what_it_finds_without():
 
 
 @pytest.mark.parametrize("norm", always("pre", of=["pre", "post"]))
-def test_an_encoder_layer_decodes_with_a_cache(norm):
+def test_encoder_layer_with_a_cache(norm):
   module = attention.EncoderLayer(N, 17, norm=norm, make_attention=our_attention_of)
   found, _ = decode((4, 1, 2), module, mask=masks.causal())
   parameters = float64(variables_of(module)["params"])
@@ -408,7 +408,7 @@ def test_an_encoder_layer_decodes_with_a_cache(norm):
   assert_close(found, desired, 10 * MODEL)
 
 
-def test_gradients_through_the_cache_are_those_of_the_whole_sequence():
+def test_gradients_through_the_cache():
   random = array(*DIMS["BTD"], seed=9)
 
   def loss(variables, inputs, counts):
@@ -429,7 +429,7 @@ def test_gradients_through_the_cache_are_those_of_the_whole_sequence():
   assert_trees_close(found, desired, 10 * MODEL)
 
 
-def test_a_cache_has_the_dtype_of_keys_and_values():
+def test_cache_has_the_keys_dtype():
   halves = tokens.astype(jnp.bfloat16)
   module = our_attention(dtype=jnp.bfloat16)
   found, cache = decode((4, 1, 2), module, halves, mask=masks.causal())
@@ -438,7 +438,7 @@ def test_a_cache_has_the_dtype_of_keys_and_values():
   assert empty(our_attention(), halves).keys.dtype == jnp.float32  # as the parameters
 
 
-def test_more_tokens_than_slots_are_an_error_where_that_is_known():
+def test_too_many_tokens_raise():
   with pytest.raises(ValueError, match="got 7 more for 5 slots, 0 of them taken"):
     jax.eval_shape(lambda cache: layer.apply(variables_of(layer), tokens, cache=cache), empty(slots=5))
   _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5))
@@ -449,7 +449,7 @@ def test_more_tokens_than_slots_are_an_error_where_that_is_known():
     layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
 
 
-def test_more_tokens_than_slots_are_nan_where_that_is_not_known():
+def test_too_many_traced_tokens_are_nan():
   _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5), mask=masks.causal())
   cache = cache._replace(length=np.array([4, 3, 4]))
   apply = compiled(layer, return_weights=True)
@@ -498,7 +498,7 @@ def test_the_last_slot_is_used():
     ),
   ],
 )
-def test_what_does_not_fit_is_an_error(change, message):
+def test_mismatched_caches_raise(change, message):
   inputs = change.pop("inputs", tokens)
   cache = empty()
   cache = cache._replace(**{name: change.pop(name) for name in cache._fields if name in change})
@@ -506,7 +506,7 @@ def test_what_does_not_fit_is_an_error(change, message):
     layer.apply(variables_of(layer), inputs, cache=cache, **change)
 
 
-def test_a_cache_without_slots_is_an_error():
+def test_cache_without_slots_raises():
   with pytest.raises(ValueError, match="max_length must be an integer of at least 1, got 0"):
     empty(slots=0)
 

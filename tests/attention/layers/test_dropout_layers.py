@@ -31,7 +31,7 @@ def assert_scaled(actual, is_dropped):
   assert_close(actual, np.where(is_dropped, 0, VECTORS / (1 - RATE)), FLOAT32)
 
 
-def test_variational_dropout_drops_a_unit_at_all_positions_of_a_sentence_or_at_none():
+def test_variational_dropout_shares_units_across_positions():
   actual = drop(unit_dropout(RATE, variational=True), VECTORS)
   is_dropped = np.all(actual == 0, axis=1)
   assert_scaled(actual, is_dropped[:, None])
@@ -39,14 +39,14 @@ def test_variational_dropout_drops_a_unit_at_all_positions_of_a_sentence_or_at_n
   assert len(np.unique(is_dropped, axis=0)) > DIMS.B / 2  # every sentence has its own
 
 
-def test_other_dropout_drops_units_at_each_position_anew():
+def test_dropout_is_independent_across_positions():
   is_dropped = np.asarray(drop(unit_dropout(RATE), VECTORS) == 0)
   assert_share(is_dropped, is_dropped.size)
   both = np.mean(is_dropped[:, 0] & is_dropped[:, 1])
   assert abs(both - RATE**2) < 5 * RATE / np.sqrt(DIMS.B * DIMS.E)
 
 
-def test_a_word_is_dropped_whole_and_wherever_it_stands_in_a_sentence():
+def test_word_dropout_drops_every_occurrence():
   actual = drop(WordDropout(RATE), VECTORS, jnp.asarray(TOKENS))
   is_dropped = np.all(actual == 0, axis=-1)
   assert_scaled(actual, is_dropped[..., None])
@@ -56,7 +56,7 @@ def test_a_word_is_dropped_whole_and_wherever_it_stands_in_a_sentence():
   assert_share([fate[0] for fate in choices], len(choices))
 
 
-def test_the_same_word_is_dropped_in_some_sentences_only():
+def test_word_dropout_varies_across_sentences():
   words = jnp.broadcast_to(jnp.arange(DIMS.T), DIMS["BT"])
   is_dropped = np.all(drop(WordDropout(RATE), VECTORS, words) == 0, axis=-1)
   assert_share(is_dropped, is_dropped.size)
@@ -66,7 +66,7 @@ def test_the_same_word_is_dropped_in_some_sentences_only():
   assert np.all((shares > 0.05) & (shares < 0.65))  # neither a word everywhere nor two words together
 
 
-def test_a_dropped_word_that_is_no_number_leaves_zeros_and_gradients_of_zero():
+def test_dropped_nan_words_give_zeros():
   words, vectors = jnp.arange(40)[None], jnp.full((1, 40, DIMS.E), jnp.nan)
   actual, pull = jax.vjp(lambda vectors: drop(WordDropout(RATE), vectors, words), vectors)
   is_dropped = np.all(actual == 0, axis=-1)
@@ -74,7 +74,7 @@ def test_a_dropped_word_that_is_no_number_leaves_zeros_and_gradients_of_zero():
   np.testing.assert_array_equal(pull(actual)[0][is_dropped], 0.0)
 
 
-def test_masks_of_states_are_0_or_what_keeps_the_mean_and_new_at_each_call():
+def test_state_masks_keep_the_mean():
   def masks(layer):
     return [layer(jnp.ones(DIMS["BH"]), deterministic=False) for _ in range(2)]
 
@@ -93,7 +93,7 @@ def test_what_is_dropped_keeps_its_dtype(dtype):
   assert drop(StateDropout(RATE), vectors[:, 0]).dtype == dtype
 
 
-def test_nothing_is_drawn_where_nothing_is_dropped():
+def test_zero_rates_draw_nothing():
   words = VECTORS, jnp.asarray(TOKENS)
   for rate, deterministic in ((RATE, True), (0.0, False)):  # without any rng
     actual = WordDropout(rate).apply({}, *words, deterministic=deterministic)
@@ -102,7 +102,7 @@ def test_nothing_is_drawn_where_nothing_is_dropped():
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_rates_that_are_no_probabilities_are_errors(rate):
+def test_invalid_rates_raise(rate):
   with pytest.raises(ValueError, match=rf"word_dropout_rate must be a number in \[0, 1\), got {rate}"):
     WordDropout(rate).apply({}, VECTORS, jnp.asarray(TOKENS))
   with pytest.raises(ValueError, match=rf"recurrent_dropout_rate must be a number in \[0, 1\), got {rate}"):
@@ -110,7 +110,7 @@ def test_rates_that_are_no_probabilities_are_errors(rate):
 
 
 @pytest.mark.parametrize("layer", [attention.EncoderLayer, attention.DecoderLayer])
-def test_a_layer_whose_sublayers_are_all_dropped_returns_its_inputs(layer):
+def test_dropped_sublayers_return_inputs(layer):
   rng = np.random.default_rng(0)
   inputs, sources = (jnp.asarray(rng.normal(size=(2, length, 6)), jnp.float32) for length in (3, 5))
   arguments = (inputs, sources) if layer is attention.DecoderLayer else (inputs,)

@@ -46,7 +46,7 @@ def our_attention(**options):
 
 @pytest.mark.parametrize("use_bias", always(True, of=[True, False]), ids=["biases", "no_biases"])
 @pytest.mark.parametrize("mask", MASKS)
-def test_multi_head_attention_with_flax_parameters_gives_flax_output(mask, use_bias):
+def test_flax_parameters_give_flax_outputs(mask, use_bias):
   mask = None if MASKS[mask] is None else jnp.asarray(MASKS[mask])
   theirs, ours = flax_attention(use_bias), our_attention(use_bias=use_bias)
   variables = random_parameters(theirs, queries, sources)
@@ -54,7 +54,7 @@ def test_multi_head_attention_with_flax_parameters_gives_flax_output(mask, use_b
   assert_close(compiled(ours)(variables, queries, sources, mask=mask), desired, MODEL)
 
 
-def test_flax_takes_the_parameters_of_multi_head_attention():
+def test_flax_accepts_our_parameters():
   ours, theirs = our_attention(), flax_attention()
   variables = random_parameters(ours, queries, sources, seed=1)
   desired = ours.apply(variables, queries, sources)
@@ -62,7 +62,7 @@ def test_flax_takes_the_parameters_of_multi_head_attention():
 
 
 @pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
-def test_parameters_have_the_names_shapes_and_dtypes_of_flax(use_bias):
+def test_parameters_match_flax(use_bias):
   trees = [
     jax.eval_shape(module.init, jax.random.key(0), queries, sources)
     for module in (our_attention(use_bias=use_bias), flax_attention(use_bias))
@@ -71,7 +71,7 @@ def test_parameters_have_the_names_shapes_and_dtypes_of_flax(use_bias):
 
 
 @pytest.mark.parametrize("K", [None, 3, 1])
-def test_multi_head_attention_is_the_pure_function_of_its_parameters(K):
+def test_layer_equals_the_pure_function(K):
   layer = our_attention(num_key_value_heads=K)
   variables = random_parameters(layer, queries, sources)
   mask, bias = jnp.asarray(per_head), array(*DIMS["NTS"], seed=4)
@@ -88,7 +88,7 @@ def test_multi_head_attention_is_the_pure_function_of_its_parameters(K):
     assert_close(ours, formula, 10 * MODEL)
 
 
-def test_without_sources_the_queries_attend_to_themselves():
+def test_self_attention_without_sources():
   layer = our_attention()
   variables = random_parameters(layer, queries)
   desired = model_reference.self_attention(float64(variables["params"]), np.float64(queries))
@@ -96,7 +96,7 @@ def test_without_sources_the_queries_attend_to_themselves():
   assert_close(compiled(layer)(variables, queries, queries), desired, 10 * MODEL)
 
 
-def test_prepared_sources_give_the_same_as_sources():
+def test_prepared_sources_match_sources():
   layer = our_attention()
   variables = random_parameters(layer, queries, sources)
   prepared = layer.apply(variables, sources, method="prepare")
@@ -134,7 +134,7 @@ SINGLE_HEAD = {
 
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
 @pytest.mark.parametrize("has_values", [True, False], ids=["values", "keys_are_values"])
-def test_layers_of_one_head_are_their_papers_formulas(kind, has_values):
+def test_single_head_layers_match_reference(kind, has_values):
   layer = SINGLE_HEAD[kind]
   values = array(*DIMS["BSF"], seed=5) if has_values else sources
   variables = random_parameters(layer, queries, sources)
@@ -153,7 +153,7 @@ def test_layers_of_one_head_are_their_papers_formulas(kind, has_values):
 
 
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
-def test_layers_of_one_head_add_a_bias_and_return_the_context_alone(kind):
+def test_single_head_layers_add_a_bias(kind):
   layer = SINGLE_HEAD[kind]
   variables = random_parameters(layer, queries, sources)
   # So large that each query sees one key only.
@@ -163,12 +163,12 @@ def test_layers_of_one_head_add_a_bias_and_return_the_context_alone(kind):
   assert_close(context, np.asarray(sources)[:, chosen], FLOAT32)
 
 
-def test_the_scale_of_cosines_begins_at_the_root_of_the_width():
+def test_initial_cosine_scale():
   params = attention.CosineAttention(DIMS.A).init(jax.random.key(0), queries, sources)["params"]
   assert params["scale"] == np.float32(DIMS.A**0.5)
 
 
-def test_feed_forward_is_two_products_with_a_relu_between():
+def test_feed_forward_matches_reference():
   layer = attention.FeedForward(DIMS.F)
   variables = random_parameters(layer, queries)
   desired = model_reference.feed_forward(float64(variables["params"]), np.float64(queries))
@@ -182,7 +182,7 @@ def encoder_layer(norm, **options):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
-def test_encoder_layer_normalises_before_or_after_each_sublayer(norm, restricted):
+def test_encoder_layer_matches_reference(norm, restricted):
   inputs = array(DIMS.B, DIMS.S, WIDTH, seed=6)
   mask = np.random.default_rng(7).random(DIMS["BNSS"]) < 0.6
   bias = array(*DIMS["NSS"], seed=8)
@@ -202,7 +202,7 @@ def decoder_layer(norm, **options):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("restricted", always(True, of=[False, True]), ids=["all", "mask_and_bias"])
-def test_decoder_layer_attends_to_what_came_before_and_to_the_sources(norm, restricted):
+def test_decoder_layer_matches_reference(norm, restricted):
   inputs = array(DIMS.B, DIMS.T, WIDTH, seed=6)
   rng = np.random.default_rng(7)
   mask, source_mask = rng.random(DIMS["BNTT"]) < 0.6, rng.random(DIMS["BNTS"]) < 0.6
@@ -236,7 +236,7 @@ STOCHASTIC = {
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
-def test_dropout_draws_from_its_key_and_only_when_not_deterministic(name):
+def test_dropout_depends_on_key_and_deterministic(name):
   layer, shape = STOCHASTIC[name]
   inputs = array(*shape)
   variables = random_parameters(layer, inputs)
@@ -253,7 +253,7 @@ def test_dropout_draws_from_its_key_and_only_when_not_deterministic(name):
 
 
 @pytest.mark.parametrize("name", ["multi_head", "feed_forward"])
-def test_dropout_leaves_the_mean_as_it_is(name):
+def test_dropout_preserves_the_mean(name):
   # Both are linear in what is dropped.
   layer, shape = STOCHASTIC[name]
   inputs = array(*shape)
@@ -275,7 +275,7 @@ def test_dropout_leaves_the_mean_as_it_is(name):
     *(("decoder", name) for name in ("attention", "source_attention", "feed_forward")),
   ],
 )
-def test_a_transformers_layer_drops_units_of_each_sublayers_output(kind, sublayer):
+def test_dropout_after_every_sublayer(kind, sublayer):
   # All parameters but one sublayer's last bias are zero, so the layer adds that bias, dropped, to its inputs.
   layer = {"encoder": encoder_layer, "decoder": decoder_layer}[kind]("pre", dropout_rate=0.25)
   inputs = jnp.zeros((DIMS.B, DIMS.S, WIDTH))
@@ -291,12 +291,12 @@ def test_a_transformers_layer_drops_units_of_each_sublayers_output(kind, sublaye
 
 
 @pytest.mark.parametrize("layer", [attention.AdditiveAttention(0), attention.DotProductAttention(0)])
-def test_a_width_of_zero_is_an_error(layer):
+def test_zero_width_raises(layer):
   with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
     layer.init(jax.random.key(0), queries, sources)
 
 
-def test_layers_of_integers_are_an_error():
+def test_integer_inputs_raise():
   integers = np.ones((5, 7), int)
   for layer in (our_attention(), *SINGLE_HEAD.values()):
     with pytest.raises(ValueError, match="floating"):
@@ -314,7 +314,7 @@ def test_layers_of_integers_are_an_error():
     ),
   ),
 )
-def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(dtype, inputs_dtype, norm):
+def test_encoder_layer_dtypes_match_flax(dtype, inputs_dtype, norm):
   inputs = jnp.asarray(array(DIMS.B, DIMS.S, WIDTH), inputs_dtype)
   layer = encoder_layer(norm, dtype=dtype)
   outputs, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), inputs)
@@ -324,7 +324,7 @@ def test_an_encoder_layer_returns_the_dtype_it_is_told_or_what_flax_promotes_to(
 
 @pytest.mark.parametrize("dtype", always(jnp.bfloat16, of=[jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("kind", SINGLE_HEAD)
-def test_layers_of_one_head_take_half_precision(kind, dtype):
+def test_single_head_layers_in_half_precision(kind, dtype):
   layer = SINGLE_HEAD[kind]
   variables = random_parameters(layer, queries, sources)
   half = jnp.asarray(queries, dtype), jnp.asarray(sources, dtype)
@@ -335,7 +335,7 @@ def test_layers_of_one_head_take_half_precision(kind, dtype):
 
 
 @pytest.mark.parametrize("normalize_qk", [False, True])
-def test_nan_in_a_padded_position_of_self_attention_reaches_no_gradient(normalize_qk):
+def test_nan_padding_reaches_no_gradient(normalize_qk):
   # Nobody may attend to it, but it is a query too.
   layer = our_attention(normalize_qk=normalize_qk)
   inputs = array(DIMS.B, DIMS.S, WIDTH)
@@ -371,7 +371,7 @@ X64_LAYERS = {
 
 
 @pytest.mark.parametrize("name", X64_LAYERS)
-def test_parameters_and_results_are_float32_where_64_bits_are_allowed(name, float64):
+def test_parameters_stay_float32_under_x64(name, float64):
   layer, inputs = X64_LAYERS[name]
   inputs = jax.tree.map(jnp.asarray, inputs)
   outputs, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), *inputs)
@@ -400,7 +400,7 @@ def test_nnx_users_can_wrap_a_layer(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_reach_every_parameter_and_jit_changes_nothing(name):
+def test_gradients_reach_every_parameter(name):
   layer, inputs = LAYERS[name]
   variables = random_parameters(layer, *inputs)
   random = array(*jax.eval_shape(layer.apply, variables, *inputs).shape, seed=9)
@@ -423,7 +423,7 @@ def assert_deviation(kernel, fan_in):
   assert abs(estimate - 1) < 5 / np.sqrt(2 * kernel.size)
 
 
-def test_kernels_begin_with_a_variance_of_one_over_the_width_they_sum_over():
+def test_initial_kernel_variance():
   layer = attention.MultiHeadAttention(num_heads=8, width=128, num_key_value_heads=4)
   parameters = layer.init(jax.random.key(0), jnp.ones((1, 31)), jnp.ones((1, 53)))["params"]
   assert_deviation(parameters["query"]["kernel"], 31)
@@ -434,7 +434,7 @@ def test_kernels_begin_with_a_variance_of_one_over_the_width_they_sum_over():
     np.testing.assert_array_equal(projection["bias"], 0.0)
 
 
-def test_alignment_models_begin_with_a_variance_of_one_over_the_width_they_sum_over():
+def test_initial_alignment_variance():
   inputs = jnp.ones((1, 31)), jnp.ones((1, 53))
   additive = attention.AdditiveAttention(1009).init(jax.random.key(0), *inputs)["params"]
   assert_deviation(additive["query"]["kernel"], 31)
@@ -474,7 +474,7 @@ def test_gru_begins_with_orthogonal_gates():
     (attention.EncoderLayer(2, 7), "width=13, num_heads=2"),
   ],
 )
-def test_impossible_fields_are_errors_that_say_what_is_allowed(layer, message):
+def test_invalid_fields_raise(layer, message):
   with pytest.raises(ValueError, match=message):
     layer.init(jax.random.key(0), queries)
 
@@ -492,7 +492,7 @@ def test_layers_take_lists_and_tell_none(layer, name):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_a_norm_is_that_of_flax_and_returns_what_it_is_given(dtype):
+def test_norm_matches_flax(dtype):
   rng = np.random.default_rng(0)
   inputs = jnp.asarray(rng.normal(3, 2, size=DIMS["BTC"]), dtype)
   params = {name: jnp.asarray(rng.normal(size=DIMS.C), dtype) for name in ("scale", "bias")}

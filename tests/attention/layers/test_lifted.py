@@ -57,7 +57,7 @@ def loss_and_gradient(module, params, inputs, **options):
     of=[(name, deterministic) for name in LAYERS for deterministic in (True, False)],
   ),
 )
-def test_remat_changes_no_output_and_no_gradient(name, deterministic):
+def test_remat_preserves_results(name, deterministic):
   layer, options, inputs = LAYERS[name]
   plain = layer(dropout_rate=0.4, **options)
   rematerialized = nn.remat(layer)(dropout_rate=0.4, deterministic=deterministic, **options)
@@ -71,7 +71,7 @@ def test_remat_changes_no_output_and_no_gradient(name, deterministic):
   assert not np.allclose(found[0], other[0])
 
 
-def test_deterministic_is_an_attribute_or_an_argument_and_not_both():
+def test_deterministic_is_given_once():
   for name in LAYERS:
     layer, options, inputs = LAYERS[name]
     params = random_parameters(layer(**options), *inputs)
@@ -98,7 +98,7 @@ def stack(deterministic):
   return nn.scan(Block, **options)(deterministic)
 
 
-def test_scanned_layers_are_the_layers_one_after_the_other():
+def test_scanned_layers_match_a_loop():
   mask = masks.causal() & masks.lengths(source=jnp.asarray([[3], [2]]))
   params = stack(deterministic=True).init(jax.random.key(0), INPUTS, mask)
   desired = INPUTS
@@ -124,7 +124,7 @@ def test_scanned_layers_are_the_layers_one_after_the_other():
 
 
 @pytest.mark.parametrize("arrays", [(INPUTS,), (INPUTS, SOURCES), (INPUTS, SOURCES, VALUES)], ids=len)
-def test_one_two_or_three_arrays_give_what_flax_gives(arrays):
+def test_array_arguments_match_flax(arrays):
   ours, flax = attention.MultiHeadAttention(2, width=6), nn.MultiHeadDotProductAttention(2, qkv_features=6)
   params = random_parameters(ours, *arrays)
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -132,7 +132,7 @@ def test_one_two_or_three_arrays_give_what_flax_gives(arrays):
   assert_close(ours.apply(params, *arrays), desired, 10 * FLOAT32)
 
 
-def test_keys_and_values_of_two_arrays_are_prepared_once():
+def test_keys_and_values_prepared_together():
   layer = attention.MultiHeadAttention(2, width=6)
   params = random_parameters(layer, INPUTS, SOURCES, VALUES)
   prepared = layer.apply(params, SOURCES, VALUES, method="prepare")

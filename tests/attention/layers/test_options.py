@@ -81,7 +81,7 @@ def test_options_are_their_papers_formulas(name, K):
 
 
 @pytest.mark.parametrize("K", [None, DIMS.K])
-def test_a_module_gives_the_layer_a_score_with_parameters(K):
+def test_score_modules_have_parameters(K):
   layer = our_attention(num_key_value_heads=K, score=PerHead())
   variables = random_parameters(layer, queries, sources)
   score_vector = variables["params"]["score"]["score_vector"]
@@ -98,7 +98,7 @@ def test_a_module_gives_the_layer_a_score_with_parameters(K):
     assert_close(actual[b], context, 10 * MODEL)
 
 
-def test_rotation_of_one_pair_of_units_is_the_value_worked_out_by_hand():
+def test_rotation_matches_hand_value():
   # All queries and keys are (1, 0), so the score of positions 1 apart is cos(1) / sqrt(2).
   layer = attention.MultiHeadAttention(1, rotate=positions.rotary, use_bias=False)
   inputs = jnp.asarray([[1.0, 0.0], [1.0, 0.0]])
@@ -111,7 +111,7 @@ def test_rotation_of_one_pair_of_units_is_the_value_worked_out_by_hand():
   assert_close(weights, [desired], FLOAT32)
 
 
-def test_normalised_vectors_are_those_worked_out_by_hand():
+def test_normalized_vectors_match_hand_values():
   # (3, 1) and (1, 3) less their mean, over their deviation of 1, are (1, -1) and (-1, 1), times a scale of 2.
   layer = attention.MultiHeadAttention(1, normalize_qk=True, use_bias=False)
   inputs = jnp.asarray([[3.0, 1.0], [1.0, 3.0]])
@@ -140,17 +140,17 @@ def test_normalisation_is_that_of_flax(use_bias):
   flax_equals(our_attention(**options), flax_attention(out_features=WIDTH, **options), queries, sources)
 
 
-def test_the_width_of_the_result_is_that_of_flax():
+def test_result_width_matches_flax():
   options = {"out_features": DIMS.D}
   flax_equals(our_attention(**options), flax_attention(**options), queries, sources)
 
 
-def test_without_widths_those_of_the_queries_are_taken_as_in_flax():
+def test_default_widths_match_flax():
   ours = attention.MultiHeadAttention(DIMS.N)
   flax_equals(ours, flax_attention(None), array(DIMS.B, DIMS.T, WIDTH), sources)
 
 
-def test_without_a_width_prepared_sources_have_their_own():
+def test_default_width_of_prepared_sources():
   layer = attention.MultiHeadAttention(DIMS.N)
   inputs, others = array(DIMS.B, DIMS.T, DIMS.C), array(DIMS.B, DIMS.S, WIDTH)
   (keys, values), _ = layer.init_with_output(jax.random.key(0), others, method="prepare")
@@ -170,7 +170,7 @@ def test_without_a_width_prepared_sources_have_their_own():
     (jnp.float16, jnp.bfloat16),
   ],
 )
-def test_dtypes_of_parameters_and_results_are_those_of_flax(dtype, param_dtype, of_queries, of_sources):
+def test_dtypes_match_flax(dtype, param_dtype, of_queries, of_sources):
   options = {"dtype": dtype, "param_dtype": param_dtype, "normalize_qk": True, "out_features": DIMS.D}
   inputs = queries.astype(of_queries), sources.astype(of_sources)
   ours = jax.eval_shape(our_attention(**options).init_with_output, jax.random.key(0), *inputs)
@@ -180,7 +180,7 @@ def test_dtypes_of_parameters_and_results_are_those_of_flax(dtype, param_dtype, 
 
 
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
-def test_half_precision_inputs_give_what_their_float32_gives(dtype):
+def test_half_precision_inputs_match_float32(dtype):
   layer, exact = our_attention(dtype=dtype, normalize_qk=True), our_attention(normalize_qk=True)
   variables = random_parameters(exact, queries, sources)
   halves = queries.astype(jnp.bfloat16), sources.astype(jnp.bfloat16)
@@ -209,7 +209,7 @@ def test_parameters_begin_as_those_of_flax(name):
   chex.assert_trees_all_equal(ours, theirs)
 
 
-def test_initialisers_may_say_how_parameters_are_spread():
+def test_initializers_may_carry_sharding():
   init = nn.with_partitioning(nn.initializers.lecun_normal(), ("model", "heads", None))
   layer = our_attention(kernel_init=init)
   variables = layer.init(jax.random.key(0), queries, sources)
@@ -227,7 +227,7 @@ def rotating(*args, **options):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_an_encoder_layer_attends_as_it_is_told(norm):
+def test_encoder_layer_uses_its_options(norm):
   inputs = array(DIMS.B, DIMS.S, WIDTH, seed=6)
   layer = attention.EncoderLayer(DIMS.N, DIMS.F, norm=norm, make_attention=rotating)
   variables = random_parameters(layer, inputs)
@@ -244,7 +244,7 @@ def test_an_encoder_layer_attends_as_it_is_told(norm):
     assert_close(actual[b], desired, 10 * MODEL)
 
 
-def test_an_encoder_layer_hands_its_options_to_the_attention():
+def test_encoder_layer_passes_options_on():
   found = {}
 
   def make_attention(**options):
@@ -265,7 +265,7 @@ def test_an_encoder_layer_hands_its_options_to_the_attention():
   assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {np.dtype(jnp.float16)}
 
 
-def test_gradients_with_all_options_are_those_of_the_formula():
+def test_gradients_with_all_options():
   layer = our_attention(
     num_key_value_heads=DIMS.K,
     out_features=DIMS.D,

@@ -43,7 +43,7 @@ def drawn(layer, T=4):
   return jax.tree.map(lambda leaf: 3 * leaf, variables), queries, sources
 
 
-def test_what_was_looked_at_repels_once_a_filter_says_so():
+def test_location_filters_change_attention():
   layer = LocationAwareAttention(width=A, num_filters=1, filter_width=1, accumulates=True)
   variables, queries, sources = drawn(layer)
   params = variables["params"]
@@ -58,7 +58,7 @@ def test_what_was_looked_at_repels_once_a_filter_says_so():
   np.testing.assert_array_equal(np.sort(np.argmax(weights, axis=-1), axis=-1), np.tile(np.arange(S), (B, 1)))
 
 
-def test_a_mask_hides_keys_at_every_look():
+def test_masked_keys_stay_hidden():
   for layer in (LocationAwareAttention(width=A), MonotonicAttention(width=A)):
     weights = look(layer, *drawn(layer), mask=masks.lengths(source=jnp.array([2, 4])))
     np.testing.assert_array_equal(weights[0, :, 2:], 0)
@@ -66,7 +66,7 @@ def test_a_mask_hides_keys_at_every_look():
     assert np.all(weights[0, :, :2] > 0)
 
 
-def test_noise_is_drawn_in_training_alone_and_for_each_look_and_key():
+def test_noise_is_drawn_in_training_only():
   layer = MonotonicAttention(width=A, noise=2.0)
   still, moved = (look(layer, *drawn(layer), deterministic=flag) for flag in (True, False))
   assert_close(
@@ -75,7 +75,7 @@ def test_noise_is_drawn_in_training_alone_and_for_each_look_and_key():
   assert np.all(np.abs(still - moved).max(axis=-1) > 1e-3)
 
 
-def test_an_offset_far_below_zero_goes_to_the_end():
+def test_very_negative_offset_reaches_the_end():
   layer = MonotonicAttention(width=A, offset=-100.0)
   np.testing.assert_array_equal(look(layer, *drawn(layer), is_hard=True), 0)
 
@@ -95,7 +95,7 @@ def test_sizes_are_at_least_one(name):
   ],
   ids=["location_aware", "coverage", "monotonic"],
 )
-def test_a_call_looks_for_each_query_in_turn(layer):
+def test_calls_attend_query_by_query(layer):
   variables, queries, sources = drawn(layer)
   assert jax.tree.map(jnp.shape, layer.init(jax.random.key(0), queries, sources)) == jax.tree.map(
     jnp.shape, variables
@@ -109,7 +109,7 @@ def test_a_call_looks_for_each_query_in_turn(layer):
   assert np.max(np.abs(alone[:, 0] - weights[:, 1])) > 1e-3
 
 
-def test_what_a_call_cannot_do_is_told():
+def test_unsupported_calls_raise():
   layer = MonotonicAttention(width=A)
   variables, queries, sources = drawn(layer)
   with pytest.raises(ValueError, match="bias must be None for attention that remembers, got"):
@@ -125,12 +125,12 @@ def test_what_a_call_cannot_do_is_told():
     (attention.LocalAttention(normalizer=attention.Sparsemax()), "for local attention, got Sparsemax"),
   ],
 )
-def test_attention_that_makes_its_own_weights_takes_no_normalizer(layer, told):
+def test_stepwise_attention_takes_no_normalizer(layer, told):
   with pytest.raises(ValueError, match="normalizer must be None " + told):
     layer.init(jax.random.key(0), jnp.ones((B, 2, H)), jnp.ones((B, S, D)))
 
 
-def test_a_score_vector_of_zeros_has_finite_weights_and_gradients():
+def test_zero_score_vector_has_finite_gradients():
   layer = MonotonicAttention(width=A)
   variables, queries, sources = drawn(layer)
   params = variables["params"] | {"score_vector": jnp.zeros(A)}
@@ -142,7 +142,7 @@ def test_a_score_vector_of_zeros_has_finite_weights_and_gradients():
   chex.assert_tree_all_finite((value, gradients))
 
 
-def test_monotonic_attention_to_no_keys_finds_nothing():
+def test_monotonic_attention_without_keys():
   layer = MonotonicAttention(width=A)
   variables, queries, sources = drawn(layer)
   np.testing.assert_array_equal(layer.apply(variables, queries, sources[:, :0]), 0.0)
@@ -158,13 +158,13 @@ def local(dtype, T=50, S=1000):
   return layer.apply(exact, queries.astype(dtype), keys, return_weights=True)[1]
 
 
-def test_local_attention_finds_its_place_among_many_keys_in_half_precision():
+def test_local_attention_in_half_precision():
   half, whole = local(jnp.bfloat16), local(jnp.float32)
   assert half.dtype == jnp.bfloat16
   np.testing.assert_allclose(half.astype(jnp.float32), whole, atol=1e-3)
 
 
-def test_local_weights_fall_off_from_the_centre_as_the_paper_says():
+def test_local_weights_match_the_paper():
   layer, keys = attention.LocalAttention(half_width=3.0), jnp.zeros((20, 4))
   variables = jax.tree.map(jnp.zeros_like, layer.init(jax.random.key(0), keys, keys))
   weights = layer.apply(variables, keys[:1], keys, return_weights=True)[1][0]
@@ -174,7 +174,7 @@ def test_local_weights_fall_off_from_the_centre_as_the_paper_says():
   assert_close(weights, wanted, FLOAT32)
 
 
-def test_local_attention_of_a_query_that_is_not_finite_is_nan_where_it_attends_and_harms_no_other():
+def test_local_attention_of_nan_queries():
   layer, rng = attention.LocalAttention(), np.random.default_rng(0)
   queries = jnp.asarray(rng.normal(size=(1, 2, 4)), jnp.float32)
   keys = jnp.asarray(rng.normal(size=(1, S, 4)), jnp.float32)

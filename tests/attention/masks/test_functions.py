@@ -17,7 +17,7 @@ from helpers.fixtures import (
   assert_close,
   assert_trees_close,
   draw,
-  engines,
+  mostly_blockwise,
 )
 from jax.sharding import AxisType, PartitionSpec
 
@@ -135,8 +135,8 @@ def test_functions_mask_in_every_derivative(name, implementation):
 
 
 @closing_over
-@engines
-def test_it_may_close_over_arrays_that_are_not_traced(name, implementation):
+@mostly_blockwise
+def test_closures_over_concrete_arrays(name, implementation):
   make, array, may_attend = CLOSING_OVER[name]
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")[:3]
   actual = jax.jit(lambda mask: context(inputs, mask, implementation))(make(jnp.asarray(array)))
@@ -145,7 +145,7 @@ def test_it_may_close_over_arrays_that_are_not_traced(name, implementation):
 
 
 @closing_over
-def test_the_array_of_a_function_is_what_it_says_of_each_pair(name):
+def test_function_masks_match_their_function(name):
   make, array, may_attend = CLOSING_OVER[name]
   whole = jax.jit(lambda array: make(array).array(T, S))(array)
   assert whole.dtype == bool and whole.ndim >= 2
@@ -153,7 +153,7 @@ def test_the_array_of_a_function_is_what_it_says_of_each_pair(name):
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (2, 0), (1, 1), (1, 7)])
-def test_there_may_be_any_number_of_positions(shape):
+def test_function_masks_of_any_length(shape):
   array = masks.from_function(lambda t, s: s < t + 2).array(*shape)
   np.testing.assert_array_equal(array, pairs(lambda t, s: s < t + 2, shape))
 
@@ -169,8 +169,8 @@ def test_there_may_be_any_number_of_positions(shape):
   ],
   ids=["of_queries", "of_keys", "without_axis", "true", "false"],
 )
-@engines
-def test_what_a_function_returns_broadcasts(function, allowed, implementation):
+@mostly_blockwise
+def test_function_results_broadcast(function, allowed, implementation):
   mask = masks.from_function(function)
   np.testing.assert_array_equal(mask.array(T, S), pairs(allowed, (T, S)))
   inputs = draw("scaled_dot_product")[:3]
@@ -178,15 +178,15 @@ def test_what_a_function_returns_broadcasts(function, allowed, implementation):
   assert_close(context(inputs, mask, implementation), desired, FLOAT32)
 
 
-def test_leading_axes_may_be_put_before_those_of_positions():
+def test_function_results_may_have_leading_axes():
   lengths = jnp.asarray(LENGTHS)
   with jax.numpy_rank_promotion("allow"):
     array = masks.from_function(lambda t, s: s < lengths[:, None, None]).array(T, S)
   np.testing.assert_array_equal(array, pairs(lambda b, t, s: s < LENGTHS[b], (B, T, S)))
 
 
-@engines
-def test_arrays_that_are_closed_over_may_be_batched(implementation):
+@mostly_blockwise
+def test_closures_may_be_batched(implementation):
   inputs = draw("scaled_dot_product", "BTH", "BSH", "BSD")[:3]
 
   def one(inputs, documents):
@@ -197,8 +197,8 @@ def test_arrays_that_are_closed_over_may_be_batched(implementation):
   assert_close(actual, expected(*inputs, mask=allowed), FLOAT32)
 
 
-@engines
-def test_a_mask_is_made_in_a_loop_and_used_in_its_derivative(implementation):
+@mostly_blockwise
+def test_masks_made_inside_loops(implementation):
   inputs = draw("scaled_dot_product")[:3]
 
   def total(inputs, masks_of):
@@ -213,8 +213,8 @@ def test_a_mask_is_made_in_a_loop_and_used_in_its_derivative(implementation):
   assert_trees_close(of_function(inputs), of_lengths(inputs), 8 * FLOAT32)
 
 
-@engines
-def test_a_mask_with_arrays_passes_in_and_out_of_jit(implementation):
+@mostly_blockwise
+def test_masks_cross_jit_boundaries(implementation):
   inputs = draw("scaled_dot_product")[:3]
   mask = jax.jit(lambda documents: of_documents(documents) & masks.causal(1))(DOCUMENTS)
   actual = jax.jit(lambda mask: context(inputs, mask, implementation))(mask)
@@ -222,7 +222,7 @@ def test_a_mask_with_arrays_passes_in_and_out_of_jit(implementation):
   assert_close(actual, expected(*inputs, mask=allowed), FLOAT32)
 
 
-def test_a_mask_of_the_same_function_compiles_once():
+def test_equal_function_masks_compile_once():
   traces = []
 
   @jax.jit
@@ -238,8 +238,8 @@ def test_a_mask_of_the_same_function_compiles_once():
   assert len(traces) == 1
 
 
-@engines
-def test_who_may_attend_has_no_derivative(implementation):
+@mostly_blockwise
+def test_masks_have_no_derivative(implementation):
   inputs = draw("scaled_dot_product")[:3]
 
   @jax.jit
@@ -251,9 +251,9 @@ def test_who_may_attend_has_no_derivative(implementation):
   np.testing.assert_array_equal(slopes(jnp.array([1.5, 2.5, 3.5])), np.zeros(T))
 
 
-@engines
+@mostly_blockwise
 @pytest.mark.parametrize("num_key_heads", [1, 2, 6])
-def test_heads_that_share_keys_may_have_masks_of_their_own(num_key_heads, implementation):
+def test_grouped_heads_may_have_separate_masks(num_key_heads, implementation):
   rng = np.random.default_rng(0)
   queries = rng.normal(size=(6, T, 11)).astype(np.float32)
   keys = rng.normal(size=(num_key_heads, S, 11)).astype(np.float32)
@@ -274,7 +274,7 @@ def test_heads_that_share_keys_may_have_masks_of_their_own(num_key_heads, implem
 # Block masks.
 
 
-def test_tiles_that_a_block_mask_calls_empty_or_full_are_not_looked_at():
+def test_empty_and_full_tiles_are_skipped():
   inputs = draw("scaled_dot_product")[:3]
   # Tiles of two keys. What the block mask says differs from the function, which shows who is asked.
   empty = masks.from_function(lambda t, s: s >= 0, lambda t, s: (s[0] < 2, False))
@@ -284,7 +284,7 @@ def test_tiles_that_a_block_mask_calls_empty_or_full_are_not_looked_at():
     assert_close(context(inputs, mask, "blockwise"), desired, FLOAT32)
 
 
-def test_a_block_mask_is_given_the_first_and_the_last_positions():
+def test_block_mask_gets_tile_bounds():
   def block_mask(t, s):
     return (s[0] <= t[1]) & (t[0] >= 0), (s[1] <= t[0]) & (s[0] >= 0)
 
@@ -339,14 +339,14 @@ def expected_within(vectors, documents):
   return expected(*[vectors] * 3, mask=allowed)
 
 
-def test_in_a_ring_positions_are_those_of_the_whole_sequence():
+def test_ring_positions_are_global():
   vectors, documents = vectors_and_documents()
   actual = spread(lambda vectors: in_ring(vectors, causal_within(documents)))(vectors)
   assert_close(actual, expected_within(vectors, documents), FLOAT32)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_in_a_ring_traced_arrays_are_declared_to_differ_between_devices(check_vma):
+def test_ring_closures_vary_over_devices(check_vma):
   vectors, documents = vectors_and_documents()
 
   def run(vectors, documents, is_declared):
@@ -367,7 +367,7 @@ def test_in_a_ring_traced_arrays_are_declared_to_differ_between_devices(check_vm
     assert_close(sharded(False), desired, FLOAT32)
 
 
-def test_arrays_that_differ_between_devices_in_different_ways_are_told():
+def test_mixed_device_variation_raises():
   vectors, documents = vectors_and_documents()
 
   def run(vectors, documents):
@@ -408,12 +408,12 @@ def test_arrays_that_differ_between_devices_in_different_ways_are_told():
     ),
   ],
 )
-def test_what_is_no_function_of_positions_is_told(arguments, words):
+def test_invalid_functions_raise(arguments, words):
   with pytest.raises(ValueError, match=words):
     masks.from_function(*arguments)
 
 
-def test_a_function_alone_is_told_how_to_become_a_mask():
+def test_bare_function_has_a_hint():
   vectors = np.ones((3, 2), np.float32)
   with pytest.raises(ValueError, match=r"mask must be a mask such as .*from_function\(function\)"):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, mask=lambda t, s: s <= t)

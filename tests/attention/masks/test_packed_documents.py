@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import reference
-from helpers.fixtures import BLOCK_SIZES, ENGINES, FLOAT32, always, assert_close, engines
+from helpers.fixtures import BLOCK_SIZES, ENGINES, FLOAT32, always, assert_close, mostly_blockwise
 
 import attention
 from attention import masks, positions
@@ -73,7 +73,7 @@ def draw():
   ("name", "implementation"),
   always(*((name, "blockwise") for name in RULES), of=list(itertools.product(RULES, ENGINES))),
 )
-def test_packed_documents_are_documents_one_by_one(name, implementation):
+def test_packed_documents_match_separate_documents(name, implementation):
   rule, may_attend = RULES[name]
   vectors = draw()
 
@@ -90,7 +90,7 @@ def test_packed_documents_are_documents_one_by_one(name, implementation):
   assert_close(run(vectors), one_by_one(vectors, may_attend), FLOAT32)
 
 
-def test_rotation_by_positions_within_documents_is_that_of_each_document():
+def test_rotation_restarts_at_each_document():
   vectors = draw()
   within = positions.within_segments(DOCUMENTS)[:, None]
   turned = positions.rotary(vectors, within)
@@ -102,8 +102,8 @@ def test_rotation_by_positions_within_documents_is_that_of_each_document():
       start += size
 
 
-@engines
-def test_a_source_and_a_target_that_are_packed_are_causal_within_documents(implementation):
+@mostly_blockwise
+def test_packed_cross_attention_is_causal(implementation):
   # Two documents, of 2 and 3 target tokens and of 4 and 3 source tokens.
   rng = np.random.default_rng(0)
   queries, keys = (rng.normal(size=(length, H)).astype(np.float32) for length in (5, 7))

@@ -83,7 +83,7 @@ def is_real():
 
 # All of them in `make test`, too: it is this test that tells what an encoder is.
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_padding(encoder):
+def test_encoders_match_reference(encoder):
   variables = variables_of(ENCODERS[encoder])
   memory, summary = encode(ENCODERS[encoder], variables)
   parameters = float64(variables["params"])
@@ -99,7 +99,7 @@ def test_memory_and_summary_are_those_of_the_formula_for_each_sentence_without_p
     assert_close(summary[b], desired[1], TOLERANCE)
 
 
-def test_queries_and_keys_are_normalised_where_it_is_asked_for():
+def test_normalize_qk():
   for name in ("transformer_pre", "transformer_rotary"):
     parameters = variables_of(ENCODERS[name])["params"]["layer_0"]["attention"]
     assert ("query_ln" in parameters) == ("key_ln" in parameters) == (name == "transformer_rotary")
@@ -107,7 +107,7 @@ def test_queries_and_keys_are_normalised_where_it_is_asked_for():
 
 @few_encoders
 @pytest.mark.parametrize("deterministic", always(False, of=[True, False]))
-def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(name, deterministic):
+def test_padding_is_ignored(name, deterministic):
   variables = variables_of(ENCODERS[name])
   others = np.where(is_real(), TOKENS, DIMS.V + 99)  # not even a token
   options = {"deterministic": deterministic, "rngs": {"dropout": jax.random.key(0)}}
@@ -118,7 +118,7 @@ def test_what_stands_at_padding_changes_neither_real_positions_nor_the_summary(n
   assert np.all(np.isfinite(memory[is_real()]))
 
 
-def test_padding_changes_no_gradient_of_an_encoder_under_dropout():
+def test_padding_is_ignored_under_dropout():
   encoder = ENCODERS["recurrent_deep"]
   random = np.random.default_rng(2).normal(size=(*DIMS["BS"], 2 * DIMS.H))
   random = jnp.asarray(np.where(is_real()[..., None], random, 0), jnp.float32)
@@ -139,7 +139,7 @@ def test_padding_changes_no_gradient_of_an_encoder_under_dropout():
 
 
 @few_encoders
-def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
+def test_single_sentence_matches_batch(name):
   variables = variables_of(ENCODERS[name])
   memory, summary = encode(ENCODERS[name], variables)
   alone = encode(ENCODERS[name], variables, TOKENS[:1, :4], LENGTHS[:1])
@@ -148,7 +148,7 @@ def test_a_sentence_alone_is_what_it_is_in_a_batch(name):
 
 
 @few_encoders
-def test_every_position_sees_the_words_before_and_after_it(name):
+def test_positions_see_both_directions(name):
   encoder = ENCODERS[name]
   variables = variables_of(encoder)
   memory, summary = encode(encoder, variables)
@@ -162,7 +162,7 @@ def test_every_position_sees_the_words_before_and_after_it(name):
     assert np.max(np.abs(other.summary - summary)[0]) > 1e-4
 
 
-def test_one_direction_sees_the_past_and_the_other_the_future():
+def test_directions_see_past_and_future():
   encoder = recurrent()
   variables = variables_of(encoder)
   changed = TOKENS.copy()
@@ -174,7 +174,7 @@ def test_one_direction_sees_the_past_and_the_other_the_future():
 
 
 @encoders
-def test_the_order_of_words_matters_unless_there_are_no_positions(name):
+def test_word_order_needs_positions(name):
   variables = variables_of(ENCODERS[name])
   swapped = TOKENS.copy()
   swapped[1, [0, 2]] = TOKENS[1, [2, 0]]
@@ -188,7 +188,7 @@ def test_the_order_of_words_matters_unless_there_are_no_positions(name):
 
 
 @few_encoders
-def test_an_empty_sentence_gives_finite_values_and_gradients(name):
+def test_empty_sentence_is_finite(name):
   encoder = ENCODERS[name]
   results = differentiated(encoder)(variables_of(encoder), jnp.asarray([0, 7, 2]))
   chex.assert_tree_all_finite(results)
@@ -196,7 +196,7 @@ def test_an_empty_sentence_gives_finite_values_and_gradients(name):
 
 
 @encoders
-def test_gradients_reach_every_parameter_of_an_encoder(name):
+def test_gradients_reach_every_parameter(name):
   encoder = ENCODERS[name]
   gradients, _ = differentiated(encoder)(variables_of(encoder), jnp.asarray(LENGTHS))
   for path, gradient in jax.tree.leaves_with_path(gradients):
@@ -206,7 +206,7 @@ def test_gradients_reach_every_parameter_of_an_encoder(name):
 
 
 @pytest.mark.parametrize("name", ["recurrent", "transformer_pre"])
-def test_an_encoder_drops_units_only_when_not_deterministic(name):
+def test_dropout_only_when_not_deterministic(name):
   encoder = ENCODERS[name].clone(dropout_rate=0.5)
   variables = variables_of(encoder)
 
@@ -219,7 +219,7 @@ def test_an_encoder_drops_units_only_when_not_deterministic(name):
   assert np.max(np.abs(encode_with(0, False) - encode_with(1, False))) > 0.1
 
 
-def test_a_recurrent_encoder_drops_units_between_its_layers():
+def test_recurrent_dropout_between_layers():
   encoder = recurrent(num_layers=2, dropout_rate=0.5)
   variables = jax.tree.map(jnp.asarray, variables_of(encoder))
   # Nothing that follows the embedding's dropout depends on the embedding.
@@ -257,7 +257,7 @@ def read_with_dropout(encoder, variables, tokens=TOKENS):
 
 
 @pytest.mark.parametrize("variational", [False, True])
-def test_an_encoder_drops_units_at_all_positions_of_a_sentence_if_it_is_variational(variational):
+def test_variational_dropout(variational):
   encoder = recurrent(num_layers=2, dropout_rate=0.25, variational=variational)
   variables, table = transparent(2)
   _, ahead, behind = read_with_dropout(encoder, variables)
@@ -281,7 +281,7 @@ def test_an_encoder_drops_whole_words():
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_an_encoder_drops_units_of_the_recurrent_products_at_all_steps(num_layers):
+def test_recurrent_product_dropout(num_layers):
   encoder = recurrent(num_layers=num_layers, recurrent_dropout_rate=0.5)
   variables, table = transparent(num_layers, factor=0.5)
   word = np.full(DIMS["BS"], 3)
@@ -304,7 +304,7 @@ def test_an_encoder_drops_units_of_the_recurrent_products_at_all_steps(num_layer
   assert np.any(masks[0] != masks[1]) and len(np.unique(masks[0], axis=0)) > 1
 
 
-def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
+def test_zero_residual_layer_is_identity():
   encoder = recurrent(num_layers=2, residual=True)
   variables = variables_of(encoder)["params"]
   zeroed = {name: jax.tree.map(jnp.zeros_like, variables[name]) for name in ("forward_1", "backward_1")}
@@ -313,7 +313,7 @@ def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
   np.testing.assert_array_equal(actual, encode(recurrent(), {"params": below}).memory)
 
 
-def test_what_a_layer_adds_is_its_input_before_dropout():
+def test_residual_adds_the_undropped_input():
   encoder = recurrent(num_layers=2, residual=True, dropout_rate=0.25)
   variables, _ = transparent(2)
   for name in ("forward_1", "backward_1"):
@@ -324,7 +324,7 @@ def test_what_a_layer_adds_is_its_input_before_dropout():
   np.testing.assert_array_equal(actual, desired)
 
 
-def test_a_normalised_memory_has_the_mean_and_variance_of_its_norm():
+def test_normalized_memory_statistics():
   encoder = recurrent(num_layers=2, use_norm=True)
   variables = variables_of(encoder)
   norm = {"scale": jnp.full(2 * DIMS.H, 3.0), "bias": jnp.full(2 * DIMS.H, 2.0)}
@@ -333,7 +333,7 @@ def test_a_normalised_memory_has_the_mean_and_variance_of_its_norm():
   assert_close(np.std(memory, axis=-1), np.full(DIMS["BS"], 3.0), 1e-3)  # but for the norm's epsilon
 
 
-def test_a_transformer_encoder_drops_units_of_its_embedding_at_all_positions_if_it_is_variational():
+def test_variational_embedding_dropout():
   encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25, variational=True)
   memory = encode(encoder, variables_of(encoder), deterministic=False, rngs={"dropout": jax.random.key(0)})
   is_dropped = np.asarray(memory.memory == 0)
@@ -341,7 +341,7 @@ def test_a_transformer_encoder_drops_units_of_its_embedding_at_all_positions_if_
   assert np.any(is_dropped) and len(np.unique(is_dropped[:, 0], axis=0)) > 1
 
 
-def test_a_transformer_encoder_drops_whole_words_and_leaves_where_they_stood():
+def test_word_dropout_keeps_positions():
   encoder = transformer(num_layers=0, norm="post", word_dropout_rate=0.5)
   variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
   rngs = {"dropout": jax.random.key(0)}
@@ -353,7 +353,7 @@ def test_a_transformer_encoder_drops_whole_words_and_leaves_where_they_stood():
   assert_close(memory, where + np.where(is_dropped[..., None], 0, word), FLOAT32)
 
 
-def test_a_transformer_encoder_drops_units_of_embedding_plus_position():
+def test_dropout_after_adding_positions():
   encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25)
   variables = variables_of(encoder)
   memory = encode(encoder, variables, deterministic=False, rngs={"dropout": jax.random.key(0)}).memory
@@ -363,7 +363,7 @@ def test_a_transformer_encoder_drops_units_of_embedding_plus_position():
   assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / memory.size)
 
 
-def test_embeddings_of_a_transformer_begin_with_unit_variance_beside_the_positions():
+def test_initial_embedding_variance():
   encoder = attention.TransformerEncoder(211, 128, num_layers=0)
   tokens = jnp.arange(211)[:, None]
   encoded, _ = encoder.init_with_output(jax.random.key(0), tokens, jnp.ones(211, int))
@@ -386,6 +386,6 @@ def test_embeddings_of_a_transformer_begin_with_unit_variance_beside_the_positio
     (transformer(implementation="fast"), "implementation must be one of .*, got 'fast'"),
   ],
 )
-def test_impossible_fields_of_an_encoder_are_errors(encoder, message):
+def test_invalid_fields_raise(encoder, message):
   with pytest.raises(ValueError, match=message):
     variables_of(encoder)

@@ -27,7 +27,7 @@ def translator(kind, encoder="recurrent"):
   return attention.Seq2Seq(made, attention.RecurrentDecoder(V, E, H, kind, num_heads=2))
 
 
-def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
+def test_ensemble_averages_probabilities():
   models = [translator(kind) for kind in ("additive", "none", "multi_head")]
   params = [
     random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=i)["params"] for i, model in enumerate(models)
@@ -48,7 +48,7 @@ def test_an_ensemble_expects_the_mean_of_what_its_members_expect():
     assert_close(weights, np.mean(attended, axis=0), MODEL)
 
 
-def test_one_architecture_twice_has_parameters_for_each():
+def test_members_have_separate_parameters():
   model = translator("additive")
   params = [random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=seed)["params"] for seed in (0, 1)]
   found = []
@@ -84,7 +84,7 @@ def test_members_without_attention_have_no_weights():
     of=list(itertools.product(("recurrent", "transformer"), ("additive", "multi_head", "none"))),
   ),
 )
-def test_the_weights_of_heads_have_the_mean_that_the_call_returns(kind, encoder):
+def test_head_weights_average_to_returned_weights(kind, encoder):
   model = translator(kind, encoder)
   variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
   of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
@@ -110,7 +110,7 @@ def test_the_weights_of_heads_have_the_mean_that_the_call_returns(kind, encoder)
   assert np.max(np.abs(weights[:, 0] - weights[:, 1])) > 0.001
 
 
-def test_an_encoder_layer_returns_weights_and_a_cache_together():
+def test_encoder_layer_returns_weights_and_cache():
   layer = attention.EncoderLayer(num_heads=2, feed_forward_width=7)
   inputs = jnp.asarray(random.normal(size=(B, S, H)), jnp.float32)
   variables = random_parameters(layer, inputs)
@@ -124,7 +124,7 @@ def test_an_encoder_layer_returns_weights_and_a_cache_together():
   assert cache.length.tolist() == [S] * B
 
 
-def test_a_decoder_of_ones_own_needs_no_heads():
+def test_custom_decoder_needs_no_heads():
   class Wrapped(nn.Module):
     inner: attention.RecurrentDecoder
 

@@ -48,7 +48,7 @@ def expected(weights, state, inputs, lengths, reverse):
   return np.stack(finals), states
 
 
-def test_one_step_is_the_value_worked_out_by_hand():
+def test_step_matches_hand_value():
   # The state is 2. reset = sigmoid(0 + 2 ln(3)/2) = 3/4; update = sigmoid(0 - 2 ln(3)/2) = 1/4;
   # candidate = tanh(ln(3)/2 - 3 + 3/4 (2 + 2)) = 1/2; next = 3/4 * 1/2 + 1/4 * 2 = 7/8.
   half = np.log(3) / 2
@@ -62,7 +62,7 @@ def test_one_step_is_the_value_worked_out_by_hand():
   assert_close(attention.gru_step(weights, jnp.asarray([2.0]), projected), [7 / 8], FLOAT32)
 
 
-def test_a_recurrent_mask_reaches_the_product_with_the_state_and_nothing_else():
+def test_recurrent_mask_scales_the_state_product():
   # The products are those of the state 4 with half the weights above; the update keeps a quarter of the 2.
   half = np.log(3) / 2
   weights = attention.GRUWeights(
@@ -77,7 +77,7 @@ def test_a_recurrent_mask_reaches_the_product_with_the_state_and_nothing_else():
 
 
 @directions
-def test_a_recurrent_mask_of_ones_is_none_and_one_of_zeros_ends_the_recurrence(reverse):
+def test_recurrent_masks_of_ones_and_zeros(reverse):
   weights, state, inputs = draw()
   options = {"lengths": jnp.asarray(LENGTHS), "reverse": reverse}
   without = dataclasses.replace(weights, recurrent=jnp.zeros_like(weights.recurrent))
@@ -88,7 +88,7 @@ def test_a_recurrent_mask_of_ones_is_none_and_one_of_zeros_ends_the_recurrence(r
     jax.tree.map(lambda one, two: assert_close(one, two, FLOAT32), actual, desired)
 
 
-def test_a_step_is_that_of_flax_with_the_same_weights():
+def test_step_matches_flax():
   weights, state, inputs = draw()
   gates = {}
   for i, gate in enumerate("rzn"):
@@ -114,7 +114,7 @@ def test_a_step_has_any_leading_axes():
 
 @directions
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
-def test_states_are_those_of_a_loop_over_the_real_inputs(reverse, lengths):
+def test_states_match_a_loop(reverse, lengths):
   weights, state, inputs = draw()
   read = jax.jit(attention.gru, static_argnames="reverse")
   options = {"lengths": None if lengths is None else jnp.asarray(lengths), "reverse": reverse}
@@ -128,7 +128,7 @@ def test_states_are_those_of_a_loop_over_the_real_inputs(reverse, lengths):
 
 @directions
 @pytest.mark.parametrize("content", [1e4, np.nan])
-def test_padding_changes_no_state_and_no_gradient(reverse, content):
+def test_padding_changes_nothing(reverse, content):
   weights, state, inputs = draw()
   is_padding = np.arange(DIMS.T)[None] >= LENGTHS[:, None]
   others = jnp.where(is_padding[:, :, None], content, inputs)
@@ -177,7 +177,7 @@ def test_float64_stays_float64(float64):
   assert_close(states, desired[1], FLOAT64)
 
 
-def test_large_pre_activations_saturate_and_leave_finite_gradients():
+def test_saturated_gradients_are_finite():
   weights, state, inputs = draw()
   weights = jax.tree.map(lambda leaf: 1e4 * leaf, weights)
   function = jax.value_and_grad(lambda weights: jnp.sum(attention.gru(weights, state, inputs)[1] ** 2))
@@ -194,7 +194,7 @@ def test_large_pre_activations_saturate_and_leave_finite_gradients():
     ("inputs", (DIMS.B, DIMS.T, DIMS.D + 1)),
   ],
 )
-def test_shapes_that_do_not_fit_are_an_error_that_names_them(what, shape):
+def test_mismatched_shapes_raise(what, shape):
   weights, state, inputs = draw()
   arguments = {"state": state, "inputs": inputs, what: jnp.ones(shape)}
   with pytest.raises(ValueError, match=rf"width 11 .*{what} \({', '.join(map(str, shape))}\)"):
@@ -239,7 +239,7 @@ masked = pytest.mark.parametrize("is_masked", [False, True], ids=["whole", "mask
 @directions
 @masked
 @pytest.mark.parametrize("order", always("gradient", of=["jvp", "gradient", "hessian"]))
-def test_every_derivative_is_that_of_the_steps(order, is_masked, reverse, float64):
+def test_derivatives_match_the_steps(order, is_masked, reverse, float64):
   mask, other_mask = masks(is_masked)
   arguments, others = (*draw(np.float64), mask), (*draw(np.float64, seed=1), other_mask)
   lengths = jnp.asarray(LENGTHS)
@@ -257,7 +257,7 @@ def test_every_derivative_is_that_of_the_steps(order, is_masked, reverse, float6
 
 @masked
 @pytest.mark.parametrize("order", always("gradient", of=["jvp", "gradient", "hessian"]))
-def test_reading_with_a_memory_is_reading_and_looking_up_in_turn(order, is_masked, float64):
+def test_attending_while_reading_matches_steps(order, is_masked, float64):
   weights, state, inputs = draw(np.float64)
   B, T, H = DIMS["BTH"]
   S, D, A = 13, 17, 19
@@ -318,7 +318,7 @@ def assert_derivatives_agree(order, function, other, arguments, directions):
   [((DIMS.B, 4), (DIMS.B, DIMS.T, 33)), ((DIMS.B, 11), (DIMS.B, DIMS.T, 11)), ((2, 11), (3, 5, 33))],
   ids=str,
 )
-def test_projected_inputs_that_do_not_fit_are_an_error_that_names_them(shapes):
+def test_mismatched_projected_inputs_raise(shapes):
   state, projected = map(jnp.ones, shapes)
   message = rf"width 11 .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
   with pytest.raises(ValueError, match=message):
@@ -326,7 +326,7 @@ def test_projected_inputs_that_do_not_fit_are_an_error_that_names_them(shapes):
 
 
 @pytest.mark.parametrize("shape", [(DIMS.H,), (DIMS.B, DIMS.H + 1), (1, DIMS.H)], ids=str)
-def test_a_recurrent_mask_that_does_not_fit_is_an_error_that_names_it(shape):
+def test_mismatched_recurrent_mask_raises(shape):
   weights, state, inputs = draw()
   message = f"recurrent_mask must have .* got recurrent_mask {shape}, state {state.shape}"
   message = message.replace("(", r"\(").replace(")", r"\)")
@@ -336,7 +336,7 @@ def test_a_recurrent_mask_that_does_not_fit_is_an_error_that_names_it(shape):
     attention.attentive_gru(weights, state, project_inputs(weights, inputs), recurrent_mask=jnp.ones(shape))
 
 
-def test_no_loop_carries_the_gradient_of_a_weight():
+def test_loops_carry_no_weight_gradient():
   weights, state, inputs = draw()
 
   def loss(weights):

@@ -123,7 +123,7 @@ def differentiated(kind, options="plain", deterministic=True):
     of=MODULES,
   ),
 )
-def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(layer, options):
+def test_decoder_matches_reference(layer, options):
   kind, module = layer, decoder(layer, **OPTIONS[options])
   parameters = float64(variables_of(module)["params"])
   logits, weights = run(kind, options=options)
@@ -145,7 +145,7 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
     of=[module for module in MODULES if module[0] != "monotonic"],
   ),
 )
-def test_step_by_step_is_the_scan_of_the_whole(kind, options):
+def test_steps_match_the_scan(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables = variables_of(module)
   logits, weights = run(kind, options=options)
@@ -162,7 +162,7 @@ def test_step_by_step_is_the_scan_of_the_whole(kind, options):
       assert_close(step_weights, weights[:, t], MODEL)
 
 
-def test_monotonic_attention_decodes_with_one_look_at_a_time_that_never_goes_back():
+def test_monotonic_decoding_never_goes_back():
   module = decoder("monotonic")
   variables = variables_of(module)
   state, memory = module.apply(variables, encoded(), jnp.asarray(LENGTHS), method="prepare")
@@ -175,7 +175,7 @@ def test_monotonic_attention_decodes_with_one_look_at_a_time_that_never_goes_bac
 
 
 @few_kinds
-def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
+def test_logits_depend_on_earlier_tokens(kind):
   logits, _ = run(kind)
   for t in range(DIMS.T):
     changed = TARGETS.copy()
@@ -188,7 +188,7 @@ def test_a_token_changes_its_own_and_all_later_logits_and_none_before(kind):
 
 
 @pytest.mark.parametrize("options", ["all", "all_luong"])
-def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_dropout(options):
+def test_logits_under_dropout_are_causal(options):
   logits, weights = run("additive", options=options, seed=0)
   assert np.max(np.abs(logits - run("additive", options=options)[0])) > 0.1
   for t in range(DIMS.T):
@@ -201,7 +201,7 @@ def test_a_token_changes_no_logits_before_it_and_none_of_other_sentences_under_d
 
 
 @few_attending
-def test_a_token_changes_the_weights_of_later_positions_only(kind):
+def test_weights_depend_on_earlier_tokens(kind):
   # Bahdanau's order: the state before the word asks.
   _, weights = run(kind)
   for t in range(DIMS.T):
@@ -215,7 +215,7 @@ def test_a_token_changes_the_weights_of_later_positions_only(kind):
 
 
 @pytest.mark.parametrize("kind", always("additive", of=[kind for kind in ATTENTIONS if kind != "none"]))
-def test_looking_after_a_word_a_token_changes_its_own_weights_too(kind):
+def test_weights_after_the_word(kind):
   _, weights = run(kind, options="after")
   for t in range(DIMS.T):
     changed = TARGETS.copy()
@@ -227,7 +227,7 @@ def test_looking_after_a_word_a_token_changes_its_own_weights_too(kind):
 
 
 @attending
-def test_weights_are_zero_at_padding_and_sum_to_one(kind):
+def test_weights_sum_to_one(kind):
   _, weights = run(kind)
   is_padding = np.arange(DIMS.S) >= LENGTHS[:, None, None]
   np.testing.assert_array_equal(np.where(is_padding, weights, 0.0), 0.0)
@@ -239,7 +239,7 @@ def test_weights_are_zero_at_padding_and_sum_to_one(kind):
 
 
 @modules
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, options):
+def test_memory_padding_is_ignored(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables, lengths = variables_of(module), jnp.asarray(LENGTHS)
   differentiate = differentiated(kind, options, deterministic="all" not in options)
@@ -256,7 +256,7 @@ def test_padding_of_the_memory_changes_neither_logits_nor_gradients(kind, option
 
 
 @pytest.mark.exhaustive
-def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_gradient():
+def test_additive_steps_store_no_pairs():
   B, T, S, A = 3, 64, 64, 64
 
   def temporary_memory(kind):
@@ -279,7 +279,7 @@ def test_additive_attention_keeps_nothing_of_all_sources_and_units_for_a_steps_g
 
 
 @few_kinds
-def test_a_sentence_without_words_gives_finite_logits_and_gradients(kind):
+def test_empty_source_is_finite(kind):
   lengths = jnp.asarray([0, 7, 2])
   gradients, (logits, weights) = differentiated(kind)(variables_of(decoder(kind)), encoded(), lengths)
   chex.assert_tree_all_finite((gradients, logits))
@@ -288,13 +288,13 @@ def test_a_sentence_without_words_gives_finite_logits_and_gradients(kind):
 
 
 @pytest.mark.parametrize("options", ["plain", "after", "fed"])
-def test_targets_without_words_have_neither_logits_nor_weights(options):
+def test_empty_targets_have_empty_results(options):
   logits, weights = run("additive", TARGETS[:, :0], options=options)
   assert logits.shape == (DIMS.B, 0, DIMS.V) and weights.shape == (DIMS.B, 0, DIMS.S)
 
 
 @few_kinds
-def test_the_context_is_the_summary_only_without_attention(kind):
+def test_context_without_attention_is_the_summary(kind):
   whole = encoded()
   logits, _ = run(kind)
   other, _ = run(kind, source=whole._replace(memory=whole.memory + 1))
@@ -305,7 +305,7 @@ def test_the_context_is_the_summary_only_without_attention(kind):
 
 
 @modules
-def test_gradients_reach_every_parameter_of_a_decoder(kind, options):
+def test_gradients_reach_every_parameter(kind, options):
   variables = variables_of(decoder(kind, **OPTIONS[options]))
   differentiate = differentiated(kind, options, deterministic="all" not in options)
   (gradients, _), _ = differentiate(variables, encoded(), jnp.asarray(LENGTHS))
@@ -338,7 +338,7 @@ def test_tied_embeddings_get_both_gradients():
   assert_close(gradients["logits_bias"], others["logits"]["bias"], 10 * MODEL)
 
 
-def test_a_residual_layer_whose_weights_are_zero_changes_nothing():
+def test_zero_residual_layer_is_identity():
   arguments = encoded(), jnp.asarray(TARGETS), jnp.asarray(LENGTHS)
   module = decoder("additive", num_layers=2, residual=True)
   parameters = variables_of(module)["params"]
@@ -361,7 +361,7 @@ RATES = ("dropout_rate", "recurrent_dropout_rate", "word_dropout_rate")
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_a_decoder_drops_only_when_not_deterministic(name):
+def test_dropout_only_when_not_deterministic(name):
   variables, rate = variables_of(decoder("additive")), {name: 0.5}
   logits = [dropped(variables, deterministic=False, seed=seed, **rate)[0] for seed in (0, 0, 1)]
   np.testing.assert_array_equal(dropped(variables, **rate)[0], dropped(variables)[0])
@@ -370,7 +370,7 @@ def test_a_decoder_drops_only_when_not_deterministic(name):
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_the_first_state_asks_the_same_whatever_is_dropped(name):
+def test_first_query_ignores_dropout(name):
   variables = variables_of(decoder("additive"))
   _, weights = dropped(variables, deterministic=False, **{name: 0.5})
   desired = dropped(variables)[1]
@@ -391,7 +391,7 @@ def reading_embeddings(**options):
 
 
 @pytest.mark.parametrize("variational", [False, True])
-def test_a_decoder_drops_units_of_the_embedding_and_of_the_read_out(variational):
+def test_embedding_and_readout_dropout(variational):
   variables, table = reading_embeddings()
   options = {"dropout_rate": 0.25, "variational": variational}
   logits = np.asarray(dropped(variables, deterministic=False, **options)[0])[:, :, : DIMS.E]
@@ -433,7 +433,7 @@ ways = pytest.mark.parametrize("way", [{}, {"looks": "after"}, {"input_feeding":
 
 @ways
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps(num_layers, way):
+def test_recurrent_product_dropout(num_layers, way):
   bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
   options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers, **way}
   logits, _ = dropped(reading_states(bias, num_layers=num_layers, **way), deterministic=False, **options)
@@ -447,7 +447,7 @@ def test_a_decoder_drops_units_of_the_recurrent_products_of_a_layer_at_all_steps
 
 
 @ways
-def test_a_decoder_drops_units_between_its_layers(way):
+def test_dropout_between_layers(way):
   bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
   variables, H = reading_states(np.zeros(DIMS.H, np.float32), num_layers=2, **way), DIMS.H
   lower, upper = variables["params"]["cell"], variables["params"]["cell_1"]
@@ -476,6 +476,6 @@ def test_a_decoder_drops_units_between_its_layers(way):
     ),
   ],
 )
-def test_impossible_fields_of_a_decoder_are_errors(module, message):
+def test_invalid_fields_raise(module, message):
   with pytest.raises(ValueError, match=message):
     variables_of(module)

@@ -68,7 +68,7 @@ def variables_of(module):
 
 
 @pairs
-def test_encode_and_steps_are_the_whole_call(encoder, kind):
+def test_encode_and_steps_match_call(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
   logits, weights = compiled(module)(variables, *arguments())
@@ -85,7 +85,7 @@ def test_encode_and_steps_are_the_whole_call(encoder, kind):
 
 
 @pairs
-def test_a_sentence_alone_is_translated_as_in_a_batch(encoder, kind):
+def test_single_sentence_matches_batch(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
   logits, weights = compiled(module)(variables, *arguments())
@@ -96,7 +96,7 @@ def test_a_sentence_alone_is_translated_as_in_a_batch(encoder, kind):
 
 
 @pairs
-def test_gradients_reach_every_parameter_of_a_model_and_are_finite(encoder, kind):
+def test_gradients_reach_every_parameter(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
 
@@ -112,7 +112,7 @@ def test_gradients_reach_every_parameter_of_a_model_and_are_finite(encoder, kind
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
-def test_both_parts_drop_units_when_not_deterministic(part):
+def test_encoder_and_decoder_drop_units(part):
   module = model("recurrent", "additive")
   other = "decoder" if part == "encoder" else "encoder"
   module = module.clone(**{other: getattr(module, other).clone(dropout_rate=0.0)})
@@ -125,7 +125,7 @@ def test_both_parts_drop_units_when_not_deterministic(part):
 
 
 @pairs
-def test_features_and_output_weights_make_the_logits(encoder, kind):
+def test_features_times_output_weights_are_logits(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
   features = compiled(module, "features")(variables, *arguments())
@@ -158,7 +158,7 @@ def initial(module):
     of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
   ),
 )
-def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
+def test_bfloat16_parameters(encoder, kind):
   module = model(encoder, kind)
   params, exact = (rounded(initial(module), dtype) for dtype in (jnp.bfloat16, jnp.float32))
   actual, desired = (compiled(module)(params, *arguments()) for params in (params, exact))
@@ -177,7 +177,7 @@ def test_parameters_in_bfloat16_give_a_model_in_bfloat16(encoder, kind):
   ),
 )
 @pytest.mark.exhaustive
-def test_a_model_in_bfloat16_is_trained_and_translates_in_bfloat16(encoder, kind):
+def test_bfloat16_training_and_translation(encoder, kind):
   module = model(encoder, kind)
   variables = rounded(initial(module), jnp.bfloat16)
 

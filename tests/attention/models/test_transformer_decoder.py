@@ -65,7 +65,7 @@ def run(options, targets=TARGETS, source=None):
 
 
 @few_options
-def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_padding(options):
+def test_decoder_matches_reference(options):
   module = decoder(options)
   parameters = float64(variables_of(module)["params"])
   logits, weights = run(options)
@@ -85,7 +85,7 @@ def test_logits_and_weights_are_those_of_the_formula_for_each_sentence_without_p
     assert_close(weights[b, :, :length], np.mean(desired_heads[layer], axis=0), 10 * MODEL)
 
 
-def test_a_decoder_tells_all_near_distances_apart():
+def test_near_distances_are_distinct():
   # Were half of the table kept for words ahead, those of 8 and more would share a row of it.
   targets = np.random.default_rng(2).integers(DIMS.V, size=(DIMS.B, 16))
   module, variables = decoder("one"), variables_of(decoder("one"))
@@ -98,7 +98,7 @@ def test_a_decoder_tells_all_near_distances_apart():
   assert_close(logits[0], desired, 10 * MODEL)
 
 
-def test_queries_and_keys_are_normalised_where_it_is_asked_for():
+def test_normalize_qk():
   for name in OPTIONS:
     parameters = variables_of(decoder(name))["params"]
     for attention_name in ("attention", "source_attention"):
@@ -118,7 +118,7 @@ READS = ("11111", "311", "23", "5")
     of=[(name, reads) for name in OPTIONS for reads in READS],
   ),
 )
-def test_reading_with_caches_is_reading_the_whole(options, reads):
+def test_cached_reading_matches_the_whole(options, reads):
   module = decoder(options)
   variables = variables_of(module)
   logits, weights = run(options)
@@ -138,7 +138,7 @@ def test_reading_with_caches_is_reading_the_whole(options, reads):
     np.testing.assert_array_equal(cache.length, DIMS.B * [DIMS.T])
 
 
-def test_sentences_of_different_lengths_read_on_together():
+def test_different_lengths_continue_together():
   module = decoder("sinusoidal")
   variables = variables_of(module)
   logits, _ = run("sinusoidal")
@@ -152,7 +152,7 @@ def test_sentences_of_different_lengths_read_on_together():
   assert_close(next_logits, logits[np.arange(DIMS.B), begun], 10 * MODEL)
 
 
-def test_more_words_than_there_is_room_for_give_nan():
+def test_too_many_words_give_nan():
   module = decoder("sinusoidal")
   variables = variables_of(module)
   state, memory = module.apply(variables, encoded(), LENGTHS, 2, method="prepare")
@@ -165,7 +165,7 @@ def test_more_words_than_there_is_room_for_give_nan():
 
 
 @few_options
-def test_a_token_changes_its_own_and_all_later_logits_and_none_before(options):
+def test_logits_depend_on_earlier_tokens(options):
   logits, weights = run(options)
   for t in range(DIMS.T):
     changed = TARGETS.copy()
@@ -178,7 +178,7 @@ def test_a_token_changes_its_own_and_all_later_logits_and_none_before(options):
 
 
 @options
-def test_all_but_no_positions_know_the_order_of_words(options):
+def test_word_order_needs_positions(options):
   # The last word sees the same words in another order.
   one, other = TARGETS.copy(), TARGETS.copy()
   other[0, [0, 1]] = one[0, [1, 0]]
@@ -191,7 +191,7 @@ def test_all_but_no_positions_know_the_order_of_words(options):
 
 
 @few_options
-def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options):
+def test_memory_padding_is_ignored(options):
   module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
   variables = variables_of(module)
 
@@ -224,7 +224,7 @@ def test_padding_of_the_memory_changes_neither_logits_nor_gradients(options):
       assert np.max(np.abs(gradient)) > 1e-4, path
 
 
-def test_a_trained_distance_has_a_gradient_if_there_is_such_a_pair():
+def test_distance_parameters_have_gradients():
   module = decoder("relative")
 
   def loss(variables):
@@ -234,7 +234,7 @@ def test_a_trained_distance_has_a_gradient_if_there_is_such_a_pair():
   assert np.all(np.abs(table[:, : DIMS.T]) > 1e-5) and not np.any(table[:, DIMS.T :])
 
 
-def test_a_sentence_without_words_gives_finite_logits():
+def test_empty_source_is_finite():
   module = decoder("sinusoidal")
   source, targets, _ = arguments()
   logits, weights = module.apply(variables_of(module), source, targets, jnp.asarray([0, 7, 2]), method=decode)
@@ -267,7 +267,7 @@ def greedily(model, variables, sources, lengths, max_length):
   ),
 )
 @pytest.mark.exhaustive
-def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, places):
+def test_search_with_caches_matches_rereading(encoder, places):
   V, W = DIMS.V, DIMS.W
   encoders = {
     "recurrent": attention.RecurrentEncoder(V, 5, 7),
@@ -306,6 +306,6 @@ def test_a_search_with_caches_finds_what_reading_it_all_again_finds(encoder, pla
     (decoder("post", implementation="fast"), "implementation must be one of .*, got 'fast'"),
   ],
 )
-def test_impossible_fields_of_a_decoder_are_errors(module, message):
+def test_invalid_fields_raise(module, message):
   with pytest.raises(ValueError, match=message):
     variables_of(module)

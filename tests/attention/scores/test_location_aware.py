@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import DIFFERENCES, DIMS, FLOAT32, assert_close, assert_trees_close, engines
+from helpers.fixtures import DIFFERENCES, DIMS, FLOAT32, assert_close, assert_trees_close, mostly_blockwise
 
 import attention
 from attention import LocationAware, masks
@@ -53,15 +53,15 @@ def draw_mask():
   return mask
 
 
-@engines
-def test_contexts_are_those_of_the_formula(implementation):
+@mostly_blockwise
+def test_contexts_match_reference(implementation):
   inputs, mask = draw(), draw_mask()
   run = jax.jit(lambda inputs: attend(**inputs, mask=mask, implementation=implementation, block_sizes=(2, 2)))
   assert_close(run(inputs), expected(**draw(np.float64), mask=mask), FLOAT32)
 
 
-@engines
-def test_derivatives_are_those_of_the_formula(implementation, float64):
+@mostly_blockwise
+def test_derivatives_match_reference(implementation, float64):
   inputs, mask = draw(np.float64), draw_mask()
   rng = np.random.default_rng(2)
   direction = {name: rng.normal(size=array.shape) for name, array in inputs.items()}
@@ -86,7 +86,7 @@ def test_derivatives_are_those_of_the_formula(implementation, float64):
   assert_trees_close(second, differences, 10 * DIFFERENCES)
 
 
-@engines
+@mostly_blockwise
 def test_a_masked_key_changes_nothing(implementation):
   inputs, mask = draw(), np.broadcast_to(np.arange(S) != 1, (B, T, S))
 
@@ -101,7 +101,7 @@ def test_a_masked_key_changes_nothing(implementation):
   jax.tree.map(np.testing.assert_array_equal, run(spoilt), run(inputs))
 
 
-def test_blockwise_makes_nothing_of_all_pairs_and_units():
+def test_blockwise_stores_no_pair_features():
   T = S = 64
   A = 16
   shapes = (T, A), (S, A), (S, A), (A,), (1, A), (T, S, 1)
@@ -131,7 +131,7 @@ def test_a_location_draws_attention():
   assert_close(found.weights[0], np.array([1, 1, more]) / (2 + more), FLOAT32)
 
 
-def test_features_are_what_the_filters_see_around_each_key():
+def test_location_features_match_convolution():
   rng = np.random.default_rng(0)
   weights, filters = rng.normal(size=(B, T, S)).astype(np.float32), rng.normal(size=(R, C)).astype(np.float32)
   desired = np.zeros((B, T, S, C))
@@ -141,7 +141,7 @@ def test_features_are_what_the_filters_see_around_each_key():
   assert_close(attention.location_features(weights, filters), desired, FLOAT32)
 
 
-def test_one_filter_of_one_position_is_coverage():
+def test_single_position_filter_is_coverage():
   coverage = np.random.default_rng(0).random((T, S)).astype(np.float32)
   np.testing.assert_array_equal(
     attention.location_features(coverage, np.ones((1, 1), np.float32)), coverage[..., None]
@@ -162,7 +162,7 @@ def test_one_filter_of_one_position_is_coverage():
     ),
   ],
 )
-def test_arrays_that_do_not_fit_are_told(name, shape, words):
+def test_mismatched_arrays_raise(name, shape, words):
   inputs = draw() | {name: np.zeros(shape, np.float32)}
   with pytest.raises(ValueError, match=words):
     attend(**inputs, mask=masks.causal())

@@ -46,7 +46,7 @@ def tolerance(A):
     of=list(itertools.product([(), (2,)], SIZES, [1.0, 20.0, 1e4])),
   ),
 )
-def test_sums_and_gradients_are_the_exact_ones(leading, size, scale):
+def test_sums_and_gradients_are_exact(leading, size, scale):
   inputs = draw(leading, *size, scale=scale)
   desired, slopes, tanh = exact(*inputs)
   of_loss = np.random.default_rng(1).normal(size=desired.shape)
@@ -61,7 +61,7 @@ def test_sums_and_gradients_are_the_exact_ones(leading, size, scale):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_forward_mode_is_exact_for_each_argument(scale):
+def test_forward_mode_is_exact(scale):
   T, S, A = SIZES[1]
   inputs = draw((), T, S, A, scale=scale)
   directions = draw((), T, S, A)[::-1]
@@ -82,7 +82,7 @@ def test_forward_mode_is_exact_for_each_argument(scale):
 
 
 @pytest.mark.parametrize("one", [20.0, 21.0, 21.5, 43.0, 44.0, 89.0])
-def test_it_is_exact_at_the_edge_of_the_range(one):
+def test_exact_at_range_limits(one):
   # Pre-activations that cancel, and those that do not: exp(2 one) alone, its square, and its fourth power.
   queries = np.float32([[one, -one, one, 0.25]])
   keys = np.float32([[-one, one, one, 0.5], [0.5 - one, one - 0.5, 0, -0.25]])
@@ -93,7 +93,7 @@ def test_it_is_exact_at_the_edge_of_the_range(one):
   assert_close(pull(jnp.ones((1, 2)))[0], np.sum(slopes, axis=-2), tolerance(4))
 
 
-def test_a_batch_of_vmap_may_hold_both_small_and_large_ones():
+def test_vmap_over_small_and_large():
   T, S, A = SIZES[0]
   inputs = [np.stack(pair) for pair in zip(draw((), T, S, A), draw((), T, S, A, scale=1e4), strict=True)]
   desired, slopes, _ = exact(*inputs)
@@ -119,7 +119,7 @@ def test_small_pre_activations_keep_their_digits(scale):
 
 
 @pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
-def test_few_sums_and_those_of_one_query_are_calculated_as_they_are_written(size, monkeypatch):
+def test_few_sums_are_computed_directly(size, monkeypatch):
   monkeypatch.setattr(additive, "FEW_TERMS", 2**13)
   monkeypatch.setattr(additive, "_in_loops", None)
   inputs = draw((2,), *size)
@@ -132,7 +132,7 @@ def test_few_sums_and_those_of_one_query_are_calculated_as_they_are_written(size
   assert_close(d_vector[..., 0, :], np.sum(tanh, axis=(-3, -2)), tolerance(max(size)))
 
 
-def test_no_array_of_all_three_axes_is_made():
+def test_no_three_axis_array():
   T, S, A = 64, 128, 256
   inputs = draw((), T, S, A)
 

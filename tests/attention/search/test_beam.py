@@ -105,7 +105,7 @@ def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
 @pytest.mark.parametrize(
   ("beam_size", "max_length", "length_penalty", "num_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
 )
-def test_a_search_is_that_of_a_loop_over_lists(
+def test_beam_search_matches_a_loop(
   beam_size, max_length, length_penalty, num_best, end_is_likely, monkeypatch
 ):
   if end_is_likely:
@@ -183,7 +183,7 @@ def test_likelier_hypotheses_are_waited_for():
     assert words_of(np.asarray(found.tokens[0, 0])) == (3, 4, 5, 6, END)
 
 
-def test_several_best_of_a_wide_beam_are_the_best_of_all():
+def test_wide_beam_finds_the_best():
   found = find(ALL, length_penalty=0.6, num_best=6)
   for b, state in enumerate(STATES):
     desired = all_that_end(state, 0.6)[:6]
@@ -191,7 +191,7 @@ def test_several_best_of_a_wide_beam_are_the_best_of_all():
     assert_close(found.scores[b], [score for score, _ in desired], FLOAT32)
 
 
-def test_the_penalty_changes_which_is_the_best():
+def test_length_penalty_changes_the_best():
   best = {p: [words_of(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)] for p in (0.0, 2.0)}
   assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
 
@@ -224,7 +224,7 @@ def test_two_beams_find_what_greedy_misses():
 
 @pytest.mark.parametrize("beam_size", [2, 5])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_scores_and_weights_are_those_of_the_tokens_found(beam_size, length_penalty):
+def test_scores_and_weights_match_tokens(beam_size, length_penalty):
   found = find(beam_size, max_length=6, length_penalty=length_penalty, num_best=beam_size)
   for b, n in np.ndindex(len(STATES), beam_size):
     tokens = words_of(np.asarray(found.tokens[b, n]))
@@ -235,7 +235,7 @@ def test_scores_and_weights_are_those_of_the_tokens_found(beam_size, length_pena
     np.testing.assert_array_equal(found.tokens[b, n, len(tokens) :], PAD)
 
 
-def test_hypotheses_are_distinct_and_ended_ones_come_first_the_best_before():
+def test_hypotheses_are_distinct_and_ordered():
   found = find(5, max_length=3, num_best=5)
   for b in range(len(STATES)):
     rows = [words_of(row) for row in np.asarray(found.tokens[b])]
@@ -247,7 +247,7 @@ def test_hypotheses_are_distinct_and_ended_ones_come_first_the_best_before():
       assert scores == sorted(scores, reverse=True)
 
 
-def test_a_sequence_alone_or_not_compiled_is_what_it_is_in_a_batch():
+def test_single_eager_sequence_matches_batch():
   options = {"max_length": 7, "length_penalty": 0.6, "num_best": 2}
   whole = find(3, **options)
   step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
@@ -257,7 +257,7 @@ def test_a_sequence_alone_or_not_compiled_is_what_it_is_in_a_batch():
     jax.tree.map(lambda one, other, b=b: assert_close(one[0], other[b], FLOAT32), alone, whole)
 
 
-def test_where_there_is_nothing_more_the_score_says_so():
+def test_missing_hypotheses_score_minus_infinity():
   # After the start only the end, or one other word, which is followed by the end alone.
   table = np.full((4, 4), -np.inf, np.float32)
   table[START, [END, 3]] = np.log([0.3, 0.7])
@@ -274,7 +274,7 @@ def test_where_there_is_nothing_more_the_score_says_so():
   np.testing.assert_array_equal(found.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
 
 
-def test_the_search_stops_when_the_best_is_certain():
+def test_search_stops_early():
   steps = []
   table = np.full((4, 4), -5.0, np.float32)
   table[:, END] = 5.0
@@ -288,7 +288,7 @@ def test_the_search_stops_when_the_best_is_certain():
   assert len(steps) == 1
 
 
-def test_memory_that_the_step_closes_over_is_not_repeated_for_the_beams():
+def test_closed_over_memory_is_not_repeated():
   memory = jnp.asarray(random.normal(size=(len(STATES), DIMS.V)), jnp.float32)
 
   def with_memory(memory):

@@ -66,13 +66,13 @@ def assert_found(found, states=STATES, **options):
   assert_close(found.weights, weights, 0.0)
 
 
-def test_the_table_ends_sequences_early_late_and_never():
+def test_table_covers_all_endings():
   lengths = [np.flatnonzero(by_a_loop(state)[0] == END) for state in STATES]
   ends = [int(found[0]) if found.size else None for found in lengths]
   assert None in ends and len(set(ends)) >= 3
 
 
-def test_tokens_scores_and_weights_are_those_of_a_loop_over_one_sequence():
+def test_greedy_matches_a_loop():
   assert_found(search_greedily())
 
 
@@ -93,11 +93,11 @@ def test_jit_finds_the_same():
   ],
   ids=str,
 )
-def test_start_end_pad_and_max_length_are_those_asked_for(options):
+def test_symbols_and_max_length_are_respected(options):
   assert_found(search_greedily(**options), **options)
 
 
-def test_two_choices_give_the_score_worked_out_by_hand():
+def test_score_matches_hand_value():
   # Probabilities 3/4, then 9/10 for the end: ln(3/4) + ln(9/10) = ln(27/40) = -0.393042588.
   table = jnp.log(jnp.asarray([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]]))
 
@@ -110,20 +110,20 @@ def test_two_choices_give_the_score_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("b", range(DIMS.B))
-def test_a_sequence_alone_is_what_it_is_in_a_batch(b):
+def test_single_sequence_matches_batch(b):
   whole, alone = search_greedily(), search_greedily(states=STATES[b : b + 1])
   for one, other in zip(alone, whole, strict=True):
     np.testing.assert_array_equal(one[0], other[b])
 
 
-def test_steps_without_weights_give_the_same_tokens_and_no_weights():
+def test_steps_without_weights():
   found, desired = search_greedily(step_without_weights), search_greedily()
   assert found.weights is None
   np.testing.assert_array_equal(found.tokens, desired.tokens)
   np.testing.assert_array_equal(found.scores, desired.scores)
 
 
-def test_the_search_stops_at_the_last_end_symbol():
+def test_search_stops_at_last_end():
   # Only the sequences that end; nobody waits for the others.
   states = [state for state in STATES if END in by_a_loop(state)[0]]
   longest = max(int(np.argmax(by_a_loop(state)[0] == END)) + 1 for state in states)
@@ -147,7 +147,7 @@ def test_an_infinite_logit_is_the_likeliest():
   assert found.tokens.tolist() == [[2, 0, 0]]
 
 
-def test_half_precision_logits_are_added_up_in_single_precision():
+def test_half_precision_logits_sum_in_float32():
   def half(state, tokens):
     state, logits, weights = step(state, tokens)
     return state, logits.astype(jnp.bfloat16), weights
@@ -169,13 +169,13 @@ def test_an_empty_batch_finds_nothing():
 
 
 @pytest.mark.parametrize("max_length", [0, -3])
-def test_a_length_below_one_is_an_error(max_length):
+def test_invalid_length_raises(max_length):
   with pytest.raises(ValueError, match=f"max_length must be an integer of at least 1, got {max_length}"):
     search_greedily(max_length=max_length)
 
 
 @pytest.mark.parametrize("kind", ["additive", "none"])
-def test_a_models_translation_is_that_of_choosing_word_by_word(kind):
+def test_model_translation_matches_a_loop(kind):
   B, S, V = DIMS["BSV"]
   rng = np.random.default_rng(1)
   sources, lengths = jnp.asarray(rng.integers(V, size=(B, S))), jnp.asarray([11, 3, 7, 1, 5])
@@ -249,7 +249,7 @@ def test_tokens_are_drawn_by_their_probabilities():
   ],
   ids=str,
 )
-def test_the_share_of_each_token_is_the_one_worked_out_by_hand(options, probabilities):
+def test_token_probabilities_match_hand_values(options, probabilities):
   logits = jnp.log(jnp.asarray([0.1, 0.2, 0.3, 0.4]))
   count = 10_007
 
@@ -275,7 +275,7 @@ def test_the_share_of_each_token_is_the_one_worked_out_by_hand(options, probabil
     (search.keep_top_p, 1.0, [1, 1, 1, 1, 1]),
   ],
 )
-def test_of_equals_no_more_are_kept_than_asked_for(function, limit, kept):
+def test_ties_do_not_exceed_top_k(function, limit, kept):
   logits = jnp.log(jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.2] * 5]))
   found = function(logits, limit)
   np.testing.assert_array_equal(found[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
@@ -304,13 +304,13 @@ def test_top_p_keeps_infinite_logits():
   np.testing.assert_array_equal(kept, [-jnp.inf, jnp.inf, -jnp.inf, -jnp.inf])
 
 
-def test_raw_keys_draw_what_typed_keys_draw():
+def test_raw_and_typed_keys_agree():
   np.testing.assert_array_equal(draw(jax.random.PRNGKey(5)).tokens, draw(jax.random.key(5)).tokens)
   typed = jax.random.split(jax.random.key(7), len(STATES))
   np.testing.assert_array_equal(draw(jax.random.key_data(typed)).tokens, draw(typed).tokens)
 
 
-def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
+def test_draws_depend_on_key_only():
   whole, again, other = draw(rng=1), draw(rng=1), draw(rng=2)
   jax.tree.map(np.testing.assert_array_equal, whole, again)
   assert not np.array_equal(whole.tokens, other.tokens)
@@ -320,13 +320,13 @@ def test_a_draw_is_a_function_of_the_key_and_not_of_the_batch():
   np.testing.assert_array_equal(compiled.tokens, whole.tokens)
 
 
-def test_each_sequence_may_have_a_key_of_its_own():
+def test_sequences_may_have_separate_keys():
   keys = jax.random.split(jax.random.key(7), len(STATES))
   whole, turned = draw(keys), draw(keys[::-1], states=STATES[::-1])
   np.testing.assert_array_equal(turned.tokens[::-1], whole.tokens)
 
 
-def test_sequences_of_one_state_differ_from_each_other():
+def test_sequences_of_one_state_differ():
   tokens = np.asarray(draw(states=np.full(29, 3)).tokens)
   assert len({tuple(row) for row in tokens}) > 20
 
@@ -354,7 +354,7 @@ def test_a_wrong_limit_is_told(options, message):
     draw(**options)
 
 
-def test_hot_draws_never_take_a_forbidden_token():
+def test_high_temperature_respects_forbidden_tokens():
   def forbids(state, tokens):
     return state, jnp.broadcast_to(jnp.asarray([-jnp.inf, 0.0, -jnp.inf, 1.0]), (2, 4)), None
 
@@ -371,13 +371,13 @@ def test_hot_draws_never_take_a_forbidden_token():
     )
 
 
-def test_the_smallest_top_p_keeps_the_likeliest():
+def test_smallest_top_p_keeps_the_likeliest():
   np.testing.assert_array_equal(
     search.keep_top_p(jnp.asarray([0.0, 2.0, 1.0]), 1e-300), [-np.inf, 2, -np.inf]
   )
 
 
-def test_sizes_may_be_integer_arrays_and_tokens_are_single():
+def test_sizes_may_be_integer_arrays():
   found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
   assert found.tokens.shape[1] == 3
   with pytest.raises(ValueError, match="start must be one token, got shape"):
@@ -385,7 +385,7 @@ def test_sizes_may_be_integer_arrays_and_tokens_are_single():
 
 
 @pytest.mark.parametrize("end", [-1, 99])
-def test_an_end_outside_the_vocabulary_ends_nothing(end):
+def test_end_outside_vocabulary_ends_nothing(end):
   options = {"batch_size": len(STATES), "max_length": 4, "start": START, "end": end}
   greedy = search.greedy(step, STATES, **options)
   found = search.beam(step, STATES, beam_size=1, **options)
