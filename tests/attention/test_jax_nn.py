@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.fixtures import ENGINES, FLOAT32, always, assert_close, assert_trees_close, engines, replaced
+from helpers.fixtures import (
+  ENGINES,
+  FLOAT32,
+  always,
+  assert_close,
+  assert_trees_close,
+  mostly_blockwise,
+  replaced,
+)
 
 from attention import jax_nn, masks
 
@@ -179,7 +187,7 @@ def test_bias_gradient_matches_jax(batch, by_example):
   assert_trees_close(run(jax_nn.dot_product_attention), run(of_jax), 2 * FLOAT32)
 
 
-@engines
+@mostly_blockwise
 def test_arrays_may_have_no_batch_axis(implementation):
   *vectors, slopes = draw(batch=())
   options = {
@@ -203,7 +211,7 @@ def test_bias_and_mask_are_positional():
 
 
 @pytest.mark.parametrize("batch", [(B,), ()], ids=["batch", "no_batch"])
-@engines
+@mostly_blockwise
 def test_residual_matches_jax(implementation, batch):
   *vectors, _ = draw(batch=batch)
   lengths = {"key_value_seq_lengths": np.resize(np.int32([3, 0]), batch or 1)}
@@ -242,7 +250,7 @@ def test_float64_is_float64_throughout():
   assert_close(actual, np.einsum("bnts,bsnh->btnh", weights, value), 1e-14)
 
 
-@engines
+@mostly_blockwise
 def test_empty_rows_differ_from_jax(implementation):
   *vectors, slopes = draw()
   mask = np.ones((B, 1, T, S), bool)
@@ -256,7 +264,7 @@ def test_empty_rows_differ_from_jax(implementation):
 
 
 @pytest.mark.parametrize("name", ["key", "value"])
-@engines
+@mostly_blockwise
 def test_what_is_masked_may_be_nan(name, implementation):
   query, key, value, slopes = draw()
   lengths = np.int32([4, 6])
@@ -283,7 +291,7 @@ def test_there_are_second_derivatives():
   assert_trees_close(product(jax_nn.dot_product_attention), product(of_jax), 16 * FLOAT32)
 
 
-@engines
+@mostly_blockwise
 def test_library_masks_and_biases_are_accepted(implementation):
   *vectors, _ = draw()
   actual = jax_nn.dot_product_attention(

@@ -314,16 +314,6 @@ def test_sources_may_be_shared_by_sentences(K):
   assert_close(actual, desired, MODEL)
 
 
-@key_heads
-def test_empty_rows_give_the_output_bias(K):
-  queries, sources, weights = draw(K)
-  mask = jnp.asarray(np.arange(DIMS.T) != 1)[:, None]
-  result, pairs, _ = attention.multi_head_attention(queries, sources, weights, mask=mask, return_weights=True)
-  assert_close(result[:, 1], np.tile(weights.output_bias, (DIMS.B, 1)), 0.0)
-  np.testing.assert_array_equal(pairs[:, :, 1], 0.0)
-  assert_close(pairs.sum(-1)[:, :, 0], np.ones(DIMS["BN"]), MODEL)
-
-
 @fewer_key_heads
 def test_weight_gradients_match_formula(K):
   queries, sources, weights = draw(K)
@@ -359,43 +349,6 @@ def test_half_precision_results():
   desired = reference.multi_head_attention(*halves, fields(weights)).context
   # bfloat16 has 8 bits; four products follow each other.
   assert_close(result, desired, 4 * 2.0**-7)
-
-
-def wrong(**changes):
-  queries, sources, weights = draw(3)
-  arguments = {name: getattr(weights, name) for name in weights.__dataclass_fields__} | {
-    name: shape if shape is None else jnp.ones(shape) for name, shape in changes.items()
-  }
-  queries, sources = arguments.pop("queries", queries), arguments.pop("sources", sources)
-  return queries, sources, attention.MultiHeadWeights(**arguments)
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"queries": (11,)}, r"queries must have axes \[\.\.\. T D\], got shape \(11,\)"),
-    ({"query": (12, 6, 7)}, r"query kernel must have axes \[D N H\].*\(12, 6, 7\).*\(2, 3, 11\)"),
-    ({"key": (13, 21)}, r"key kernel must have axes \[D N H\].*\(13, 21\)"),
-    ({"value": (11, 3, 17)}, r"value kernel must have axes \[D N H\].*\(11, 3, 17\)"),
-    ({"query_bias": (42,)}, r"query bias \[N H\], got .* bias \(42,\)"),
-    ({"key_bias": (3, 1)}, r"key bias \[N H\], got .* bias \(3, 1\)"),
-    ({"value_bias": (17,)}, r"value bias \[N H\], got .* bias \(17,\)"),
-    ({"output": (6, 7, 19)}, r"output kernel must have axes \[N H D\].*\(6, 7, 19\)"),
-    ({"output": (102, 19)}, r"output kernel must have axes \[N H D\].*\(102, 19\)"),
-    ({"output_bias": (1,)}, r"output bias \[D\], got .* bias \(1,\)"),
-    (
-      {"key": (13, 4, 7), "value": (13, 4, 17), "key_bias": None, "value_bias": None},
-      "multiple of those of the keys.*queries 6, keys 4, values 4",
-    ),
-    (
-      {"value": (13, 2, 17), "value_bias": None},
-      "keys and values must have as many, got queries 6, keys 3, values 2",
-    ),
-  ],
-)
-def test_mismatched_projections_raise(changes, message):
-  with pytest.raises(ValueError, match=message):
-    attention.multi_head_attention(*wrong(**changes))
 
 
 @fewer_key_heads

@@ -12,7 +12,7 @@ SIZE = Size(
 @pytest.mark.parametrize(
   ("implementation", "name"),
   always(
-    *(("blockwise", name) for name in ("grad", "hessian", "vmap of vjp")),
+    *(("blockwise", name) for name in ("grad", "hessian")),
     ("dense", "Hessian-vector"),
     of=[(engine, name) for engine in ENGINES for name in DERIVATIVES],
   ),
@@ -29,7 +29,7 @@ def test_derivatives_of_many_tiles_are_right(name):
 @pytest.mark.parametrize(
   ("implementation", "name"),
   always(
-    *(("blockwise", "jvp"), ("dense", "grad")),
+    ("blockwise", "jvp"),
     of=[(engine, name) for engine in ENGINES for name in DERIVATIVES if not name.startswith("vmap")],
   ),
 )

@@ -22,6 +22,7 @@ from helpers.fixtures import (
   engines,
   expected,
   expected_gradients,
+  in_turn,
   results,
 )
 
@@ -29,9 +30,6 @@ import attention
 from attention import masks
 
 B, T, S = DIMS["BTS"]
-
-# Dropout is the engines' business, not the scores'.
-two_kinds = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
 
 
 def factors(rng, shape, rate, implementation):
@@ -120,8 +118,7 @@ def test_typed_and_raw_keys_are_accepted(make, implementation):
   assert not np.array_equal(together[0], together[1])
 
 
-@two_kinds
-@engines
+@in_turn(kind=["scaled_dot_product", "additive"])
 def test_dropout_preserves_the_mean(kind, implementation):
   inputs = draw(kind)
   rate, count = 0.4, 4001
@@ -137,8 +134,7 @@ def test_dropout_preserves_the_mean(kind, implementation):
   assert np.all(error < 5 * deviation)
 
 
-@two_kinds
-@engines
+@in_turn(kind=["scaled_dot_product", "additive"])
 def test_dropout_gradients_match_reference(kind, implementation):
   inputs = draw(kind, bias="TS")
   rng, rate = jax.random.key(5), 0.4

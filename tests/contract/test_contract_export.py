@@ -118,6 +118,7 @@ def test_masks_biases_and_options(implementation):
   check({name: (with_options(name), (*HEADS, LENGTHS)) for name in OPTIONS})
 
 
+@pytest.mark.exhaustive
 def test_symbolic_lengths_in_blocks():
   arrays = [jnp.asarray(random.normal(size=(1, 1, 1031, 8)), jnp.float32) for _ in range(3)]
 
@@ -147,6 +148,7 @@ def test_blockwise_never_materializes_all_pairs(name):
   assert not re.search(r"\[[^\]]*\bt\b[^\]]*\bs\b[^\]]*\]|\[[^\]]*\bs\b[^\]]*\bt\b[^\]]*\]", program)
 
 
+@pytest.mark.exhaustive
 def test_normalizers():
   def attend_with(normalizer):
     return lambda *arrays: attention.scaled_dot_product_attention(*arrays, normalizer=normalizer)
@@ -250,6 +252,7 @@ def test_search_with_symbolic_batch(method):
   check({method: (run, (("b 4", normal("b 4")),))})
 
 
+@pytest.mark.exhaustive
 def test_losses():
   weights, links = jax.nn.softmax(normal("b t s")), integers("b t s", 0, 2) > 0
   check(

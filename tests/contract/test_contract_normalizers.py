@@ -422,6 +422,7 @@ def test_nan_rows_do_not_reach_others(bad):
   queries, keys, values = (rng.standard_normal(shape) for shape in ((T, 3), (S, 3), (S, 2)))
   queries[1] = bad
 
+  @jax.jit
   def context_of(queries, values):
     score, normalizer = attention.ScaledDotProduct(), Exponentials()
     return attention.attend(score, queries, keys, values, normalizer=normalizer)

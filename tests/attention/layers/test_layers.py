@@ -54,13 +54,6 @@ def test_flax_parameters_give_flax_outputs(mask, use_bias):
   assert_close(compiled(ours)(variables, queries, sources, mask=mask), desired, MODEL)
 
 
-def test_flax_accepts_our_parameters():
-  ours, theirs = our_attention(), flax_attention()
-  variables = random_parameters(ours, queries, sources, seed=1)
-  desired = ours.apply(variables, queries, sources)
-  assert_close(theirs.apply(variables, queries, sources), desired, MODEL)
-
-
 @pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
 def test_parameters_match_flax(use_bias):
   trees = [
