@@ -22,7 +22,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 def in_node(program, given=None):
   """Returns what a program in JavaScript returns, an async function's body.
 
-  In it, `given` is a value from Python, and `load("numbers")` the module numbers.mjs.
+  In it, `given` is a value from Python, and `load("linalg")` the module linalg.mjs.
   """
   script = f"""
 import fs from "node:fs";

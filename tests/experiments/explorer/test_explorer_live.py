@@ -28,12 +28,12 @@ MODELS = {
 }
 
 RUN = """
-const { unpackArrays } = await load("arrays");
-const { translated } = await load("translated");
-const { DEFAULTS } = await load("address");
+const { unpackArrays } = await load("decode_arrays");
+const { translate } = await load("translation");
+const { DEFAULTS } = await load("url_state");
 const arrays = await unpackArrays(given.run.checkpoints[0].arrays, given.run.layout);
 return given.states.map((state) => {
-  const found = translated(given.run, arrays, { ...DEFAULTS, ...state });
+  const found = translate(given.run, arrays, { ...DEFAULTS, ...state });
   return found && {
     words: found.words, score: found.score, text: found.text, isCut: found.isCut, unknown: found.unknown,
     columns: found.columns, weights: found.weights && found.weights.map((row) => [...row]),
@@ -198,9 +198,10 @@ def test_what_has_not_learnt_the_end_is_not_run():
 def test_parameters_stay_what_they_were_to_the_bit():
   config, translator = make("scaled_dot_product", **MODELS["scaled_dot_product"])
   program = """
-const { unpackArrays } = await load("arrays");
+const { unpackArrays } = await load("decode_arrays");
 const arrays = await unpackArrays(given.checkpoints[0].arrays, given.layout);
-return Object.fromEntries(Object.entries(arrays).map(([name, array]) => [name, [...(array.data ?? array)]]));
+const matrices = Object.entries(arrays.matrices).map(([name, { data }]) => [name, data]);
+return Object.fromEntries([...Object.entries(arrays.vectors), ...matrices].map(([name, data]) => [name, [...data]]));
 """
   found = browser.in_node(program, run_of(config, translator))
   leaves = jax.tree_util.tree_leaves_with_path(translator.params)

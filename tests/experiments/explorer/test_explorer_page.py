@@ -65,10 +65,10 @@ def test_two_hundred_sentences_are_those_of_jax(path, translators):
   program = """async ([texts]) => {
     const data = JSON.parse(document.getElementById("data").textContent);
     const run = data.runs[1];
-    const arrays = await modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
+    const arrays = await modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
     return texts.map((text) => {
-      const state = { ...modules["address.mjs"].DEFAULTS, text };
-      const found = modules["translated.mjs"].translated(run, arrays, state);
+      const state = { ...modules["url_state.mjs"].DEFAULTS, text };
+      const found = modules["translation.mjs"].translate(run, arrays, state);
       const { words, text: joined, score, isCut } = found;
       const weights = found.weights.map((row) => [...row]);
       return JSON.stringify({ words, text: joined, score, isCut, weights });
@@ -182,10 +182,10 @@ def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
   program = """() => {
     const data = JSON.parse(document.getElementById("data").textContent);
     const run = data.runs[0];
-    return modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout).then((arrays) => {
-      const state = { ...modules["address.mjs"].DEFAULTS, text: "a big dog" };
-      const { model, source, steps } = modules["translated.mjs"].translated(run, arrays, state);
-      const stages = modules["explained.mjs"].explained(model, steps[1], source, 2, { masked: [] });
+    return modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout).then((arrays) => {
+      const state = { ...modules["url_state.mjs"].DEFAULTS, text: "a big dog" };
+      const { model, source, steps } = modules["translation.mjs"].translate(run, arrays, state);
+      const stages = modules["explain.mjs"].explain(model, steps[1], source, 2, { masked: [] });
       return stages.map((each) => ({ ...each, vector: each.vector && [...each.vector] }));
     });
   }"""

@@ -315,10 +315,9 @@ def test_recorded_weights_come_back(low, high, is_told):
   weights = np.random.default_rng(0).uniform(low, high, (1, 2, 3, 5)).astype(np.float32)
   weights[0, 0, 0, :2] = low, high
   program = """
-const { unpackWeights } = await load("arrays");
+const { unpackWeights } = await load("decode_arrays");
 const { strengthsOf, toldRange } = await load("strengths");
-const { shape, low, high, weights } = given;
-const numbers = await unpackWeights(weights, shape, [low, high]);
+const numbers = await unpackWeights(given);
 return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...strengthsOf([numbers])[0]] };
 """
   found = browser.in_node(program, json.loads(json.dumps(recorded._described(weights))))

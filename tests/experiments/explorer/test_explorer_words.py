@@ -16,7 +16,7 @@ pytestmark = browser.needs_node
 
 def test_elisions_are_as_in_python():
   program = """
-const { tokenize, join } = await load("words");
+const { tokenize, join } = await load("tokenizer");
 return [tokenize(given, "L'amico vede un'oca"), join(given, ["l'", "amico"])];
 """
   language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": []}
@@ -27,13 +27,15 @@ return [tokenize(given, "L'amico vede un'oca"), join(given, ["l'", "amico"])];
 
 
 def test_both_spellings_of_a_word_have_one_id():
-  program = "const { idsOf } = await load('words'); return idsOf(given, ['e\\u0301', '\\xe9', '<unk>', 'x']);"
+  program = (
+    "const { idsOf } = await load('tokenizer'); return idsOf(given, ['e\\u0301', '\\xe9', '<unk>', 'x']);"
+  )
   assert browser.in_node(program, {"words": ["\xe9"]}) == [4, 4, 3, 3]
 
 
 def test_invisible_characters_are_shown_and_a_text_of_them_is_blank():
   program = (
-    "const { isBlank, visible } = await load('words'); return given.map((t) => [isBlank(t), visible(t)]);"
+    "const { isBlank, visible } = await load('tokenizer'); return given.map((t) => [isBlank(t), visible(t)]);"
   )
   found = browser.in_node(program, ["\u200b \u200d\ufeff", "a\u200b", ""])
   assert found == [[True, "\\u{200b} \\u{200d}\\u{feff}"], [False, "a\\u{200b}"], [True, ""]]
@@ -67,7 +69,7 @@ def test_invisible_characters_are_shown_and_a_text_of_them_is_blank():
 @pytest.mark.exhaustive
 def test_an_address_leads_back_to_the_state_that_it_was_made_of(state):
   program = """
-const { DEFAULTS, fromAddress, toAddress } = await load("address");
+const { DEFAULTS, fromAddress, toAddress } = await load("url_state");
 return { usual: DEFAULTS, found: fromAddress(`#${toAddress({ ...DEFAULTS, ...given })}`) };
 """
   found = browser.in_node(program, state)
@@ -75,7 +77,9 @@ return { usual: DEFAULTS, found: fromAddress(`#${toAddress({ ...DEFAULTS, ...giv
 
 
 def test_nonsense_in_an_address_is_passed_over():
-  program = "const { DEFAULTS, fromAddress } = await load('address'); return [DEFAULTS, fromAddress(given)];"
+  program = (
+    "const { DEFAULTS, fromAddress } = await load('url_state'); return [DEFAULTS, fromAddress(given)];"
+  )
   address = (
     "#beam=99&run=-1&cell=3&masked=a,b&words=x:y&rows=1:wide&view=cube&nothing=1&temperature=&step=1.5"
   )
@@ -93,7 +97,7 @@ def test_the_alignment_error_is_that_of_the_metrics():
     weights = rng.random((T, S)) * (rng.random((T, 1)) < 0.8)
     given.append({"weights": weights.tolist(), "links": np.argwhere(links).tolist()})
   program = """
-const { alignmentErrorRate } = await load("alignment");
+const { alignmentErrorRate } = await load("metrics");
 return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
 """
   found = browser.in_node(program, given)
@@ -108,6 +112,6 @@ return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
 
 def test_where_there_is_no_link_there_is_no_error():
   program = (
-    "const { alignmentErrorRate } = await load('alignment'); return alignmentErrorRate([[0, 0], [1, 0]], []);"
+    "const { alignmentErrorRate } = await load('metrics'); return alignmentErrorRate([[0, 0], [1, 0]], []);"
   )
   assert browser.in_node(program) is None
