@@ -30,10 +30,13 @@ import { strengthsOf, toldRange } from "./strengths.mjs";
  * @returns {Promise<RecordedSides>}
  */
 export async function unpackSentence({ sides }) {
-  const unpacked = Object.entries(sides).map(async ([side, packed]) => {
-    return [side, { shape: packed.shape, numbers: await unpackWeights(packed) }];
-  });
-  return Object.fromEntries(await Promise.all(unpacked));
+  /** @type {RecordedSides} */
+  const unpacked = {};
+  for (const side of /** @type {const} */ (["decoder", "encoder"])) {
+    const packed = sides[side];
+    if (packed) unpacked[side] = { shape: packed.shape, numbers: await unpackWeights(packed) };
+  }
+  return unpacked;
 }
 
 /**
