@@ -15,22 +15,21 @@ import { firstSteps } from "./translation.mjs";
  */
 
 /**
+ * A run as the page displays it. The keys of its elements begin with `id`, which stands for its place on the page.
+ *
  * @template {LiveRun | RecordedRun} Run
- * @typedef {object} Display a run as the page displays it.
- * @property {Run} run
- * @property {TextState} state
- * @property {string} id of the run's place on the page: the keys of its elements begin with it.
- * @property {Change} change
+ * @typedef {Readonly<{run: Run, state: TextState, id: string, change: Change}>} Display
  */
 
 /**
- * @typedef {object} Shown what is shown of a translation.
- * @property {Translation} whole
- * @property {Translation} translation its first steps, as many as are shown.
- * @property {Cell | null} cell the selected one, if these steps have it.
+ * A run and the translation of its text: the `whole`, and as many of its first steps as are shown. `cell` is the
+ * selected one, if these steps have it.
  *
- * @typedef {Readonly<Display<LiveRun> & Shown>} TranslationDisplay
- *
+ * @typedef {Readonly<{whole: Translation, translation: Translation, cell: Cell | null}>} Translated
+ * @typedef {Display<LiveRun> & Translated} TranslationDisplay
+ */
+
+/**
  * @typedef {object} Grid weights, as a heatmap or arcs draw them.
  * @property {Vector[]} weights one row for each target word.
  * @property {string[]} rows what stands beside them; of the decoder, the words of the translation.
