@@ -56,15 +56,15 @@ def translation_of(translator, text, **search):
   return translator.with_search(**search).translate([text])[0]
 
 
-def test_the_program_computes_as_jax(path, translators):
-  (_, additive), (_, bilinear) = translators
-  texts = texts_of(bilinear)[::6]
+@pytest.fixture(scope="module")
+def computed(path, translators):
+  """Gives what the page's program computes: translations of some texts, and the stages of one step."""
   program = """async ([texts]) => {
     const data = JSON.parse(document.getElementById("data").textContent);
-    const { DEFAULTS } = modules["url_state.mjs"];
     const translate = async (run, text) => {
       const arrays = await modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
-      return modules["translation.mjs"].translate(run, arrays, { ...DEFAULTS, text });
+      const state = { ...modules["url_state.mjs"].DEFAULTS, text };
+      return modules["translation.mjs"].translate(run, arrays, state);
     };
     const { model, source, steps } = await translate(data.runs[0], "a big dog");
     const stages = modules["explain.mjs"].explain(model, steps[1], source, 2, { masked: [] });
@@ -75,20 +75,30 @@ def test_the_program_computes_as_jax(path, translators):
         ({ words, text, score, isCut, weights: weights.map((row) => [...row]) })),
     };
   }"""
+  texts = texts_of(translators[1][1])[::6]
   with browser.in_chromium(path, ALONE) as shown:
-    result = shown.evaluate(program, [texts])
-  for found, translation in zip(result["translations"], bilinear.translate(texts), strict=True):
+    return {"texts": texts, **shown.evaluate(program, [texts])}
+
+
+def test_translations_are_those_of_jax(computed, translators):
+  translations = translators[1][1].translate(computed["texts"])
+  for found, translation in zip(computed["translations"], translations, strict=True):
     assert_same(found, translation)
-  stages = {stage["title"]: stage for stage in result["stages"]}
+
+
+def test_steps_are_explained(computed, translators):
+  _, translator = translators[0]
+  stages = {stage["title"]: stage for stage in computed["stages"]}
   assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
   query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
-  adds = np.asarray(additive.params["decoder"]["look_up"]["score_vector"]) * np.tanh(query + key)
+  factors = np.asarray(translator.params["decoder"]["look_up"]["score_vector"])
+  adds = factors * np.tanh(query + key)
   np.testing.assert_allclose(stages["Score"]["number"], adds.sum(), atol=1e-6)
   heaviest = np.argsort(-np.abs(adds))[:5]
   terms = stages["Score"]["terms"]
   assert [each["unit"] for each in terms] == heaviest.tolist()
   np.testing.assert_allclose([each["term"] for each in terms], adds[heaviest], atol=1e-6)
-  weights = translation_of(additive, "a big dog").attention
+  weights = translation_of(translator, "a big dog").attention
   np.testing.assert_allclose(stages["Weight"]["number"], weights[1, 2], atol=1e-5)
   assert len(stages["Context"]["vector"]) == 34 and len(stages["State"]["vector"]) == 17
 
@@ -137,6 +147,12 @@ def test_users_change_a_translation(path):
     def words():
       return shown.locator("article .targets").inner_text().split()
 
+    def take(i):
+      candidate = shown.locator(".choices").nth(1).get_by_role("button").nth(i)
+      word = candidate.inner_text().split()[0]
+      candidate.click()
+      return word
+
     shown.get_by_role("button", name="equal on all").click()
     weights = [cell.get_attribute("style") for cell in shown.locator("tbody tr:nth-child(2) td").all()]
     assert weights == ["--weight: 0.143"] * 7
@@ -144,11 +160,12 @@ def test_users_change_a_translation(path):
     shown.click("article [data-source='2'].word")
     assert shown.locator("thead th").nth(2).inner_text() == "cat (hidden)"
     before = words()
-    taken = shown.locator(".choices").nth(1).get_by_role("button").nth(3)
-    word = taken.inner_text().split()[0]
-    taken.click()
-    assert words()[:2] == [before[0], word]
+    first = take(3)
+    assert words()[:2] == [before[0], first]
     assert shown.inner_text("#changes") == "1 source word hidden, 1 word chosen, 1 row of weights changed"
+    shown.click("article [data-target='2'].word")
+    second = take(2)
+    assert words()[:3] == [before[0], first, second]
     shown.click("#undo")
     assert shown.inner_text("#changes") == ""
     assert words() != before

@@ -20,7 +20,7 @@ pytestmark = browser.needs_chromium
 
 SOURCE = "the red cat does not see the apples and the old dogs sleep near my house"
 TARGET = "il gatto rosso non vede le mele e i vecchi cani dormono vicino a casa mia"
-LINKS = frozenset({(0, 0), (1, 2), (2, 1), (3, 4), (4, 5), (6, 7), (15, 14)})
+LINKS = frozenset({(0, 0), (1, 2), (2, 1), (2, 2), (3, 4), (4, 5), (6, 7), (15, 14)})
 MINUS = "\N{MINUS SIGN}"
 PHONES = 360, 390, 430
 TRUE = "&words=" + ",".join(f"{t}:{word}" for t, word in enumerate([*TARGET.split(), "</s>"]))
@@ -146,6 +146,7 @@ def test_first_steps_are_told_alone(path, expected):
   logs, weights = expected
   weights = np.vstack([weights[:5], np.zeros_like(weights[:1])])
   rate = alignment_error_rate([AlignedAttention(weights, {link for link in LINKS if link[0] < 5})])
+  assert rate < 1  # a strongest weight is on a link
   told = f"log-probability {MINUS}{-logs[:5].sum():.3f}, of the 5 steps shown"
   with browser.in_chromium(path, f"#shown=5{TRUE}") as shown:
     facts = shown.inner_text(".facts >> nth=0")
@@ -158,6 +159,8 @@ def test_first_steps_are_told_alone(path, expected):
     shown.click("#all")
     assert "This is the true translation" in shown.inner_text(".truth")
     assert "shown" not in shown.inner_text(".facts >> nth=0")
+    shown.click("#fewer")
+    assert "of the 16 steps shown" in shown.inner_text(".facts >> nth=0")
     shown.evaluate("location.hash = 'shown=0'")
     shown.wait_for_function("document.querySelectorAll('.targets .word').length === 0")
     assert "true" not in shown.inner_text("article")
