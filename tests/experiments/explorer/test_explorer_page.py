@@ -6,7 +6,6 @@ import pytest
 from helpers import browser
 from test_explorer_live import TEXT, TWO_LAYERS, assert_same, make, texts_of
 
-from experiments.explorer import recorded
 from experiments.explorer.live import live_model
 from experiments.explorer.page import page
 from experiments.explorer.recorded import recorded_model
@@ -14,7 +13,6 @@ from experiments.tasks import Example
 from experiments.text.pairs import SentencePair
 from experiments.translation.loading import Kept
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
-from experiments.translation.translator import Heads, Translation
 
 pytestmark = browser.needs_chromium
 
@@ -281,6 +279,22 @@ def test_steps_checkpoints_and_two_runs(path, translators):
     assert shown.locator("#text").is_visible()
 
 
+def test_the_last_change_is_shown(path):
+  # The first checkpoint must be unpacked, while the last one is there at once.
+  program = """async () => {
+    const step = document.getElementById("step");
+    for (const value of [0, 2]) {
+      step.value = value;
+      step.dispatchEvent(new Event("input"));
+    }
+    const [run] = JSON.parse(document.getElementById("data").textContent).runs;
+    await modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[0].arrays, run.layout);
+  }"""
+  with browser.in_chromium(path, ALONE) as shown:
+    shown.evaluate(program)
+    assert "step 7" in shown.inner_text("article h2")
+
+
 def test_recorded_runs_follow_the_sentence(path):
   with browser.in_chromium(path) as shown:
     shown.locator("article").nth(1).wait_for()
@@ -310,28 +324,6 @@ def test_recorded_attention_is_shown(path, translators):
     assert shown.inner_text(".told").endswith(", a true link")
     shown.keyboard.press("Enter")
     shown.wait_for_function("location.hash.includes('cell=2%2C2')")
-
-
-@pytest.mark.exhaustive
-def test_a_thousand_tokens_are_drawn(tmp_path):
-  rng = np.random.default_rng(0)
-  tokens = [f"w{i}" for i in range(1000)]
-  weights = rng.random((2, 2, 1001, 1001), np.float32)
-  sentence = recorded._sentence(
-    SentencePair(" ".join(tokens), ""), Translation("t", (), 0.0, None), Heads(tokens, tokens, None, weights)
-  )
-  path = tmp_path / "long.html"
-  runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
-  path.write_text(page({"runs": runs}), "utf-8")
-  with browser.in_chromium(path, "#layer=1&head=0") as shown:
-    shown.focus("canvas")
-    shown.keyboard.press("ArrowRight")
-    shown.keyboard.press("ArrowDown")
-    told = shown.inner_text(".told")
-    assert shown.inner_text("#about").startswith("What trained translators looked at")
-    assert told == f"2. w1 looks at 2. w1: {weights[1, 0, 1, 1]:.4f}"
-    shown.select_option("#layer", "0")
-    shown.wait_for_function("told => document.querySelector('.told').textContent !== told", arg=told)
 
 
 def test_odd_sentences_are_explained(path):

@@ -305,3 +305,25 @@ def test_signed_weights_and_long_words(path_of):
     shown.locator("thead th").nth(2).wait_for()
     assert shown.locator("thead th").all_inner_texts() == ["the", "a" * 39 + "…", "</s>"]
     assert shown.locator("table").bounding_box()["width"] < 800
+
+
+@pytest.mark.exhaustive
+def test_a_thousand_tokens_are_drawn(tmp_path):
+  rng = np.random.default_rng(0)
+  tokens = [f"w{i}" for i in range(1000)]
+  weights = rng.random((2, 2, 1001, 1001), np.float32)
+  sentence = recorded._sentence(
+    SentencePair(" ".join(tokens), ""), Translation("t", (), 0.0, None), Heads(tokens, tokens, None, weights)
+  )
+  path = tmp_path / "long.html"
+  runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
+  path.write_text(page({"runs": runs}), "utf-8")
+  with browser.in_chromium(path, "#layer=1&head=0") as shown:
+    shown.focus("canvas")
+    shown.keyboard.press("ArrowRight")
+    shown.keyboard.press("ArrowDown")
+    told = shown.inner_text(".told")
+    assert shown.inner_text("#about").startswith("What trained translators looked at")
+    assert told == f"2. w1 looks at 2. w1: {weights[1, 0, 1, 1]:.4f}"
+    shown.select_option("#layer", "0")
+    shown.wait_for_function("told => document.querySelector('.told').textContent !== told", arg=told)
