@@ -72,7 +72,7 @@ $(INSTALLED): requirements.txt
 	touch $@
 
 $(PAGE_INSTALLED): $(PAGE)/package.json
-	npm --prefix $(PAGE) install --silent --no-audit --no-fund
+	npm --prefix $(PAGE) install --loglevel=error --no-audit --no-fund
 	touch $@
 
 $(DOCS_INSTALLED): docs/requirements.txt $(INSTALLED)
