@@ -3,6 +3,7 @@
 # make exhaustive  runs them with all combinations of scores, engines, masks and derivatives
 # make quick       runs the tests of text, settings and files, and the most important numbers, in a minute
 # make check       runs the linter, the formatter and the type checker
+# make check-page  runs those of the page's JavaScript, as make check also does where npm is installed
 # make docs        builds the documentation in docs/_build/html
 # Each sets everything up by itself, in .venv.
 
@@ -10,9 +11,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs_installed
+PAGE := experiments/explorer/page
+PAGE_INSTALLED := $(PAGE)/node_modules/installed
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: train test exhaustive quick check format docs clean
+.PHONY: train test exhaustive quick check check-page format docs clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
@@ -38,10 +41,18 @@ QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/cont
 quick: $(INSTALLED)
 	QUICK_COMPILATION=1 $(PYTEST) -m "not exhaustive" $(QUICK)
 
-check: $(INSTALLED)
+check: $(INSTALLED) check-page
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+ifeq ($(shell command -v npm 2> /dev/null),)
+check-page:
+	@echo "npm is not installed: the JavaScript in $(PAGE) is not checked"
+else
+check-page: $(PAGE_INSTALLED)
+	npm --prefix $(PAGE) run --silent check
+endif
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix
@@ -52,12 +63,16 @@ docs: $(INSTALLED) $(DOCS_INSTALLED)
 	$(BIN)/python -m sphinx --builder=html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .jax_cache build docs/_build *.egg-info
+	rm -rf .venv .jax_cache build docs/_build *.egg-info $(PAGE)/node_modules
 
 $(INSTALLED): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(PAGE_INSTALLED): $(PAGE)/package.json
+	npm --prefix $(PAGE) install --loglevel=error --no-audit --no-fund
 	touch $@
 
 $(DOCS_INSTALLED): docs/requirements.txt $(INSTALLED)

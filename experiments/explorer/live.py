@@ -90,7 +90,7 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
 
 
 def _described(language: Language) -> dict[str, Any]:
-  """Returns a language as words.mjs reads it."""
+  """Returns a language as tokenizer.mjs reads it."""
   is_word = isinstance(language.tokenizer, Words)
   return {
     "unit": "word" if is_word else "character",

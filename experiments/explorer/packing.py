@@ -8,7 +8,7 @@ import numpy as np
 
 
 def packed(arrays: Sequence[np.ndarray]) -> str:
-  """Returns all numbers of some arrays, in order, as text that page/arrays.mjs reads.
+  """Returns all numbers of some arrays, in order, as text that page/decode_arrays.mjs reads.
 
   All lowest bytes stand in front of all second ones, and so on, which makes the text a sixth shorter: signs
   and exponents, the highest bytes, are much alike. It is in base 85, five characters for four bytes; none of

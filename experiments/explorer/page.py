@@ -7,30 +7,7 @@ import zlib
 from typing import Any
 
 _FOLDER = pathlib.Path(__file__).parent / "page"
-# Each file after those that it imports.
-PROGRAM = (
-  *(
-    "numbers.mjs",
-    "arrays.mjs",
-    "words.mjs",
-    "model.mjs",
-    "search.mjs",
-    "address.mjs",
-    "entries.mjs",
-    "alignment.mjs",
-  ),
-  *(
-    "strengths.mjs",
-    "translated.mjs",
-    "explained.mjs",
-    "dom.mjs",
-    "map.mjs",
-    "arcs.mjs",
-    "tree.mjs",
-    "stage.mjs",
-  ),
-  *("lights.mjs", "live.mjs", "recorded.mjs", "controls.mjs", "explore.mjs"),
-)
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([^"]*)";', re.MULTILINE)
 
 
 def page(data: dict[str, Any]) -> str:
@@ -54,18 +31,26 @@ def program() -> str:
   """Returns the modules of the page as one script.
 
   A page that is opened from a disk may load no modules. So each becomes a function that returns what it
-  exports, and finds what it imports among those before it.
+  exports, and takes what it imports from those before it.
   """
-  modules = "\n".join(map(_as_function, PROGRAM))
+  functions: dict[str, str] = {}
+  _add("explore.mjs", functions)
+  modules = "\n".join(functions.values())
   return f'"use strict";\nconst modules = {{}};\n{modules}\nmodules["explore.mjs"].explore();\n'
 
 
-def _as_function(name: str) -> str:
+def _add(name: str, functions: dict[str, str]) -> None:
+  """Adds a module as a function, after those that it imports."""
   text = _read(name)
+  for _, imported in _IMPORT.findall(text):
+    if imported not in functions:
+      _add(imported, functions)
+  functions[name] = _as_function(name, text)
+
+
+def _as_function(name: str, text: str) -> str:
   exported = re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, flags=re.MULTILINE)
-  text = re.sub(
-    r'^import (\{[^}]*\}) from "\./([^"]*)";', r'const \1 = modules["\2"];', text, flags=re.MULTILINE
-  )
+  text = _IMPORT.sub(r'const \1 = modules["\2"];', text)
   text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
   return f'modules["{name}"] = (() => {{\n{text}\nreturn {{ {", ".join(exported)} }};\n}})();'
 

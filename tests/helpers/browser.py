@@ -22,7 +22,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 def in_node(program, given=None):
   """Returns what a program in JavaScript returns, an async function's body.
 
-  In it, `given` is a value from Python, and `load("numbers")` the module numbers.mjs.
+  In it, `given` is a value from Python, and `load("linalg")` the module linalg.mjs.
   """
   script = f"""
 import fs from "node:fs";
@@ -49,10 +49,10 @@ def _browser():
 
 
 @contextlib.contextmanager
-def in_chromium(path, address="", *, width=1200, height=900, color_scheme="light"):
+def in_chromium(path, address="", *, width=1200, height=900):
   """Gives a page of Playwright that shows a file, asks for nothing but files, and has a program that runs."""
   asked, errors = [], []
-  page = _browser().new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
+  page = _browser().new_page(viewport={"width": width, "height": height})
   try:
     page.set_default_timeout(60_000)
     page.on("request", lambda request: asked.append(request.url))
@@ -67,11 +67,10 @@ def in_chromium(path, address="", *, width=1200, height=900, color_scheme="light
 
 
 def shown_text(path):
-  """Returns the text that a person sees of a file, whatever fails in it."""
+  """Returns the text that a user sees of a file, whatever fails in it."""
   page = _browser().new_page()
   try:
     page.goto(path.as_uri())
-    page.wait_for_timeout(500)
     return page.inner_text("body")
   finally:
     page.close()

@@ -1,61 +1,87 @@
-// Translations: one word after the other, or by beams, as attention/search finds them.
+// Greedy search, sampling and beam search, as in attention/search.
 
-import { argmax, largest, logSoftmax, random, softmax } from "./numbers.mjs";
+import { argmax, largest, logSoftmax, random, softmax } from "./linalg.mjs";
 import { step } from "./model.mjs";
-import { END, PAD, START } from "./words.mjs";
+import { END, PAD, START } from "./tokenizer.mjs";
 
 /**
- * What a person has changed of a translation.
+ * @import { Vector } from "./linalg.mjs"
+ * @import { DecoderState, Model, Source, Step } from "./model.mjs"
+ * @import { Row } from "./url_state.mjs"
  *
- * @typedef {object} Changes
- * @property {Set<number>} masked source positions that may not be looked at.
+ * @typedef {object} Interventions the user's changes of a translation.
+ * @property {Set<number>} masked source positions that may not be attended to.
  * @property {Map<number, number>} words the token at some steps.
- * @property {Map<number, "flat" | number>} rows the weights at some steps: equal, or all on one position.
+ * @property {Map<number, Row>} rows the weights at some steps.
+ *
+ * @typedef {Step & {logProbabilities: Vector}} Prediction
+ * @typedef {Prediction & {token: number}} TokenStep a prediction and the token that followed.
+ *
+ * @typedef {object} Hypothesis
+ * @property {TokenStep[]} steps
+ * @property {number} score
+ * @property {boolean} isCut whether it lacks the end.
+ *
+ * @typedef {object} Root where a beam search begins.
+ * @property {Root | null} parent
+ * @property {DecoderState} state
+ * @property {number} token
+ * @property {number} score the log-probability of all tokens.
+ *
+ * @typedef {Root & TokenStep & {normalised: number}} Node of a beam search; `normalised` is the score over a
+ *   power of the length.
  */
 
-/** Returns no changes. */
-export function unchanged() {
-  return { masked: new Set(), words: new Map(), rows: new Map() };
-}
-
-/** Returns what one more step finds, and the log-probability of each token, those apart that are no words. */
-function advance(model, state, token, source, changes, t) {
-  const found = step(model, state, token, source, {
-    masked: changes.masked,
-    row: changes.rows.get(t) ?? null,
-  });
-  found.logits[PAD] = found.logits[START] = -Infinity;
-  return { ...found, logProbabilities: logSoftmax(found.logits) };
+/**
+ * Computes one more step. Tokens that are not words have a log-probability of -Infinity.
+ *
+ * @param {Model} model
+ * @param {DecoderState} state
+ * @param {number} token
+ * @param {Source} source
+ * @param {Interventions} interventions
+ * @param {number} t
+ * @returns {Prediction}
+ */
+function predict(model, state, token, source, { masked, rows }, t) {
+  const outputs = step(model, state, token, source, { masked, row: rows.get(t) ?? null });
+  outputs.logits[PAD] = outputs.logits[START] = -Infinity;
+  return { ...outputs, logProbabilities: logSoftmax(outputs.logits) };
 }
 
 /**
- * Translates one word after the other: the likeliest, or one drawn by chance.
+ * Translates one token at a time: the likeliest, or a sampled one.
  *
- * @returns {{steps: object[], score: number, isCut: boolean}} of each step its token, and all that `step`
- *   finds; the log-probability of all tokens; whether there was no end.
+ * @param {Model} model
+ * @param {Source} source
+ * @param {DecoderState} initial
+ * @param {{maxLength: number, interventions: Interventions, temperature: number, seed: number}} options
+ * @returns {Hypothesis}
  */
-export function oneByOne(
-  model,
-  source,
-  first,
-  { maxLength, changes = unchanged(), temperature = 0, seed = 0 },
-) {
+export function oneByOne(model, source, initial, { maxLength, interventions, temperature, seed }) {
   const draw = random(seed);
+  /** @type {TokenStep[]} */
   const steps = [];
-  let [state, token, score] = [first, START, 0];
+  let [state, token, score] = [initial, START, 0];
   for (let t = 0; t < maxLength && token !== END; t++) {
-    const found = advance(model, state, token, source, changes, t);
-    const chance = draw(); // of every step, so that a word which a person has chosen changes no other chance
+    const prediction = predict(model, state, token, source, interventions, t);
+    const chance = draw(); // at every step, so that a word which the user has chosen changes no other draw
     token =
-      changes.words.get(t) ?? (temperature ? drawn(found.logits, temperature, chance) : argmax(found.logits));
-    score += found.logProbabilities[token];
-    state = found.state;
-    steps.push({ token, ...found });
+      interventions.words.get(t) ??
+      (temperature ? sample(prediction.logits, temperature, chance) : argmax(prediction.logits));
+    score += prediction.logProbabilities[token];
+    state = prediction.state;
+    steps.push({ token, ...prediction });
   }
   return { steps, score, isCut: token !== END };
 }
 
-function drawn(logits, temperature, chance) {
+/**
+ * @param {Vector} logits
+ * @param {number} temperature
+ * @param {number} chance in [0, 1).
+ */
+function sample(logits, temperature, chance) {
   const most = logits[argmax(logits)];
   const probabilities = softmax(logits.map((logit) => (logit - most) / temperature));
   let sum = 0;
@@ -67,31 +93,41 @@ function drawn(logits, temperature, chance) {
 }
 
 /**
- * Translates by beams; see attention.search.beam.
+ * Translates by beam search; see attention.search.beam.
  *
- * @returns {{hypotheses: object[], levels: object[][]}} what has ended, the best first, then what was cut; and
- *   of each step the nodes that were kept: those that go on, and those that have ended. A node has a parent.
+ * @param {Model} model
+ * @param {Source} source
+ * @param {DecoderState} initial
+ * @param {{maxLength: number, interventions: Interventions, beamSize: number, lengthPenalty: number}} options
+ * @returns {{hypotheses: Hypothesis[], levels: Node[][]}} the finished hypotheses, the best first, then those
+ *   that were cut; and the nodes that were kept at each step, those that continue before those that ended.
  */
-export function beam(model, source, first, { maxLength, beamSize, lengthPenalty, changes = unchanged() }) {
-  const normalised = (score, length) => score / ((5 + length) / 6) ** lengthPenalty;
-  let alive = [{ parent: null, state: first, token: START, score: 0 }];
+export function beam(model, source, initial, { maxLength, interventions, beamSize, lengthPenalty }) {
+  const normalise = (/** @type {number} */ score, /** @type {number} */ length) =>
+    score / ((5 + length) / 6) ** lengthPenalty;
+  /** @type {Root[]} */
+  let alive = [{ parent: null, state: initial, token: START, score: 0 }];
+  /** @type {Node[]} */
   let ended = [];
   let isExhaustive = true; // nothing has been pruned yet
+  /** @type {Node[][]} */
   const levels = [];
   // Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
   const isDone = () =>
     ended.length > 0 &&
-    ended[0].normalised >= normalised(Math.max(...alive.map(({ score }) => score)), maxLength);
+    ended[0].normalised >= normalise(Math.max(...alive.map(({ score }) => score)), maxLength);
   for (let t = 0; t < maxLength && alive.length && !isDone(); t++) {
+    /** @type {Node[]} */
     const candidates = [];
     for (const parent of alive) {
-      const found = advance(model, parent.state, parent.token, source, changes, t);
-      const forced = changes.words.get(t);
+      const prediction = predict(model, parent.state, parent.token, source, interventions, t);
+      const forced = interventions.words.get(t);
       // The likeliest beamSize + 1 continuations, and the end.
-      const tokens = new Set(forced === undefined ? [...largest(found.logits, beamSize + 2), END] : [forced]);
-      for (const token of tokens) {
-        const score = parent.score + found.logProbabilities[token];
-        if (score > -Infinity) candidates.push({ parent, token, score, t, ...found });
+      const tokens = forced === undefined ? [...largest(prediction.logits, beamSize + 2), END] : [forced];
+      for (const token of new Set(tokens)) {
+        const score = parent.score + prediction.logProbabilities[token];
+        const normalised = normalise(score, t + 1);
+        if (score > -Infinity) candidates.push({ ...prediction, parent, token, score, normalised });
       }
     }
     candidates.sort((one, other) => other.score - one.score);
@@ -99,13 +135,13 @@ export function beam(model, source, first, { maxLength, beamSize, lengthPenalty,
     isExhaustive &&= t === maxLength - 1 || continuations.length <= beamSize;
     const least = isExhaustive ? -Infinity : (continuations[beamSize - 1]?.score ?? -Infinity);
     const ends = candidates.filter(({ token, score }) => token === END && score >= least);
-    for (const node of ends) node.normalised = normalised(node.score, t + 1);
     ended = [...ended, ...ends].sort((one, other) => other.normalised - one.normalised).slice(0, beamSize);
-    alive = continuations.slice(0, beamSize);
-    levels.push([...alive, ...ends]);
+    const kept = continuations.slice(0, beamSize);
+    levels.push([...kept, ...ends]);
+    alive = kept;
   }
-  const cut = alive.filter(({ t }) => t === maxLength - 1);
-  for (const node of cut) node.normalised = normalised(node.score, maxLength);
+  const last = levels.length === maxLength ? levels[maxLength - 1] : [];
+  const cut = last.filter(({ token }) => token !== END);
   const hypotheses = [...ended, ...cut].map((node) => ({
     steps: pathTo(node),
     score: node.normalised,
@@ -114,7 +150,21 @@ export function beam(model, source, first, { maxLength, beamSize, lengthPenalty,
   return { hypotheses, levels };
 }
 
-/** Returns the nodes from the first step to one. */
+/**
+ * Returns the nodes from the first step to one.
+ *
+ * @param {Node} node
+ * @returns {Node[]}
+ */
 function pathTo(node) {
-  return node.parent ? [...pathTo(node.parent), node] : [];
+  const { parent } = node;
+  return parent && isNode(parent) ? [...pathTo(parent), node] : [node];
+}
+
+/**
+ * @param {Root} root
+ * @returns {root is Node}
+ */
+function isNode(root) {
+  return root.parent !== null;
 }

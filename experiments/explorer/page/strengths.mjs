@@ -2,7 +2,13 @@
 
 const ROUNDING = 1e-4; // by which a recorded weight of 0 or 1 may be off
 
-/** Returns the smallest and the largest of some rows of weights. */
+/** @import { Vector } from "./linalg.mjs" */
+
+/**
+ * Returns the smallest and the largest weight, or 0.
+ *
+ * @param {Vector[]} weights
+ */
 function rangeOf(weights) {
   let [low, high] = [0, 0];
   for (const row of weights) {
@@ -11,18 +17,27 @@ function rangeOf(weights) {
   return [low, high];
 }
 
+/** @param {number[]} range */
 function areShares([low, high]) {
   return low >= -ROUNDING && high <= 1 + ROUNDING;
 }
 
-/** Returns rows of numbers in [0, 1]: shares as they are, other weights without sign, over the largest. */
+/**
+ * Returns rows of numbers in [0, 1]: shares as they are, other weights without sign, over the largest.
+ *
+ * @param {Vector[]} weights
+ */
 export function strengthsOf(weights) {
   const [low, high] = rangeOf(weights);
   const most = areShares([low, high]) ? 1 : Math.max(-low, high);
-  return Array.from(weights, (row) => Float64Array.from(row, (weight) => Math.min(Math.abs(weight) / most, 1)));
+  return weights.map((row) => Float64Array.from(row, (weight) => Math.min(Math.abs(weight) / most, 1)));
 }
 
-/** Returns a line about weights that are not shares; null for shares. */
+/**
+ * Returns a line about weights that are not shares; null for shares.
+ *
+ * @param {Vector[]} weights
+ */
 export function toldRange(weights) {
   const [low, high] = rangeOf(weights);
   if (areShares([low, high])) return null;
@@ -30,6 +45,7 @@ export function toldRange(weights) {
   return `${told}${low < -ROUNDING ? "; those below 0 have another colour" : ""}.`;
 }
 
+/** @param {number} value */
 function number(value) {
   return String(Number(value.toPrecision(3))).replace("-", "−");
 }

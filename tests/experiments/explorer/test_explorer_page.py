@@ -1,14 +1,11 @@
-"""The whole page in headless Chromium, as a person meets it."""
-
-import json
+"""The whole page in headless Chromium, as a user meets it."""
 
 import jax
 import numpy as np
 import pytest
 from helpers import browser
-from test_explorer_live import SENTENCES, TWO_LAYERS, assert_same, make, texts_of
+from test_explorer_live import TEXT, TWO_LAYERS, assert_same, make, texts_of
 
-from experiments.explorer import recorded
 from experiments.explorer.live import live_model
 from experiments.explorer.page import page
 from experiments.explorer.recorded import recorded_model
@@ -16,11 +13,9 @@ from experiments.tasks import Example
 from experiments.text.pairs import SentencePair
 from experiments.translation.loading import Kept
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
-from experiments.translation.translator import Heads, Translation
 
 pytestmark = browser.needs_chromium
 
-TEXT = "the red cat sees the dog"
 ALONE = "#run=0"
 
 
@@ -55,34 +50,59 @@ def path(translators, tmp_path_factory):
   return path
 
 
-def found_by(translator, text, **search):
+def translation_of(translator, text, **search):
   return translator.with_search(**search).translate([text])[0]
 
 
-def test_two_hundred_sentences_are_those_of_jax(path, translators):
-  _, translator = translators[1]
-  texts = texts_of(translator)
+@pytest.fixture(scope="module")
+def computed(path, translators):
+  """Gives what the page's program computes: translations of some texts, and the stages of one step."""
   program = """async ([texts]) => {
     const data = JSON.parse(document.getElementById("data").textContent);
-    const run = data.runs[1];
-    const arrays = await modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
-    return texts.map((text) => {
-      const state = { ...modules["address.mjs"].DEFAULTS, text };
-      const found = modules["translated.mjs"].translated(run, arrays, state);
-      const { words, text: joined, score, isCut } = found;
-      const weights = found.weights.map((row) => [...row]);
-      return JSON.stringify({ words, text: joined, score, isCut, weights });
-    });
+    const translate = async (run, text) => {
+      const arrays = await modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout);
+      const state = { ...modules["url_state.mjs"].DEFAULTS, text };
+      return modules["translation.mjs"].translate(run, arrays, state);
+    };
+    const { model, source, steps } = await translate(data.runs[0], "a big dog");
+    const stages = modules["explain.mjs"].explain(model, steps[1], source, 2, { masked: [] });
+    const translations = await Promise.all(texts.map((text) => translate(data.runs[1], text)));
+    return {
+      stages: stages.map((stage) => ({ ...stage, vector: stage.vector && [...stage.vector] })),
+      translations: translations.map(({ words, text, score, isCut, weights }) =>
+        ({ words, text, score, isCut, weights: weights.map((row) => [...row]) })),
+    };
   }"""
+  texts = texts_of(translators[1][1])[::6]
   with browser.in_chromium(path, ALONE) as shown:
-    found = [json.loads(each) for each in shown.evaluate(program, [texts])]
-  assert len(found) == SENTENCES
-  for one, other in zip(found, translator.translate(texts), strict=True):
-    assert_same(one, other)
+    return {"texts": texts, **shown.evaluate(program, [texts])}
 
 
-def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, translators):
-  (translation,) = translators[0][1].translate(["a big dog"])
+def test_translations_are_those_of_jax(computed, translators):
+  translations = translators[1][1].translate(computed["texts"])
+  for found, translation in zip(computed["translations"], translations, strict=True):
+    assert_same(found, translation)
+
+
+def test_steps_are_explained(computed, translators):
+  _, translator = translators[0]
+  stages = {stage["title"]: stage for stage in computed["stages"]}
+  assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
+  query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
+  factors = np.asarray(translator.params["decoder"]["look_up"]["score_vector"])
+  adds = factors * np.tanh(query + key)
+  np.testing.assert_allclose(stages["Score"]["number"], adds.sum(), atol=1e-6)
+  heaviest = np.argsort(-np.abs(adds))[:5]
+  terms = stages["Score"]["terms"]
+  assert [each["unit"] for each in terms] == heaviest.tolist()
+  np.testing.assert_allclose([each["term"] for each in terms], adds[heaviest], atol=1e-6)
+  weights = translation_of(translator, "a big dog").attention
+  np.testing.assert_allclose(stages["Weight"]["number"], weights[1, 2], atol=1e-5)
+  assert len(stages["Context"]["vector"]) == 34 and len(stages["State"]["vector"]) == 17
+
+
+def test_links_show_the_same(path, translators):
+  translation = translation_of(translators[0][1], "a big dog")
   with browser.in_chromium(path, ALONE) as shown:
     assert shown.input_value("#text") == TEXT  # the first example
     shown.fill("#text", "a big dog")
@@ -101,23 +121,8 @@ def test_a_typed_sentence_is_translated_and_its_link_shows_the_same(path, transl
     assert shown.inner_text("#results") == results
 
 
-def test_the_map_is_walked_by_keys_and_the_focus_goes_along(path):
-  with browser.in_chromium(path, ALONE, width=360) as shown:
-    shown.focus("td[data-cell='0,0']")
-    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowUp"):
-      shown.keyboard.press(key)
-    assert shown.evaluate("document.activeElement.dataset.cell") == "0,1"
-    assert shown.locator("[aria-selected='true']").get_attribute("data-cell") == "0,1"
-    shown.keyboard.press("End")
-    assert shown.evaluate("document.activeElement.dataset.cell") == "0,6"
-    box = shown.locator("td[data-cell='0,6']").bounding_box()
-    assert 0 <= box["x"] <= 360 - box["width"]  # the map is scrolled to it
-    shown.keyboard.press("Escape")
-    assert shown.locator(".stage").count() == 0
-
-
-def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, translators):
-  weights = found_by(translators[0][1], TEXT).attention
+def test_words_light_each_other(path, translators):
+  weights = translation_of(translators[0][1], TEXT).attention
   with browser.in_chromium(path, ALONE) as shown:
 
     def lit(side):
@@ -134,11 +139,17 @@ def test_a_target_word_lights_the_source_words_that_it_looked_at_and_back(path, 
     assert lit("target") == [t for t in range(len(weights)) if weights[t, 2] >= 0.1]
 
 
-def test_a_person_takes_part(path):
+def test_users_change_a_translation(path):
   with browser.in_chromium(path, "#cell=1,2") as shown:
 
     def words():
       return shown.locator("article .targets").inner_text().split()
+
+    def take(i):
+      candidate = shown.locator(".choices").nth(1).get_by_role("button").nth(i)
+      word = candidate.inner_text().split()[0]
+      candidate.click()
+      return word
 
     shown.get_by_role("button", name="equal on all").click()
     weights = [cell.get_attribute("style") for cell in shown.locator("tbody tr:nth-child(2) td").all()]
@@ -147,18 +158,19 @@ def test_a_person_takes_part(path):
     shown.click("article [data-source='2'].word")
     assert shown.locator("thead th").nth(2).inner_text() == "cat (hidden)"
     before = words()
-    taken = shown.locator(".choices").nth(1).get_by_role("button").nth(3)
-    word = taken.inner_text().split()[0]
-    taken.click()
-    assert words()[:2] == [before[0], word]
+    first = take(3)
+    assert words()[:2] == [before[0], first]
     assert shown.inner_text("#changes") == "1 source word hidden, 1 word chosen, 1 row of weights changed"
+    shown.click("article [data-target='2'].word")
+    second = take(2)
+    assert words()[:3] == [before[0], first, second]
     shown.click("#undo")
     assert shown.inner_text("#changes") == ""
     assert words() != before
 
 
 @pytest.mark.exhaustive
-def test_of_beams_another_word_leaves_what_stands_before_it(path, translators):
+def test_beams_keep_the_words_before(path, translators):
   texts = texts_of(translators[0][1])[:8]
   with browser.in_chromium(path, ALONE) as shown:
 
@@ -176,34 +188,7 @@ def test_of_beams_another_word_leaves_what_stands_before_it(path, translators):
         assert words()[:4] == [*before[:3], word]
 
 
-def test_the_numbers_of_a_step_are_those_of_the_model(path, translators):
-  _, translator = translators[0]
-  params = jax.tree.map(np.asarray, translator.params)["decoder"]["look_up"]
-  program = """() => {
-    const data = JSON.parse(document.getElementById("data").textContent);
-    const run = data.runs[0];
-    return modules["arrays.mjs"].unpackArrays(run.checkpoints[1].arrays, run.layout).then((arrays) => {
-      const state = { ...modules["address.mjs"].DEFAULTS, text: "a big dog" };
-      const { model, source, steps } = modules["translated.mjs"].translated(run, arrays, state);
-      const stages = modules["explained.mjs"].explained(model, steps[1], source, 2, { masked: [] });
-      return stages.map((each) => ({ ...each, vector: each.vector && [...each.vector] }));
-    });
-  }"""
-  with browser.in_chromium(path, ALONE) as shown:
-    stages = {each["title"]: each for each in shown.evaluate(program)}
-  assert [*stages] == ["Query", "Key", "Score", "Weight", "Context", "State", "Read-out"]
-  query, key = (np.array(stages[name]["vector"]) for name in ("Query", "Key"))
-  adds = params["score_vector"] * np.tanh(query + key)
-  np.testing.assert_allclose(stages["Score"]["number"], adds.sum(), atol=1e-6)
-  heaviest = np.argsort(-np.abs(adds))[:5]
-  assert [each["unit"] for each in stages["Score"]["terms"]] == heaviest.tolist()
-  np.testing.assert_allclose([each["term"] for each in stages["Score"]["terms"]], adds[heaviest], atol=1e-6)
-  weights = found_by(translator, "a big dog").attention
-  np.testing.assert_allclose(stages["Weight"]["number"], weights[1, 2], atol=1e-5)
-  assert len(stages["Context"]["vector"]) == 34 and len(stages["State"]["vector"]) == 17
-
-
-def test_truth_is_told_where_it_is_known(path, translators):
+def test_true_translations_are_compared(path, translators):
   (scored,) = translators[0][1].score([(TEXT, "il gatto rosso vede il cane")])
   rate = alignment_error_rate([AlignedAttention(scored.attention, {(0, 0), (3, 3)})])
   with browser.in_chromium(path, ALONE) as shown:
@@ -220,7 +205,7 @@ def test_truth_is_told_where_it_is_known(path, translators):
     assert "no words of this model: zzz" in shown.inner_text("article .facts")
 
 
-def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators):
+def test_beams_are_listed_and_drawn(path, translators):
   _, translator = translators[0]
   best, second, *_ = translator.with_search(beam_size=3, num_best=3).n_best([TEXT.split()])[0]
   with browser.in_chromium(path, "#beam=3") as shown:
@@ -242,10 +227,18 @@ def test_beams_are_listed_and_drawn_and_each_has_its_attention(path, translators
     shown.locator("summary").click()
     shown.click("td[data-cell='1,1']")
     assert shown.locator("details[open]").count() == 0  # it stays closed
+    # Of first steps only the tree is shown.
+    shown.evaluate("location.hash = 'beam=3&shown=2'")
+    shown.wait_for_function("document.querySelectorAll('.targets .word').length === 2")
+    assert shown.locator(".beams li").count() == 0
+    assert 2 <= shown.locator(".beams svg text").count() <= 6
+    assert "of the 2 steps shown" in shown.inner_text(".facts >> nth=0")
+    shown.click("#all")
+    assert shown.locator(".beams li").count() == len(texts)
 
 
 @pytest.mark.exhaustive
-def test_step_by_step_and_over_time_and_side_by_side(path, translators):
+def test_steps_checkpoints_and_two_runs(path, translators):
   with browser.in_chromium(path, ALONE) as shown:
     count = shown.locator(".targets .word").count()
     shown.click("#more")
@@ -273,7 +266,7 @@ def test_step_by_step_and_over_time_and_side_by_side(path, translators):
     shown.fill("#text", "a cat")
     names = [each.split()[0] for each in shown.locator("article h2").all_inner_texts()]
     assert names == ["one", "other"]
-    texts = [found_by(each, "a cat").text for _, each in translators]
+    texts = [translation_of(each, "a cat").text for _, each in translators]
     assert shown.locator("article .text").all_inner_texts() == texts
     shown.locator("article").nth(1).locator("td[data-cell='1,1']").click()
     panels = shown.locator(".stage")
@@ -286,7 +279,23 @@ def test_step_by_step_and_over_time_and_side_by_side(path, translators):
     assert shown.locator("#text").is_visible()
 
 
-def test_at_first_two_runs_stand_side_by_side_and_recorded_ones_follow_the_sentence(path):
+def test_the_last_change_is_shown(path):
+  # The first checkpoint must be unpacked, while the last one is there at once.
+  program = """async () => {
+    const step = document.getElementById("step");
+    for (const value of [0, 2]) {
+      step.value = value;
+      step.dispatchEvent(new Event("input"));
+    }
+    const [run] = JSON.parse(document.getElementById("data").textContent).runs;
+    await modules["decode_arrays.mjs"].unpackArrays(run.checkpoints[0].arrays, run.layout);
+  }"""
+  with browser.in_chromium(path, ALONE) as shown:
+    shown.evaluate(program)
+    assert "step 7" in shown.inner_text("article h2")
+
+
+def test_recorded_runs_follow_the_sentence(path):
   with browser.in_chromium(path) as shown:
     shown.locator("article").nth(1).wait_for()
     shown.select_option("#beside", "2")
@@ -298,17 +307,7 @@ def test_at_first_two_runs_stand_side_by_side_and_recorded_ones_follow_the_sente
     assert shown.locator("article").nth(1).locator(".text").first.inner_text() == "</script><b>a cat"
 
 
-def test_arcs_are_as_wide_as_weights(path, translators):
-  weights = found_by(translators[0][1], TEXT).attention
-  with browser.in_chromium(path, "#view=arcs") as shown:
-    label = shown.locator("svg.arcs").get_attribute("aria-label")
-    assert label.startswith("each word of the translation")
-    for line in shown.locator("path.arc").all():
-      t, s = map(int, line.get_attribute("data-cell").split(","))
-      assert float(line.get_attribute("stroke-width")) == pytest.approx(0.5 + 7 * weights[t, s], abs=0.01)
-
-
-def test_recorded_attention_is_that_of_the_model(path, translators):
+def test_recorded_attention_is_shown(path, translators):
   _, translator = translators[0]
   (heads,) = translator.heads([("</script><b>a cat", "un gatto")])
   with browser.in_chromium(path, "#run=2") as shown:
@@ -327,99 +326,61 @@ def test_recorded_attention_is_that_of_the_model(path, translators):
     shown.wait_for_function("location.hash.includes('cell=2%2C2')")
 
 
-@pytest.mark.exhaustive
-def test_a_thousand_tokens_are_drawn_quickly_enough_to_walk(tmp_path):
-  rng = np.random.default_rng(0)
-  tokens = [f"w{i}" for i in range(1000)]
-  weights = rng.random((2, 2, 1001, 1001), np.float32)
-  sentence = recorded._sentence(
-    SentencePair(" ".join(tokens), ""), Translation("t", (), 0.0, None), Heads(tokens, tokens, None, weights)
-  )
-  path = tmp_path / "long.html"
-  runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
-  path.write_text(page({"runs": runs}), "utf-8")
-  with browser.in_chromium(path, "#layer=1&head=0") as shown:
-    shown.focus("canvas")
-    shown.keyboard.press("ArrowRight")
-    shown.keyboard.press("ArrowDown")
-    told = shown.inner_text(".told")
-    assert shown.inner_text("#about").startswith("What trained translators looked at")
-    assert told == f"2. w1 looks at 2. w1: {weights[1, 0, 1, 1]:.4f}"
-    shown.select_option("#layer", "0")
-    shown.wait_for_function("told => document.querySelector('.told').textContent !== told", arg=told)
-
-
-@pytest.mark.parametrize(
-  "text, told",
-  [
-    ("", "Nothing to translate yet"),
-    ("the " * 200, "cut"),
-    ("🦓 👩‍🚀", "unknown words: 🦓"),
-    ("qwe rty", "unknown words: qwe rty"),
-  ],
-)
-def test_odd_sentences_end_in_words(path, text, told):
+def test_odd_sentences_are_explained(path):
+  told = {
+    "": "Nothing to translate yet",
+    "the " * 200: "cut",
+    "🦓 👩‍🚀": "unknown words: 🦓",
+    "qwe rty": "unknown words: qwe rty",
+  }
   with browser.in_chromium(path, ALONE) as shown:
-    shown.fill("#text", text)
-    assert told in shown.inner_text("#results")
-    assert shown.locator("#failure").is_hidden()
+    for text, expected in told.items():
+      shown.fill("#text", text)
+      assert expected in shown.inner_text("#results")
+      assert shown.locator("#failure").is_hidden()
 
 
-@pytest.mark.parametrize(
-  "address, changes",
-  [
-    ("#masked=0,0,99&rows=0:999,99:flat&words=50:gatto", "1 source word hidden"),
-    ("#temperature=1e-310&cell=99,99&hypothesis=99&run=99&shown=999", None),
-  ],
-)
-def test_absurd_addresses_change_what_is_there_and_nothing_else(path, translators, address, changes):
-  with browser.in_chromium(path, address) as shown:
-    if changes:
-      assert shown.inner_text("#changes") == changes
-    else:
-      shown.select_option("#run", "0")
-      shown.locator("article .targets").wait_for()
-      text = shown.input_value("#text")
-      assert shown.inner_text("article .text") == found_by(translators[0][1], text).text
+def test_absurd_addresses_change_nothing_else(path, translators):
+  with browser.in_chromium(path, "#masked=0,0,99&rows=0:999,99:flat&words=50:gatto") as shown:
+    assert shown.inner_text("#changes") == "1 source word hidden"
+    address = "temperature=1e-310&cell=99,99&hypothesis=99&run=99&shown=999"
+    shown.evaluate("address => { location.hash = address; }", address)
+    shown.locator("#sentence").wait_for()  # the last run was recorded
+    shown.select_option("#run", "0")
+    shown.locator("article .targets").wait_for()
+    text = shown.input_value("#text")
+    assert shown.inner_text("article .text") == translation_of(translators[0][1], text).text
 
 
-@pytest.mark.parametrize(
-  "damage, told",
-  [
-    (lambda html: html.replace('"runs":', '"runs', 1), "its data are not what was written"),
-    (
-      lambda html: html.replace('"looks":"before"', '"looks":"after"', 1),
-      "its data are not what was written",
-    ),
-    (lambda html: html.replace('"arrays":"A', '"arrays":"B', 2), "its data are not what was written"),
-    (lambda html: html[: html.index("<script>") + 400], "The program of this page has not started"),
-    (lambda html: html[: html.index('"arrays":') + 400], "The program of this page has not started"),
-  ],
-)
-def test_a_damaged_file_ends_in_words(path, tmp_path, damage, told):
+def test_damaged_files_are_told(path, tmp_path):
   html = path.read_text("utf-8")
-  damaged = tmp_path / "damaged.html"
-  damaged.write_text(damage(html), "utf-8")
-  assert damaged.read_text("utf-8") != html
-  assert told in browser.shown_text(damaged)
+  not_started = "The program of this page has not started"
+  damaged = {
+    html.replace('"arrays":"A', '"arrays":"B', 2): "its data are not what was written",
+    html[: html.index("<script>") + 400]: not_started,
+    html[: html.index('"arrays":') + 400]: not_started,
+  }
+  for i, (text, told) in enumerate(damaged.items()):
+    assert text != html
+    file = tmp_path / f"{i}.html"
+    file.write_text(text, "utf-8")
+    assert told in browser.shown_text(file)
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
-@pytest.mark.parametrize("color_scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen_and_text_can_be_read(path, width, color_scheme):
-  address = "#cell=1,1&beam=3&beside=1"
-  with browser.in_chromium(path, address, width=width, color_scheme=color_scheme) as shown:
-    assert shown.evaluate("document.documentElement.scrollWidth") <= width
-    paper, ink = (
-      shown.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
-    )
-    light, dark = (paper, ink) if color_scheme == "light" else (ink, paper)
-    assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))
-
-
-def test_every_control_has_a_name(path):
-  program = """() => [...document.querySelectorAll("button, input, select, textarea")]
+def test_screens_and_colours_fit(path):
+  # Each control also has a name.
+  unnamed = """() => [...document.querySelectorAll("button, input, select, textarea")]
     .filter((each) => !each.labels?.length && !each.textContent.trim() && !each.getAttribute("aria-label"))
     .map((each) => each.id)"""
-  with browser.in_chromium(path, "#cell=1,1&beam=3&temperature=1") as shown:
-    assert shown.evaluate(program) == []
+  with browser.in_chromium(path, "#cell=1,1&beam=3&beside=1&temperature=1") as shown:
+    assert shown.evaluate(unnamed) == []
+    for width in (360, 768, 1280):
+      shown.set_viewport_size({"width": width, "height": 900})
+      assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    for scheme in ("light", "dark"):
+      shown.emulate_media(color_scheme=scheme)
+      colours = [
+        shown.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+      ]
+      light, dark = colours if scheme == "light" else colours[::-1]
+      assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))

@@ -118,7 +118,7 @@ def test_a_long_word_is_cut_quickly():
 
 
 WORDS = """
-const { tokenize, join } = await load("words");
+const { tokenize, join } = await load("tokenizer");
 return given.texts.map((text) => {
   const tokens = tokenize(given.language, text);
   return [tokens, join(given.language, tokens)];

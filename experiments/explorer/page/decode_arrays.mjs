@@ -1,41 +1,64 @@
-// The arrays of the page, which packing.py has made text of.
+// The arrays of the page, which packing.py writes as text.
+
+/**
+ * @import { ArrayLayout, PackedWeights } from "./data"
+ * @import { Matrix } from "./linalg.mjs"
+ *
+ * @typedef {object} Arrays the arrays of a checkpoint, by name.
+ * @property {Record<string, Float32Array>} vectors
+ * @property {Record<string, Matrix>} matrices
+ */
 
 const ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
 const CODES = new Uint8Array(128).fill(255);
-[...ALPHABET].forEach((character, code) => (CODES[character.charCodeAt(0)] = code));
+for (const [code, character] of [...ALPHABET].entries()) CODES[character.charCodeAt(0)] = code;
 
 /**
- * Returns the float32 arrays of a checkpoint by name: vectors, and matrices as numbers.mjs has them.
+ * Returns the float32 arrays of a checkpoint.
  *
  * @param {string} text
- * @param {{name: string, shape: number[]}[]} layout which arrays, in order.
+ * @param {ArrayLayout[]} layout which arrays, in order.
  */
 export async function unpackArrays(text, layout) {
   const count = layout.reduce((sum, { shape }) => sum + sizeOf(shape), 0);
   const view = new DataView(await unpack(text, 4, count));
   const numbers = Float32Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
-  const arrays = {};
+  /** @type {Arrays} */
+  const arrays = { vectors: {}, matrices: {} };
   let first = 0;
   for (const { name, shape } of layout) {
     const data = numbers.subarray(first, first + sizeOf(shape));
     first += data.length;
-    arrays[name] = shape.length === 2 ? { rows: shape[0], columns: shape[1], data } : data;
+    if (shape.length === 2) arrays.matrices[name] = { rows: shape[0], columns: shape[1], data };
+    else arrays.vectors[name] = data;
   }
   return arrays;
 }
 
-/** Returns weights of a shape [L, N, T, S], which were rounded to a 65,535th of a range. */
-export async function unpackWeights(text, shape, [low, high]) {
-  const view = new DataView(await unpack(text, 2, sizeOf(shape)));
-  const weight = (_, i) => low + ((high - low) * view.getUint16(2 * i, true)) / 65535;
+/**
+ * Returns weights, which were rounded to a 65,535th of their range.
+ *
+ * @param {PackedWeights} packed
+ */
+export async function unpackWeights({ weights, shape, low, high }) {
+  const view = new DataView(await unpack(weights, 2, sizeOf(shape)));
+  const weight = (/** @type {unknown} */ _, /** @type {number} */ i) =>
+    low + ((high - low) * view.getUint16(2 * i, true)) / 65535;
   return Float32Array.from({ length: sizeOf(shape) }, weight);
 }
 
+/** @param {number[]} shape */
 function sizeOf(shape) {
   return shape.reduce((product, length) => product * length, 1);
 }
 
-/** Returns the bytes of numbers, each number's together, of a text that has all lowest bytes in front. */
+/**
+ * Returns the bytes of numbers, those of each number together, of a text that has all lowest bytes in front.
+ *
+ * @param {string} text
+ * @param {number} width bytes of a number.
+ * @param {number} count
+ */
 async function unpack(text, width, count) {
   const bytes = await gunzip(fromText(text));
   if (bytes.length !== width * count) {
@@ -48,6 +71,7 @@ async function unpack(text, width, count) {
   return mixed.buffer;
 }
 
+/** @param {Uint8Array<ArrayBuffer>} bytes */
 async function gunzip(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   try {
@@ -57,7 +81,11 @@ async function gunzip(bytes) {
   }
 }
 
-/** Returns a sum that any change of some bytes changes, nearly always: zlib's. */
+/**
+ * Returns the Adler-32 checksum of bytes.
+ *
+ * @param {Uint8Array} bytes
+ */
 export function adler32(bytes) {
   let [one, two] = [1, 0];
   for (let i = 0; i < bytes.length; i++) {
@@ -67,7 +95,11 @@ export function adler32(bytes) {
   return two * 65536 + one;
 }
 
-/** Returns the bytes of a text in base 85: five characters for four bytes, the last ones for fewer. */
+/**
+ * Returns the bytes of a text in base 85: five characters for four bytes, the last ones for fewer.
+ *
+ * @param {string} text
+ */
 function fromText(text) {
   const bytes = new Uint8Array(Math.floor((text.length * 4) / 5));
   for (let i = 0, next = 0; i < text.length; i += 5) {

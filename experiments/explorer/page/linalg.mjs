@@ -1,6 +1,14 @@
-// Vectors and matrices. A vector is an array of numbers; a matrix has rows, columns, and data, row by row.
+// Vectors and matrices.
 
-/** Returns the product of a vector and the rows of a matrix, from one of them on. */
+/** @typedef {Float32Array | Float64Array} Vector */
+/** @typedef {{rows: number, columns: number, data: Float32Array}} Matrix data row by row. */
+
+/**
+ * Returns the product of a vector and the rows of a matrix, from one of them on.
+ *
+ * @param {Vector} vector
+ * @param {Matrix} matrix
+ */
 export function times(vector, matrix, firstRow = 0) {
   const { columns, data } = matrix;
   const sums = new Float64Array(columns);
@@ -12,7 +20,12 @@ export function times(vector, matrix, firstRow = 0) {
   return sums;
 }
 
-/** Returns the product of a vector with each row of a matrix, as for logits of tied embeddings. */
+/**
+ * Returns the product of a vector with each row of a matrix, as for logits of tied embeddings.
+ *
+ * @param {Vector} vector
+ * @param {Matrix} matrix
+ */
 export function timesRows(vector, matrix) {
   const { rows, columns, data } = matrix;
   return Float64Array.from({ length: rows }, (_, i) => {
@@ -22,23 +35,47 @@ export function timesRows(vector, matrix) {
   });
 }
 
-/** Returns one row of a matrix, a vector. */
+/**
+ * Returns one row of a matrix.
+ *
+ * @param {Matrix} matrix
+ * @param {number} i
+ */
 export function rowOf(matrix, i) {
   return matrix.data.subarray(i * matrix.columns, (i + 1) * matrix.columns);
 }
 
+/**
+ * @param {Vector} one
+ * @param {Vector} other
+ */
 export function plus(one, other) {
   return Float64Array.from(one, (number, i) => number + other[i]);
 }
 
+/**
+ * @param {Vector} one
+ * @param {Vector} other
+ */
 export function dot(one, other) {
   let sum = 0;
   for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
   return sum;
 }
 
-/** Returns vectors one after the other, as one. */
-export function joined(...vectors) {
+/** @param {Vector} vector */
+export function mean(vector) {
+  let sum = 0;
+  for (const number of vector) sum += number;
+  return sum / vector.length;
+}
+
+/**
+ * Returns the concatenation of vectors.
+ *
+ * @param {Vector[]} vectors
+ */
+export function concatenate(...vectors) {
   const all = new Float64Array(vectors.reduce((sum, vector) => sum + vector.length, 0));
   let first = 0;
   for (const vector of vectors) {
@@ -48,7 +85,12 @@ export function joined(...vectors) {
   return all;
 }
 
-/** Returns the sum of vectors, each times its weight. */
+/**
+ * Returns the sum of vectors, each times its weight.
+ *
+ * @param {Vector} weights
+ * @param {Vector[]} vectors
+ */
 export function weightedSum(weights, vectors) {
   const sums = new Float64Array(vectors[0].length);
   vectors.forEach((vector, s) => {
@@ -57,15 +99,21 @@ export function weightedSum(weights, vectors) {
   return sums;
 }
 
+/** @param {Vector} vector */
 export function tanh(vector) {
   return vector.map(Math.tanh);
 }
 
+/** @param {number} number */
 export function sigmoid(number) {
   return 1 / (1 + Math.exp(-number));
 }
 
-/** Returns weights that sum to 1, of scores of which those at -Infinity get 0; zeros where all are there. */
+/**
+ * Returns weights that sum to 1; those of scores of -Infinity are 0. Zeros if all scores are -Infinity.
+ *
+ * @param {ArrayLike<number>} scores
+ */
 export function softmax(scores) {
   const most = scores[argmax(scores)];
   if (most === -Infinity) return new Float64Array(scores.length);
@@ -74,7 +122,11 @@ export function softmax(scores) {
   return exponentials.map((each) => each / sum);
 }
 
-/** Returns the logarithms of the softmax. */
+/**
+ * Returns the logarithms of the softmax.
+ *
+ * @param {Vector} logits
+ */
 export function logSoftmax(logits) {
   const most = logits[argmax(logits)];
   let sum = 0;
@@ -82,15 +134,25 @@ export function logSoftmax(logits) {
   return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
 }
 
-/** Returns the first position of the largest number. */
+/**
+ * Returns the first position of the largest number.
+ *
+ * @param {ArrayLike<number>} numbers
+ */
 export function argmax(numbers) {
   let best = 0;
   for (let i = 1; i < numbers.length; i++) if (numbers[i] > numbers[best]) best = i;
   return best;
 }
 
-/** Returns the positions of the largest numbers, the largest first; of equals the first. */
+/**
+ * Returns the positions of the largest numbers, the largest first; of equals the first.
+ *
+ * @param {ArrayLike<number>} numbers
+ * @param {number} count
+ */
 export function largest(numbers, count) {
+  /** @type {number[]} */
   const best = [];
   for (let i = 0; i < numbers.length; i++) {
     if (best.length === count && !(numbers[i] > numbers[best[count - 1]])) continue;
@@ -102,7 +164,11 @@ export function largest(numbers, count) {
   return best;
 }
 
-/** Returns a function that draws numbers in [0, 1), the same for the same seed (mulberry32). */
+/**
+ * Returns a function that draws numbers in [0, 1), the same for the same seed (mulberry32).
+ *
+ * @param {number} seed
+ */
 export function random(seed) {
   let state = seed >>> 0;
   return () => {

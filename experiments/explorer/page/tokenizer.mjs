@@ -1,5 +1,7 @@
 // Text into tokens and back, as experiments/text does it.
 
+/** @import { Language, WordLanguage } from "./data" */
+
 export const PAD = 0;
 export const START = 1;
 export const END = 2;
@@ -17,68 +19,115 @@ const BLANK = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\
 const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
 const NOTHING = new RegExp(`^[${BLANK}\\p{Default_Ignorable_Code_Point}]*$`, "u");
 
-/** Returns the tokens of a text in a language, which is what `_described` of live.py has made. */
+/**
+ * Returns the tokens of a text.
+ *
+ * @param {Language} language
+ * @param {string} text
+ * @returns {string[]}
+ */
 export function tokenize(language, text) {
   const cased = language.lowercase ? text.toLowerCase() : text;
   const chunks = cased.split(BLANKS).filter((chunk) => chunk);
-  if (language.unit === "character") return escape(chunks.join(" ")).replaceAll(" ", SPACE).match(/<unk>|./gsu) ?? [];
+  if (language.unit === "character")
+    return (
+      escapeMarks(chunks.join(" "))
+        .replaceAll(" ", SPACE)
+        .match(/<unk>|./gsu) ?? []
+    );
   const tokens = chunks.flatMap((chunk) => wordsOf(language, chunk));
   return language.joins === "elisions" ? tokens.map(plain) : tokens;
 }
 
-/** Returns the tokens of a text without whitespace. */
+/**
+ * Returns the tokens of a text without whitespace.
+ *
+ * @param {WordLanguage} language
+ * @param {string} chunk
+ */
 function wordsOf(language, chunk) {
   language.expression ??= new RegExp(
     language.pattern.replace(/\{(\w+)\}/g, (_, name) => language.classes[name]),
     "gu",
   );
-  const found = [...chunk.matchAll(language.expression)];
-  const isWord = found.map((match) => match[1] !== undefined);
-  return found.map(([token], i) => {
+  const matches = [...chunk.matchAll(language.expression)];
+  const isWord = matches.map((match) => match[1] !== undefined);
+  return matches.map(([token], i) => {
     const [before, after] = [i && !isWord[i] ? JOINER : "", isWord[i + 1] ? JOINER : ""];
-    return before + escape(token) + after;
+    return before + escapeMarks(token) + after;
   });
 }
 
-/** Returns a token as people read it, without joiners. */
+/**
+ * Returns a token as people read it, without joiners.
+ *
+ * @param {string} token
+ */
 export function plain(token) {
-  return unescape(token.replaceAll(JOINER, ""));
+  return unescapeMarks(token.replaceAll(JOINER, ""));
 }
 
-/** Returns whether a text has nothing to see. */
+/**
+ * Returns whether a text has nothing to see.
+ *
+ * @param {string} text
+ */
 export function isBlank(text) {
   return NOTHING.test(text);
 }
 
-/** Returns a text whose invisible characters are written as escapes. */
+/**
+ * Returns a text whose invisible characters are written as escapes.
+ *
+ * @param {string} text
+ */
 export function visible(text) {
-  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : `\\u{${char.codePointAt(0).toString(16)}}`));
+  const escaped = (/** @type {string} */ char) => `\\u{${char.codePointAt(0)?.toString(16)}}`;
+  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : escaped(char)));
 }
 
-function escape(text) {
+/** @param {string} text */
+function escapeMarks(text) {
   return text.replace(/[￬￭▁]/gu, (char) => ESCAPE + ESCAPED.indexOf(char));
 }
 
-function unescape(text) {
+/** @param {string} text */
+function unescapeMarks(text) {
   return text.replace(/￬([012])/gu, (_, place) => ESCAPED[place]);
 }
 
-/** Returns the ids of tokens, UNKNOWN for those not known. */
+/**
+ * Returns the ids of tokens, UNKNOWN for those not known.
+ *
+ * @param {Language} language
+ * @param {string[]} tokens
+ */
 export function idsOf(language, tokens) {
   language.ids ??= new Map(language.words.map((word, i) => [word.normalize("NFC"), NUM_SPECIALS + i]));
-  return tokens.map((token) => language.ids.get(token.normalize("NFC")) ?? UNKNOWN);
+  const { ids } = language;
+  return tokens.map((token) => ids.get(token.normalize("NFC")) ?? UNKNOWN);
 }
 
-/** Returns the token of an id. */
+/**
+ * Returns the token of an id.
+ *
+ * @param {Language} language
+ * @param {number} id
+ */
 export function wordOf(language, id) {
   return id === UNKNOWN ? UNKNOWN_WORD : id === END ? END_WORD : language.words[id - NUM_SPECIALS];
 }
 
-/** Returns plain text. */
+/**
+ * Returns plain text.
+ *
+ * @param {Language} language
+ * @param {string[]} tokens
+ */
 export function join(language, tokens) {
   if (language.joins === "characters") {
-    return unescape(tokens.join("").replaceAll(SPACE, " ").replace(BLANKS, " ").replace(/^ | $/gu, ""));
+    return unescapeMarks(tokens.join("").replaceAll(SPACE, " ").replace(BLANKS, " ").replace(/^ | $/gu, ""));
   }
   if (language.joins === "elisions") return tokens.join(" ").replaceAll("' ", "'");
-  return unescape(tokens.join(" ").replace(/ ?￭ ?/gu, ""));
+  return unescapeMarks(tokens.join(" ").replace(/ ?￭ ?/gu, ""));
 }

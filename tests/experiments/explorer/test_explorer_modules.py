@@ -1,0 +1,123 @@
+"""Modules of the page in Node, against Python: words, addresses, alignment errors, recorded weights."""
+
+import json
+
+import hypothesis
+import numpy as np
+from helpers import browser
+from hypothesis import strategies as st
+
+from experiments.explorer import recorded
+from experiments.tasks import grammar
+from experiments.tasks.toy_translation import ItalianWords
+from experiments.text import words
+from experiments.translation.metrics import AlignedAttention, alignment_error_rate
+
+pytestmark = browser.needs_node
+
+PLACES = st.integers(0, 99).map(str)
+TEXTS = st.text(st.characters(codec="utf-8"))
+STATES = st.fixed_dictionaries(
+  {},
+  optional={
+    "text": TEXTS,
+    "run": st.integers(0, 9),
+    "beside": st.integers(0, 9),
+    "step": st.integers(0, 10**6),
+    "beam": st.integers(1, 10),
+    "temperature": st.sampled_from([0.1, 1.5, 2]),
+    "masked": st.lists(st.integers(0, 99), min_size=1),
+    "words": st.dictionaries(PLACES, TEXTS.filter(bool), min_size=1),
+    "rows": st.dictionaries(PLACES, st.just("flat") | st.integers(0, 99), min_size=1),
+    "view": st.just("arcs"),
+    "shown": st.integers(0, 99),
+    "cell": st.lists(st.integers(0, 99), min_size=2, max_size=2),
+    "side": st.just("encoder"),
+    "layer": st.integers(0, 9),
+  },
+)
+
+
+def test_words_are_those_of_python():
+  program = """
+const { idsOf, isBlank, join, tokenize, visible } = await load("tokenizer");
+const { language, texts } = given;
+return {
+  tokens: tokenize(language, "L'amico vede un'oca"),
+  joined: join(language, ["l'", "amico"]),
+  ids: idsOf(language, ["e\\u0301", "\\xe9", "<unk>", "x"]),
+  seen: texts.map((text) => [isBlank(text), visible(text)]),
+};
+"""
+  language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": ["\xe9"]}
+  language |= {"pattern": words.PATTERN, "classes": words.ranges()}
+  result = browser.in_node(program, {"language": language, "texts": ["\u200b \u200d\ufeff", "a\u200b", ""]})
+  tokens = ["l'", "amico", "vede", "un'", "oca"]
+  assert result["tokens"] == tokens == [*ItalianWords().tokenize("l'amico vede un'oca")]
+  assert result["joined"] == "l'amico" == grammar.join(["l'", "amico"])
+  assert result["ids"] == [4, 4, 3, 3]  # both spellings of a word have one id
+  assert result["seen"] == [[True, "\\u{200b} \\u{200d}\\u{feff}"], [False, "a\\u{200b}"], [True, ""]]
+
+
+@hypothesis.settings(max_examples=2)
+@hypothesis.given(st.lists(STATES, min_size=20, max_size=40))
+def test_addresses_keep_states(states):
+  program = """
+const { DEFAULTS, fromAddress, toAddress } = await load("url_state");
+const kept = (state) => fromAddress(`#${toAddress({ ...DEFAULTS, ...state })}`);
+return { usual: DEFAULTS, found: given.map(kept) };
+"""
+  result = browser.in_node(program, states)
+  assert result["found"] == [{**result["usual"], **state} for state in states]
+
+
+def test_invalid_addresses_are_passed_over():
+  program = (
+    "const { DEFAULTS, fromAddress } = await load('url_state'); return [DEFAULTS, fromAddress(given)];"
+  )
+  address = "#beam=99&run=-1&cell=3&masked=a,b&words=x:y&rows=1:wide&view=cube&nothing=1&temperature="
+  usual, found = browser.in_node(program, f"{address}&step=1.5&toString=1")
+  assert found == usual
+
+
+def test_alignment_errors_are_those_of_python():
+  rng, given = np.random.default_rng(0), []
+  for _ in range(50):
+    T, S = rng.integers(2, 9, 2)
+    links = rng.random((T - 1, S - 1)) < 0.3
+    links[0, 0] = True
+    weights = rng.random((T, S)) * (rng.random((T, 1)) < 0.8)
+    given.append({"weights": weights.tolist(), "links": np.argwhere(links).tolist()})
+  program = """
+const { alignmentErrorRate } = await load("metrics");
+return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
+"""
+  *rates, without_links = browser.in_node(program, [*given, {"weights": [[0, 0], [1, 0]], "links": []}])
+  expected = [
+    alignment_error_rate([AlignedAttention(np.array(each["weights"]), {*map(tuple, each["links"])})])
+    for each in given
+  ]
+  np.testing.assert_allclose(rates, expected, atol=1e-12)
+  assert without_links is None
+
+
+def test_recorded_weights_come_back():
+  ranges = {(0, 1): True, (-1e-6, 1 + 1e-6): True, (-0.5, 0.5): False, (0, 300): False}
+  arrays = [np.random.default_rng(0).uniform(*each, (1, 2, 3, 5)).astype(np.float32) for each in ranges]
+  for weights, limits in zip(arrays, ranges, strict=True):
+    weights[0, 0, 0, :2] = limits
+  program = """
+const { unpackWeights } = await load("decode_arrays");
+const { strengthsOf, toldRange } = await load("strengths");
+return Promise.all(given.map(async (packed) => {
+  const numbers = await unpackWeights(packed);
+  return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...strengthsOf([numbers])[0]] };
+}));
+"""
+  packed = json.loads(json.dumps([recorded._described(weights) for weights in arrays]))
+  results = browser.in_node(program, packed)
+  for ((low, high), are_shares), weights, result in zip(ranges.items(), arrays, results, strict=True):
+    np.testing.assert_allclose(result["numbers"], weights.ravel(), atol=(high - low) / 65535)
+    assert (result["told"] is None) is are_shares
+    most = 1 if are_shares else np.abs(weights).max()
+    np.testing.assert_allclose(result["strengths"], np.abs(weights.ravel()) / most, atol=1e-4)
