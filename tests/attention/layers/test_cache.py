@@ -210,7 +210,7 @@ def test_bias_arrays_cover_queries_and_slots():
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 7)):
     options = {"mask": masks.causal(), "bias": terms[:, start:stop], "cache": cache}
-    result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], **options)
+    result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], **options)
     results.append(result)
   found = jnp.concatenate(results, axis=1)
   assert_close(found, expected(bias=np.float64(terms[..., :T]))[0], 10 * MODEL)
@@ -224,9 +224,9 @@ def test_causal_tokens_attend_to_earlier_tokens():
   parameters = dict(module.init(jax.random.key(0), inputs)["params"], query={"kernel": jnp.zeros((2, 1, 2))})
   cache = module.apply({"params": parameters}, inputs, S, method="init_cache")
   for step in range(T):
-    _, weights, cache = module.apply(
-      {"params": parameters}, inputs[step : step + 1], mask=masks.causal(), cache=cache, return_weights=True
-    )
+    attend = compiled(module, return_weights=True)
+    arguments = {"params": parameters}, inputs[step : step + 1]
+    _, weights, cache = attend(*arguments, mask=masks.causal(), cache=cache)
     assert_close(weights, [[np.where(np.arange(S) <= step, 1 / (step + 1), 0.0)]], FLOAT32)
 
 
@@ -379,7 +379,7 @@ def test_beam_search_with_a_cache():
 
   prompt = jnp.asarray([[3, 4], [5, 6], [7, 8]])  # so that the sequences differ
   cache = model.apply(variables, prompt, 5 + 2, method="init_cache")
-  _, cache = model.apply(variables, prompt, cache)
+  _, cache = compiled(model)(variables, prompt, cache)
   found = jax.jit(lambda cache: search.beam(step, cache, **options))(cache)
 
   def slow_step(state, words):  # remembers the words and reads them all again

@@ -26,7 +26,9 @@ def look(layer, variables, queries, sources, **options):
       found.append(looked.weights)
     return jnp.stack(found, axis=1)
 
-  return layer.apply(variables, method=run, rngs={"dropout": jax.random.key(2)})
+  return jax.jit(lambda variables: layer.apply(variables, method=run, rngs={"dropout": jax.random.key(2)}))(
+    variables
+  )
 
 
 def drawn(layer, T=4):
@@ -138,7 +140,7 @@ def test_zero_score_vector_has_finite_gradients():
   def loss(params):
     return jnp.sum(layer.apply({"params": params}, queries, sources) ** 2)
 
-  value, gradients = jax.value_and_grad(loss)(params)
+  value, gradients = jax.jit(jax.value_and_grad(loss))(params)
   chex.assert_tree_all_finite((value, gradients))
 
 
@@ -189,9 +191,9 @@ def test_local_attention_of_nan_queries():
   def loss(variables, queries):
     return jnp.sum(layer.apply(variables, queries, keys, mask=mask) ** 2)
 
-  gradients = jax.grad(loss, (0, 1))(variables, broken)
-  chex.assert_tree_all_finite(gradients)
-  chex.assert_trees_all_equal(gradients[0], jax.grad(loss)(variables, queries))
+  gradients = jax.jit(jax.grad(loss, (0, 1)))
+  chex.assert_tree_all_finite(gradients(variables, broken))
+  chex.assert_trees_all_equal(gradients(variables, broken)[0], gradients(variables, queries)[0])
 
 
 @pytest.mark.parametrize("half_width", [0.0, -1.0, np.nan])

@@ -2,13 +2,12 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from helpers.fixtures import FLOAT32, always, assert_close
-from helpers.model_reference import MODEL, random_parameters
+from helpers.model_reference import MODEL, compiled, random_parameters
 
 import attention
 
@@ -34,12 +33,13 @@ def test_ensemble_averages_probabilities():
   ]
   ensemble = attention.Ensemble(tuple(models))
   variables = {"params": params}
-  state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
+  state, memory = compiled(ensemble, "encode")(variables, SOURCES, LENGTHS)
   alone = [
-    model.apply({"params": own}, SOURCES, LENGTHS, TARGETS) for model, own in zip(models, params, strict=True)
+    compiled(model)({"params": own}, SOURCES, LENGTHS, TARGETS)
+    for model, own in zip(models, params, strict=True)
   ]
   for t in range(T):
-    state, scores, weights = ensemble.apply(variables, state, TARGETS[:, t], memory, method="step")
+    state, scores, weights = compiled(ensemble, "step")(variables, state, TARGETS[:, t], memory)
     logits = [np.asarray(each[:, t], np.float64) for each, _ in alone]
     expected = np.mean([np.exp(each) / np.exp(each).sum(-1, keepdims=True) for each in logits], axis=0)
     assert_close(np.exp(scores), expected, MODEL)
@@ -55,8 +55,8 @@ def test_members_have_separate_parameters():
   for first, second in ((0, 1), (1, 0), (0, 0)):
     variables = {"params": [params[first], params[second]]}
     ensemble = attention.Ensemble((model, model))
-    state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
-    found.append(ensemble.apply(variables, state, TARGETS[:, 0], memory, method="step")[1])
+    state, memory = compiled(ensemble, "encode")(variables, SOURCES, LENGTHS)
+    found.append(compiled(ensemble, "step")(variables, state, TARGETS[:, 0], memory)[1])
   assert_close(found[0], found[1], MODEL)
   assert np.max(np.abs(found[0] - found[2])) > 0.01
 
@@ -73,8 +73,8 @@ def test_members_without_attention_have_no_weights():
   model = translator("none")
   own = random_parameters(model, SOURCES, LENGTHS, TARGETS)["params"]
   ensemble, variables = attention.Ensemble((model,)), {"params": [own]}
-  state, memory = ensemble.apply(variables, SOURCES, LENGTHS, method="encode")
-  assert ensemble.apply(variables, state, TARGETS[:, 0], memory, method="step")[2] is None
+  state, memory = compiled(ensemble, "encode")(variables, SOURCES, LENGTHS)
+  assert compiled(ensemble, "step")(variables, state, TARGETS[:, 0], memory)[2] is None
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_members_without_attention_have_no_weights():
 def test_head_weights_average_to_returned_weights(kind, encoder):
   model = translator(kind, encoder)
   variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
-  of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
-  _, mean = model.apply(variables, SOURCES, LENGTHS, TARGETS)
+  of_encoder, of_decoder = compiled(model, "attention_weights")(variables, SOURCES, LENGTHS, TARGETS)
+  _, mean = compiled(model)(variables, SOURCES, LENGTHS, TARGETS)
   if kind == "none":
     assert of_decoder is None and mean is None
   else:
@@ -103,10 +103,10 @@ def test_head_weights_average_to_returned_weights(kind, encoder):
   np.testing.assert_allclose(of_encoder.sum(axis=-1), 1.0, rtol=1e-5)
   assert not np.any(of_encoder[1, ..., 2:])  # nobody attends to padding
   # The first layer's, by the layer alone, of the embedded words.
-  bound = model.bind(variables).encoder
-  alone, weights = bound(SOURCES, LENGTHS, return_weights=True)
+  of_its_own = {"params": variables["params"]["encoder"]}
+  alone, weights = compiled(model.encoder, return_weights=True)(of_its_own, SOURCES, LENGTHS)
   assert_close(weights, of_encoder, FLOAT32)
-  assert_close(alone.memory, bound(SOURCES, LENGTHS).memory, FLOAT32)
+  assert_close(alone.memory, compiled(model.encoder)(of_its_own, SOURCES, LENGTHS).memory, FLOAT32)
   assert np.max(np.abs(weights[:, 0] - weights[:, 1])) > 0.001
 
 
@@ -136,15 +136,6 @@ def test_custom_decoder_needs_no_heads():
 
   model = attention.Seq2Seq(attention.RecurrentEncoder(V, E, H), Wrapped(attention.RecurrentDecoder(V, E, H)))
   variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
-  of_encoder, of_decoder = model.apply(variables, SOURCES, LENGTHS, TARGETS, method="attention_weights")
+  of_encoder, of_decoder = compiled(model, "attention_weights")(variables, SOURCES, LENGTHS, TARGETS)
   assert of_encoder is None
-  assert_close(of_decoder[:, 0, 0], model.apply(variables, SOURCES, LENGTHS, TARGETS)[1], FLOAT32)
-
-
-def test_weights_of_heads_compile():
-  model = translator("multi_head", "transformer")
-  variables = random_parameters(model, SOURCES, LENGTHS, TARGETS)
-  arguments = variables, SOURCES, LENGTHS, TARGETS
-  found = jax.jit(lambda *arguments: model.apply(*arguments, method="attention_weights"))(*arguments)
-  for one, other in zip(found, model.apply(*arguments, method="attention_weights"), strict=True):
-    assert_close(one, other, MODEL)
+  assert_close(of_decoder[:, 0, 0], compiled(model)(variables, SOURCES, LENGTHS, TARGETS)[1], FLOAT32)

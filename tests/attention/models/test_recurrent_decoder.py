@@ -149,7 +149,7 @@ def test_steps_match_the_scan(kind, options):
   module = decoder(kind, **OPTIONS[options])
   variables = variables_of(module)
   logits, weights = run(kind, options=options)
-  state, memory = module.apply(variables, encoded(), jnp.asarray(LENGTHS), method="prepare")
+  state, memory = compiled(module, "prepare")(variables, encoded(), jnp.asarray(LENGTHS))
   assert [layer.shape for layer in state.layers] == module.num_layers * [DIMS["BH"]]
   for t in range(DIMS.T):
     state, step_logits, step_weights = compiled(module, "step")(
@@ -165,7 +165,7 @@ def test_steps_match_the_scan(kind, options):
 def test_monotonic_decoding_never_goes_back():
   module = decoder("monotonic")
   variables = variables_of(module)
-  state, memory = module.apply(variables, encoded(), jnp.asarray(LENGTHS), method="prepare")
+  state, memory = compiled(module, "prepare")(variables, encoded(), jnp.asarray(LENGTHS))
   places = []
   for t in range(DIMS.T):
     state, _, weights = compiled(module, "step")(variables, state, jnp.asarray(TARGETS[:, t]), memory)

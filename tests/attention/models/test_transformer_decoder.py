@@ -25,9 +25,8 @@ OPTIONS = {
   "normal": {"positions": "rotary", "normalize_qk": True, "num_layers": 3},
   "one": {"positions": "relative", "num_layers": 1},
 }
-options = pytest.mark.parametrize("options", OPTIONS)
-# Each place of positions and each norm, once.
-few_options = pytest.mark.parametrize("options", always("relative", "post", "normal", of=OPTIONS))
+# Both norms, and positions inside and outside of attention.
+few_options = pytest.mark.parametrize("options", always("relative", "normal", of=OPTIONS))
 
 
 def decoder(options, **others):
@@ -58,19 +57,24 @@ def variables_of(module):
   return random_parameters(module, *arguments(), method=decode)
 
 
+def prepare(module, max_length):
+  """Returns a state that has room for some tokens, and the memory."""
+  return compiled(module, "prepare", max_length=max_length)(variables_of(module), encoded(), LENGTHS)
+
+
 def run(options, targets=TARGETS, source=None):
   """Returns logits [B T V] and weights [B T S]."""
   module = decoder(options)
   return compiled(module, decode)(variables_of(module), *arguments(targets, source))
 
 
-@few_options
+@pytest.mark.parametrize("options", always("relative", "post", "normal", of=OPTIONS))
 def test_decoder_matches_reference(options):
   module = decoder(options)
   parameters = float64(variables_of(module)["params"])
   logits, weights = run(options)
-  state, memory = module.apply(variables_of(module), encoded(), LENGTHS, method="prepare")
-  heads = module.apply(variables_of(module), state, jnp.asarray(TARGETS), memory, method="head_weights")
+  state, memory = compiled(module, "prepare")(variables_of(module), encoded(), LENGTHS)
+  heads = compiled(module, "head_weights")(variables_of(module), state, jnp.asarray(TARGETS), memory)
   L = module.num_layers
   chex.assert_shape(heads, (DIMS.B, L, DIMS.N, DIMS.T, DIMS.S))
   for b, length in enumerate(LENGTHS):
@@ -122,7 +126,7 @@ def test_cached_reading_matches_the_whole(options, reads):
   module = decoder(options)
   variables = variables_of(module)
   logits, weights = run(options)
-  state, memory = module.apply(variables, encoded(), LENGTHS, DIMS.T + 2, method="prepare")
+  state, memory = prepare(module, DIMS.T + 2)
   start = 0
   for count in map(int, reads):
     tokens, now = jnp.asarray(TARGETS[:, start : start + count]), slice(start, start + count)
@@ -139,23 +143,22 @@ def test_cached_reading_matches_the_whole(options, reads):
 
 
 def test_different_lengths_continue_together():
-  module = decoder("sinusoidal")
+  module = decoder("relative")
   variables = variables_of(module)
-  logits, _ = run("sinusoidal")
-  state, memory = module.apply(variables, encoded(), LENGTHS, DIMS.T, method="prepare")
-  state, *_ = module.apply(variables, state, jnp.asarray(TARGETS[:, :4]), memory, method="read")
+  logits, _ = run("relative")
+  state, memory = prepare(module, DIMS.T)
+  state, *_ = compiled(module, "read")(variables, state, jnp.asarray(TARGETS[:, :4]), memory)
   begun = np.array([2, 4, 3])
   state = tuple(cache._replace(length=jnp.asarray(begun)) for cache in state)
-  _, next_logits, _ = module.apply(
-    variables, state, jnp.asarray(TARGETS[np.arange(DIMS.B), begun]), memory, method="step"
-  )
+  tokens = jnp.asarray(TARGETS[np.arange(DIMS.B), begun])
+  _, next_logits, _ = compiled(module, "step")(variables, state, tokens, memory)
   assert_close(next_logits, logits[np.arange(DIMS.B), begun], 10 * MODEL)
 
 
 def test_too_many_words_give_nan():
-  module = decoder("sinusoidal")
+  module = decoder("relative")
   variables = variables_of(module)
-  state, memory = module.apply(variables, encoded(), LENGTHS, 2, method="prepare")
+  state, memory = prepare(module, 2)
   step = compiled(module, "step")
   for t in range(3):
     state, logits, _ = step(variables, state, jnp.asarray(TARGETS[:, t]), memory)
@@ -177,7 +180,7 @@ def test_logits_depend_on_earlier_tokens(options):
       np.testing.assert_array_equal(difference[[0, 2]], 0.0)
 
 
-@options
+@pytest.mark.parametrize("options", always("sinusoidal", "rotary", "none", of=OPTIONS))
 def test_word_order_needs_positions(options):
   # The last word sees the same words in another order.
   one, other = TARGETS.copy(), TARGETS.copy()
@@ -190,7 +193,7 @@ def test_word_order_needs_positions(options):
   assert (difference < 10 * MODEL) == (OPTIONS[options].get("positions") == "none")
 
 
-@few_options
+@pytest.mark.parametrize("options", always("normal", of=OPTIONS))
 def test_memory_padding_is_ignored(options):
   module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
   variables = variables_of(module)
@@ -235,9 +238,9 @@ def test_distance_parameters_have_gradients():
 
 
 def test_empty_source_is_finite():
-  module = decoder("sinusoidal")
+  module = decoder("relative")
   source, targets, _ = arguments()
-  logits, weights = module.apply(variables_of(module), source, targets, jnp.asarray([0, 7, 2]), method=decode)
+  logits, weights = compiled(module, decode)(variables_of(module), source, targets, jnp.asarray([0, 7, 2]))
   chex.assert_tree_all_finite((logits, weights))
   np.testing.assert_array_equal(weights[0], 0.0)
 
