@@ -2,14 +2,10 @@
 
     python -m experiments.benchmark_eager
 
-Each case runs in a process of its own, so that no case finds what another has compiled. It takes two minutes
-on 2 cores. The sizes are small (2 sentences of 64 positions, 4 heads of width 32): what is timed is not the
-attention, but what Python and JAX do around it.
+It takes a minute on 2 cores. The sizes are small (2 sentences of 64 positions, 4 heads of width 32): what is
+timed is not the attention, but what Python and JAX do around it.
 """
 
-import functools
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +20,6 @@ from attention import masks, positions
 from experiments.commands import flags as commands
 from experiments.commands import tables
 
-_CASE = flags.DEFINE_string("case", None, "only this case, in this process")
 _REPEATS = flags.DEFINE_integer("repeats", 50, "how often later calls are timed", lower_bound=1)
 
 
@@ -34,24 +29,26 @@ def cases() -> dict[str, Callable[[], Any]]:
   sideways = jnp.swapaxes(heads, 1, 2)
   kernel = jnp.ones((32, 4, 8))
   weights = attention.MultiHeadWeights(kernel, kernel, kernel, jnp.ones((4, 8, 32)))
-  dot_product = attention.scaled_dot_product_attention
-
-  def gradient(function: Callable[[jax.Array], jax.Array], array: jax.Array) -> Callable[[], Any]:
-    return lambda: jax.grad(lambda array: jnp.sum(function(array)))(array)
 
   def causal(array: jax.Array, **options: Any) -> jax.Array:
-    return dot_product(array, array, array, mask=masks.causal(), **options)
+    return attention.scaled_dot_product_attention(array, array, array, mask=masks.causal(), **options)
+
+  def blockwise(array: jax.Array) -> jax.Array:
+    return causal(array, implementation="blockwise")
 
   def of_jax(array: jax.Array) -> jax.Array:
     return jax.nn.dot_product_attention(array, array, array, is_causal=True)
 
+  def gradient(function: Callable[[jax.Array], jax.Array], array: jax.Array) -> jax.Array:
+    return jax.grad(lambda array: jnp.sum(function(array)))(array)
+
   return {
     "jax.nn.dot_product_attention, causal": lambda: of_jax(sideways),
-    "jax.nn.dot_product_attention, gradient": gradient(of_jax, sideways),
+    "jax.nn.dot_product_attention, gradient": lambda: gradient(of_jax, sideways),
     "scaled_dot_product_attention, causal": lambda: causal(heads),
-    "scaled_dot_product_attention, gradient": gradient(causal, heads),
-    "blockwise": lambda: causal(heads, implementation="blockwise"),
-    "blockwise, gradient": gradient(functools.partial(causal, implementation="blockwise"), heads),
+    "scaled_dot_product_attention, gradient": lambda: gradient(causal, heads),
+    "blockwise": lambda: blockwise(heads),
+    "blockwise, gradient": lambda: gradient(blockwise, heads),
     "with ALiBi": lambda: causal(heads, bias=positions.ALiBi(positions.alibi_slopes(4))),
     "with a bias function": lambda: causal(heads, bias=lambda t, s: (s - t).astype(jnp.float32)),
     "additive_attention": lambda: attention.additive_attention(heads, heads, heads, score_vector),
@@ -65,25 +62,17 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-  if _CASE.value is not None:
-    if _CASE.value not in cases():
-      raise commands.UsageError(f"--case must be of {'; '.join(cases())}, got {_CASE.value!r}")
-    print(_row(_CASE.value, cases()[_CASE.value]))
-    return
   print(tables.markdown(["case", "first call, s", "later calls, ms"], []))
-  for name in cases():
-    command = [sys.executable, "-m", "experiments.benchmark_eager", f"--repeats={_REPEATS.value}"]
-    subprocess.run([*command, f"--case={name}"], check=True)
+  for name, call in cases().items():
+    jax.clear_caches()  # or a case would find what another has compiled
+    first, *later = (_seconds(call) for _ in range(1 + _REPEATS.value))
+    print(tables.markdown_row([name, f"{first:.2f}", f"{1e3 * np.median(later):.2f}"]), flush=True)
 
 
-def _row(name: str, call: Callable[[], Any]) -> str:
-  """Returns a row of the table."""
-  seconds = []
-  for _ in range(1 + _REPEATS.value):
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    seconds.append(time.perf_counter() - start)
-  return tables.markdown_row([name, f"{seconds[0]:.2f}", f"{1e3 * np.median(seconds[1:]):.2f}"])
+def _seconds(call: Callable[[], Any]) -> float:
+  start = time.perf_counter()
+  jax.block_until_ready(call())
+  return time.perf_counter() - start
 
 
 if __name__ == "__main__":
