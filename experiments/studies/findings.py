@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +23,13 @@ from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
 
+SEEDS = [0, 1, 2, 3, 4]
+TRANSFORMER: dict[str, list[Any]] = {
+  "model.encoder": ["transformer"],
+  "model.decoder": ["transformer"],
+  "model.num_layers": [2],
+  "model.num_decoder_layers": [2],
+}
 LEVEL = 0.05
 NOTE = (
   f"\\* where chance alone would make a mean differ from that of {{}} as much with p < {LEVEL}: exact "
@@ -48,8 +54,8 @@ class Runs:
   """The numbers of runs: the fields in which they differ, and their metrics, `split/metric`.
 
   >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
-  >>> runs.of(width=8).values("test/bleu"), runs.different("seed")
-  ([40.0, 42.0], [0, 1])
+  >>> runs.of(width=8).values("test/bleu")
+  [40.0, 42.0]
   """
 
   def __init__(self, rows: Iterable[Row]):
@@ -68,20 +74,37 @@ class Runs:
     """Returns a metric of each run that has it."""
     return [row[metric] for row in self.rows if row.get(metric) is not None]
 
-  def different(self, name: str) -> list[Any]:
-    """Returns the values of a field, named by its last part, each once, in the order of the runs."""
-    found = (value for row in self.rows for key, value in row.items() if key.rpartition(".")[2] == name)
-    return list(dict.fromkeys(found))
 
-  def by(self, name: str, metric: str) -> dict[Any, list[float]]:
-    """Returns value of a field -> a metric of its runs."""
-    return {value: self.of(**{name: value}).values(metric) for value in self.different(name)}
+def rows_beside(groups: Mapping[str, Runs], metrics: Iterable[str], digits: int = 3) -> list[list[str]]:
+  """Returns a row of a table for each group: its name, and each metric beside that of the first group.
+
+  >>> rows_beside({"a": Runs([{"test/bleu": 40.0}]), "b": Runs([])}, ["test/bleu"], digits=1)
+  [['a', '40.0'], ['b', '-']]
+  """
+  first, *_ = groups.values()
+  return [
+    [name, *(beside(group.values(metric), first.values(metric), digits) for metric in metrics)]
+    for name, group in groups.items()
+  ]
+
+
+def panels(groups: Mapping[str, Runs], metrics: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
+  """Returns title -> group -> the values of a metric, for `figures.spread`.
+
+  Args:
+    groups: by their names.
+    metrics: by their titles.
+  """
+  return {
+    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in metrics.items()
+  }
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   """Returns how often the means of two groups of runs differ as much or more, when runs change groups.
 
-  All ways to part the runs are counted: the permutation test of Fisher (1935, "The Design of Experiments").
+  All ways to part the runs are counted, of more than a million that many at random: the permutation test of
+  Fisher (1935, "The Design of Experiments").
 
   >>> p_value([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])  # 2 of the 20 ways
   0.1
@@ -90,10 +113,7 @@ def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   def difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
     return np.abs(np.mean(first, axis=axis) - np.mean(second, axis=axis))
 
-  ways = math.comb(len(first) + len(second), len(first))
-  if ways > 1_000_000:
-    raise ValueError(f"there must be at most 1,000,000 ways to part the runs, got {ways:,}")
-  test = stats.permutation_test((first, second), difference, n_resamples=ways, alternative="greater")
+  test = stats.permutation_test((first, second), difference, n_resamples=1_000_000, alternative="greater")
   return float(test.pvalue)
 
 
@@ -145,6 +165,12 @@ def collect(
       more = {} if measure is None else measure(load(folder / run.name))
       rows.append({**own, **metrics, **more})
   return rows
+
+
+def with_steps(config: base.Config, steps: int) -> base.Config:
+  """Returns a config of so many steps, validated at the end."""
+  config.train.steps = config.train.validate_every = steps
+  return config
 
 
 def differing(configs: Sequence[base.Config]) -> list[str]:
@@ -212,16 +238,14 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
     paths.append(folder / f"{name}_{part}.png")
     png.save(figure, paths[-1])
   question, _, rest = study.__doc__.strip().partition("\n")
+  parts = [f"# {question}", rest.strip("\n").rstrip()]
   wanted = len(make_runs(study.get_config(), study.get_choices()))
   there = sum(row.get("config") is not None for row in rows)
+  if there < wanted:
+    parts.append(f"So far {there} of {wanted} runs are finished.")
   shown = [f"![{path.stem}]({path.name})" for path in paths]
-  unfinished = [f"So far {there} of {wanted} runs are finished."] if there < wanted else []
   paths.append(folder / f"{name}.md")
-  write_text(
-    paths[-1],
-    "\n\n".join([f"# {question}", rest.strip("\n").rstrip(), *unfinished, finding.text.strip(), *shown])
-    + "\n",
-  )
+  write_text(paths[-1], "\n\n".join([*parts, finding.text.strip(), *shown]) + "\n")
   return paths
 
 

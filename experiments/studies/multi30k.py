@@ -28,7 +28,8 @@ from configs import base, multi30k, multi30k_transformer
 from experiments.commands import fields
 from experiments.commands.tables import markdown
 from experiments.runs.devices import make_mesh
-from experiments.studies.findings import Finding, Runs, differing
+from experiments.studies import findings
+from experiments.studies.findings import Finding, Runs
 from experiments.translation import figures
 from experiments.translation.compare import mean
 from experiments.translation.evaluate import evaluate
@@ -55,7 +56,7 @@ def get_config() -> base.Config:
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
   configs = {"recurrent": multi30k.get_config(), "transformer": multi30k_transformer.get_config()}
-  names = differing([*configs.values()])
+  names = findings.differing([*configs.values()])
   return {
     f"{direction}, {kind}": {
       **{name: [fields.flat(config)[name]] for name in names},
@@ -110,10 +111,6 @@ def write(runs: Runs) -> Finding:
     "Published for English to German and text alone: 41.02 BLEU of the test set of 2016, by a tiny "
     "transformer (Wu et al. 2021, arXiv:2105.14462)."
   )
-  panels = {
-    f"BLEU, {title}": {
-      f"{direction}, {kind}": found.values(METRICS[title]) for (direction, kind), found in groups.items()
-    }
-    for title in ("greedy", "5 beams")
-  }
+  names = {f"{direction}, {kind}": found for (direction, kind), found in groups.items()}
+  panels = findings.panels(names, {f"BLEU, {title}": METRICS[title] for title in ("greedy", "5 beams")})
   return Finding(text, {"scores": figures.spread(panels)})
