@@ -10,7 +10,6 @@ from importlib import metadata
 from typing import Any
 
 import jax
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.measuring import PASSES
@@ -146,7 +145,7 @@ def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
     "memory": _figure(grown, "temporary_mib", "temporary memory, MiB"),
   }
   for name, figure in figures.items():
-    FigureCanvasAgg(figure).print_png(folder / f"{name}.png")
+    figure.savefig(folder / f"{name}.png")
   return [folder / f"{name}.png" for name in figures]
 
 

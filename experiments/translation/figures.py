@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -50,18 +50,27 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   for record in records:
     if "step" not in record:
       raise ValueError(f"records must each have a step, got one with {sorted(record)}")
-  names = list(dict.fromkeys(name for record in records for name in record))
+  kinds = {name: name.rsplit("/", 1)[-1] for record in records for name in record}
   panels = {
-    "loss": {name: 1.0 for name in names if _kind(name).startswith("loss")},
-    "scores": {name: SCORES[_kind(name)] for name in names if _kind(name) in SCORES},
+    "loss": {name: 1.0 for name, kind in kinds.items() if kind.startswith("loss")},
+    "scores": {name: SCORES[kind] for name, kind in kinds.items() if kind in SCORES},
   }
   drawn = {title: scales for title, scales in panels.items() if scales}
   if not drawn:
-    raise ValueError(f"records must have a loss or a score, got {names}")
+    raise ValueError(f"records must have a loss or a score, got {[*kinds]}")
   figure = new_figure(5.2 * len(drawn), 3.8)
-  panels_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
-  for axes, (title, scales) in zip(panels_axes, drawn.items(), strict=True):
-    _draw_panel(axes, title, records, scales)
+  all_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
+  for axes, (title, scales) in zip(all_axes, drawn.items(), strict=True):
+    for colour, (name, scale) in zip(itertools.cycle(_LINES), scales.items(), strict=False):
+      points = [(record["step"], record[name] / scale) for record in records if name in record]
+      label = name if scale == 1.0 else f"{name} / {scale:g}"
+      marker = "o" if len(points) <= 30 else ""
+      axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if title == "scores":
+      axes.set_ylim(-0.02, 1.02)
+    _finish(axes, title, "step")
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
   return figure
 
 
@@ -142,46 +151,20 @@ def curves(
         capsize=2,
         elinewidth=0.8,
       )
-    axes.set_title(title, fontsize=11, color=INK)
-    axes.set_xlabel(x, color=INK)
-    _tidy(axes)
+    _finish(axes, title, x)
   all_axes[-1].legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
   return figure
 
 
 def new_figure(width: float, height: float) -> Figure:
   """Returns a figure of so many inches that no window system knows of."""
-  figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-  FigureCanvasAgg(figure)
-  return figure
+  return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _kind(name: str) -> str:
-  """Returns the last part of a metric's name."""
-  return name.rsplit("/", 1)[-1]
-
-
-def _draw_panel(
-  axes: Axes, title: str, records: Sequence[Mapping[str, float]], scales: Mapping[str, float]
-) -> None:
-  """Draws one line for each metric in `scales`, divided by its scale."""
-  for index, (name, scale) in enumerate(scales.items()):
-    points = [(record["step"], record[name] / scale) for record in records if name in record]
-    steps, values = zip(*points, strict=True)
-    label = name if scale == 1.0 else f"{name} / {scale:g}"
-    marker = "o" if len(points) <= 30 else ""
-    axes.plot(steps, values, label=label, color=_LINES[index % len(_LINES)], marker=marker, markersize=3)
+def _finish(axes: Axes, title: str, x: str) -> None:
+  """Writes what lines show, and draws thin rules instead of a box."""
   axes.set_title(title, fontsize=11, color=INK)
-  axes.set_xlabel("step", color=INK)
-  axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-  if title == "scores":
-    axes.set_ylim(-0.02, 1.02)
-  _tidy(axes)
-  axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-
-
-def _tidy(axes: Axes) -> None:
-  """Draws the frame of lines over an axis: thin rules, no box."""
+  axes.set_xlabel(x, color=INK)
   axes.tick_params(color=EDGE, labelsize=9, labelcolor=INK)
   axes.grid(color=RULE, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)
