@@ -43,22 +43,30 @@ def main() -> None:
   if _SIGNIFICANCE.value and len(folders) < 2:
     raise UsageError(f"--significance is of two --workdirs or more, got {','.join(folders)!r}")
   if folders:
-    found = compare.groups([pathlib.Path(folder) for folder in folders])
-    runs = [results for group in found for results in group.results]
-    split = _SPLIT.value or ("test" if all("test" in results for results in runs) else "validation")
-    having = all if _SIGNIFICANCE.value else any
-    names = dict.fromkeys(name for results in runs for name in results)
-    known = [name for name in names if having(name in results for results in runs)]
-    if split not in known:
-      raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
-    for line in compare.repeated([pathlib.Path(folder) for folder in folders]):
-      print(line, file=sys.stderr)
-    print(compare.table(found, split))
-    if _SIGNIFICANCE.value:
-      systems, references = compare.translations([pathlib.Path(folder) for folder in folders], split)
-      _note_few(references)
-      print(f"\n{compare.significance_table(compare.significance(systems, references))}")
-    return
+    _compare_runs([pathlib.Path(folder) for folder in folders])
+  else:
+    _compare_files(files)
+
+
+def _compare_runs(folders: list[pathlib.Path]) -> None:
+  found = compare.groups(folders)
+  runs = [results for group in found for results in group.results]
+  split = _SPLIT.value or ("test" if all("test" in results for results in runs) else "validation")
+  having = all if _SIGNIFICANCE.value else any
+  names = dict.fromkeys(name for results in runs for name in results)
+  known = [name for name in names if having(name in results for results in runs)]
+  if split not in known:
+    raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
+  for line in compare.repeated(folders):
+    print(line, file=sys.stderr)
+  print(compare.table(found, split))
+  if _SIGNIFICANCE.value:
+    systems, references = compare.translations(folders, split)
+    _note_few(references)
+    print(f"\n{compare.significance_table(compare.significance(systems, references))}")
+
+
+def _compare_files(files: list[str]) -> None:
   if not _REFERENCE.value:
     raise UsageError("--files are compared with a --reference, got none")
   systems = {name: read_lines(pathlib.Path(name)) for name in files}
@@ -67,7 +75,7 @@ def main() -> None:
     if len(lines) != len(references) or not lines:
       count = f"{len(references):,}"
       raise UsageError(f"{name} must have as many lines as --reference, {count}, got {len(lines):,}")
-  if not _is_lower(references) and all(_is_lower(lines) for lines in systems.values()):
+  if not _is_lower(references) and all(map(_is_lower, systems.values())):
     note = "the translations are in lower case, and --reference is not: its words with a capital fit none"
     print(note, file=sys.stderr)
   _note_few(references)

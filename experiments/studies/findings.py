@@ -16,7 +16,7 @@ from experiments.commands.files import write_text
 from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
 from experiments.translation import load, png
-from experiments.translation.compare import mean
+from experiments.translation.compare import differing, mean
 from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, csv_text, is_done, make_runs
 from experiments.translation.translator import Translator
@@ -171,12 +171,6 @@ def with_steps(config: base.Config, steps: int) -> base.Config:
   """Returns a config of so many steps, validated at the end."""
   config.train.steps = config.train.validate_every = steps
   return config
-
-
-def differing(configs: Sequence[base.Config]) -> list[str]:
-  """Returns the fields in which configs differ."""
-  flat = [fields.flat(config) for config in configs]
-  return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
 
 
 def digest(config: base.Config) -> str:

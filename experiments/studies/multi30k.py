@@ -31,7 +31,7 @@ from experiments.runs.devices import make_mesh
 from experiments.studies import findings
 from experiments.studies.findings import Finding, Runs
 from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.translation.compare import differing, mean
 from experiments.translation.evaluate import evaluate
 from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 from experiments.translation.translator import Translator
@@ -56,7 +56,7 @@ def get_config() -> base.Config:
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
   configs = {"recurrent": multi30k.get_config(), "transformer": multi30k_transformer.get_config()}
-  names = findings.differing([*configs.values()])
+  names = differing([*configs.values()])
   return {
     f"{direction}, {kind}": {
       **{name: [fields.flat(config)[name]] for name in names},

@@ -10,6 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
+from configs import base
 from experiments.commands import fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
@@ -43,22 +44,29 @@ def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) 
   Raises:
     WorkdirError: if one is no run, or has no results yet.
   """
-  configs = [fields.flat(dataclasses.replace(read_config(folder), seed=0)) for folder in folders]
+  configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
   results = [workdir.read_results(folder) for folder in folders]
-  differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
-  found: dict[str, list[int]] = {}
-  for i, config in enumerate(configs):
-    found.setdefault(repr(sorted(config.items())), []).append(i)
+  different = differing(configs)
 
   def name(members: Sequence[int]) -> str:
+    first, *others = members
     if names is not None:
-      return names[members[0]]
-    if not differing:
-      more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-      return f"{folders[members[0]]}{more}"
-    return ", ".join(f"{field}={configs[members[0]][field]}" for field in differing)
+      return names[first]
+    if not different:
+      return f"{folders[first]}{f' and {len(others)} more' if others else ''}"
+    values = fields.flat(configs[first])
+    return ", ".join(f"{field}={values[field]}" for field in different)
 
+  found: dict[str, list[int]] = {}
+  for i, config in enumerate(configs):
+    found.setdefault(repr(config), []).append(i)
   return [Group(name(members), [results[i] for i in members]) for members in found.values()]
+
+
+def differing(configs: Sequence[base.Config]) -> list[str]:
+  """Returns the fields in which configs differ."""
+  flat = [fields.flat(config) for config in configs]
+  return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
 
 
 def repeated(folders: Sequence[pathlib.Path]) -> list[str]:
@@ -178,19 +186,15 @@ def significance(
     if len(translations) != len(references):
       raise ValueError(f"{name} must have as many lines as the references, got {len(translations):,}")
   metrics: dict[str, Metric] = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
-  first = next(iter(systems))
   found: list[dict[str, Any]] = [{"system": name} for name in systems]
   for name, metric in metrics.items():
-    # What a sentence contributes to the metric, [sentence statistic].
-    statistics = {
-      system: np.asarray(metric._extract_corpus_statistics(list(lines), None))
-      for system, lines in systems.items()
-    }
-    for row in found:
-      system = row["system"]
-      row[name] = _score(metric, statistics[system])
-      is_first = system == first
-      row[f"{name} p"] = math.nan if is_first else _p(metric, statistics[first], statistics[system], samples)
+    # What each sentence contributes to the metric, [sentence statistic].
+    first, *_ = contributed = [
+      np.asarray(metric._extract_corpus_statistics(list(lines), None)) for lines in systems.values()
+    ]
+    for row, own in zip(found, contributed, strict=True):
+      row[name] = _score(metric, own)
+      row[f"{name} p"] = math.nan if own is first else _p(metric, first, own, samples)
   return found
 
 
@@ -206,8 +210,8 @@ def _p(metric: Metric, first: np.ndarray, other: np.ndarray, samples: int) -> fl
   return (count + 1) / (samples + 1)
 
 
-def _score(metric: Metric, statistics: np.ndarray) -> float:
-  return metric._compute_score_from_stats(statistics.sum(axis=0).tolist()).score
+def _score(metric: Metric, contributed: np.ndarray) -> float:
+  return metric._compute_score_from_stats(contributed.sum(axis=0).tolist()).score
 
 
 def too_few(count: int) -> str:
@@ -218,21 +222,16 @@ def too_few(count: int) -> str:
 def significance_table(found: Sequence[Mapping[str, Any]]) -> str:
   """Returns what `significance` found as text.
 
-  >>> print(significance_table([{"system": "a.en", "bleu": 40.0, "bleu p": math.nan}]))
-  system  bleu  bleu p
-  a.en    40.0       -
+  >>> row = {"system": "a.en", "bleu": 40.0, "bleu p": math.nan, "chrf": 6.0, "chrf p": 0.5}
+  >>> print(significance_table([row]))
+  system  bleu  bleu p  chrf  chrf p
+  a.en    40.0       -   6.0  0.5000
   """
-  columns = list(found[0])
-  rows = [columns]
+  rows = [["system", "bleu", "bleu p", "chrf", "chrf p"]]
   for row in found:
-    cells = []
-    for name in columns:
-      value = row[name]
-      if name == "system":
-        cells.append(value)
-      elif name.endswith(" p"):
-        cells.append("-" if math.isnan(value) else f"{value:.4f}")
-      else:
-        cells.append(f"{value:.1f}")
+    cells = [row["system"]]
+    for name in ("bleu", "chrf"):
+      p = row[f"{name} p"]
+      cells += [f"{row[name]:.1f}", "-" if math.isnan(p) else f"{p:.4f}"]
     rows.append(cells)
   return tables.columns(rows)

@@ -58,7 +58,17 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   >>> [name for name, *_ in make_runs(base.Config(), {"shallow": {"seed": [0]}, "deep": deep})]
   ['shallow', 'deep_seed=0', 'deep_seed=1']
   """
-  runs = [run for group, own in by_group(choices).items() for run in _runs_of(group, config, own)]
+  runs = []
+  for group, own in by_group(choices).items():
+    _check_choices(config, own)
+    named = [name for name, values in own.items() if not group or len(values) > 1]
+    for values in itertools.product(*own.values()):
+      chosen = dict(zip(own, values, strict=True))
+      run = Run(_name(group, {name: chosen[name] for name in named}), copy.deepcopy(config), group)
+      for name, value in chosen.items():
+        fields.set_field(run.config, name, value)
+      validate(run.config)
+      runs.append(run)
   if len({run.name for run in runs}) < len(runs):
     raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
   return runs
@@ -82,8 +92,8 @@ def by_group(choices: Mapping[str, Any]) -> Mapping[str, Choices]:
   )
 
 
-def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
-  """Returns the runs of a group, or of choices without groups."""
+def _check_choices(config: base.Config, choices: Choices) -> None:
+  """Raises ConfigError for a field that is not there, or values that are no choices."""
   known = fields.flat(config)
   for name, values in choices.items():
     if name not in known:
@@ -91,19 +101,6 @@ def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
-  named = [name for name, values in choices.items() if not group or len(values) > 1]
-  runs = []
-  for values in itertools.product(*choices.values()):
-    chosen = dict(zip(choices, values, strict=True))
-    run = Run(_name(group, {name: chosen[name] for name in named}), _with(config, chosen), group)
-    if len(run.name) > _LONGEST_NAME:
-      raise ConfigError(
-        f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {run.name}; what all runs "
-        "share goes into get_config"
-      )
-    validate(run.config)
-    runs.append(run)
-  return runs
 
 
 def make_job(run: Run, folder: pathlib.Path) -> Job:
@@ -132,9 +129,8 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
 
 def is_done(folder: pathlib.Path, config: base.Config) -> bool:
   """Returns whether a run has ended: with as many steps as asked for."""
-  if not (holds_run(folder) and (folder / "results.json").exists()):
-    return False
-  return read_config(folder).train.steps == config.train.steps
+  has_ended = holds_run(folder) and (folder / "results.json").exists()
+  return has_ended and read_config(folder).train.steps == config.train.steps
 
 
 def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[pathlib.Path]]:
@@ -167,16 +163,13 @@ def _name(group: str, chosen: Mapping[str, Any]) -> str:
   last = [name.rpartition(".")[2] for name in chosen]
   short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
   parts = [f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True)]
-  return re.sub(r"[^\w.=+-]", "-", "_".join([group, *parts] if group else parts))
-
-
-def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:
-  """Returns a config with other values of some fields."""
-  config = copy.deepcopy(config)
-  for name, value in chosen.items():
-    group, _, field = name.rpartition(".")
-    setattr(getattr(config, group) if group else config, field, value)
-  return config
+  found = re.sub(r"[^\w.=+-]", "-", "_".join([group, *parts] if group else parts))
+  if len(found) > _LONGEST_NAME:
+    raise ConfigError(
+      f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {found}; what all runs "
+      "share goes into get_config"
+    )
+  return found
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
