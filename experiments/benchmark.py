@@ -3,7 +3,7 @@
     python -m experiments.benchmark --output=runs/benchmark
 
 It writes benchmark.json and benchmark.md, and with the set `length` two pictures, time and memory against
-length. The sets `memory` (long sequences) and `gpu` are run only if named.
+length. The set `gpu` is run only if named.
 Others are compared if they are installed: pip install torch keras tokamax. With all of them it takes
 46 minutes on 2 cores; most of it is theirs.
 """

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.measuring import PASSES
 from experiments.commands import tables
+from experiments.translation import figures, png
 
 Records = Sequence[dict[str, Any]]
 
@@ -140,41 +142,23 @@ def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
   grown = [record for record in records if record["set"] == "length" and "pass" in record]
   if len({record["length"] for record in grown}) < 2:
     return []
-  figures = {
-    "time": _figure(grown, "milliseconds", "milliseconds"),
-    "memory": _figure(grown, "temporary_mib", "temporary memory, MiB"),
-  }
-  for name, figure in figures.items():
-    figure.savefig(folder / f"{name}.png")
-  return [folder / f"{name}.png" for name in figures]
+  paths = [folder / "time.png", folder / "memory.png"]
+  png.save(_figure(grown, "milliseconds", "milliseconds"), paths[0])
+  png.save(_figure(grown, "temporary_mib", "temporary memory, MiB"), paths[1])
+  return paths
 
 
 def _figure(records: Records, field: str, label: str) -> Figure:
   """Returns a figure with a panel for each score and pass, and a line for each peer."""
-  scores = list(dict.fromkeys(record["score"] for record in records))
-  peers = list(dict.fromkeys(record["peer"] for record in records))
-  lengths = sorted({record["length"] for record in records})
-  figure = Figure(figsize=(9.5, 3.6 * len(scores)), dpi=130, layout="constrained")
-  panels = figure.subplots(len(scores), len(PASSES), sharex=True, sharey="row", squeeze=False)
-  for row, score in zip(panels, scores, strict=True):
-    for panel, which in zip(row, PASSES, strict=True):
-      for (peer,), of_peer in _grouped(records, "peer").items():
-        points = [
-          (record["length"], record[field])
-          for record in of_peer
-          if (record["score"], record["pass"]) == (score, which) and record[field]
-        ]
-        if points:
-          thick = 2.4 if peer == "attention" else 1.2
-          colour = f"C{peers.index(peer)}"
-          panel.plot(*zip(*points, strict=True), marker="o", ms=4, lw=thick, color=colour, label=peer)
-      panel.set_xscale("log", base=2)
-      panel.set_yscale("log")
-      panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
-      panel.set_title(f"{score.replace('_', ' ')}, {which}", fontsize=10)
-      panel.grid(alpha=0.3)
-    row[0].set_ylabel(label)
-    row[0].legend(fontsize=8, frameon=False)
-  for panel in panels[-1]:
-    panel.set_xlabel("length T = S")
+  panels: dict[str, dict[str, dict[float, list[float]]]] = {}
+  for (score, which), of_panel in _grouped(records, "score", "pass").items():
+    panels[f"{score.replace('_', ' ')}, {which}"] = {
+      peer: {record["length"]: [record[field]] for record in of_peer if record[field]}
+      for (peer,), of_peer in _grouped(of_panel, "peer").items()
+    }
+  figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
+  for axes in figure.axes[:: len(PASSES)]:
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
   return figure

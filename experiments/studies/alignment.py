@@ -40,8 +40,7 @@ from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Row,
 from experiments.tasks import Example, drawing
 from experiments.tasks.grammar import Pair
 from experiments.text.alignments import parse_alignment
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.translation import compare, figures
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 from experiments.translation.translator import Translator
 
@@ -150,7 +149,7 @@ def write(runs: Runs) -> Finding:
     f"are, and one word later:\n\n{markdown(['', *metrics, 'best head'], rows)}\n\n"
     f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"variants": figures.spread(findings.panels(groups, panels))})
+  return Finding(text, {"variants": figures.spread(compare.panels(groups, panels))})
 
 
 def _best_head(group: Runs) -> str:
@@ -158,7 +157,7 @@ def _best_head(group: Runs) -> str:
   heads = (
     [v for name, v in row.items() if name.startswith("aer/layer") and v is not None] for row in group.rows
   )
-  return mean([min(rates) for rates in heads if rates])
+  return compare.mean([min(rates) for rates in heads if rates])
 
 
 def _test_pairs() -> list[Pair]:

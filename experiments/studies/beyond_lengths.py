@@ -24,7 +24,7 @@ from configs import base
 from experiments.commands.tables import markdown
 from experiments.studies import findings
 from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs
-from experiments.translation import figures
+from experiments.translation import compare, figures
 
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
 POSITIONS = "sinusoidal", "relative", "rotary", "none"
@@ -62,4 +62,4 @@ def write(runs: Runs) -> Finding:
     f"{markdown(['', *METRICS], findings.rows_beside(groups, METRICS.values()))}\n\n"
     f"{NOTE.format('additive attention')}"
   )
-  return Finding(text, {"splits": figures.spread(findings.panels(groups, METRICS))})
+  return Finding(text, {"splits": figures.spread(compare.panels(groups, METRICS))})

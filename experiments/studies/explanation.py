@@ -40,8 +40,7 @@ from experiments.studies import alignment, findings
 from experiments.studies.findings import NOTE, Finding, Runs
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import PAD
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"
@@ -113,7 +112,7 @@ def write(runs: Runs) -> Finding:
   def table(metrics: dict[str, str]) -> str:
     return markdown(["", *metrics], findings.rows_beside(groups, metrics.values()))
 
-  share = mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
+  share = compare.mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   text = (
     "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
     f"words with a true alignment:\n\n{table(METRICS)}\n\n"
@@ -122,7 +121,7 @@ def write(runs: Runs) -> Finding:
     f"The probability of the right word, of words with a true alignment:\n\n{table(CHANCES)}\n\n"
     f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"distances": figures.spread(findings.panels(groups, METRICS))})
+  return Finding(text, {"distances": figures.spread(compare.panels(groups, METRICS))})
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -14,9 +14,8 @@ from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
 from experiments.commands.mistakes import DataError
-from experiments.runs import workdir
 from experiments.translation import load, png
-from experiments.translation.compare import differing, mean
+from experiments.translation.compare import Groups, Runs, differing, mean, results_of
 from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, csv_text, is_done, make_runs
 from experiments.translation.translator import Translator
@@ -50,32 +49,7 @@ class Finding(NamedTuple):
   figures: Mapping[str, Figure]
 
 
-class Runs:
-  """The numbers of runs: the fields in which they differ, and their metrics, `split/metric`.
-
-  >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
-  >>> runs.of(width=8).values("test/bleu")
-  [40.0, 42.0]
-  """
-
-  def __init__(self, rows: Iterable[Row]):
-    self.rows = list(rows)
-
-  def of(self, **wanted: Any) -> "Runs":
-    """Returns the runs with these values of some fields, each named by its last part."""
-
-    def fits(row: Row) -> bool:
-      short = {name.rpartition(".")[2]: value for name, value in row.items()}
-      return all(short.get(name) == value for name, value in wanted.items())
-
-    return Runs(row for row in self.rows if fits(row))
-
-  def values(self, metric: str) -> list[float]:
-    """Returns a metric of each run that has it."""
-    return [row[metric] for row in self.rows if row.get(metric) is not None]
-
-
-def rows_beside(groups: Mapping[str, Runs], metrics: Iterable[str], digits: int = 3) -> list[list[str]]:
+def rows_beside(groups: Groups, metrics: Iterable[str], digits: int = 3) -> list[list[str]]:
   """Returns a row of a table for each group: its name, and each metric beside that of the first group.
 
   >>> rows_beside({"a": Runs([{"test/bleu": 40.0}]), "b": Runs([])}, ["test/bleu"], digits=1)
@@ -86,18 +60,6 @@ def rows_beside(groups: Mapping[str, Runs], metrics: Iterable[str], digits: int 
     [name, *(beside(group.values(metric), first.values(metric), digits) for metric in metrics)]
     for name, group in groups.items()
   ]
-
-
-def panels(groups: Mapping[str, Runs], metrics: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
-  """Returns title -> group -> the values of a metric, for `figures.spread`.
-
-  Args:
-    groups: by their names.
-    metrics: by their titles.
-  """
-  return {
-    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in metrics.items()
-  }
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
@@ -158,12 +120,8 @@ def collect(
     if before is not None:
       rows.append({**own, **{name: value for name, value in before.items() if "/" in name}})
     elif is_done(folder / run.name, run.config):
-      results = workdir.read_results(folder / run.name)
-      metrics = {
-        f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
-      }
       more = {} if measure is None else measure(load(folder / run.name))
-      rows.append({**own, **metrics, **more})
+      rows.append({**own, **results_of(folder / run.name), **more})
   return rows
 
 

@@ -28,10 +28,9 @@ from configs import base, multi30k, multi30k_transformer
 from experiments.commands import fields
 from experiments.commands.tables import markdown
 from experiments.runs.devices import make_mesh
-from experiments.studies import findings
 from experiments.studies.findings import Finding, Runs
-from experiments.translation import figures
-from experiments.translation.compare import differing, mean
+from experiments.translation import compare, figures
+from experiments.translation.compare import differing
 from experiments.translation.evaluate import evaluate
 from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 from experiments.translation.translator import Translator
@@ -101,9 +100,9 @@ def write(runs: Runs) -> Finding:
   }
   rows = []
   for (direction, kind), found in groups.items():
-    scores = (mean(found.values(metric), digits=1) for metric in METRICS.values())
-    millions = mean([size / 1e6 for size in found.values("size/parameters")[:1]], digits=1)
-    minutes = mean(found.values("size/training_minutes"), digits=0)
+    scores = (compare.mean(found.values(metric), digits=1) for metric in METRICS.values())
+    millions = compare.mean([size / 1e6 for size in found.values("size/parameters")[:1]], digits=1)
+    minutes = compare.mean(found.values("size/training_minutes"), digits=0)
     rows.append([DIRECTIONS[direction], kind, *scores, minutes, millions])
   header = ["", "", *METRICS, "minutes of training", "million parameters"]
   text = (
@@ -112,5 +111,5 @@ def write(runs: Runs) -> Finding:
     "transformer (Wu et al. 2021, arXiv:2105.14462)."
   )
   names = {f"{direction}, {kind}": found for (direction, kind), found in groups.items()}
-  panels = findings.panels(names, {f"BLEU, {title}": METRICS[title] for title in ("greedy", "5 beams")})
+  panels = compare.panels(names, {f"BLEU, {title}": METRICS[title] for title in ("greedy", "5 beams")})
   return Finding(text, {"scores": figures.spread(panels)})

@@ -26,7 +26,7 @@ from configs import base, scan
 from experiments.commands.tables import markdown
 from experiments.studies import findings
 from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs, beside
-from experiments.translation import figures
+from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
 RECURRENT = "additive", "location_aware", "coverage", "monotonic", "none"
@@ -100,7 +100,7 @@ def write(runs: Runs) -> Finding:
     "The star as above, beside the line of models that learn the end and are told the length."
   )
   drawn = {
-    "ways": figures.spread(findings.panels(groups, metrics)),
+    "ways": figures.spread(compare.panels(groups, metrics)),
     "cutoffs": figures.curves({"exact match": lines}, x="most actions in training"),
   }
   return Finding(text, drawn)

@@ -19,10 +19,9 @@ from typing import Any
 
 from configs import scan
 from experiments.commands.tables import markdown
-from experiments.studies import findings, scan_lengths
+from experiments.studies import scan_lengths
 from experiments.studies.findings import Finding, Runs
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.translation import compare, figures
 
 SEEDS = range(10)
 PUBLISHED = {"simple": 0.998, "length": 0.208, "add_jump": 0.012, "add_turn_left": 0.903}
@@ -41,7 +40,7 @@ def write(runs: Runs) -> Finding:
   for split, published in PUBLISHED.items():
     there, early, told = (runs.of(split=split).values(metric) for metric in metrics)
     worst, best = (f"{pick(there):.3f}" if there else "-" for pick in (min, max))
-    rows.append([split, mean(there), worst, best, published, mean(early), mean(told)])
+    rows.append([split, compare.mean(there), worst, best, published, compare.mean(early), compare.mean(told)])
   header = ["split", "exact match", "worst", "best", "published", "right but ends early", "told the length"]
   by_length = runs.of(split="length")
   by_seed = [
@@ -55,4 +54,4 @@ def write(runs: Runs) -> Finding:
   )
   groups = {split: runs.of(split=split) for split in PUBLISHED}
   panels = {"exact match": "test/exact_match", "exact match, told the length": "told/exact_match"}
-  return Finding(text, {"splits": figures.spread(findings.panels(groups, panels))})
+  return Finding(text, {"splits": figures.spread(compare.panels(groups, panels))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -111,7 +112,11 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
 
 
 def curves(
-  panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]], *, x: str, doubles: bool = False
+  panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+  *,
+  x: str,
+  doubles: bool = False,
+  columns: int | None = None,
 ) -> Figure:
   """Returns lines through the means of runs, with a bar of one standard deviation to both sides.
 
@@ -119,6 +124,8 @@ def curves(
     panels: title -> line -> place on the horizontal axis -> the value of each run, if there is one.
     x: what the horizontal axis shows.
     doubles: whether each step to the right doubles the number, and not adds to it.
+    columns: number of panels side by side, which then share their vertical axis; None for all of them, with
+      axes of their own.
 
   >>> figure = curves({"bleu": {"additive": {64: [40.0, 41.5], 128: [42.0]}}}, x="width", doubles=True)
   >>> [axes.get_title() for axes in figure.axes]
@@ -126,9 +133,12 @@ def curves(
   """
   names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
   legend = LETTER_INCHES * max(map(len, names), default=0) + 0.6
-  figure = new_figure(4.4 * len(panels) + legend, 3.6)
-  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-  for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
+  sharing = columns is not None
+  columns = columns or len(panels)
+  rows = math.ceil(len(panels) / columns)
+  figure = new_figure(4.4 * columns + legend, 3.6 * rows)
+  grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if sharing else False)
+  for axes, (title, lines) in zip(grid.flat, panels.items(), strict=True):
     places = sorted({place for points in lines.values() for place in points})
     if doubles:
       axes.set_xscale("log", base=2)
@@ -152,7 +162,8 @@ def curves(
         elinewidth=0.8,
       )
     _finish(axes, title, x)
-  all_axes[-1].legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
+  for axes in grid[:, -1]:
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
   return figure
 
 

@@ -144,16 +144,17 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
     return "no run is finished yet", []
   names = [re.sub(r"_seed=\d+(?=_|$)", "", run.name) for run in done] if done[0].group else None
   found = compare.groups([folder / run.name for run in done], names)
-  splits = list(dict.fromkeys(split for group in found for results in group.results for split in results))
+  splits = list(dict.fromkeys(split for own in compare.splits(found) for split in own))
   text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
   paths = [folder / "table.txt", folder / "table.csv"]
   write_text(paths[0], f"{text}\n")
   write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
-  if note := labels.missing_note(group.name for group in found):
+  if note := labels.missing_note(found):
     print(note, file=sys.stderr)
   for split in splits:
     path = folder / "figures" / f"{split}.png"
-    make = functools.partial(figures.spread, compare.values(found, split), title=split)
+    panels = compare.panels(found, compare.metrics_of(found, split))
+    make = functools.partial(figures.spread, panels, title=split)
     paths += [path] if png.try_to_save(make, path) else []
   return text, paths
 

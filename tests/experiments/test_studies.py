@@ -20,7 +20,7 @@ from experiments.runs import workdir
 from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.translation import sweep
+from experiments.translation import compare, sweep
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"
@@ -98,7 +98,7 @@ def test_damaged_files_are_told(content, told, tmp_path):
 
 
 def test_runs_are_chosen_by_fields():
-  runs = findings.Runs(
+  runs = compare.Runs(
     {"run": f"{kind} {seed}", "model.attention": kind, "seed": seed, "test/bleu": 10.0 * seed}
     for kind in ("additive", "none")
     for seed in (1, 2)
@@ -107,9 +107,8 @@ def test_runs_are_chosen_by_fields():
   assert runs.of(attention="local").values("test/bleu") == []
   assert runs.values("test/chrf") == []
   groups = {kind: runs.of(attention=kind) for kind in ("additive", "none")}
-  assert findings.panels(groups, {"BLEU": "test/bleu"}) == {
-    "BLEU": {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
-  }
+  panel = {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
+  assert compare.panels(groups, {"BLEU": "test/bleu"}) == {"BLEU": panel}
 
 
 def finish(folder, name, config, bleu):

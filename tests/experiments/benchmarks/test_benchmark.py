@@ -2,7 +2,6 @@
 
 import json
 import platform
-import re
 
 import jax
 import numpy as np
@@ -177,7 +176,7 @@ def test_several_lengths_are_drawn(tmp_path):
   ]
   panels = report._figure(records, "milliseconds", "ms").axes
   assert [panel.get_title() for panel in panels] == [f"dot product, {which}" for which in measuring.PASSES]
-  assert [line.get_label() for line in panels[0].lines] == ["attention", "torch"]
+  assert [text.get_text() for text in panels[1].get_legend().get_texts()] == ["attention", "torch"]
   np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[512, 5.12], [1024, 10.24]])
   paths = report.draw(tmp_path, records)
   assert [path.name for path in paths] == ["time.png", "memory.png"]
@@ -207,11 +206,3 @@ def test_unknown_sets_are_one_line(tmp_path):
   assert "--sets must be of dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.exhaustive
-def test_calls_outside_of_jit_are_timed():
-  finished = scripts.run("benchmark_eager", "--repeats=1")
-  assert finished.code == 0, finished.errors
-  row = next(line for line in finished.output.splitlines() if line.startswith("| merge"))
-  assert re.fullmatch(r"\| merge \| \d+\.\d\d \| \d+\.\d\d \|", row)
