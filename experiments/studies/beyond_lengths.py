@@ -21,7 +21,6 @@ weights of location-aware and of monotonic attention, though, align worse than t
 from typing import Any
 
 from configs import base
-from experiments.commands.tables import markdown
 from experiments.studies import findings
 from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs
 from experiments.translation import compare, figures
@@ -59,7 +58,7 @@ def write(runs: Runs) -> Finding:
   }
   text = (
     "Exact match of the splits, and alignment error rate of the test split:\n\n"
-    f"{markdown(['', *METRICS], findings.rows_beside(groups, METRICS.values()))}\n\n"
+    f"{findings.table(groups, METRICS)}\n\n"
     f"{NOTE.format('additive attention')}"
   )
   return Finding(text, {"splits": figures.spread(compare.panels(groups, METRICS))})

@@ -35,7 +35,6 @@ import numpy as np
 from flax import linen as nn
 
 from configs import base
-from experiments.commands.tables import markdown
 from experiments.studies import alignment, findings
 from experiments.studies.findings import NOTE, Finding, Runs
 from experiments.text.batches import Batch, make_batch
@@ -108,17 +107,14 @@ def measure(translator: Translator) -> dict[str, float]:
 
 def write(runs: Runs) -> Finding:
   groups = {name: runs.of(group=name) for name in VARIANTS}
-
-  def table(metrics: dict[str, str]) -> str:
-    return markdown(["", *metrics], findings.rows_beside(groups, metrics.values()))
-
   share = compare.mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   text = (
     "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
-    f"words with a true alignment:\n\n{table(METRICS)}\n\n"
+    f"words with a true alignment:\n\n{findings.table(groups, METRICS)}\n\n"
     f"The same of words without a true alignment and of the ends of sentences, {share} of all:\n\n"
-    f"{table(METRICS_ELSEWHERE)}\n\n"
-    f"The probability of the right word, of words with a true alignment:\n\n{table(CHANCES)}\n\n"
+    f"{findings.table(groups, METRICS_ELSEWHERE)}\n\n"
+    "The probability of the right word, of words with a true alignment:\n\n"
+    f"{findings.table(groups, CHANCES)}\n\n"
     f"{NOTE.format('the first line')}"
   )
   return Finding(text, {"distances": figures.spread(compare.panels(groups, METRICS))})

@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy import stats
 from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
-from experiments.commands.mistakes import DataError
+from experiments.commands.tables import markdown
 from experiments.translation import load, png
 from experiments.translation.compare import Groups, Runs, differing, mean, results_of
 from experiments.translation.settings import check_same_config
@@ -60,6 +60,11 @@ def rows_beside(groups: Groups, metrics: Iterable[str], digits: int = 3) -> list
     [name, *(beside(group.values(metric), first.values(metric), digits) for metric in metrics)]
     for name, group in groups.items()
   ]
+
+
+def table(groups: Groups, metrics: Mapping[str, str]) -> str:
+  """Returns these rows as a table, with the titles of the metrics above."""
+  return markdown(["", *metrics], rows_beside(groups, metrics.values()))
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
@@ -139,33 +144,11 @@ def digest(config: base.Config) -> str:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the rows of a CSV file, numbers as numbers; none if there is no file.
-
-  Raises:
-    DataError: if the file is damaged.
-  """
+  """Returns the rows of a CSV file, numbers as numbers; none if there is no file."""
   if not path.exists():
     return []
-  try:
-    with path.open(encoding="utf-8", newline="") as file:
-      return [*_rows(csv.DictReader(file, strict=True))]
-  except (ValueError, csv.Error) as error:
-    raise DataError(f"{path}: expected the numbers of runs as CSV, got a damaged file: {error}") from None
-
-
-def _rows(file: csv.DictReader) -> Iterator[dict[str, Any]]:
-  """Yields what each line says, or raises ValueError."""
-  names = file.fieldnames or []
-  if not {"run", "config"} <= set(names):
-    raise ValueError(f"its first line names no run and no config, but {', '.join(names)[:60] or 'nothing'}")
-  for line in file:
-    if None in line or None in line.values():
-      raise ValueError(f"line {file.line_num} has not as many cells as the first")
-    row = {name: _value(name, text) for name, text in line.items()}
-    for name, value in row.items():
-      if "/" in name and isinstance(value, str):
-        raise ValueError(f"line {file.line_num} has {value!r} as {name}, which is no number")
-    yield row
+  with path.open(encoding="utf-8", newline="") as file:
+    return [{name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:

@@ -94,7 +94,7 @@ def write(runs: Runs) -> Finding:
   by_cutoff.append(["commands in the test", *(f"{size:,.0f}" for size in sizes)])
   text = (
     "Exact match of the test commands, of more than 22 actions:\n\n"
-    f"{markdown(['', *metrics], findings.rows_beside(groups, metrics.values()))}\n\n"
+    f"{findings.table(groups, metrics)}\n\n"
     f"{NOTE.format('additive attention')}\n\n"
     f"Additive attention, by the most actions in training:\n\n{markdown(['', *CUTOFFS], by_cutoff)}\n\n"
     "The star as above, beside the line of models that learn the end and are told the length."

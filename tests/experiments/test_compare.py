@@ -30,7 +30,7 @@ def compared(*folders, flags=()):
   return scripts.run("compare", f"--workdirs={','.join(map(str, folders))}", *flags)
 
 
-def test_seeds_of_a_config_are_one_line(tmp_path):
+def test_seeds_of_configs_are_one_line(tmp_path):
   folders = [
     run_folder(tmp_path / "a0", 0, "additive", 40.0),
     run_folder(tmp_path / "b0", 0, "bilinear", 37.0),

@@ -146,7 +146,7 @@ def test_rows_have_ratios():
   ]
 
 
-def test_summaries_have_a_table_for_each_set():
+def test_sets_have_a_summary_each():
   records = [
     made_up(peer, which, time, length)
     for which, times in (("forward", (2345.6, 4691.2)), ("forward + backward", (3.0, 1.0)))

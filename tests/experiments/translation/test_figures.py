@@ -202,7 +202,7 @@ def test_curves_go_through_means():
   assert len(second.get_xydata()) == 0
   bars = figure.axes[0].containers[0].lines[2][0].get_segments()
   assert [bar[:, 1].tolist() for bar in bars] == [[30.0, 30.0], [41.0 - 2**0.5, 41.0 + 2**0.5]]
-  axes = figures.curves({title: lines for title in "abcd"}, x="width", columns=2).axes
+  axes = figures.curves(dict.fromkeys("abcd", lines), x="width", columns=2).axes
   assert axes[0].get_position().y0 == axes[1].get_position().y0 > axes[2].get_position().y1
 
 

@@ -64,7 +64,7 @@ def test_figures_that_fail_are_one_line(figure, tmp_path, capsys, monkeypatch):
   assert capsys.readouterr().err.endswith("could not be drawn: ZeroDivisionError: division by zero\n")
 
 
-def test_files_that_cannot_be_written_are_errors(figure, tmp_path):
+def test_unwritable_files_are_errors(figure, tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(OSError):
     png.try_to_save(lambda: figure, tmp_path / "file" / "map.png")

@@ -102,7 +102,7 @@ def with_metrics(tmp_path):
   return tmp_path
 
 
-def test_the_figures_of_a_run_are_files(with_metrics):
+def test_figures_of_runs_are_files(with_metrics):
   paths = report.draw_figures(with_metrics, FakeTranslator())
   names = ["training_curves", "attention_0", "attention_1", "attention_2"]
   assert paths == [with_metrics / "figures" / f"{name}.png" for name in names]
