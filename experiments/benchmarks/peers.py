@@ -169,33 +169,24 @@ def _torch_attention(case: Case):
   return attend
 
 
-_ALL = "dot_product", "additive", "bilinear", "cosine"
+def _stored_by_torch(case: Case) -> int:
+  return case.hidden_bytes() if case.score == "additive" else 0
+
+
 _TWO = "dot_product", "additive"
+_ALL = *_TWO, "bilinear", "cosine"
 PEERS = {
   "attention": Peer(_ours, _ALL, has_window=True, heads_first=True),
-  "attention dense": Peer(
-    functools.partial(_ours, implementation="dense"),
-    _ALL,
-    has_window=True,
-    heads_first=True,
-    stores=Case.score_bytes,
-  ),
+  "attention dense": Peer(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
   "einsum": Peer(_einsum, _TWO, heads_first=True, stores=Case.hidden_bytes),
   "jax.nn": Peer(_jax_nn, has_window=True, stores=Case.score_bytes),
-  "jax.nn cudnn": Peer(functools.partial(_jax_nn, implementation="cudnn"), has_window=True),
-  "flax.linen": Peer(functools.partial(_flax, module="flax.linen"), stores=Case.score_bytes),
-  "flax.nnx": Peer(functools.partial(_flax, module="flax.nnx"), stores=Case.score_bytes),
-  "tokamax xla": Peer(
-    functools.partial(_tokamax, implementation="xla"), has_window=True, stores=Case.score_bytes
-  ),
-  "tokamax xla_chunked": Peer(functools.partial(_tokamax, implementation="xla_chunked"), has_window=True),
+  "jax.nn cudnn": Peer(lambda case: _jax_nn(case, "cudnn"), has_window=True),
+  "flax.linen": Peer(lambda case: _flax(case, "flax.linen"), stores=Case.score_bytes),
+  "flax.nnx": Peer(lambda case: _flax(case, "flax.nnx"), stores=Case.score_bytes),
+  "tokamax xla": Peer(lambda case: _tokamax(case, "xla"), has_window=True, stores=Case.score_bytes),
+  "tokamax xla_chunked": Peer(lambda case: _tokamax(case, "xla_chunked"), has_window=True),
   "keras": Peer(_keras, _TWO, stores=Case.hidden_bytes),
-  "torch": Peer(
-    _torch_attention,
-    _TWO,
-    heads_first=True,
-    stores=lambda case: case.hidden_bytes() if case.score == "additive" else 0,
-  ),
+  "torch": Peer(_torch_attention, _TWO, heads_first=True, stores=_stored_by_torch),
 }
 
 

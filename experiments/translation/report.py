@@ -102,13 +102,17 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
         alignment=example.alignment,
         title="attention along the true translation",
       )
-  return _draw(folder / "figures", drawn, words)
+  return write_figures(folder / "figures", drawn, words)
 
 
-def _draw(
+def write_figures(
   folder: pathlib.Path, drawn: Mapping[str, Callable[[], Figure]], words: Iterable[str]
 ) -> list[pathlib.Path]:
-  """Writes figures by their names, after a line about letters that no font has; returns the files."""
+  """Writes figures as NAME.png, after a line about letters of their words that no font has.
+
+  Returns:
+    The files; what cannot be drawn is a warning.
+  """
   if note := labels.missing_note(map(labels.shortened, words)):
     print(note, file=sys.stderr)
   paths = {folder / f"{name}.png": make for name, make in drawn.items()}
@@ -126,7 +130,7 @@ def draw_translation(
   make = functools.partial(
     attention_maps.attention_map, translation.attention, columns, rows, title="attention of the translation"
   )
-  return bool(_draw(path.parent, {path.stem: make}, [*columns, *rows]))
+  return bool(write_figures(path.parent, {path.stem: make}, [*columns, *rows]))
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
@@ -156,7 +160,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   file = io.BytesIO()
   np.savez(file, **arrays)
   write_bytes(folder / "heads.npz", file.getvalue())
-  return [folder / "heads.npz", *_draw(folder, drawn, [*sources, *targets])]
+  return [folder / "heads.npz", *write_figures(folder, drawn, [*sources, *targets])]
 
 
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:

@@ -8,8 +8,10 @@ import itertools
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
 
 from configs import base
 from experiments.commands import fields
@@ -18,7 +20,7 @@ from experiments.commands.files import write_text
 from experiments.runs.jobs import Job
 from experiments.runs.locks import is_locked
 from experiments.runs.workdir import holds_run
-from experiments.translation import compare, figures, labels, png
+from experiments.translation import compare, figures, report
 from experiments.translation.settings import check_same_config, read_config
 from experiments.translation.validation import validate
 
@@ -144,17 +146,14 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   found = compare.groups([folder / run.name for run in done], names)
   splits = list(dict.fromkeys(split for own in compare.splits(found) for split in own))
   text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
-  paths = [folder / "table.txt", folder / "table.csv"]
-  write_text(paths[0], f"{text}\n")
-  write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
-  if note := labels.missing_note(found):
-    print(note, file=sys.stderr)
+  tables = [folder / "table.txt", folder / "table.csv"]
+  write_text(tables[0], f"{text}\n")
+  write_text(tables[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
+  drawn: dict[str, Callable[[], Figure]] = {}
   for split in splits:
-    path = folder / "figures" / f"{split}.png"
     panels = compare.panels(found, compare.metrics_of(found, split))
-    make = functools.partial(figures.spread, panels, title=split)
-    paths += [path] if png.try_to_save(make, path) else []
-  return text, paths
+    drawn[split] = functools.partial(figures.spread, panels, title=split)
+  return text, [*tables, *report.write_figures(folder / "figures", drawn, found)]
 
 
 def _name(group: str, chosen: Mapping[str, Any]) -> str:
