@@ -14,6 +14,7 @@ import sys
 from experiments.commands import flags as commands
 from experiments.commands.files import check_files, define_input, define_output, input_path, write_lines
 from experiments.commands.flags import UsageError
+from experiments.text.alignments import format_alignment
 from experiments.text.pairs import read_pairs
 from experiments.text.tokenizers import Words
 from experiments.translation import load, metrics, search_flags
@@ -36,8 +37,7 @@ def main() -> None:
   found = [each.attention for each in scored if each.attention is not None]
   if not found:
     raise UsageError(f"--workdir must hold a model with attention, got {folder}")
-  links = [sorted((s, t) for t, s in metrics.strongest_links(weights)) for weights in found]
-  write_lines(_OUTPUT, [" ".join(f"{s}-{t}" for s, t in each) for each in links])
+  write_lines(_OUTPUT, [format_alignment(frozenset(metrics.strongest_links(weights))) for weights in found])
   task = translator.task
   known = [
     metrics.AlignedAttention(weights, pair.alignment)

@@ -1,12 +1,13 @@
-"""Compares runs, or files of translations.
+"""Compares runs.
 
     python -m experiments.compare --workdirs=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
-    python -m experiments.compare --files=ours.en,theirs.en --reference=test.en
 
-Runs of one config but for the seed are one line: mean and standard deviation of each metric. Files are told
-with BLEU and chrF, and with the probability that chance alone makes one as different from the first (paired
-approximate randomization by sacrebleu). With --significance the runs are, too: each translates the split once
-more.
+Runs of one config but for the seed are one line: mean and standard deviation of each metric. With
+--significance each run also translates the split once more, and the translations are told with BLEU and chrF,
+and with the probability that chance alone makes them as different from those of the first run (paired
+approximate randomization). Files of translations are compared by sacrebleu itself:
+
+    sacrebleu test.en --input ours.en theirs.en --metrics bleu chrf --paired-ar
 """
 
 import pathlib
@@ -15,7 +16,6 @@ import sys
 from absl import flags
 
 from experiments.commands import flags as commands
-from experiments.commands.files import read_lines
 from experiments.commands.flags import UsageError
 from experiments.translation import compare
 
@@ -25,62 +25,35 @@ _SPLIT = flags.DEFINE_string(
   None,
   "of which the metrics are compared; if not given, test where all runs have it, else validation",
 )
-_SIGNIFICANCE = flags.DEFINE_bool(
-  "significance", False, "whether translations of --workdirs are compared, too"
-)
+_SIGNIFICANCE = flags.DEFINE_bool("significance", False, "whether translations are compared, too")
 flags.declare_key_flag("trust_workdir")
-_FILES = flags.DEFINE_list("files", None, "translations of the same source, one a line")
-_REFERENCE = flags.DEFINE_string("reference", None, "the true translations")
 
 
 def main() -> None:
-  folders, files = _WORKDIRS.value or [], _FILES.value or []
-  if bool(folders) == bool(files):
-    raise UsageError(f"either --workdirs or --files must be given, got {'both' if files else 'none'}")
-  for flag, paths in (("--workdirs", folders), ("--files", files)):
-    if len({pathlib.Path(path).resolve() for path in paths}) < len(paths):
-      raise UsageError(f"{flag} must be different ones, got {','.join(paths)!r}")
+  folders = [pathlib.Path(name) for name in _WORKDIRS.value or []]
+  given = ",".join(_WORKDIRS.value or [])
+  if not folders:
+    raise UsageError("--workdirs must name folders of runs, got none")
+  if len({folder.resolve() for folder in folders}) < len(folders):
+    raise UsageError(f"--workdirs must be different ones, got {given!r}")
   if _SIGNIFICANCE.value and len(folders) < 2:
-    raise UsageError(f"--significance is of two --workdirs or more, got {','.join(folders)!r}")
-  if folders:
-    found = compare.groups([pathlib.Path(folder) for folder in folders])
-    runs = [results for group in found for results in group.results]
-    split = _SPLIT.value or ("test" if all("test" in results for results in runs) else "validation")
-    having = all if _SIGNIFICANCE.value else any
-    names = dict.fromkeys(name for results in runs for name in results)
-    known = [name for name in names if having(name in results for results in runs)]
-    if split not in known:
-      raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
-    for line in compare.repeated([pathlib.Path(folder) for folder in folders]):
-      print(line, file=sys.stderr)
-    print(compare.table(found, split))
-    if _SIGNIFICANCE.value:
-      systems, references = compare.translations([pathlib.Path(folder) for folder in folders], split)
-      _note_few(references)
-      print(f"\n{compare.significance_table(compare.significance(systems, references))}")
-    return
-  if not _REFERENCE.value:
-    raise UsageError("--files are compared with a --reference, got none")
-  systems = {name: read_lines(pathlib.Path(name)) for name in files}
-  references = read_lines(pathlib.Path(_REFERENCE.value))
-  for name, lines in systems.items():
-    if len(lines) != len(references) or not lines:
-      count = f"{len(references):,}"
-      raise UsageError(f"{name} must have as many lines as --reference, {count}, got {len(lines):,}")
-  if not _is_lower(references) and all(_is_lower(lines) for lines in systems.values()):
-    note = "the translations are in lower case, and --reference is not: its words with a capital fit none"
-    print(note, file=sys.stderr)
-  _note_few(references)
-  print(compare.significance_table(compare.significance(systems, references)))
-
-
-def _note_few(references: list[str]) -> None:
-  if line := compare.too_few(len(references)):
+    raise UsageError(f"--significance is of two --workdirs or more, got {given!r}")
+  found = compare.groups(folders)
+  splits = compare.splits(found)
+  split = _SPLIT.value or ("test" if all("test" in own for own in splits) else "validation")
+  having = all if _SIGNIFICANCE.value else any
+  names = dict.fromkeys(name for own in splits for name in own)
+  known = [name for name in names if having(name in own for own in splits)]
+  if split not in known:
+    raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
+  for line in compare.repeated(folders):
     print(line, file=sys.stderr)
-
-
-def _is_lower(lines: list[str]) -> bool:
-  return all(line == line.lower() for line in lines)
+  print(compare.table(found, split))
+  if _SIGNIFICANCE.value:
+    systems, references = compare.translations(folders, split)
+    if line := compare.too_few(len(references)):
+      print(line, file=sys.stderr)
+    print(f"\n{compare.significance_table(compare.significance(systems, references))}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ comparisons/torch_translator.py). All start from the same parameters and see the
 differ, nothing is timed. PyTorch is not among the requirements: pip install torch.
 """
 
-import dataclasses
 import importlib.util
 import itertools
-import time
+import timeit
 from collections.abc import Callable
 
 import jax
@@ -45,10 +44,14 @@ _TOLERANCE = 1e-3
 
 
 def main() -> None:
-  _require_torch()
+  if importlib.util.find_spec("torch") is None:
+    raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
   config = base.Config()
-  config.model = dataclasses.replace(config.model, embedding_width=_EMBEDDING_WIDTH.value, width=_WIDTH.value)
-  batch = _draw()
+  config.model.embedding_width, config.model.width = _EMBEDDING_WIDTH.value, _WIDTH.value
+  # Sentences of random words, all of full length.
+  shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
+  sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
+  batch = make_batch(sources, targets, source_length=_LENGTH.value, target_length=_LENGTH.value)
   ours, params = _ours(config, batch)
   steps = {
     "attention": ours,
@@ -62,27 +65,12 @@ def main() -> None:
   seconds: dict[str, list[float]] = {name: [] for name in steps}
   for _ in range(_REPEATS.value):
     for name, step in steps.items():
-      begin = time.perf_counter()
-      step()
-      seconds[name].append(time.perf_counter() - begin)
+      seconds[name].append(timeit.timeit(step, number=1))
   for name, times in seconds.items():
     low, median, high = np.percentile(times, (25, 50, 75))
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
     spread = f"{median:.3f} s a step ({low:.3f} to {high:.3f})"
     print(f"{name:26}{spread}, {tokens:,.0f} tokens/s; ours {ratio:.2f} times as many")
-
-
-def _require_torch() -> None:
-  """Raises UsageError if PyTorch is not installed."""
-  if importlib.util.find_spec("torch") is None:
-    raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
-
-
-def _draw() -> Batch:
-  """Returns sentences of random words, all of full length."""
-  shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
-  sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
-  return make_batch(sources, targets, source_length=_LENGTH.value, target_length=_LENGTH.value)
 
 
 def _ours(config: base.Config, batch: Batch):
@@ -117,19 +105,18 @@ def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Ca
     torch.tensor(array).long() for array in (batch.sources, batch.inputs, batch.targets)
   )
   lengths = torch.tensor(batch.source_lengths).long()
-
-  steps = itertools.count()
+  numbers = itertools.count()
 
   def step() -> float:
     for group in optimizer.param_groups:
-      group["lr"] = float(schedule(next(steps)))
+      group["lr"] = float(schedule(next(numbers)))
     optimizer.zero_grad()
     logits = model(sources, lengths, inputs)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
   return step
 

@@ -11,6 +11,7 @@ that measures something new begins with another CSV.
 import importlib
 import pathlib
 import pkgutil
+from typing import Any
 
 from absl import flags
 
@@ -34,29 +35,28 @@ def main() -> None:
     raise UsageError(f"--study must be one of {', '.join(_NAMES)}, got none")
   name, folder = _STUDY.value, pathlib.Path(_OUTPUT.value)
   study = importlib.import_module(f"experiments.studies.{name}")
-  if not hasattr(study, "write"):
-    raise UsageError(
-      f"{study.__file__}: expected a function write for a study (see experiments.studies), got none"
-    )
   stored = folder / f"{name}.csv"
-  rows: list[findings.Row] = [*findings.read(stored)]
-  runs = make_runs(study.get_config(), study.get_choices())
   if _WORKDIR.value:
-    workdir = commands.workdir_path(_WORKDIR)
-    if not any(holds_run(workdir / run.name) for run in runs):
-      raise UsageError(f"--workdir={workdir} holds no run of this study, such as {runs[0].name}")
-    measure = getattr(study, "measure", None)
-    rows = findings.collect(workdir, runs, rows, measure)
-    # What is no run of ours, such as another program's numbers: kept where they cannot be found again.
-    others = {row["run"]: row for row in findings.read(stored) if row.get("config") is None}
-    others |= {row["run"]: row for row in getattr(study, "others", tuple)()}
-    findings.write(stored, [*rows, *others.values()])
-    print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
-    rows = [*findings.read(stored)]
+    _collect(study, commands.workdir_path(_WORKDIR), stored)
+  rows = findings.read(stored)
   if not rows:
     raise UsageError(f"{stored} holds no numbers yet: --workdir must name the folder of the sweep")
   for path in findings.write_page(folder, name, study, rows):
     print(f"wrote {path}")
+
+
+def _collect(study: Any, workdir: pathlib.Path, stored: pathlib.Path) -> None:
+  """Adds the numbers of the finished runs of a sweep to those that are stored."""
+  runs = make_runs(study.get_config(), study.get_choices())
+  if not any(holds_run(workdir / run.name) for run in runs):
+    raise UsageError(f"--workdir={workdir} holds no run of this study, such as {runs[0].name}")
+  earlier = findings.read(stored)
+  rows = findings.collect(workdir, runs, earlier, getattr(study, "measure", None))
+  # What is no run of ours, such as another program's numbers: kept where they cannot be found again.
+  others = {row["run"]: row for row in earlier if row["config"] is None}
+  others |= {row["run"]: row for row in getattr(study, "others", tuple)()}
+  findings.write(stored, [*rows, *others.values()])
+  print(f"wrote {stored}: {len(rows)} of {len(runs)} runs")
 
 
 if __name__ == "__main__":

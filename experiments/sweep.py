@@ -36,9 +36,10 @@ def main() -> None:
   index, count = _shard(_SHARD.value)
   choices = commands.run_function(path, "get_choices")
   runs = sweep.make_runs(commands.get_config(), choices)
-  for name in dict.fromkeys(name for own in sweep.by_group(choices).values() for name in own):
-    if flags.FLAGS[f"config.{name}"].present:
-      raise UsageError(f"--config.{name} is one of the choices of {path}")
+  for own in sweep.by_group(choices).values():
+    for name in own:
+      if flags.FLAGS[f"config.{name}"].present:
+        raise UsageError(f"--config.{name} is one of the choices of {path}")
   for run in runs:
     if holds_run(folder / run.name) and (changed := told_changes(folder / run.name, run.config)):
       raise UsageError(f"{changed}; the sweep of a changed file needs another --workdir")

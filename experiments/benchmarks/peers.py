@@ -3,6 +3,7 @@
 Each peer gets its arrays in the layout that it asks for, and is called as its documentation says.
 """
 
+import functools
 import importlib
 import os
 import time
@@ -25,22 +26,41 @@ class Absent(Exception):
   """Why a peer is not measured."""
 
 
+class Peer(NamedTuple):
+  """One way to compute attention.
+
+  Attributes:
+    make: returns the function of the arrays of a case.
+    scores: of the cases that it can compute.
+    has_window: whether it has a sliding window.
+    heads_first: whether its arrays are [B N T H], and not [B T N H].
+    stores: returns how many bytes its largest array takes, if it grows with the square of the length.
+  """
+
+  make: Callable[[Case], Callable[..., Any]]
+  scores: tuple[str, ...] = ("dot_product",)
+  has_window: bool = False
+  heads_first: bool = False
+  stores: Callable[[Case], int] = lambda case: 0
+
+
 class Prepared(NamedTuple):
   """A peer that is ready for a case.
 
   Attributes:
     forward: does the forward pass; returns something for `to_numpy`.
-    both: does the forward and the backward pass; returns the context and the derivatives by all inputs.
+    both: does the forward and the backward pass; returns the context and the derivatives by all inputs. Given
+      other derivatives by the context than the inputs have, an array [B T N H], it takes these.
     to_numpy: gives an array in the layout of the case's Inputs.
-    compile_seconds: how long compiling took, of the forward pass and of both.
-    temporary_bytes: the temporary memory of each as the compiler states it, None if there is no such.
+    compile_seconds: how long compiling took, of the forward pass and of both; None if nothing is compiled.
+    temporary_mib: the temporary memory of each as the compiler states it, None if there is no such.
   """
 
   forward: Callable[[], Any]
-  both: Callable[[], Any]
+  both: Callable[..., Any]
   to_numpy: Callable[[Any], np.ndarray]
-  compile_seconds: tuple[float, float] | None = None
-  temporary_bytes: tuple[int, int] | None = None
+  compile_seconds: tuple[float | None, float | None] = (None, None)
+  temporary_mib: tuple[float | None, float | None] = (None, None)
 
 
 def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
@@ -49,10 +69,15 @@ def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
   Raises:
     Absent: if it is not installed or has no such attention.
   """
-  if name == "torch":
-    return _torch(case, inputs)
-  function, heads_first = _JAX_PEERS[name](case)
-  return _jax(function, case, inputs, heads_first)
+  peer = PEERS[name]
+  if case.score not in peer.scores:
+    raise Absent(f"has no {case.score} attention")
+  if case.window and not peer.has_window:
+    raise Absent("has no sliding window")
+  if peer.stores(case) > MOST_BYTES[jax.default_backend()]:
+    raise Absent(f"would store {peer.stores(case) / 2**30:.0f} GiB")
+  attend = peer.make(case)
+  return _torch(attend, case, inputs) if name == "torch" else _jax(attend, case, inputs, peer.heads_first)
 
 
 def _ours(case: Case, implementation: str = "auto"):
@@ -65,16 +90,13 @@ def _ours(case: Case, implementation: str = "auto"):
     "bilinear": attention.bilinear_attention,
     "cosine": attention.cosine_attention,
   }
-  function = functions[case.score]
-  return lambda *arrays: function(*arrays, mask=mask, implementation=implementation), True
+  return functools.partial(functions[case.score], mask=mask, implementation=implementation)
 
 
 def _einsum(case: Case):
   """Returns the formulas as they stand in the papers."""
-  _check_no_window(case)
-  _check_score(case, "dot_product", "additive")
 
-  def function(queries, keys, values, score_vector=None):
+  def attend(queries, keys, values, score_vector=None):
     if score_vector is None:
       scores = jnp.einsum("BNTH,BNSH->BNTS", queries, keys) * case.width**-0.5
     else:
@@ -85,51 +107,32 @@ def _einsum(case: Case):
     weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(values.dtype)
     return jnp.einsum("BNTS,BNSH->BNTH", weights, values)
 
-  return function, True
+  return attend
 
 
-def _jax_nn(implementation: str | None):
-  def make(case: Case):
-    _check_score(case, "dot_product")
-    if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
-      raise Absent("for half precision on a GPU")
-    options: dict[str, Any] = {
-      "is_causal": case.causal,
-      "local_window_size": (case.window - 1, 0) if case.window else None,
-      "implementation": implementation,
-    }
-    return lambda *arrays: jax.nn.dot_product_attention(*arrays, **options), False
-
-  return make
+def _window_options(case: Case) -> dict[str, Any]:
+  return {"local_window_size": (case.window - 1, 0)} if case.window else {}
 
 
-def _flax(module: str):
-  def make(case: Case):
-    _check_score(case, "dot_product")
-    _check_no_window(case)
-    function = _imported(module).dot_product_attention
-
-    def attend(*arrays):
-      mask = jnp.tri(case.length, dtype=bool)[None, None] if case.causal else None
-      return function(*arrays, mask=mask)
-
-    return attend, False
-
-  return make
+def _jax_nn(case: Case, implementation: str | None = None):
+  if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
+    raise Absent("for half precision on a GPU")
+  options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
+  return functools.partial(jax.nn.dot_product_attention, **options)
 
 
-def _tokamax(implementation: str):
-  def make(case: Case):
-    _check_score(case, "dot_product")
-    function = _imported("tokamax").dot_product_attention
+def _flax(case: Case, module: str):
+  function = _imported(module).dot_product_attention
 
-    def attend(*arrays):
-      options = {"local_window_size": (case.window - 1, 0)} if case.window else {}
-      return function(*arrays, is_causal=case.causal, implementation=implementation, **options)
+  def attend(*arrays):
+    return function(*arrays, mask=jnp.tri(case.length, dtype=bool)[None, None] if case.causal else None)
 
-    return attend, False
+  return attend
 
-  return make
+
+def _tokamax(case: Case, implementation: str):
+  options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
+  return functools.partial(_imported("tokamax").dot_product_attention, **options)
 
 
 def _keras(case: Case):
@@ -138,9 +141,7 @@ def _keras(case: Case):
   if keras.backend.backend() != "jax":
     raise Absent("its backend is not JAX")
   if case.score == "dot_product":
-    _check_no_window(case)
-    return lambda *arrays: keras.ops.dot_product_attention(*arrays, is_causal=case.causal), False
-  _check_score(case, "additive")
+    return functools.partial(keras.ops.dot_product_attention, is_causal=case.causal)
   if case.heads > 1:
     raise Absent("has no heads")
   layer = keras.layers.AdditiveAttention(dtype=case.dtype)
@@ -151,64 +152,84 @@ def _keras(case: Case):
     context, _ = layer.stateless_call([score_vector], [], arrays, use_causal_mask=case.causal)
     return context[:, :, None]
 
-  return attend, False
+  return attend
 
 
-_JAX_PEERS: dict[str, Callable[[Case], tuple[Callable[..., jax.Array], bool]]] = {
-  "attention": _ours,
-  "attention dense": lambda case: _ours(_check_memory(case, case.score_bytes), "dense"),
-  "einsum": lambda case: _einsum(_check_memory(case)),
-  "jax.nn": lambda case: _jax_nn(None)(_check_memory(case)),
-  "jax.nn cudnn": _jax_nn("cudnn"),
-  "flax.linen": lambda case: _flax("flax.linen")(_check_memory(case)),
-  "flax.nnx": lambda case: _flax("flax.nnx")(_check_memory(case)),
-  "tokamax xla": lambda case: _tokamax("xla")(_check_memory(case)),
-  "tokamax xla_chunked": _tokamax("xla_chunked"),
-  "keras": lambda case: _keras(_check_memory(case)),
+def _torch_attention(case: Case):
+  torch = _imported("torch")
+  if case.score == "dot_product":
+    return functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=case.causal)
+
+  def attend(queries, keys, values, vector):
+    scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ vector
+    if case.causal:
+      scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+    return torch.softmax(scores, -1) @ values
+
+  return attend
+
+
+def _stored_by_torch(case: Case) -> int:
+  return case.hidden_bytes() if case.score == "additive" else 0
+
+
+_TWO = "dot_product", "additive"
+_ALL = *_TWO, "bilinear", "cosine"
+PEERS = {
+  "attention": Peer(_ours, _ALL, has_window=True, heads_first=True),
+  "attention dense": Peer(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
+  "einsum": Peer(_einsum, _TWO, heads_first=True, stores=Case.hidden_bytes),
+  "jax.nn": Peer(_jax_nn, has_window=True, stores=Case.score_bytes),
+  "jax.nn cudnn": Peer(lambda case: _jax_nn(case, "cudnn"), has_window=True),
+  "flax.linen": Peer(lambda case: _flax(case, "flax.linen"), stores=Case.score_bytes),
+  "flax.nnx": Peer(lambda case: _flax(case, "flax.nnx"), stores=Case.score_bytes),
+  "tokamax xla": Peer(lambda case: _tokamax(case, "xla"), has_window=True, stores=Case.score_bytes),
+  "tokamax xla_chunked": Peer(lambda case: _tokamax(case, "xla_chunked"), has_window=True),
+  "keras": Peer(_keras, _TWO, stores=Case.hidden_bytes),
+  "torch": Peer(_torch_attention, _TWO, heads_first=True, stores=_stored_by_torch),
 }
-PEERS = (*_JAX_PEERS, "torch")
 
 
-def _jax(function: Callable[..., jax.Array], case: Case, inputs: Inputs, heads_first: bool) -> Prepared:
+def _jax(attend: Callable[..., jax.Array], case: Case, inputs: Inputs, heads_first: bool) -> Prepared:
   def arrange(array):
     array = jnp.asarray(array, case.dtype)
     return jnp.swapaxes(array, 1, 2) if heads_first and array.ndim == 4 else array
 
+  def with_derivatives(of_context, *arrays):
+    context, pull = jax.vjp(attend, *arrays)
+    return context, pull(of_context)
+
   arrays = [arrange(array) for array in inputs[:4] if array is not None]
-  of_context = arrange(inputs.of_context)
-  programs, seconds, memory = [], [], []
-  for run, arguments in (
-    (function, arrays),
-    (lambda of_context, *arrays: _with_derivatives(function, of_context, *arrays), [of_context, *arrays]),
-  ):
-    start = time.perf_counter()
-    # By default a GPU would round float32 to 10 bits for some and not for others.
-    with jax.default_matmul_precision("highest" if case.dtype == "float32" else None):
-      programs.append(jax.jit(run).lower(*arguments).compile())
-    seconds.append(time.perf_counter() - start)
-    analysis: Any = programs[-1].memory_analysis()
-    memory.append(analysis.temp_size_in_bytes)
+  usual = arrange(inputs.of_context)
+  forward, *of_forward = _compiled(attend, arrays, case)
+  both, *of_both = _compiled(with_derivatives, [usual, *arrays], case)
+  seconds, memory = zip(of_forward, of_both, strict=True)
+
+  def run_both(of_context=None):
+    return jax.block_until_ready(both(usual if of_context is None else arrange(of_context), *arrays))
+
   return Prepared(
-    forward=lambda: jax.block_until_ready(programs[0](*arrays)),
-    both=lambda: jax.block_until_ready(programs[1](of_context, *arrays)),
+    forward=lambda: jax.block_until_ready(forward(*arrays)),
+    both=run_both,
     to_numpy=lambda array: np.asarray(arrange(array).astype(jnp.float32)),
-    compile_seconds=(seconds[0], seconds[1]),
-    temporary_bytes=(memory[0], memory[1]),
+    compile_seconds=seconds,
+    temporary_mib=memory,
   )
 
 
-def _with_derivatives(function: Callable[..., jax.Array], of_context: jax.Array, *arrays: jax.Array):
-  """Returns the context and the derivatives by each array."""
-  context, pull = jax.vjp(function, *arrays)
-  return context, pull(of_context)
+def _compiled(function: Callable[..., Any], arrays: list[jax.Array], case: Case) -> tuple[Any, float, float]:
+  """Returns a program, how many seconds it took to compile, and its temporary memory in MiB."""
+  start = time.perf_counter()
+  # By default a GPU would round float32 to 10 bits for some and not for others.
+  with jax.default_matmul_precision("highest" if case.dtype == "float32" else None):
+    program = jax.jit(function).lower(*arrays).compile()
+  seconds = round(time.perf_counter() - start, 2)
+  analysis: Any = program.memory_analysis()
+  return program, seconds, round(analysis.temp_size_in_bytes / 2**20, 3)
 
 
-def _torch(case: Case, inputs: Inputs) -> Prepared:
+def _torch(attend: Callable[..., Any], case: Case, inputs: Inputs) -> Prepared:
   torch = _imported("torch")
-  _check_no_window(case)
-  _check_score(case, "dot_product", "additive")
-  if case.score == "additive":
-    _check_memory(case)
   on_gpu = jax.default_backend() == "gpu"
   if on_gpu and not torch.cuda.is_available():
     raise Absent("it sees no GPU")
@@ -219,17 +240,12 @@ def _torch(case: Case, inputs: Inputs) -> Prepared:
     tensor = tensor.cuda() if on_gpu else tensor
     return tensor.transpose(1, 2).contiguous() if array.ndim == 4 else tensor
 
-  arrays = [arrange(array).requires_grad_() for array in inputs[:4] if array is not None]
-  of_context = arrange(inputs.of_context)
+  def to_numpy(tensor):
+    tensor = tensor.detach().float().cpu()
+    return (tensor.transpose(1, 2) if tensor.ndim == 4 else tensor).numpy()
 
-  def attend():
-    if case.score == "dot_product":
-      return torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=case.causal)
-    queries, keys, values, vector = arrays
-    scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ vector
-    if case.causal:
-      scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
-    return torch.softmax(scores, -1) @ values
+  arrays = [arrange(array).requires_grad_() for array in inputs[:4] if array is not None]
+  usual = arrange(inputs.of_context)
 
   def finished(results):
     if on_gpu:
@@ -238,15 +254,12 @@ def _torch(case: Case, inputs: Inputs) -> Prepared:
 
   def forward():
     with torch.no_grad():
-      return finished(attend())
+      return finished(attend(*arrays))
 
-  def to_numpy(tensor):
-    tensor = tensor.detach().float().cpu()
-    return (tensor.transpose(1, 2) if tensor.ndim == 4 else tensor).numpy()
-
-  def both():
-    context = attend()
-    return finished((context.detach(), torch.autograd.grad(context, arrays, of_context)))
+  def both(of_context=None):
+    context = attend(*arrays)
+    given = usual if of_context is None else arrange(of_context)
+    return finished((context.detach(), torch.autograd.grad(context, arrays, given)))
 
   return Prepared(forward, both, to_numpy)
 
@@ -257,21 +270,3 @@ def _imported(name: str) -> Any:
     return importlib.import_module(name)
   except ImportError as error:
     raise Absent("not installed" if error.name == name else f"cannot be imported: {error}") from None
-
-
-def _check_score(case: Case, *scores: str) -> None:
-  if case.score not in scores:
-    raise Absent(f"has no {case.score} attention")
-
-
-def _check_no_window(case: Case) -> None:
-  if case.window:
-    raise Absent("has no sliding window")
-
-
-def _check_memory(case: Case, size: int | None = None) -> Case:
-  """Returns the case, or raises Absent if it has arrays of too many bytes, by default the hidden ones."""
-  size = case.hidden_bytes if size is None else size
-  if size > MOST_BYTES[jax.default_backend()]:
-    raise Absent(f"would store {size / 2**30:.0f} GiB")
-  return case

@@ -4,16 +4,18 @@ import json
 import os
 import pathlib
 import platform
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 import jax
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.measuring import PASSES
 from experiments.commands import tables
+from experiments.translation import figures, png
 
 Records = Sequence[dict[str, Any]]
 
@@ -22,19 +24,24 @@ PACKAGES = ("jax", "jaxlib", "flax", "numpy", "tokamax", "keras", "torch")
 
 def machine() -> dict[str, Any]:
   """Returns on what, and with which versions, the figures are made."""
-  versions: dict[str, str | None] = {}
-  for package in PACKAGES:
-    try:
-      versions[package] = metadata.version(package)
-    except metadata.PackageNotFoundError:
-      versions[package] = None
+  installed = {each.name: each.version for each in metadata.distributions()}
   return {
     "device": jax.devices()[0].device_kind,
     "processor": _processor(),
     "cores": len(os.sched_getaffinity(0)),
     "python": platform.python_version(),
-    "versions": versions,
+    "versions": {package: installed.get(package) for package in PACKAGES},
   }
+
+
+def _processor() -> str:
+  try:
+    names = re.findall(
+      r"^model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE
+    )
+  except OSError:
+    names = []
+  return names[0] if names else platform.processor() or platform.machine()
 
 
 def write(path: pathlib.Path, records: Records) -> None:
@@ -48,7 +55,7 @@ Sizes are (batch, T = S, heads, width). A time is the median of {repeats}; "both
 "ours / theirs" is our time divided by theirs, in the same run: below 1 ours is faster. Ours is `attention`,
 as it is called by default; `attention dense` is with implementation="dense". Results are compared with
 float64 before they are timed. Temporary memory is what the compiled programs of both passes take besides
-their arguments and results, as XLA states it; resident is by how much a process of its own grew.
+their arguments and results, as XLA states it.
 """
 
 _COLUMNS = (
@@ -71,18 +78,16 @@ def markdown(machine: dict[str, Any], records: Records) -> str:
 def rows(records: Records) -> str:
   """Returns the rows of a table: times with quartiles, and what share of them ours are, as Markdown."""
   lines = []
-  for _, case, of_case in _by_case(records):
+  for (_, case), of_case in _grouped(records, "set", "case").items():
     times = _times(of_case)
-    for peer in dict.fromkeys(peer for peer, _ in times):
+    for peer, passes in times.items():
       cells = [case, peer]
-      for which in PASSES:
-        low, high = times[peer, which]["quartiles"]
-        cells.append(f"{times[peer, which]['milliseconds']:.4g} ({low:.4g} to {high:.4g})")
+      for which, record in passes.items():
+        low, high = record["quartiles"]
+        cells.append(f"{record['milliseconds']:.4g} ({low:.4g} to {high:.4g})")
         cells.append("" if peer == "attention" else _ours_to_theirs(times, peer, which))
-      memory = [times[peer, which]["temporary_mib"] for which in PASSES]
+      memory = [record["temporary_mib"] for record in passes.values()]
       cells.append("not stated" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
-      resident = [times[peer, which].get("resident_mib") for which in PASSES]
-      cells[-1] += "" if None in resident else f" (resident {' / '.join(f'{size:.4g}' for size in resident)})"
       lines.append(cells)
     absent = "; ".join(f"{record['peer']} {record['absent']}" for record in of_case if "absent" in record)
     lines += [[case, f"absent: {absent}", "", "", "", "", ""]] if absent else []
@@ -92,13 +97,12 @@ def rows(records: Records) -> str:
 def summary(records: Records) -> str:
   """Returns a table for each set: our times of both passes, and what share of each peer's they are."""
   texts = []
-  for name in dict.fromkeys(record["set"] for record in records):
-    of_set = [record for record in records if record["set"] == name]
-    others = [peer for peer in dict.fromkeys(peer for peer, _ in _times(of_set)) if peer != "attention"]
+  for of_set in _grouped(records, "set").values():
+    others = [peer for peer in _times(of_set) if peer != "attention"]
     lines = []
-    for _, case, of_case in _by_case(of_set):
+    for (case,), of_case in _grouped(of_set, "case").items():
       times = _times(of_case)
-      ours = [times[peer, which]["milliseconds"] for peer, which in times if peer == "attention"]
+      ours = [record["milliseconds"] for record in times.get("attention", {}).values()]
       cells = [case, " / ".join(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in ours)]
       for peer in others:
         ratios = [_ours_to_theirs(times, peer, which) for which in PASSES]
@@ -109,75 +113,52 @@ def summary(records: Records) -> str:
   return "\n\n".join(texts)
 
 
-def _by_case(records: Records) -> Iterator[tuple[str | None, str, Records]]:
-  """Yields each set and case with its records."""
-  for name, case in dict.fromkeys((record.get("set"), record["case"]) for record in records):
-    yield name, case, [record for record in records if (record.get("set"), record["case"]) == (name, case)]
+def _grouped(records: Records, *fields: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+  """Returns the records by their values of some fields."""
+  groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+  for record in records:
+    groups.setdefault(tuple(record[field] for field in fields), []).append(record)
+  return groups
 
 
-def _times(records: Records) -> dict[tuple[str, str], dict[str, Any]]:
-  """Returns the records of what was timed, by peer and pass."""
-  return {(record["peer"], record["pass"]): record for record in records if "pass" in record}
+def _times(records: Records) -> dict[str, dict[str, dict[str, Any]]]:
+  """Returns peer -> pass -> record, of what was timed."""
+  timed = [record for record in records if "pass" in record]
+  return {
+    peer: {record["pass"]: record for record in of_peer}
+    for (peer,), of_peer in _grouped(timed, "peer").items()
+  }
 
 
-def _ours_to_theirs(times: dict[tuple[str, str], dict[str, Any]], peer: str, which: str) -> str:
+def _ours_to_theirs(times: dict[str, dict[str, dict[str, Any]]], peer: str, which: str) -> str:
   """Returns our time divided by a peer's; nothing if one of them was not measured."""
-  ours, theirs = times.get(("attention", which)), times.get((peer, which))
-  return f"{ours['milliseconds'] / theirs['milliseconds']:.2f}" if ours and theirs else ""
+  if not {"attention", peer} <= times.keys():
+    return ""
+  return f"{times['attention'][which]['milliseconds'] / times[peer][which]['milliseconds']:.2f}"
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
   """Draws time and memory against the length, and returns where; nothing if there are no several lengths."""
-  grown = [record for record in records if record.get("set") == "length" and "pass" in record]
+  grown = [record for record in records if record["set"] == "length" and "pass" in record]
   if len({record["length"] for record in grown}) < 2:
     return []
-  paths = []
-  for name, field, label in (
-    ("time", "milliseconds", "milliseconds"),
-    ("memory", "temporary_mib", "temporary memory, MiB"),
-  ):
-    figure = _figure(grown, field, label)
-    path = folder / f"{name}.png"
-    FigureCanvasAgg(figure).print_png(path)
-    paths.append(path)
+  paths = [folder / "time.png", folder / "memory.png"]
+  png.save(_figure(grown, "milliseconds", "milliseconds"), paths[0])
+  png.save(_figure(grown, "temporary_mib", "temporary memory, MiB"), paths[1])
   return paths
 
 
 def _figure(records: Records, field: str, label: str) -> Figure:
   """Returns a figure with a panel for each score and pass, and a line for each peer."""
-  scores = list(dict.fromkeys(record["score"] for record in records))
-  figure = Figure(figsize=(9.5, 3.6 * len(scores)), dpi=130, layout="constrained")
-  panels = figure.subplots(len(scores), len(PASSES), sharex=True, sharey="row", squeeze=False)
-  peers = list(dict.fromkeys(record["peer"] for record in records))
-  lengths = sorted({record["length"] for record in records})
-  for row, score in zip(panels, scores, strict=True):
-    for panel, which in zip(row, PASSES, strict=True):
-      for number, peer in enumerate(peers):
-        points = [
-          (record["length"], record[field])
-          for record in records
-          if (record["score"], record["pass"], record["peer"]) == (score, which, peer) and record[field]
-        ]
-        if points:
-          thick = 2.4 if peer == "attention" else 1.2
-          panel.plot(*zip(*points, strict=True), marker="o", ms=4, lw=thick, color=f"C{number}", label=peer)
-      panel.set_xscale("log", base=2)
-      panel.set_yscale("log")
-      panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
-      panel.set_title(f"{score.replace('_', ' ')}, {which}", fontsize=10)
-      panel.grid(alpha=0.3)
-    row[0].set_ylabel(label)
-    row[0].legend(fontsize=8, frameon=False)
-  for panel in panels[-1]:
-    panel.set_xlabel("length T = S")
+  panels: dict[str, dict[str, dict[float, list[float]]]] = {}
+  for (score, which), of_panel in _grouped(records, "score", "pass").items():
+    panels[f"{score.replace('_', ' ')}, {which}"] = {
+      peer: {record["length"]: [record[field]] for record in of_peer if record[field]}
+      for (peer,), of_peer in _grouped(of_panel, "peer").items()
+    }
+  figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
+  for axes in figure.axes[:: len(PASSES)]:
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
   return figure
-
-
-def _processor() -> str:
-  """Returns the name of the processor."""
-  try:
-    lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-  except OSError:
-    lines = []
-  names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-  return names[0] if names else platform.processor() or platform.machine()

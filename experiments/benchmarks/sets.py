@@ -32,15 +32,6 @@ SETS = {
     ("attention", "einsum", "jax.nn", "torch"),
     [Case(score, 1, length, 1, 64) for score in ("dot_product", "additive") for length in _LENGTHS],
   ),
-  "memory": (
-    ("attention",),
-    [
-      Case(score, 1, length, 1, 64, causal=causal)
-      for score in ("dot_product", "additive", "bilinear", "cosine")
-      for length in (16384, 32768)
-      for causal in (False, True)
-    ],
-  ),
   "window": (
     LEAN,
     [

@@ -1,5 +1,6 @@
 """The page: its program, its style and its data in one file of HTML, which needs nothing else."""
 
+import graphlib
 import json
 import pathlib
 import re
@@ -19,33 +20,26 @@ def page(data: dict[str, Any]) -> str:
   text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
   text = text.replace("<", r"\u003c")  # or a sentence could end the script that holds it
   parts = {
-    "style": _read("style.css"),
+    "style": (_FOLDER / "style.css").read_text("utf-8"),
     "data": text,
     "sum": str(zlib.adler32(text.encode("utf-8"))),  # by which the page sees that it is damaged
     "program": program(),
   }
-  return re.sub(r"/\* (style|data|sum|program) \*/", lambda found: parts[found.group(1)], _read("index.html"))
+  html = (_FOLDER / "index.html").read_text("utf-8")
+  return re.sub(r"/\* (style|data|sum|program) \*/", lambda found: parts[found.group(1)], html)
 
 
 def program() -> str:
-  """Returns the modules of the page as one script.
+  """Returns the modules of the page as one script, each after those that it imports.
 
   A page that is opened from a disk may load no modules. So each becomes a function that returns what it
-  exports, and takes what it imports from those before it.
+  exports, and finds what it imports among those before it.
   """
-  functions: dict[str, str] = {}
-  _add("explore.mjs", functions)
-  modules = "\n".join(functions.values())
+  texts = {path.name: path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.mjs"))}
+  imported = {name: [module for _, module in _IMPORT.findall(text)] for name, text in texts.items()}
+  order = graphlib.TopologicalSorter(imported).static_order()
+  modules = "\n".join(_as_function(name, texts[name]) for name in order)
   return f'"use strict";\nconst modules = {{}};\n{modules}\nmodules["explore.mjs"].explore();\n'
-
-
-def _add(name: str, functions: dict[str, str]) -> None:
-  """Adds a module as a function, after those that it imports."""
-  text = _read(name)
-  for _, imported in _IMPORT.findall(text):
-    if imported not in functions:
-      _add(imported, functions)
-  functions[name] = _as_function(name, text)
 
 
 def _as_function(name: str, text: str) -> str:
@@ -53,7 +47,3 @@ def _as_function(name: str, text: str) -> str:
   text = _IMPORT.sub(r'const \1 = modules["\2"];', text)
   text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
   return f'modules["{name}"] = (() => {{\n{text}\nreturn {{ {", ".join(exported)} }};\n}})();'
-
-
-def _read(name: str) -> str:
-  return (_FOLDER / name).read_text("utf-8")

@@ -3,11 +3,11 @@
 A file here is a sweep's, with `get_config` and `get_choices`. Its docstring is the text of its page: the
 question in a line, the commands, what was done, the answer. It also has
 
-    def write(runs: findings.Runs) -> findings.Finding:
+    def write(runs: compare.Runs) -> findings.Finding:
       # The page's tables and figures. Of runs that are not finished there are no numbers yet.
-      found = {score: runs.of(attention=score).values("test/bleu") for score in SCORES}
-      rows = [[score, mean(bleu)] for score, bleu in found.items()]
-      return Finding(markdown(["score", "BLEU"], rows), {"scores": figures.spread({"BLEU": found})})
+      groups, metrics = {score: runs.of(attention=score) for score in SCORES}, {"BLEU": "test/bleu"}
+      figure = figures.spread(compare.panels(groups, metrics))
+      return Finding(findings.table(groups, metrics), {"scores": figure})
 
 and, where results.json does not say enough, `measure(translator)`, which returns more numbers of a finished
 run by `group/name`. With fewer than five seeds it says so, `FEWEST_SEEDS = 3`, and with fewer than four there

@@ -35,15 +35,15 @@ import numpy as np
 
 from configs import base
 from experiments.commands.tables import markdown
-from experiments.studies.findings import NOTE, Finding, Row, Runs, beside
+from experiments.studies import findings
+from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Row, Runs, beside
 from experiments.tasks import Example, drawing
 from experiments.tasks.grammar import Pair
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.text.alignments import parse_alignment
+from experiments.translation import compare, figures
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
 from experiments.translation.translator import Translator
 
-SEEDS = 0, 1, 2, 3, 4
 KINDS = (
   "additive",
   "scaled_dot_product",
@@ -54,23 +54,18 @@ KINDS = (
   "monotonic",
   "local",
 )
-TRANSFORMER = {
-  "model.encoder": "transformer",
-  "model.decoder": "transformer",
-  "model.num_layers": 2,
-  "model.num_decoder_layers": 2,
-  "train.learning_rate": 3e-3,
-}
-VARIANTS: dict[str, dict[str, Any]] = {
-  **{kind: {"model.attention": kind} for kind in KINDS},
-  "looks after": {"model.looks": "after"},
-  "looks after, input feeding": {"model.looks": "after", "model.input_feeding": True},
-  **{kind: {"model.normalizer": kind} for kind in ("sparsemax", "entmax15", "sigmoid")},
-  "coverage loss": {"train.coverage_weight": 1.0},
-  "guided": {"train.alignment_weight": 1.0},
-  "looks after, guided": {"model.looks": "after", "train.alignment_weight": 1.0},
-  "transformer": TRANSFORMER,
-  "transformer, guided": {**TRANSFORMER, "train.alignment_weight": 1.0},
+GUIDED = {"train.alignment_weight": [1.0]}
+DEEP = {**TRANSFORMER, "train.learning_rate": [3e-3]}
+VARIANTS: dict[str, dict[str, list[Any]]] = {
+  **{kind: {"model.attention": [kind]} for kind in KINDS},
+  "looks after": {"model.looks": ["after"]},
+  "looks after, input feeding": {"model.looks": ["after"], "model.input_feeding": [True]},
+  **{kind: {"model.normalizer": [kind]} for kind in ("sparsemax", "entmax15", "sigmoid")},
+  "coverage loss": {"train.coverage_weight": [1.0]},
+  "guided": GUIDED,
+  "looks after, guided": {"model.looks": ["after"], **GUIDED},
+  "transformer": DEEP,
+  "transformer, guided": {**DEEP, **GUIDED},
 }
 ONE_LINK = "one link a word, true if it has any"
 SPLITS = "test", "length", "composition"
@@ -78,17 +73,11 @@ SHIFTS = {-1: "one word earlier", 0: "as it is", 1: "one word later"}
 
 
 def get_config() -> base.Config:
-  config = base.Config()
-  config.train.steps = 450
-  config.train.validate_every = 450
-  return config
+  return findings.with_steps(base.Config(), 450)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
-  return {
-    variant: {**{name: [value] for name, value in fields.items()}, "seed": [*SEEDS]}
-    for variant, fields in VARIANTS.items()
-  }
+  return {variant: {**fields, "seed": SEEDS} for variant, fields in VARIANTS.items()}
 
 
 def measure(translator: Translator) -> dict[str, float]:
@@ -120,54 +109,47 @@ def others() -> Iterator[Row]:
 
 def _eflomal() -> dict[str, float]:
   """Returns the alignment error rates of each direction, and of the links that both have."""
-  config = get_config()
-  pairs = _test_pairs()
-  pairs += [
-    drawing.pair(seed=0, split="train", index=i) for i in range(config.train.steps * config.train.batch_size)
-  ]
+  train, tests = get_config().train, _test_pairs()
+  count = train.steps * train.batch_size
+  pairs = [*tests, *(drawing.pair(seed=0, split="train", index=i) for i in range(count))]
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     for side in ("source", "target"):
-      lines = (" ".join(getattr(pair, side)) for pair in pairs)
-      (folder / side).write_text("\n".join(lines) + "\n", "utf-8")
-    files = {"-s": "source", "-t": "target", "-f": "forward", "-r": "reverse"}
-    arguments = [part for flag, file in files.items() for part in (flag, str(folder / file))]
-    subprocess.run(["eflomal-align", *arguments], check=True)
-    ways = {way: _read_links(folder / way) for way in ("forward", "reverse")}
-  ways["both"] = [one & other for one, other in zip(*ways.values(), strict=True)]
+      (folder / side).write_text("".join(f"{' '.join(getattr(pair, side))}\n" for pair in pairs), "utf-8")
+    files = ["-s", "source", "-t", "target", "-f", "forward", "-r", "reverse"]
+    subprocess.run(["eflomal-align", *files], check=True, cwd=folder)
+    found = {}
+    for way in ("forward", "reverse"):
+      lines = (folder / way).read_text("utf-8").splitlines()[: len(tests)]
+      found[way] = [parse_alignment(line.strip()) for line in lines]
+  found["both"] = [one & other for one, other in zip(found["forward"], found["reverse"], strict=True)]
   rates = {}
-  for way, links in ways.items():
-    common = sum(len(found & pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
-    total = sum(len(found) + len(pair.alignment) for found, pair in zip(links, pairs[:1000], strict=True))
+  for way, links in found.items():
+    common = sum(len(each & pair.alignment) for each, pair in zip(links, tests, strict=True))
+    total = sum(len(each) + len(pair.alignment) for each, pair in zip(links, tests, strict=True))
     rates[way] = 1 - 2 * common / total
   return rates
 
 
 def write(runs: Runs) -> Finding:
   groups = {name: runs.of(group=name) for name in VARIANTS}
-  header = ["", *SPLITS, *SHIFTS.values(), "best head"]
-  columns = [*(f"{split}/exact_match" for split in SPLITS), *(f"aer/shift={shift}" for shift in SHIFTS)]
-  base = groups["additive"]
-  rows = []
-  for name, found in groups.items():
-    means = [beside(found.values(metric), base.values(metric)) for metric in columns]
-    rows.append([name, *means, _best_head(found)])
+  metrics = {split: f"{split}/exact_match" for split in SPLITS}
+  metrics |= {title: f"aer/shift={shift}" for shift, title in SHIFTS.items()}
+  rows = findings.rows_beside(groups, metrics.values())
+  rows = [[*row, _best_head(group)] for row, group in zip(rows, groups.values(), strict=True)]
   aligners: dict[str, list[float]] = {}
-  for row in runs.rows:
-    if row["config"] is None:
-      aligners.setdefault(row["run"].partition(" (")[0], []).append(row["test/alignment_error_rate"])
+  for row in runs.of(config=None).rows:
+    aligners.setdefault(row["run"].partition(" (")[0], []).append(row["test/alignment_error_rate"])
   for name, rates in aligners.items():
-    nothing = ["-"] * (len(SPLITS) + 1)
-    rows.append([name, *nothing, beside(rates, base.values("aer/shift=0")), "-", "-"])
-  panels = {
-    "test exact match": {name: found.values("test/exact_match") for name, found in groups.items()},
-    "alignment error rate": {name: found.values("aer/shift=0") for name, found in groups.items()},
-  }
+    rate = beside(rates, groups["additive"].values("aer/shift=0"))
+    rows.append([name, "-", "-", "-", "-", rate, "-", "-"])
+  panels = {"test exact match": "test/exact_match", "alignment error rate": "aer/shift=0"}
   text = (
     "Exact match of the splits, and alignment error rates of the test split, read one word earlier, as they "
-    f"are, and one word later:\n\n{markdown(header, rows)}\n\n{NOTE.format('the first line')}"
+    f"are, and one word later:\n\n{markdown(['', *metrics, 'best head'], rows)}\n\n"
+    f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"variants": figures.spread(panels)})
+  return Finding(text, {"variants": figures.spread(compare.panels(groups, panels))})
 
 
 def _best_head(group: Runs) -> str:
@@ -175,7 +157,7 @@ def _best_head(group: Runs) -> str:
   heads = (
     [v for name, v in row.items() if name.startswith("aer/layer") and v is not None] for row in group.rows
   )
-  return mean([min(rates) for rates in heads if rates])
+  return compare.mean([min(rates) for rates in heads if rates])
 
 
 def _test_pairs() -> list[Pair]:
@@ -197,17 +179,5 @@ def _error_rate(weights: list[np.ndarray], examples: list[Example]) -> float:
 
 def _shifted(weights: np.ndarray, shift: int) -> np.ndarray:
   """Returns weights whose row t is that of t + shift; rows beyond the end are zero."""
-  moved = np.zeros_like(weights)
   T = len(weights)
-  for t in range(T):
-    if 0 <= t + shift < T:
-      moved[t] = weights[t + shift]
-  return moved
-
-
-def _read_links(path: pathlib.Path) -> list[frozenset[tuple[int, int]]]:
-  """Returns the links of the test sentences, (target, source)."""
-  lines = path.read_text("utf-8").splitlines()[:1000]
-  return [
-    frozenset((int(t), int(s)) for s, t in (link.split("-") for link in line.split())) for line in lines
-  ]
+  return np.pad(weights, ((max(-shift, 0), max(shift, 0)), (0, 0)))[max(shift, 0) :][:T]

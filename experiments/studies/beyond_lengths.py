@@ -21,11 +21,10 @@ weights of location-aware and of monotonic attention, though, align worse than t
 from typing import Any
 
 from configs import base
-from experiments.commands.tables import markdown
-from experiments.studies.findings import NOTE, Finding, Runs, beside
-from experiments.translation import figures
+from experiments.studies import findings
+from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs
+from experiments.translation import compare, figures
 
-SEEDS = 0, 1, 2, 3, 4
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
 POSITIONS = "sinusoidal", "relative", "rotary", "none"
 METRICS = {
@@ -37,23 +36,14 @@ METRICS = {
 
 
 def get_config() -> base.Config:
-  config = base.Config()
-  config.train.validate_every = 900
-  return config
+  return findings.with_steps(base.Config(), 900)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
+  positions: dict[str, list[Any]] = {"model.positions": [*POSITIONS], "train.learning_rate": [3e-3]}
   return {
-    "GRU": {"model.attention": [*RECURRENT], "seed": [*SEEDS]},
-    "transformer": {
-      "model.encoder": ["transformer"],
-      "model.decoder": ["transformer"],
-      "model.num_layers": [2],
-      "model.num_decoder_layers": [2],
-      "train.learning_rate": [3e-3],
-      "model.positions": [*POSITIONS],
-      "seed": [*SEEDS],
-    },
+    "GRU": {"model.attention": [*RECURRENT], "seed": SEEDS},
+    "transformer": {**TRANSFORMER, **positions, "seed": SEEDS},
   }
 
 
@@ -66,16 +56,9 @@ def write(runs: Runs) -> Finding:
     f"transformer, {kind if kind != 'none' else 'no positions'}": runs.of(group="transformer", positions=kind)
     for kind in POSITIONS
   }
-  base = groups["GRU, additive"]
-  rows = [
-    [name, *(beside(group.values(metric), base.values(metric)) for metric in METRICS.values())]
-    for name, group in groups.items()
-  ]
-  panels = {
-    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
-  }
   text = (
     "Exact match of the splits, and alignment error rate of the test split:\n\n"
-    f"{markdown(['', *METRICS], rows)}\n\n{NOTE.format('additive attention')}"
+    f"{findings.table(groups, METRICS)}\n\n"
+    f"{NOTE.format('additive attention')}"
   )
-  return Finding(text, {"splits": figures.spread(panels)})
+  return Finding(text, {"splits": figures.spread(compare.panels(groups, METRICS))})

@@ -27,7 +27,6 @@ are no pointer (see the study `alignment`), and move less of either.
 """
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -36,13 +35,11 @@ import numpy as np
 from flax import linen as nn
 
 from configs import base
-from experiments.commands.tables import markdown
-from experiments.studies import alignment
-from experiments.studies.findings import NOTE, Finding, Runs, beside
+from experiments.studies import alignment, findings
+from experiments.studies.findings import NOTE, Finding, Runs
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import PAD
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
 VARIANTS = "additive", "looks after", "guided", "looks after, guided", "entmax15", "sigmoid"
@@ -60,6 +57,8 @@ METRICS_ELSEWHERE = {
   title: f"{METRICS[title]} elsewhere"
   for title in ("shuffled", "all alike", "adversarial JSD", "an adversary is found")
 }
+
+CHANCES = {"as it is": "p/own", "without the true words": "p/without", "the true words alone": "p/alone"}
 
 
 def get_config() -> base.Config:
@@ -108,35 +107,17 @@ def measure(translator: Translator) -> dict[str, float]:
 
 def write(runs: Runs) -> Finding:
   groups = {name: runs.of(group=name) for name in VARIANTS}
-
-  def rows(metrics: Iterable[str]) -> list[list[str]]:
-    """Returns a row for each group, beside the first."""
-    base = groups[VARIANTS[0]]
-    return [
-      [name, *(beside(group.values(metric), base.values(metric)) for metric in metrics)]
-      for name, group in groups.items()
-    ]
-
-  chances = {
-    "as it is": "p/own",
-    "without the true words": "p/without",
-    "the true words alone": "p/alone",
-  }
-  share = mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
-  panels = {
-    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in METRICS.items()
-  }
+  share = compare.mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   text = (
     "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
-    "words with a true alignment:\n\n"
-    f"{markdown(['', *METRICS], rows(METRICS.values()))}\n\n"
+    f"words with a true alignment:\n\n{findings.table(groups, METRICS)}\n\n"
     f"The same of words without a true alignment and of the ends of sentences, {share} of all:\n\n"
-    f"{markdown(['', *METRICS_ELSEWHERE], rows(METRICS_ELSEWHERE.values()))}\n\n"
+    f"{findings.table(groups, METRICS_ELSEWHERE)}\n\n"
     "The probability of the right word, of words with a true alignment:\n\n"
-    f"{markdown(['', *chances], rows(chances.values()))}\n\n"
+    f"{findings.table(groups, CHANCES)}\n\n"
     f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"distances": figures.spread(panels)})
+  return Finding(text, {"distances": figures.spread(compare.panels(groups, METRICS))})
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -164,17 +145,14 @@ def _measured(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> dict[
     single = jax.nn.one_hot(jnp.arange(own.shape[1]), own.shape[1], dtype=own.dtype)
     total = jnp.sum(own, axis=-1, keepdims=True)  # whatever is changed, the sum stays
     singles = jnp.where(is_real.T[:, :, None], single[:, None] * total[None], own[None])
-    distances = jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), shuffles)
     candidates = jnp.concatenate([shuffles, singles])
-    moved = jnp.concatenate(
-      [distances, jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), singles)]
-    )
+    moved = jax.lax.map(lambda weights: _distance(expected, probabilities(weights)), candidates)
     divergences = jax.vmap(lambda weights: _divergence(own, weights))(candidates)
     real = is_real.astype(own.dtype)
     alike = total * real / jnp.sum(real, axis=-1, keepdims=True)
     without, alone = (probabilities(_left(own, is_left & is_real)) for is_left in (~links, links))
     return after, {
-      "tvd/shuffled": jnp.mean(distances, axis=0),
+      "tvd/shuffled": jnp.mean(moved[:SHUFFLES], axis=0),
       "tvd/alike": _distance(expected, probabilities(alike)),
       "tvd/without": _distance(expected, without),
       "tvd/alone": _distance(expected, alone),

@@ -2,9 +2,8 @@
 
 import csv
 import hashlib
-import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,16 +13,22 @@ from scipy import stats
 from configs import base
 from experiments.commands import fields
 from experiments.commands.files import write_text
-from experiments.commands.mistakes import DataError
-from experiments.runs import workdir
+from experiments.commands.tables import markdown
 from experiments.translation import load, png
-from experiments.translation.compare import mean
+from experiments.translation.compare import Groups, Runs, differing, mean, results_of
 from experiments.translation.settings import check_same_config
 from experiments.translation.sweep import Run, csv_text, is_done, make_runs
 from experiments.translation.translator import Translator
 
 Row = Mapping[str, Any]
 
+SEEDS = [0, 1, 2, 3, 4]
+TRANSFORMER: dict[str, list[Any]] = {
+  "model.encoder": ["transformer"],
+  "model.decoder": ["transformer"],
+  "model.num_layers": [2],
+  "model.num_decoder_layers": [2],
+}
 LEVEL = 0.05
 NOTE = (
   f"\\* where chance alone would make a mean differ from that of {{}} as much with p < {LEVEL}: exact "
@@ -44,44 +49,29 @@ class Finding(NamedTuple):
   figures: Mapping[str, Figure]
 
 
-class Runs:
-  """The numbers of runs: the fields in which they differ, and their metrics, `split/metric`.
+def rows_beside(groups: Groups, metrics: Iterable[str], digits: int = 3) -> list[list[str]]:
+  """Returns a row of a table for each group: its name, and each metric beside that of the first group.
 
-  >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
-  >>> runs.of(width=8).values("test/bleu"), runs.different("seed")
-  ([40.0, 42.0], [0, 1])
+  >>> rows_beside({"a": Runs([{"test/bleu": 40.0}]), "b": Runs([])}, ["test/bleu"], digits=1)
+  [['a', '40.0'], ['b', '-']]
   """
+  first, *_ = groups.values()
+  return [
+    [name, *(beside(group.values(metric), first.values(metric), digits) for metric in metrics)]
+    for name, group in groups.items()
+  ]
 
-  def __init__(self, rows: Iterable[Row]):
-    self.rows = list(rows)
 
-  def of(self, **wanted: Any) -> "Runs":
-    """Returns the runs with these values of some fields, each named by its last part."""
-
-    def fits(row: Row) -> bool:
-      short = {name.rpartition(".")[2]: value for name, value in row.items()}
-      return all(short.get(name) == value for name, value in wanted.items())
-
-    return Runs(row for row in self.rows if fits(row))
-
-  def values(self, metric: str) -> list[float]:
-    """Returns a metric of each run that has it."""
-    return [row[metric] for row in self.rows if row.get(metric) is not None]
-
-  def different(self, name: str) -> list[Any]:
-    """Returns the values of a field, named by its last part, each once, in the order of the runs."""
-    found = (value for row in self.rows for key, value in row.items() if key.rpartition(".")[2] == name)
-    return list(dict.fromkeys(found))
-
-  def by(self, name: str, metric: str) -> dict[Any, list[float]]:
-    """Returns value of a field -> a metric of its runs."""
-    return {value: self.of(**{name: value}).values(metric) for value in self.different(name)}
+def table(groups: Groups, metrics: Mapping[str, str]) -> str:
+  """Returns these rows as a table, with the titles of the metrics above."""
+  return markdown(["", *metrics], rows_beside(groups, metrics.values()))
 
 
 def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   """Returns how often the means of two groups of runs differ as much or more, when runs change groups.
 
-  All ways to part the runs are counted: the permutation test of Fisher (1935, "The Design of Experiments").
+  All ways to part the runs are counted, of more than a million that many at random: the permutation test of
+  Fisher (1935, "The Design of Experiments").
 
   >>> p_value([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])  # 2 of the 20 ways
   0.1
@@ -90,10 +80,7 @@ def p_value(first: Sequence[float], second: Sequence[float]) -> float:
   def difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
     return np.abs(np.mean(first, axis=axis) - np.mean(second, axis=axis))
 
-  ways = math.comb(len(first) + len(second), len(first))
-  if ways > 1_000_000:
-    raise ValueError(f"there must be at most 1,000,000 ways to part the runs, got {ways:,}")
-  test = stats.permutation_test((first, second), difference, n_resamples=ways, alternative="greater")
+  test = stats.permutation_test((first, second), difference, n_resamples=1_000_000, alternative="greater")
   return float(test.pvalue)
 
 
@@ -138,19 +125,15 @@ def collect(
     if before is not None:
       rows.append({**own, **{name: value for name, value in before.items() if "/" in name}})
     elif is_done(folder / run.name, run.config):
-      results = workdir.read_results(folder / run.name)
-      metrics = {
-        f"{split}/{name}": value for split, found in results.items() for name, value in found.items()
-      }
       more = {} if measure is None else measure(load(folder / run.name))
-      rows.append({**own, **metrics, **more})
+      rows.append({**own, **results_of(folder / run.name), **more})
   return rows
 
 
-def differing(configs: Sequence[base.Config]) -> list[str]:
-  """Returns the fields in which configs differ."""
-  flat = [fields.flat(config) for config in configs]
-  return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
+def with_steps(config: base.Config, steps: int) -> base.Config:
+  """Returns a config of so many steps, validated at the end."""
+  config.train.steps = config.train.validate_every = steps
+  return config
 
 
 def digest(config: base.Config) -> str:
@@ -161,33 +144,11 @@ def digest(config: base.Config) -> str:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the rows of a CSV file, numbers as numbers; none if there is no file.
-
-  Raises:
-    DataError: if the file is damaged.
-  """
+  """Returns the rows of a CSV file, numbers as numbers; none if there is no file."""
   if not path.exists():
     return []
-  try:
-    with path.open(encoding="utf-8", newline="") as file:
-      return [*_rows(csv.DictReader(file, strict=True))]
-  except (ValueError, csv.Error) as error:
-    raise DataError(f"{path}: expected the numbers of runs as CSV, got a damaged file: {error}") from None
-
-
-def _rows(file: csv.DictReader) -> Iterator[dict[str, Any]]:
-  """Yields what each line says, or raises ValueError."""
-  names = file.fieldnames or []
-  if not {"run", "config"} <= set(names):
-    raise ValueError(f"its first line names no run and no config, but {', '.join(names)[:60] or 'nothing'}")
-  for line in file:
-    if None in line or None in line.values():
-      raise ValueError(f"line {file.line_num} has not as many cells as the first")
-    row = {name: _value(name, text) for name, text in line.items()}
-    for name, value in row.items():
-      if "/" in name and isinstance(value, str):
-        raise ValueError(f"line {file.line_num} has {value!r} as {name}, which is no number")
-    yield row
+  with path.open(encoding="utf-8", newline="") as file:
+    return [{name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def write(path: pathlib.Path, rows: Sequence[Row]) -> None:
@@ -212,16 +173,14 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
     paths.append(folder / f"{name}_{part}.png")
     png.save(figure, paths[-1])
   question, _, rest = study.__doc__.strip().partition("\n")
+  parts = [f"# {question}", rest.strip("\n").rstrip()]
   wanted = len(make_runs(study.get_config(), study.get_choices()))
   there = sum(row.get("config") is not None for row in rows)
+  if there < wanted:
+    parts.append(f"So far {there} of {wanted} runs are finished.")
   shown = [f"![{path.stem}]({path.name})" for path in paths]
-  unfinished = [f"So far {there} of {wanted} runs are finished."] if there < wanted else []
   paths.append(folder / f"{name}.md")
-  write_text(
-    paths[-1],
-    "\n\n".join([f"# {question}", rest.strip("\n").rstrip(), *unfinished, finding.text.strip(), *shown])
-    + "\n",
-  )
+  write_text(paths[-1], "\n\n".join([*parts, finding.text.strip(), *shown]) + "\n")
   return paths
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from configs import base
 from experiments.commands.tables import markdown
-from experiments.studies.findings import NOTE, Finding, Runs, beside
+from experiments.studies import findings
+from experiments.studies.findings import NOTE, SEEDS, Finding, Runs, beside
 from experiments.tasks import Example
 from experiments.translation import figures
 from experiments.translation.metrics import corpus_bleu, exact_match
@@ -33,13 +34,11 @@ METRICS = {"exact match": "exact_match", "BLEU": "bleu"}
 
 
 def get_config() -> base.Config:
-  config = base.Config()
-  config.train.validate_every = 900
-  return config
+  return findings.with_steps(base.Config(), 900)
 
 
 def get_choices() -> dict[str, list[Any]]:
-  return {"model.attention": [*KINDS], "seed": [0, 1, 2, 3, 4]}
+  return {"model.attention": [*KINDS], "seed": SEEDS}
 
 
 def measure(translator: Translator) -> dict[str, float]:

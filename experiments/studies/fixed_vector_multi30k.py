@@ -16,7 +16,7 @@ in that long sentences lose most; there short ones lost little, after training f
 from typing import Any
 
 from configs import base, multi30k
-from experiments.studies import fixed_vector
+from experiments.studies import findings, fixed_vector
 from experiments.studies.findings import Finding, Runs
 from experiments.text.tokenizers import Words
 from experiments.translation.metrics import corpus_bleu
@@ -27,9 +27,8 @@ BANDS = (1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 40)
 
 
 def get_config() -> base.Config:
-  config = multi30k.get_config()
+  config = findings.with_steps(multi30k.get_config(), 1000)
   config.data.train, config.data.validation = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
-  config.train.steps = config.train.validate_every = 1000
   config.evaluation.beam_size = 1
   return config
 

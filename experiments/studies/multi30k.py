@@ -28,9 +28,9 @@ from configs import base, multi30k, multi30k_transformer
 from experiments.commands import fields
 from experiments.commands.tables import markdown
 from experiments.runs.devices import make_mesh
-from experiments.studies.findings import Finding, Runs, differing
-from experiments.translation import figures
-from experiments.translation.compare import mean
+from experiments.studies.findings import Finding, Runs
+from experiments.translation import compare, figures
+from experiments.translation.compare import differing
 from experiments.translation.evaluate import evaluate
 from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
 from experiments.translation.translator import Translator
@@ -100,9 +100,9 @@ def write(runs: Runs) -> Finding:
   }
   rows = []
   for (direction, kind), found in groups.items():
-    scores = (mean(found.values(metric), digits=1) for metric in METRICS.values())
-    millions = mean([size / 1e6 for size in found.values("size/parameters")[:1]], digits=1)
-    minutes = mean(found.values("size/training_minutes"), digits=0)
+    scores = (compare.mean(found.values(metric), digits=1) for metric in METRICS.values())
+    millions = compare.mean([size / 1e6 for size in found.values("size/parameters")[:1]], digits=1)
+    minutes = compare.mean(found.values("size/training_minutes"), digits=0)
     rows.append([DIRECTIONS[direction], kind, *scores, minutes, millions])
   header = ["", "", *METRICS, "minutes of training", "million parameters"]
   text = (
@@ -110,10 +110,6 @@ def write(runs: Runs) -> Finding:
     "Published for English to German and text alone: 41.02 BLEU of the test set of 2016, by a tiny "
     "transformer (Wu et al. 2021, arXiv:2105.14462)."
   )
-  panels = {
-    f"BLEU, {title}": {
-      f"{direction}, {kind}": found.values(METRICS[title]) for (direction, kind), found in groups.items()
-    }
-    for title in ("greedy", "5 beams")
-  }
+  names = {f"{direction}, {kind}": found for (direction, kind), found in groups.items()}
+  panels = compare.panels(names, {f"BLEU, {title}": METRICS[title] for title in ("greedy", "5 beams")})
   return Finding(text, {"scores": figures.spread(panels)})

@@ -24,35 +24,26 @@ from typing import Any
 
 from configs import base, scan
 from experiments.commands.tables import markdown
-from experiments.studies.findings import NOTE, Finding, Runs, beside
-from experiments.translation import figures
+from experiments.studies import findings
+from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs, beside
+from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
-SEEDS = 0, 1, 2, 3, 4
 RECURRENT = "additive", "location_aware", "coverage", "monotonic", "none"
 POSITIONS = "sinusoidal", "relative", "rotary"
 CUTOFFS = 22, 26, 30, 36
 
 
 def get_config() -> base.Config:
-  config = scan.get_config()
-  config.train.steps = 1500
-  config.train.validate_every = 1500
-  return config
+  return findings.with_steps(scan.get_config(), 1500)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
-  split: dict[str, list[Any]] = {"data.split": ["length"], "seed": [*SEEDS]}
-  transformer: dict[str, list[Any]] = {
-    "model.encoder": ["transformer"],
-    "model.decoder": ["transformer"],
-    "model.num_layers": [2],
-    "model.num_decoder_layers": [2],
-    "train.learning_rate": [1e-3],
-  }
+  split: dict[str, list[Any]] = {"data.split": ["length"], "seed": SEEDS}
+  positions: dict[str, list[Any]] = {"model.positions": [*POSITIONS], "train.learning_rate": [1e-3]}
   return {
     "GRU": {"model.attention": [*RECURRENT], **split},
-    "transformer": {**transformer, "model.positions": [*POSITIONS], **split},
+    "transformer": {**TRANSFORMER, **positions, **split},
     "longer": {"data.scan_cutoff": [*CUTOFFS[1:]], **split},
     "endless": {"data.scan_cutoff": [*CUTOFFS], "train.learns_end": [False], **split},
   }
@@ -85,11 +76,6 @@ def write(runs: Runs) -> Finding:
   groups = {f"GRU, {kind}": runs.of(group="GRU", attention=kind) for kind in RECURRENT}
   groups |= {f"transformer, {kind}": runs.of(group="transformer", positions=kind) for kind in POSITIONS}
   metrics = {"finds the end": "test/exact_match", "is told the length": "told/exact_match"}
-  base = groups["GRU, additive"]
-  rows = [
-    [name, *(beside(group.values(metric), base.values(metric)) for metric in metrics.values())]
-    for name, group in groups.items()
-  ]
   additive = runs.of(decoder="recurrent", attention="additive")
   ways = {
     "learns and finds the end": (additive.of(learns_end=True), "test/exact_match"),
@@ -107,14 +93,14 @@ def write(runs: Runs) -> Finding:
   sizes = (next(iter(additive.of(scan_cutoff=cutoff).values("test/sentences")), 0) for cutoff in CUTOFFS)
   by_cutoff.append(["commands in the test", *(f"{size:,.0f}" for size in sizes)])
   text = (
-    f"Exact match of the test commands, of more than 22 actions:\n\n{markdown(['', *metrics], rows)}\n\n"
+    "Exact match of the test commands, of more than 22 actions:\n\n"
+    f"{findings.table(groups, metrics)}\n\n"
     f"{NOTE.format('additive attention')}\n\n"
     f"Additive attention, by the most actions in training:\n\n{markdown(['', *CUTOFFS], by_cutoff)}\n\n"
     "The star as above, beside the line of models that learn the end and are told the length."
   )
-  panels = {
-    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in metrics.items()
+  drawn = {
+    "ways": figures.spread(compare.panels(groups, metrics)),
+    "cutoffs": figures.curves({"exact match": lines}, x="most actions in training"),
   }
-  drawn = {"ways": figures.spread(panels)}
-  drawn["cutoffs"] = figures.curves({"exact match": lines}, x="most actions in training")
   return Finding(text, drawn)

@@ -17,29 +17,21 @@ many as the best on this split; others were not tried here. On `length` our mean
 
 from typing import Any
 
-from configs import base, scan
+from configs import scan
 from experiments.commands.tables import markdown
 from experiments.studies import scan_lengths
 from experiments.studies.findings import Finding, Runs
-from experiments.translation import figures
-from experiments.translation.compare import mean
-from experiments.translation.translator import Translator
+from experiments.translation import compare, figures
 
 SEEDS = range(10)
 PUBLISHED = {"simple": 0.998, "length": 0.208, "add_jump": 0.012, "add_turn_left": 0.903}
 
-
-def get_config() -> base.Config:
-  return scan.get_config()
+get_config = scan.get_config
+measure = scan_lengths.measure  # how much of what is wrong only ends early
 
 
 def get_choices() -> dict[str, list[Any]]:
   return {"data.split": [*PUBLISHED], "seed": [*SEEDS]}
-
-
-def measure(translator: Translator) -> dict[str, float]:
-  """Returns how much of what is wrong only ends early. See scan_lengths.py."""
-  return scan_lengths.measure(translator)
 
 
 def write(runs: Runs) -> Finding:
@@ -48,13 +40,11 @@ def write(runs: Runs) -> Finding:
   for split, published in PUBLISHED.items():
     there, early, told = (runs.of(split=split).values(metric) for metric in metrics)
     worst, best = (f"{pick(there):.3f}" if there else "-" for pick in (min, max))
-    rows.append([split, mean(there), worst, best, published, mean(early), mean(told)])
+    rows.append([split, compare.mean(there), worst, best, published, compare.mean(early), compare.mean(told)])
   header = ["split", "exact match", "worst", "best", "published", "right but ends early", "told the length"]
+  by_length = runs.of(split="length")
   by_seed = [
-    [
-      seed,
-      *(f"{value:.3f}" for metric in metrics for value in runs.of(split="length", seed=seed).values(metric)),
-    ]
+    [seed, *(f"{value:.3f}" for metric in metrics for value in by_length.of(seed=seed).values(metric))]
     for seed in SEEDS
   ]
   text = (
@@ -62,8 +52,6 @@ def write(runs: Runs) -> Finding:
     f"The split `length`, by seed:\n\n"
     f"{markdown(['seed', 'exact match', 'right but ends early', 'told the length'], by_seed)}"
   )
-  panels = {
-    title: runs.by("split", metric)
-    for title, metric in zip(["exact match", "exact match, told the length"], metrics[::2], strict=True)
-  }
-  return Finding(text, {"splits": figures.spread(panels)})
+  groups = {split: runs.of(split=split) for split in PUBLISHED}
+  panels = {"exact match": "test/exact_match", "exact match, told the length": "told/exact_match"}
+  return Finding(text, {"splits": figures.spread(compare.panels(groups, panels))})

@@ -20,25 +20,22 @@ from typing import Any
 
 from configs import base
 from experiments.commands.tables import markdown
-from experiments.studies.findings import NOTE, Finding, Runs, beside
+from experiments.studies import findings
+from experiments.studies.findings import NOTE, SEEDS, Finding, Runs, beside
 from experiments.translation import figures
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
 WIDTHS = 16, 64, 128, 512
-SEEDS = 0, 1, 2, 3, 4
 
 
 def get_config() -> base.Config:
-  config = base.Config()
-  config.train.steps = 450
-  config.train.validate_every = 450
-  return config
+  return findings.with_steps(base.Config(), 450)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
   return {
-    "projected": {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": [*SEEDS]},
-    "bilinear": {"model.attention": ["bilinear"], "seed": [*SEEDS]},
+    "projected": {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": SEEDS},
+    "bilinear": {"model.attention": ["bilinear"], "seed": SEEDS},
   }
 
 
@@ -46,14 +43,16 @@ def write(runs: Runs) -> Finding:
   metrics = {"exact match": "test/exact_match", "alignment error rate": "test/alignment_error_rate"}
   tables, panels = [], {}
   for title, metric in metrics.items():
-    found = {score: runs.of(attention=score).by("attention_width", metric) for score in SCORES}
+    found: dict[str, dict[float, list[float]]] = {
+      score: {width: runs.of(attention=score, attention_width=width).values(metric) for width in WIDTHS}
+      for score in SCORES
+    }
     panels[title] = found
     additive = found["additive"]
     rows = [
-      [score, *(beside(there.get(width, []), additive.get(width, [])) for width in WIDTHS)]
-      for score, there in found.items()
+      [score, *(beside(there[width], additive[width]) for width in WIDTHS)] for score, there in found.items()
     ]
-    bilinear = beside(runs.of(group="bilinear").values(metric), additive.get(128, []))
+    bilinear = beside(runs.of(group="bilinear").values(metric), additive[128])
     tables.append(
       f"Test {title} (bilinear, which has the model's width of 128: {bilinear}):\n\n"
       f"{markdown(['score', *WIDTHS], rows)}"

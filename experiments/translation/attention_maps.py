@@ -61,19 +61,9 @@ def attention_map(
   >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
   ['il', 'gatto']
   """
-  weights = _checked_weights(weights, source_words, target_words)
-  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
-  title = _with_range(title, weights)
-  figure = new_figure(*_map_size(sources, targets, title))
-  axes = figure.add_subplot()
-  image = axes.imshow(weights, **_scale(weights), aspect="equal")
-  _label_words(axes, sources, targets)
-  _rule_cells(axes, weights.shape)
+  figure = _maps(np.asarray(weights)[None, None], source_words, target_words, title)
   for link in sorted(alignment or ()):
-    _mark_cell(axes, link, weights.shape)
-  _add_colour_bar(figure, axes, image)
-  if title is not None:
-    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
+    _mark_cell(figure.axes[0], link, [len(target_words), len(source_words)])
   return figure
 
 
@@ -91,42 +81,44 @@ def head_maps(
   >>> len(head_maps(np.full((2, 3, 1, 2), 0.5), ["the", "cat"], ["gatto"]).axes)
   6
   """
+  figure = _maps(weights, source_words, target_words, title)
   num_layers, num_heads = weights.shape[:2]
-  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
-  title = _with_range(title, weights)
-  width, height = _map_size(sources, targets, None)
-  figure = new_figure(width * num_heads, height * num_layers + 0.3)
-  grid = figure.subplots(num_layers, num_heads, squeeze=False)
-  scale = _scale(weights)
-  for layer in range(num_layers):
-    for head in range(num_heads):
-      axes = grid[layer, head]
-      checked = _checked_weights(weights[layer, head], source_words, target_words)
-      image = axes.imshow(checked, **scale, aspect="equal")
-      _label_words(axes, sources, targets)
-      _rule_cells(axes, checked.shape)
-      name = f"head {head}" if num_layers == 1 else f"layer {layer}, head {head}"
-      axes.set_xlabel(name, fontsize=9, color=INK)
-  _add_colour_bar(figure, grid[0, -1], image)
-  if title is not None:
-    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
+  for axes, (layer, head) in zip(figure.axes, np.ndindex(num_layers, num_heads), strict=False):
+    name = f"head {head}" if num_layers == 1 else f"layer {layer}, head {head}"
+    axes.set_xlabel(name, fontsize=9, color=INK)
   return figure
 
 
-def _checked_weights(
-  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str]
-) -> np.ndarray:
-  """Returns the weights in float64, or raises ValueError."""
+def _maps(
+  weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], title: str | None
+) -> Figure:
+  """Returns a grid of maps of weights [L N T S], or raises ValueError."""
   weights = np.asarray(weights, dtype=np.float64)
-  expected = (len(target_words), len(source_words))
-  if weights.shape != expected or 0 in expected:
+  num_layers, num_heads, *shape = weights.shape
+  T, S = len(target_words), len(source_words)
+  if shape != [T, S] or 0 in shape:
     raise ValueError(
-      f"weights must be [T S] for T={expected[0]} target_words and S={expected[1]} source_words, "
-      f"at least one of each, got shape {weights.shape}"
+      f"weights must be [T S] for T={T} target_words and S={S} source_words, "
+      f"at least one of each, got shape {tuple(shape)}"
     )
   if not np.isfinite(weights).all():
     raise ValueError(f"weights must be finite, got {weights.min()} to {weights.max()}")
-  return weights
+  title = _with_range(title, weights)
+  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
+  width = max(_CELL_INCHES * S + labels.inches(targets) + 1.2, 2.4) * num_heads
+  height = max(_CELL_INCHES * T + labels.inches(sources) + 0.4, 2.0) * num_layers
+  if title is not None:
+    width = max(width, LETTER_INCHES * len(title) + 0.4)
+  figure = new_figure(width, height + 0.3)
+  grid = figure.subplots(num_layers, num_heads, squeeze=False)
+  scale = _scale(weights)
+  for place, axes in np.ndenumerate(grid):
+    image = axes.imshow(weights[place], **scale, aspect="equal")
+    _label_cells(axes, sources, targets)
+  _add_colour_bar(grid[0, -1], image)
+  if title is not None:
+    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
+  return figure
 
 
 def _with_range(title: str | None, weights: np.ndarray) -> str | None:
@@ -150,60 +142,43 @@ def _scale(weights: np.ndarray) -> dict[str, Any]:
   return {"cmap": _SHADES, "vmin": 0.0, "vmax": largest}
 
 
-def _map_size(
-  source_words: Sequence[str], target_words: Sequence[str], title: str | None
-) -> tuple[float, float]:
-  """Returns the width and height in inches that a map needs."""
-  longest_source, longest_target = labels.inches(source_words), labels.inches(target_words)
-  width = _CELL_INCHES * len(source_words) + longest_target + 1.2
-  height = _CELL_INCHES * len(target_words) + longest_source + 0.4
-  if title is None:
-    return max(width, 2.4), max(height, 2.0)
-  return max(width, 2.4, LETTER_INCHES * len(title) + 0.4), max(height + 0.3, 2.3)
-
-
-def _label_words(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
-  """Writes the words along the top and the left."""
+def _label_cells(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
+  """Writes the words along the top and the left, and draws thin lines between the cells."""
   # Without parse_math=False a word like "$5$" would be read as a formula.
   style: dict[str, Any] = {"parse_math": False, "family": labels.families([*source_words, *target_words])}
   axes.set_xticks(range(len(source_words)), source_words, rotation=90, **style)
   axes.set_yticks(range(len(target_words)), target_words, **style)
   axes.tick_params(labelsize=10, labelcolor=INK, length=0, labeltop=True, labelbottom=False)
-
-
-def _rule_cells(axes: Axes, shape: tuple[int, ...]) -> None:
-  """Draws thin lines between the cells."""
-  axes.set_xticks(np.arange(shape[1] + 1) - 0.5, minor=True)
-  axes.set_yticks(np.arange(shape[0] + 1) - 0.5, minor=True)
-  axes.grid(which="minor", color=RULE, linewidth=0.6)
+  axes.set_xticks(np.arange(len(source_words) + 1) - 0.5, minor=True)
+  axes.set_yticks(np.arange(len(target_words) + 1) - 0.5, minor=True)
   axes.tick_params(which="minor", length=0)
+  axes.grid(which="minor", color=RULE, linewidth=0.6)
   axes.spines[:].set_visible(False)
 
 
-def _mark_cell(axes: Axes, link: tuple[int, int], shape: tuple[int, ...]) -> None:
+def _mark_cell(axes: Axes, link: tuple[int, int], shape: list[int]) -> None:
   """Draws a square inside the cell of a true link."""
   target, source = link
   if not (0 <= target < shape[0] and 0 <= source < shape[1]):
-    raise ValueError(f"alignment must link positions inside [T S] = {list(shape)}, got {link}")
-  square = Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, fill=False, edgecolor=_MARK)
-  square.set(linewidth=1.6, joinstyle="miter")
+    raise ValueError(f"alignment must link positions inside [T S] = {shape}, got {link}")
+  square = Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, fill=False, edgecolor=_MARK, linewidth=1.6)
+  square.set_joinstyle("miter")
   # A white edge keeps the mark apart from dark cells.
   square.set_path_effects([patheffects.withStroke(linewidth=3.2, foreground="white")])
   axes.add_patch(square)
 
 
-def _add_colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
+def _add_colour_bar(axes: Axes, image: AxesImage) -> None:
   """Draws the scale of the weights on the right, from the top, at most ten cells long."""
   num_rows, _ = image.get_size()
   length = min(1.0, 10 / num_rows)
   # Across in inches: the layout would take a share of the map's width for more room than there is.
-  right = figure.dpi_scale_trans + ScaledTranslation(1, 0, BboxTransformTo(axes.bbox))
-  across = 0.5 * _CELL_INCHES, 0.4 * _CELL_INCHES
+  right = axes.figure.dpi_scale_trans + ScaledTranslation(1, 0, BboxTransformTo(axes.bbox))
   place = axes.inset_axes(
-    (across[0], 1 - length, across[1], length),
+    (0.5 * _CELL_INCHES, 1 - length, 0.4 * _CELL_INCHES, length),
     transform=blended_transform_factory(right, axes.transAxes),
   )
   ticks = np.linspace(*image.get_clim(), 2 if num_rows < 3 else 3)
-  bar = figure.colorbar(image, cax=place, ticks=ticks, format="%.2g")
+  bar = axes.figure.colorbar(image, cax=place, ticks=ticks, format="%.2g")
   bar.outline.set(edgecolor=EDGE, linewidth=0.6)
   bar.ax.tick_params(length=0, labelsize=9, labelcolor=INK)

@@ -3,62 +3,93 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
+from configs import base
 from experiments.commands import fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation.loading import load
-from experiments.translation.report import Results
 from experiments.translation.settings import read_config
 
 # With fewer sentences a p-value says little.
 FEW = 50
 
 
-class Group(NamedTuple):
-  """Runs of one config, but for the seed.
+class Runs:
+  """The numbers of runs: fields of their configs, and their metrics, `split/metric`.
 
-  Attributes:
-    name: the fields in which it differs from the other groups; where there is no other, its first folder.
-    results: of each run.
+  >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
+  >>> runs.of(width=8).values("test/bleu")
+  [40.0, 42.0]
   """
 
-  name: str
-  results: list[Results]
+  def __init__(self, rows: Iterable[Mapping[str, Any]]):
+    self.rows = list(rows)
+
+  def of(self, **wanted: Any) -> "Runs":
+    """Returns the runs with these values of some fields, each named by its last part."""
+
+    def fits(row: Mapping[str, Any]) -> bool:
+      short = {name.rpartition(".")[2]: value for name, value in row.items()}
+      return all(short.get(name) == value for name, value in wanted.items())
+
+    return Runs(row for row in self.rows if fits(row))
+
+  def values(self, metric: str) -> list[float]:
+    """Returns a metric of each run that has it."""
+    return [row[metric] for row in self.rows if row.get(metric) is not None]
 
 
-def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) -> list[Group]:
-  """Returns finished runs, those of one config together.
+Groups = Mapping[str, Runs]  # by their names
+
+
+def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) -> dict[str, Runs]:
+  """Returns finished runs, those of one config but for the seed together.
 
   Args:
     folders: of the runs.
-    names: what each is called, the same for those of one config; None for the fields in which they differ.
+    names: what each is called, the same for those of one config; None for the fields in which they differ, or
+      the first folder if there are none.
 
   Raises:
     WorkdirError: if one is no run, or has no results yet.
   """
-  configs = [fields.flat(dataclasses.replace(read_config(folder), seed=0)) for folder in folders]
-  results = [workdir.read_results(folder) for folder in folders]
-  differing = [name for name in configs[0] if len({repr(config[name]) for config in configs}) > 1]
-  found: dict[str, list[int]] = {}
-  for i, config in enumerate(configs):
-    found.setdefault(repr(sorted(config.items())), []).append(i)
+  configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
+  different = differing(configs)
+  if names is None and different:
+    flat = map(fields.flat, configs)
+    names = [", ".join(f"{field}={values[field]}" for field in different) for values in flat]
+  elif names is None:
+    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    names = [f"{folders[0]}{more}"] * len(folders)
+  rows: dict[str, list[Mapping[str, float]]] = {}
+  for name, folder in zip(names, folders, strict=True):
+    rows.setdefault(name, []).append(results_of(folder))
+  return {name: Runs(found) for name, found in rows.items()}
 
-  def name(members: Sequence[int]) -> str:
-    if names is not None:
-      return names[members[0]]
-    if not differing:
-      more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-      return f"{folders[members[0]]}{more}"
-    return ", ".join(f"{field}={configs[members[0]][field]}" for field in differing)
 
-  return [Group(name(members), [results[i] for i in members]) for members in found.values()]
+def results_of(folder: pathlib.Path) -> dict[str, float]:
+  """Returns the metrics of a finished run, `split/metric`."""
+  results = workdir.read_results(folder)
+  return {f"{split}/{name}": value for split, found in results.items() for name, value in found.items()}
+
+
+def splits(found: Groups) -> list[list[str]]:
+  """Returns the splits that each run has."""
+  rows = (row for group in found.values() for row in group.rows)
+  return [list(dict.fromkeys(name.partition("/")[0] for name in row)) for row in rows]
+
+
+def differing(configs: Sequence[base.Config]) -> list[str]:
+  """Returns the fields in which configs differ."""
+  flat = [fields.flat(config) for config in configs]
+  return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
 
 
 def repeated(folders: Sequence[pathlib.Path]) -> list[str]:
@@ -72,50 +103,51 @@ def repeated(folders: Sequence[pathlib.Path]) -> list[str]:
   ]
 
 
-def table(found: Sequence[Group], split: str) -> str:
+def table(found: Groups, split: str) -> str:
   """Returns the metrics of a split, a line for each group: mean, and standard deviation over its runs.
 
-  >>> runs = [{"test": {"bleu": 40.0}}, {"test": {"bleu": 42.0}}]
-  >>> print(table([Group("runs/a", runs[:1]), Group("seeds", runs)], "test"))
+  >>> runs = [{"test/bleu": 40.0}, {"test/bleu": 42.0}]
+  >>> print(table({"runs/a": Runs(runs[:1]), "seeds": Runs(runs)}, "test"))
   group   runs            bleu
   runs/a     1          40.000
   seeds      2  41.000 ± 1.414
   """
-  metrics = values(found, split)
+  metrics = metrics_of(found, split)
   lines = [["group", "runs", *metrics]]
-  for group in found:
-    means = (mean(of_groups.get(group.name, [])) for of_groups in metrics.values())
-    lines.append([group.name, str(len(group.results)), *means])
+  for name, group in found.items():
+    lines.append([name, str(len(group.rows)), *(mean(group.values(metric)) for metric in metrics.values())])
   return tables.columns(lines)
 
 
-def rows(found: Sequence[Group], split: str) -> list[dict[str, Any]]:
+def rows(found: Groups, split: str) -> list[dict[str, Any]]:
   """Returns what `table` shows as numbers, a row for each group, for CSV.
 
-  >>> rows([Group("seeds", [{"test": {"bleu": 40.0}}, {"test": {"bleu": 42.0}}])], "test")
+  >>> rows({"seeds": Runs([{"test/bleu": 40.0}, {"test/bleu": 42.0}])}, "test")
   [{'split': 'test', 'group': 'seeds', 'runs': 2, 'bleu': 41.0, 'bleu deviation': 1.4142135623730951}]
   """
-  metrics = values(found, split)
   written = []
-  for group in found:
-    row: dict[str, Any] = {"split": split, "group": group.name, "runs": len(group.results)}
-    for metric, of_groups in metrics.items():
-      there = of_groups.get(group.name, [])
-      row[metric] = float(np.mean(there)) if there else None
-      row[f"{metric} deviation"] = float(np.std(there, ddof=1)) if len(there) > 1 else None
+  for name, group in found.items():
+    row: dict[str, Any] = {"split": split, "group": name, "runs": len(group.rows)}
+    for title, metric in metrics_of(found, split).items():
+      there = group.values(metric)
+      row[title] = float(np.mean(there)) if there else None
+      row[f"{title} deviation"] = float(np.std(there, ddof=1)) if len(there) > 1 else None
     written.append(row)
   return written
 
 
-def values(found: Sequence[Group], split: str) -> dict[str, dict[str, list[float]]]:
-  """Returns metric -> group -> the value of each run that has one."""
-  per_metric: dict[str, dict[str, list[float]]] = {}
-  for group in found:
-    for results in group.results:
-      for metric, value in results.get(split, {}).items():
-        if metric != "sentences":
-          per_metric.setdefault(metric, {}).setdefault(group.name, []).append(value)
-  return per_metric
+def metrics_of(found: Groups, split: str) -> dict[str, str]:
+  """Returns the metrics that are compared on a split, by their titles."""
+  names = dict.fromkeys(name for group in found.values() for row in group.rows for name in row)
+  titles = {name.removeprefix(f"{split}/"): name for name in names if name.startswith(f"{split}/")}
+  return {title: name for title, name in titles.items() if title != "sentences"}
+
+
+def panels(found: Groups, metrics: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
+  """Returns title -> group -> the values of a metric, for `figures.spread`."""
+  return {
+    title: {name: group.values(metric) for name, group in found.items()} for title, metric in metrics.items()
+  }
 
 
 def mean(there: Sequence[float], digits: int = 3) -> str:
@@ -170,27 +202,17 @@ def significance(
 
   Returns:
     For each system its name, and for each metric "score", and "p", NaN for the first.
-
-  Raises:
-    ValueError: if there are not as many translations as references.
   """
-  for name, translations in systems.items():
-    if len(translations) != len(references):
-      raise ValueError(f"{name} must have as many lines as the references, got {len(translations):,}")
   metrics: dict[str, Metric] = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
-  first = next(iter(systems))
   found: list[dict[str, Any]] = [{"system": name} for name in systems]
   for name, metric in metrics.items():
-    # What a sentence contributes to the metric, [sentence statistic].
-    statistics = {
-      system: np.asarray(metric._extract_corpus_statistics(list(lines), None))
-      for system, lines in systems.items()
-    }
-    for row in found:
-      system = row["system"]
-      row[name] = _score(metric, statistics[system])
-      is_first = system == first
-      row[f"{name} p"] = math.nan if is_first else _p(metric, statistics[first], statistics[system], samples)
+    # What each sentence contributes to the metric, [sentence statistic].
+    first, *_ = contributed = [
+      np.asarray(metric._extract_corpus_statistics(list(lines), None)) for lines in systems.values()
+    ]
+    for row, own in zip(found, contributed, strict=True):
+      row[name] = _score(metric, own)
+      row[f"{name} p"] = math.nan if own is first else _p(metric, first, own, samples)
   return found
 
 
@@ -206,8 +228,8 @@ def _p(metric: Metric, first: np.ndarray, other: np.ndarray, samples: int) -> fl
   return (count + 1) / (samples + 1)
 
 
-def _score(metric: Metric, statistics: np.ndarray) -> float:
-  return metric._compute_score_from_stats(statistics.sum(axis=0).tolist()).score
+def _score(metric: Metric, contributed: np.ndarray) -> float:
+  return metric._compute_score_from_stats(contributed.sum(axis=0).tolist()).score
 
 
 def too_few(count: int) -> str:
@@ -218,21 +240,16 @@ def too_few(count: int) -> str:
 def significance_table(found: Sequence[Mapping[str, Any]]) -> str:
   """Returns what `significance` found as text.
 
-  >>> print(significance_table([{"system": "a.en", "bleu": 40.0, "bleu p": math.nan}]))
-  system  bleu  bleu p
-  a.en    40.0       -
+  >>> row = {"system": "a.en", "bleu": 40.0, "bleu p": math.nan, "chrf": 6.0, "chrf p": 0.5}
+  >>> print(significance_table([row]))
+  system  bleu  bleu p  chrf  chrf p
+  a.en    40.0       -   6.0  0.5000
   """
-  columns = list(found[0])
-  rows = [columns]
+  rows = [["system", "bleu", "bleu p", "chrf", "chrf p"]]
   for row in found:
-    cells = []
-    for name in columns:
-      value = row[name]
-      if name == "system":
-        cells.append(value)
-      elif name.endswith(" p"):
-        cells.append("-" if math.isnan(value) else f"{value:.4f}")
-      else:
-        cells.append(f"{value:.1f}")
+    cells = [row["system"]]
+    for name in ("bleu", "chrf"):
+      p = row[f"{name} p"]
+      cells += [f"{row[name]:.1f}", "-" if math.isnan(p) else f"{p:.4f}"]
     rows.append(cells)
   return tables.columns(rows)

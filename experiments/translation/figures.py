@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -50,18 +51,27 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   for record in records:
     if "step" not in record:
       raise ValueError(f"records must each have a step, got one with {sorted(record)}")
-  names = list(dict.fromkeys(name for record in records for name in record))
+  kinds = {name: name.rsplit("/", 1)[-1] for record in records for name in record}
   panels = {
-    "loss": {name: 1.0 for name in names if _kind(name).startswith("loss")},
-    "scores": {name: SCORES[_kind(name)] for name in names if _kind(name) in SCORES},
+    "loss": {name: 1.0 for name, kind in kinds.items() if kind.startswith("loss")},
+    "scores": {name: SCORES[kind] for name, kind in kinds.items() if kind in SCORES},
   }
   drawn = {title: scales for title, scales in panels.items() if scales}
   if not drawn:
-    raise ValueError(f"records must have a loss or a score, got {names}")
+    raise ValueError(f"records must have a loss or a score, got {[*kinds]}")
   figure = new_figure(5.2 * len(drawn), 3.8)
-  panels_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
-  for axes, (title, scales) in zip(panels_axes, drawn.items(), strict=True):
-    _draw_panel(axes, title, records, scales)
+  all_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
+  for axes, (title, scales) in zip(all_axes, drawn.items(), strict=True):
+    for colour, (name, scale) in zip(itertools.cycle(_LINES), scales.items(), strict=False):
+      points = [(record["step"], record[name] / scale) for record in records if name in record]
+      label = name if scale == 1.0 else f"{name} / {scale:g}"
+      marker = "o" if len(points) <= 30 else ""
+      axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if title == "scores":
+      axes.set_ylim(-0.02, 1.02)
+    _finish(axes, title, "step")
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
   return figure
 
 
@@ -102,7 +112,11 @@ def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str |
 
 
 def curves(
-  panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]], *, x: str, doubles: bool = False
+  panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+  *,
+  x: str,
+  doubles: bool = False,
+  columns: int | None = None,
 ) -> Figure:
   """Returns lines through the means of runs, with a bar of one standard deviation to both sides.
 
@@ -110,6 +124,8 @@ def curves(
     panels: title -> line -> place on the horizontal axis -> the value of each run, if there is one.
     x: what the horizontal axis shows.
     doubles: whether each step to the right doubles the number, and not adds to it.
+    columns: number of panels side by side, which then share their vertical axis; None for all of them, with
+      axes of their own.
 
   >>> figure = curves({"bleu": {"additive": {64: [40.0, 41.5], 128: [42.0]}}}, x="width", doubles=True)
   >>> [axes.get_title() for axes in figure.axes]
@@ -117,9 +133,12 @@ def curves(
   """
   names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
   legend = LETTER_INCHES * max(map(len, names), default=0) + 0.6
-  figure = new_figure(4.4 * len(panels) + legend, 3.6)
-  all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-  for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
+  sharing = columns is not None
+  columns = columns or len(panels)
+  rows = math.ceil(len(panels) / columns)
+  figure = new_figure(4.4 * columns + legend, 3.6 * rows)
+  grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if sharing else False)
+  for axes, (title, lines) in zip(grid.flat, panels.items(), strict=True):
     places = sorted({place for points in lines.values() for place in points})
     if doubles:
       axes.set_xscale("log", base=2)
@@ -142,46 +161,21 @@ def curves(
         capsize=2,
         elinewidth=0.8,
       )
-    axes.set_title(title, fontsize=11, color=INK)
-    axes.set_xlabel(x, color=INK)
-    _tidy(axes)
-  all_axes[-1].legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
+    _finish(axes, title, x)
+  for axes in grid[:, -1]:
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
   return figure
 
 
 def new_figure(width: float, height: float) -> Figure:
   """Returns a figure of so many inches that no window system knows of."""
-  figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-  FigureCanvasAgg(figure)
-  return figure
+  return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _kind(name: str) -> str:
-  """Returns the last part of a metric's name."""
-  return name.rsplit("/", 1)[-1]
-
-
-def _draw_panel(
-  axes: Axes, title: str, records: Sequence[Mapping[str, float]], scales: Mapping[str, float]
-) -> None:
-  """Draws one line for each metric in `scales`, divided by its scale."""
-  for index, (name, scale) in enumerate(scales.items()):
-    points = [(record["step"], record[name] / scale) for record in records if name in record]
-    steps, values = zip(*points, strict=True)
-    label = name if scale == 1.0 else f"{name} / {scale:g}"
-    marker = "o" if len(points) <= 30 else ""
-    axes.plot(steps, values, label=label, color=_LINES[index % len(_LINES)], marker=marker, markersize=3)
+def _finish(axes: Axes, title: str, x: str) -> None:
+  """Writes what lines show, and draws thin rules instead of a box."""
   axes.set_title(title, fontsize=11, color=INK)
-  axes.set_xlabel("step", color=INK)
-  axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-  if title == "scores":
-    axes.set_ylim(-0.02, 1.02)
-  _tidy(axes)
-  axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-
-
-def _tidy(axes: Axes) -> None:
-  """Draws the frame of lines over an axis: thin rules, no box."""
+  axes.set_xlabel(x, color=INK)
   axes.tick_params(color=EDGE, labelsize=9, labelcolor=INK)
   axes.grid(color=RULE, linewidth=0.6)
   axes.spines[["top", "right"]].set_visible(False)

@@ -8,18 +8,15 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import regex
 from fontTools import unicodedata as scripts
 from matplotlib import font_manager
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 
 LONGEST = 32  # characters of a label; of a word of 100,000 letters matplotlib needs gigabytes
 
-_JOINER = "\u200d"
 _WITHOUT_INK = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # categories of Unicode
-_SYMBOLS = "symbols"
-_CJK = {"Bopomofo", "Han", "Hangul", "Hiragana", "Katakana"}
 _USUAL_FONT = "DejaVu Sans"  # it comes with matplotlib
 _BOX_FONT = "Last Resort"  # so does this one, which has a box for every letter
 
@@ -32,10 +29,8 @@ def shortened(word: str, most: int = LONGEST) -> str:
   """
   if len(word) <= most:
     return word
-  end = most - 1
-  while end and (unicodedata.category(word[end]) in ("Mn", "Mc", "Me", "Cf") or word[end - 1] == _JOINER):
-    end -= 1
-  return word[: end or most - 1] + "…"  # of a letter with more marks than that, some
+  ends = [found.end() for found in regex.finditer(r"\X", word[:most]) if found.end() < most]
+  return word[: ends[-1] if ends else most - 1] + "…"  # of a letter with more marks than that, some
 
 
 def inches(words: Iterable[str], size: float = 10) -> float:
@@ -45,7 +40,6 @@ def inches(words: Iterable[str], size: float = 10) -> float:
   (True, True)
   """
   figure, family = Figure(), families(words := {*words})
-  FigureCanvasAgg(figure)
   texts = [figure.text(0, 0, word, family=family, size=size, parse_math=False) for word in words]
   with glyphs_may_be_missing():
     return max((float(text.get_window_extent().width) / figure.dpi for text in texts), default=0.0)
@@ -62,34 +56,30 @@ def glyphs_may_be_missing() -> Iterator[None]:
 def families(words: Iterable[str]) -> list[str]:
   """Returns the names of installed fonts that together have the letters of words, as far as any font has.
 
-  The first is the one that comes with matplotlib. Of fonts with as many of a script's letters, a sans-serif.
+  The first is the one that comes with matplotlib. Of fonts with as many of the letters, a sans-serif.
   """
-  found = [_usual_font()]
-  for letters in _missing(words).values():
-    while left := letters - frozenset().union(*(font.letters for font in found)):
-      added = [len(font.letters & left) for font in _fonts()]
-      if not any(added):
-        break
-      found.append(_fonts()[added.index(max(added))])
-  return [font.name for font in found]
+  found, left = [_USUAL_FONT], _missing(words)
+  while left:
+    best = max(_fonts(), key=lambda font: len(font.letters & left), default=None)
+    if best is None or not best.letters & left:
+      break
+    found.append(best.name)
+    left -= best.letters
+  return found
 
 
 def missing_note(words: Iterable[str]) -> str:
   """Returns a line about letters that no installed font has, and what to do; nothing if there are none."""
-  missing = _missing(words)
-  known = frozenset().union(*(font.letters for font in _fonts())) if missing else frozenset()
-  names = {script for script, letters in missing.items() if letters - known}
-  if not names:
+  left = _missing(words)
+  for font in _fonts() if left else ():
+    left -= font.letters
+  if not left:
     return ""
-  packages = {
-    "fonts-noto-core": names - _CJK - {_SYMBOLS},
-    "fonts-noto-cjk": names & _CJK,
-    "fonts-symbola": names & {_SYMBOLS},
-  }
-  needed = " ".join(package for package, has in packages.items() if has)
+  names = ", ".join(sorted({_script(letter) for letter in left}))
   return (
-    f"no installed font has some letters of the figures ({', '.join(sorted(names))}), which are boxes there: "
-    f"install one (Debian: apt install {needed}), or use experiments.explore, whose page shows every script"
+    f"no installed font has some letters of the figures ({names}), which are boxes there: install one "
+    "(Debian: apt install fonts-noto fonts-symbola), or use experiments.explore, whose page shows every "
+    "script"
   )
 
 
@@ -98,25 +88,16 @@ class _Font(NamedTuple):
   letters: frozenset[str]
 
 
-def _missing(words: Iterable[str]) -> dict[str, frozenset[str]]:
-  """Returns the letters that the usual font lacks, by the names of their scripts, symbols last."""
-  found: dict[str, set[str]] = {}
-  for letter in sorted(set().union(*words) - _usual_font().letters):
-    if unicodedata.category(letter) not in _WITHOUT_INK:
-      found.setdefault(_script(letter), set()).add(letter)
-  in_order = sorted(found, key=lambda script: (script == _SYMBOLS, script))
-  return {script: frozenset(found[script]) for script in in_order}
+def _missing(words: Iterable[str]) -> frozenset[str]:
+  """Returns the letters that the usual font lacks."""
+  letters = frozenset().union(*words) - _letters(font_manager.findfont(_USUAL_FONT))
+  return frozenset(letter for letter in letters if unicodedata.category(letter) not in _WITHOUT_INK)
 
 
 def _script(letter: str) -> str:
   """Returns the name of a letter's script; "symbols" for what no script or every script has."""
   name = scripts.script_name(scripts.script(letter), default="Unknown")
-  return _SYMBOLS if name in ("Common", "Inherited", "Unknown") else name.replace("_", " ")
-
-
-@functools.cache
-def _usual_font() -> _Font:
-  return _Font(_USUAL_FONT, _letters(font_manager.findfont(_USUAL_FONT)))
+  return "symbols" if name in ("Common", "Inherited", "Unknown") else name.replace("_", " ")
 
 
 @functools.cache

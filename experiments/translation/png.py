@@ -26,7 +26,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ValueError: if `path` does not end in `.png`.
     OSError: if the file cannot be written.
   """
-  _write(_checked_path(path), _png(figure))
+  _write(pathlib.Path(path), _png(figure))
 
 
 def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> bool:
@@ -34,22 +34,14 @@ def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> boo
 
   So a figure that fails ends no run whose results are there. A file that cannot be written is an error.
   """
-  checked = _checked_path(path)
   try:
     content = _png(make())
   except Exception as error:  # whatever matplotlib may raise
     reason = labels.shortened(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_REASON)
-    print(f"warning: {checked} could not be drawn: {reason}", file=sys.stderr)
+    print(f"warning: {path} could not be drawn: {reason}", file=sys.stderr)
     return False
-  _write(checked, content)
+  _write(pathlib.Path(path), content)
   return True
-
-
-def _checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  path = pathlib.Path(path)
-  if path.suffix.lower() != ".png":
-    raise ValueError(f"path must end in .png, got {path}")
-  return path
 
 
 def _png(figure: Figure) -> bytes:
@@ -60,5 +52,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:
+  if path.suffix.lower() != ".png":
+    raise ValueError(f"path must end in .png, got {path}")
   path.parent.mkdir(parents=True, exist_ok=True)
   write_bytes(path, content)

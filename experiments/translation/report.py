@@ -84,15 +84,15 @@ def show_translations(translator: Translator) -> None:
 
 def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.Path]:
   """Draws training curves and attention maps in the folder's figures/; returns the files."""
-  drawn: dict[str, Callable[[], Figure]]
-  drawn = {"training_curves": lambda: figures.training_curves(workdir.read_metrics(folder))}
-  examples = _shown_examples(translator)
+  task, examples = translator.task, _shown_examples(translator)
+  drawn: dict[str, Callable[[], Figure]] = {
+    "training_curves": lambda: figures.training_curves(workdir.read_metrics(folder))
+  }
   words: list[str] = []
   scored = translator.score_tokens([(example.source, example.target) for example in examples])
   for i, (example, one) in enumerate(zip(examples, scored, strict=True)):
     if one.attention is not None:
-      columns = _labels(translator.task.source, example.source)
-      rows = _labels(translator.task.target, example.target)
+      columns, rows = _labels(task.source, example.source), _labels(task.target, example.target)
       words += [*columns, *rows]
       drawn[f"attention_{i}"] = functools.partial(
         attention_maps.attention_map,
@@ -102,41 +102,35 @@ def draw_figures(folder: pathlib.Path, translator: Translator) -> list[pathlib.P
         alignment=example.alignment,
         title="attention along the true translation",
       )
-  _note_missing_letters(words)
-  paths = {name: folder / "figures" / f"{name}.png" for name in drawn}
-  return [paths[name] for name, make in drawn.items() if png.try_to_save(make, paths[name])]
+  return write_figures(folder / "figures", drawn, words)
 
 
-def _note_missing_letters(words: Iterable[str]) -> None:
-  """Prints one line, on standard error, if some letters of words cannot be drawn in a figure."""
+def write_figures(
+  folder: pathlib.Path, drawn: Mapping[str, Callable[[], Figure]], words: Iterable[str]
+) -> list[pathlib.Path]:
+  """Writes figures as NAME.png, after a line about letters of their words that no font has.
+
+  Returns:
+    The files; what cannot be drawn is a warning.
+  """
   if note := labels.missing_note(map(labels.shortened, words)):
     print(note, file=sys.stderr)
-
-
-def translation_map(language: Language, source: Sequence[str], translation: Translation) -> Figure:
-  """Returns the attention map of a translation; ValueError if the model has no attention."""
-  if translation.attention is None:
-    raise ValueError("translation must have attention, got none")
-  return attention_maps.attention_map(
-    translation.attention,
-    _labels(language, source),
-    _target_labels(translation),
-    title="attention of the translation",
-  )
+  paths = {folder / f"{name}.png": make for name, make in drawn.items()}
+  return [path for path, make in paths.items() if png.try_to_save(make, path)]
 
 
 def draw_translation(
   path: pathlib.Path, language: Language, source: Sequence[str], translation: Translation
 ) -> bool:
   """Returns whether the attention map of a translation could be drawn; it is written as PNG."""
-  _note_missing_letters([*_labels(language, source), *_target_labels(translation)])
-  return png.try_to_save(lambda: translation_map(language, source, translation), path)
-
-
-def _target_labels(translation: Translation) -> list[str]:
-  """Returns how the tokens of a translation and its end, if it has one, are written in pictures."""
-  num_rows = 0 if translation.attention is None else len(translation.attention)
-  return [*map(plain, translation.tokens), *([_END] * (num_rows - len(translation.tokens)))]
+  if translation.attention is None:
+    raise ValueError("translation must have attention, got none")
+  columns = _labels(language, source)
+  rows = [*map(plain, translation.tokens), *([] if translation.is_cut else [_END])]
+  make = functools.partial(
+    attention_maps.attention_map, translation.attention, columns, rows, title="attention of the translation"
+  )
+  return bool(write_figures(path.parent, {path.stem: make}, [*columns, *rows]))
 
 
 def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> list[pathlib.Path]:
@@ -147,26 +141,26 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   """
   sources = _labels(translator.task.source, heads.source)
   targets = _labels(translator.task.target, heads.target)
-  maps = {
+  sides = {
     "decoder": (heads.decoder, targets, "the decoder"),
     "encoder": (heads.encoder, sources, "the encoder's self-attention"),
   }
   arrays: dict[str, Any] = {"source": np.array(heads.source), "target": np.array(heads.target)}
-  arrays |= {name: getattr(heads, name) for name, (weights, _, _) in maps.items() if weights is not None}
+  drawn = {}
+  for name, (weights, rows, what) in sides.items():
+    if weights is not None:
+      arrays[name] = weights
+      if weights.size <= _DRAWN_WEIGHTS:
+        drawn[f"{name}_heads"] = functools.partial(
+          attention_maps.head_maps, weights, sources, rows, title=f"each head of {what}"
+        )
   if len(arrays) == 2:
     return []
   folder.mkdir(parents=True, exist_ok=True)
   file = io.BytesIO()
   np.savez(file, **arrays)
-  paths = [folder / "heads.npz"]
-  write_bytes(paths[0], file.getvalue())
-  _note_missing_letters([*sources, *targets])
-  for name, (weights, rows, what) in maps.items():
-    if weights is not None and weights.size <= _DRAWN_WEIGHTS:
-      make = functools.partial(attention_maps.head_maps, weights, sources, rows, title=f"each head of {what}")
-      path = folder / f"{name}_heads.png"
-      paths += [path] if png.try_to_save(make, path) else []
-  return paths
+  write_bytes(folder / "heads.npz", file.getvalue())
+  return [folder / "heads.npz", *write_figures(folder, drawn, [*sources, *targets])]
 
 
 def _labels(language: Language, tokens: Sequence[str]) -> list[str]:

@@ -8,8 +8,10 @@ import itertools
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
 
 from configs import base
 from experiments.commands import fields
@@ -18,13 +20,11 @@ from experiments.commands.files import write_text
 from experiments.runs.jobs import Job
 from experiments.runs.locks import is_locked
 from experiments.runs.workdir import holds_run
-from experiments.translation import compare, figures, labels, png
+from experiments.translation import compare, figures, report
 from experiments.translation.settings import check_same_config, read_config
 from experiments.translation.validation import validate
 
 Choices = Mapping[str, Sequence[Any]]
-
-_LONGEST_NAME = 200  # letters; file systems allow 255 bytes
 
 
 class Run(NamedTuple):
@@ -58,7 +58,17 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   >>> [name for name, *_ in make_runs(base.Config(), {"shallow": {"seed": [0]}, "deep": deep})]
   ['shallow', 'deep_seed=0', 'deep_seed=1']
   """
-  runs = [run for group, own in by_group(choices).items() for run in _runs_of(group, config, own)]
+  runs = []
+  for group, own in by_group(choices).items():
+    _check_choices(config, own)
+    named = [name for name, values in own.items() if not group or len(values) > 1]
+    for values in itertools.product(*own.values()):
+      chosen = dict(zip(own, values, strict=True))
+      run = Run(_name(group, {name: chosen[name] for name in named}), copy.deepcopy(config), group)
+      for name, value in chosen.items():
+        fields.set_field(run.config, name, value)
+      validate(run.config)
+      runs.append(run)
   if len({run.name for run in runs}) < len(runs):
     raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
   return runs
@@ -82,8 +92,8 @@ def by_group(choices: Mapping[str, Any]) -> Mapping[str, Choices]:
   )
 
 
-def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
-  """Returns the runs of a group, or of choices without groups."""
+def _check_choices(config: base.Config, choices: Choices) -> None:
+  """Raises ConfigError for a field that is not there, or values that are no choices."""
   known = fields.flat(config)
   for name, values in choices.items():
     if name not in known:
@@ -91,19 +101,6 @@ def _runs_of(group: str, config: base.Config, choices: Choices) -> list[Run]:
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
-  named = [name for name, values in choices.items() if not group or len(values) > 1]
-  runs = []
-  for values in itertools.product(*choices.values()):
-    chosen = dict(zip(choices, values, strict=True))
-    run = Run(_name(group, {name: chosen[name] for name in named}), _with(config, chosen), group)
-    if len(run.name) > _LONGEST_NAME:
-      raise ConfigError(
-        f"choices must name a run's folder in at most {_LONGEST_NAME} letters, got {run.name}; what all runs "
-        "share goes into get_config"
-      )
-    validate(run.config)
-    runs.append(run)
-  return runs
 
 
 def make_job(run: Run, folder: pathlib.Path) -> Job:
@@ -132,9 +129,8 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
 
 def is_done(folder: pathlib.Path, config: base.Config) -> bool:
   """Returns whether a run has ended: with as many steps as asked for."""
-  if not (holds_run(folder) and (folder / "results.json").exists()):
-    return False
-  return read_config(folder).train.steps == config.train.steps
+  has_ended = holds_run(folder) and (folder / "results.json").exists()
+  return has_ended and read_config(folder).train.steps == config.train.steps
 
 
 def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[pathlib.Path]]:
@@ -148,18 +144,16 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
     return "no run is finished yet", []
   names = [re.sub(r"_seed=\d+(?=_|$)", "", run.name) for run in done] if done[0].group else None
   found = compare.groups([folder / run.name for run in done], names)
-  splits = list(dict.fromkeys(split for group in found for results in group.results for split in results))
+  splits = list(dict.fromkeys(split for own in compare.splits(found) for split in own))
   text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
-  paths = [folder / "table.txt", folder / "table.csv"]
-  write_text(paths[0], f"{text}\n")
-  write_text(paths[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
-  if note := labels.missing_note(group.name for group in found):
-    print(note, file=sys.stderr)
+  tables = [folder / "table.txt", folder / "table.csv"]
+  write_text(tables[0], f"{text}\n")
+  write_text(tables[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
+  drawn: dict[str, Callable[[], Figure]] = {}
   for split in splits:
-    path = folder / "figures" / f"{split}.png"
-    make = functools.partial(figures.spread, compare.values(found, split), title=split)
-    paths += [path] if png.try_to_save(make, path) else []
-  return text, paths
+    panels = compare.panels(found, compare.metrics_of(found, split))
+    drawn[split] = functools.partial(figures.spread, panels, title=split)
+  return text, [*tables, *report.write_figures(folder / "figures", drawn, found)]
 
 
 def _name(group: str, chosen: Mapping[str, Any]) -> str:
@@ -168,15 +162,6 @@ def _name(group: str, chosen: Mapping[str, Any]) -> str:
   short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
   parts = [f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True)]
   return re.sub(r"[^\w.=+-]", "-", "_".join([group, *parts] if group else parts))
-
-
-def _with(config: base.Config, chosen: Mapping[str, Any]) -> base.Config:
-  """Returns a config with other values of some fields."""
-  config = copy.deepcopy(config)
-  for name, value in chosen.items():
-    group, _, field = name.rpartition(".")
-    setattr(getattr(config, group) if group else config, field, value)
-  return config
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

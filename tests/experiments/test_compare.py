@@ -26,75 +26,52 @@ def run_folder(folder, seed, attention, bleu):
   return folder
 
 
-def test_runs_that_differ_in_their_seed_are_one_line(tmp_path):
+def compared(*folders, flags=()):
+  return scripts.run("compare", f"--workdirs={','.join(map(str, folders))}", *flags)
+
+
+def test_seeds_of_configs_are_one_line(tmp_path):
   folders = [
     run_folder(tmp_path / "a0", 0, "additive", 40.0),
     run_folder(tmp_path / "b0", 0, "bilinear", 37.0),
     run_folder(tmp_path / "a1", 1, "additive", 43.0),
     run_folder(tmp_path / "a2", 2, "additive", 49.0),
   ]
-  finished = scripts.run("compare", f"--workdirs={','.join(map(str, folders))}")
+  finished = compared(*folders)
   assert finished.code == 0, finished.errors
-  header, additive, bilinear = (line.split("  ") for line in finished.output.splitlines())
-  assert [cell.strip() for cell in header if cell] == ["group", "runs", "bleu", "loss"]
   deviation = np.std([40.0, 43.0, 49.0], ddof=1)
-  cells = [cell.strip() for cell in additive if cell.strip()]
-  assert cells == ["model.attention=additive", "3", f"44.000 ± {deviation:.3f}", "0.500 ± 0.000"]
-  assert [cell.strip() for cell in bilinear if cell.strip()] == [
-    "model.attention=bilinear",
-    "1",
-    "37.000",
-    "0.500",
+  assert [line.replace(" ± ", "±").split() for line in finished.output.splitlines()] == [
+    ["group", "runs", "bleu", "loss"],
+    ["model.attention=additive", "3", f"44.000±{deviation:.3f}", "0.500±0.000"],
+    ["model.attention=bilinear", "1", "37.000", "0.500"],
   ]
+  assert list(compare.groups(folders[2:])) == [f"{folders[2]} and 1 more"]
+  assert list(compare.groups(folders[:1])) == [str(folders[0])]
 
 
-def test_runs_without_a_test_split_are_compared_by_validation(tmp_path):
+def test_validation_is_compared_without_a_test(tmp_path):
   folders = [run_folder(tmp_path / "a", 0, "additive", 40.0), run_folder(tmp_path / "b", 0, "bilinear", 37.0)]
   for folder, bleu in zip(folders, (31.0, 29.0), strict=True):
     workdir.write_json(folder / "results.json", {"validation": {"sentences": 9.0, "bleu": bleu}})
-  finished = scripts.run("compare", f"--workdirs={','.join(map(str, folders))}")
+  finished = compared(*folders)
   assert finished.code == 0, finished.errors
   assert "31.000" in finished.output and "29.000" in finished.output
   workdir.write_json(folders[0] / "results.json", {"validation": {"bleu": 31.0}, "test": {"bleu": 40.0}})
-  flags = f"--workdirs={','.join(map(str, folders))}", "--split=test", "--significance"
-  finished = scripts.run("compare", *flags)
+  finished = compared(*folders, flags=["--split=test", "--significance"])
   assert finished.code == 2 and finished.output == ""
   assert "--split must be one of validation, got 'test'" in finished.errors
 
 
-def test_files_are_compared_by_paired_randomization(tmp_path):
-  paths = []
-  for name, lines in (("reference", TRUE), ("ours", TRUE), ("theirs", WORSE), ("again", TRUE)):
-    paths.append(tmp_path / f"{name}.en")
-    paths[-1].write_text("".join(f"{line}\n" for line in lines), "utf-8")
-  reference, *files = paths
-  finished = scripts.run("compare", f"--files={','.join(map(str, files))}", f"--reference={reference}")
-  assert finished.code == 0, finished.errors
-  rows = [line.split() for line in finished.output.splitlines()]
-  assert rows[0] == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
-  (ours, theirs, again) = rows[1:]
-  assert ours == [str(files[0]), "100.0", "-", "100.0", "-"]
-  assert float(theirs[1]) < 90 and float(theirs[2]) < 0.01
-  assert float(again[1]) == 100.0
-
-
-def test_a_run_that_is_no_other_sample_is_told(tmp_path):
+def test_repeated_seeds_are_told(tmp_path):
   folders = [
     run_folder(tmp_path / name, seed, "additive", 40.0) for name, seed in zip("abc", (0, 1, 0), strict=True)
   ]
-  assert compare.repeated(folders) == [
-    f"{folders[2]} has the config and the seed of {folders[0]}: no deviation is to be seen between them"
-  ]
+  line = f"{folders[2]} has the config and the seed of {folders[0]}: no deviation is to be seen between them"
+  finished = compared(*folders)
+  assert (finished.code, finished.errors) == (0, f"{line}\n")
 
 
-def test_the_first_has_no_p():
-  first, second = compare.significance({"a": TRUE, "b": WORSE}, TRUE, samples=50)
-  assert math.isnan(first["bleu p"]) and 0 < second["bleu p"] < 0.05
-  with pytest.raises(ValueError, match="b must have as many lines as the references, got 3"):
-    compare.significance({"a": TRUE, "b": TRUE[:3]}, TRUE)
-
-
-def test_a_run_without_results_is_told(tmp_path):
+def test_runs_without_results_are_told(tmp_path):
   folder = run_folder(tmp_path / "a", 0, "additive", 40.0)
   (folder / "results.json").write_text(json.dumps([3]), "utf-8")
   with pytest.raises(WorkdirError, match="expected splits and their metrics"):
@@ -107,13 +84,10 @@ def test_a_run_without_results_is_told(tmp_path):
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    ((), "either --workdirs or --files must be given, got none"),
-    (("--workdirs=a", "--files=b"), "either --workdirs or --files must be given, got both"),
-    (("--files=b",), "--files are compared with a --reference, got none"),
+    ((), "--workdirs must name folders of runs, got none"),
     (("--workdirs=nowhere",), "nowhere holds no run"),
     (("--workdirs=a", "--significance"), "--significance is of two --workdirs or more, got 'a'"),
     (("--workdirs=a,a/",), "--workdirs must be different ones, got 'a,a/'"),
-    (("--files=a,./a", "--reference=b"), "--files must be different ones, got 'a,./a'"),
   ],
 )
 def test_mistakes_are_one_line(flags, line):
@@ -123,7 +97,7 @@ def test_mistakes_are_one_line(flags, line):
 
 
 @pytest.mark.exhaustive
-def test_translations_of_runs_are_compared_by_the_same_test_as_files(tmp_path):
+def test_translations_of_runs_are_compared(tmp_path):
   flags = (
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
@@ -136,53 +110,46 @@ def test_translations_of_runs_are_compared_by_the_same_test_as_files(tmp_path):
   for seed, folder in enumerate(folders):
     trained = scripts.run("train", f"--workdir={folder}", f"--config.seed={seed}", *flags)
     assert trained.code == 0, trained.errors
-  flag = f"--workdirs={','.join(folders)}"
-  finished = scripts.run("compare", flag, "--significance")
+  finished = compared(*folders, flags=["--significance"])
   assert finished.code == 0, finished.errors
+  assert finished.errors == "p is unreliable with fewer than 50 sentences, got 3\n"
   rows = finished.output.split("\n\n")[1].splitlines()
   assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
   assert [row.split()[0] for row in rows[1:]] == folders
   path = tmp_path / "b" / "config.json"
   path.write_text(path.read_text("utf-8").replace('"sentences": 3', '"sentences": 2'), "utf-8")
-  refused = scripts.run("compare", flag, "--significance")
+  refused = compared(*folders, flags=["--significance"])
   assert refused.code == 2
   assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors
 
 
-def test_a_reference_with_capitals_for_translations_without_is_noted(tmp_path):
-  for name, lines in (
-    ("reference", ["The Cat", "A Dog"]),
-    ("a", ["the cat", "a dog"]),
-    ("b", ["the cat", "the dog"]),
-  ):
-    (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-  files = f"--files={tmp_path / 'a'},{tmp_path / 'b'}"
-  finished = scripts.run("compare", files, f"--reference={tmp_path / 'reference'}")
-  assert (
-    finished.code == 0 and "the translations are in lower case, and --reference is not" in finished.errors
-  )
-
-
-@pytest.mark.parametrize("count", [1, 2, 80])
-@pytest.mark.parametrize("line", ["", "the cat sees a bird"])
-def test_equal_translations_have_p_1(count, line):
-  _, again = compare.significance({"a": [line] * count, "b": [line] * count}, TRUE[:count], samples=100)
+def test_worse_translations_have_small_p():
+  first, second, again = compare.significance({"a": TRUE, "b": WORSE, "c": TRUE}, TRUE, samples=200)
+  assert [first["bleu"], first["chrf"]] == pytest.approx([100, 100])
+  assert math.isnan(first["bleu p"]) and math.isnan(first["chrf p"])
+  assert second["bleu"] < 90 and 0 < second["bleu p"] < 0.01
   assert again["bleu p"] == again["chrf p"] == 1
+  assert not compare.too_few(50) and "fewer than 50 sentences, got 49" in compare.too_few(49)
 
 
-def test_p_is_1_for_a_metric_that_counts_the_same():
-  spaced = [line.replace(" ", "  ") for line in WORSE]
-  _, again = compare.significance({"a": WORSE, "b": spaced}, TRUE, samples=100)
-  assert again["bleu p"] == again["chrf p"] == 1
+SPACED = [line.replace(" ", "  ") for line in WORSE]
 
 
-def test_one_sentence_tells_nothing_apart():
-  _, other = compare.significance({"a": TRUE[:1], "b": ["a dog"]}, TRUE[:1], samples=100)
-  assert other["bleu p"] == other["chrf p"] == 1
+@pytest.mark.parametrize(
+  ("first", "other"),
+  [
+    *(([line] * count, [line] * count) for line in ("", "the cat sees a bird") for count in (1, 2, 80)),
+    (WORSE, SPACED),  # of which the metrics count the same
+    (TRUE[:1], ["a dog"]),  # one sentence tells nothing apart
+  ],
+)
+def test_equal_scores_have_p_1(first, other):
+  _, row = compare.significance({"a": first, "b": other}, TRUE[: len(first)], samples=100)
+  assert row["bleu p"] == row["chrf p"] == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_sentences_that_differ_prove_nothing(count):
+def test_few_differing_sentences_prove_nothing(count):
   references = [f"{line} {i}" for i, line in enumerate(TRUE)]
   others = ["a dog" if i < count else line for i, line in enumerate(references)]
   _, row = compare.significance({"a": references, "b": others}, references)
@@ -206,7 +173,7 @@ def _permutation_p(first, other, references, rng, samples=300):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_p_is_that_of_a_permutation_test(seed):
+def test_p_is_of_a_permutation_test(seed):
   rng = np.random.default_rng(seed)
   shares = 0.3, (0.3, 0.36, 0.6)[seed]
   first, other = (
@@ -215,14 +182,3 @@ def test_p_is_that_of_a_permutation_test(seed):
   )
   _, row = compare.significance({"a": first, "b": other}, TRUE)
   assert row["bleu p"] == pytest.approx(_permutation_p(first, other, TRUE, rng), abs=0.1)
-
-
-def test_few_sentences_are_told(tmp_path):
-  assert not compare.too_few(50) and "fewer than 50 sentences, got 49" in compare.too_few(49)
-  for name in "abr":
-    (tmp_path / name).write_text("the cat\n", "utf-8")
-  finished = scripts.run(
-    "compare", f"--files={tmp_path / 'a'},{tmp_path / 'b'}", f"--reference={tmp_path / 'r'}"
-  )
-  assert finished.errors == "p is unreliable with fewer than 50 sentences, got 1\n"
-  assert finished.output.splitlines()[-1].split()[2::2] == ["1.0000", "1.0000"]

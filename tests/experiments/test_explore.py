@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 def explored(folder, *names, flags=()):
-  """Returns the data of the page of some runs, and what was printed."""
+  """Returns what the page has of some runs, and what was printed."""
   path = folder / "explore.html"
   workdir = ",".join(str(folder / name) for name in names)
   finished = scripts.run("explore", f"--workdir={workdir}", f"--output={path}", *flags)
@@ -42,54 +42,47 @@ def explored(folder, *names, flags=()):
   (text,) = re.findall(
     r'<script type="application/json" id="data"[^>]*>(.*?)</script>', path.read_text("utf-8")
   )
-  return json.loads(text), finished.output
+  return json.loads(text)["runs"], finished.output
 
 
-def test_a_run_that_the_page_can_run_has_its_checkpoints_and_examples(folder):
-  data, output = explored(folder, "recurrent", flags=["--examples=3"])
+def test_live_runs_have_checkpoints_and_examples(folder):
+  (run,), output = explored(folder, "recurrent", flags=["--examples=3"])
   assert output.startswith(f"wrote {folder / 'explore.html'}: 0.")
-  (run,) = data["runs"]
-  assert (
-    run["name"] == "recurrent" and run["summary"] == "recurrent encoder, additive attention, width 8, seed 0"
-  )
+  assert run["name"] == "recurrent"
+  assert run["summary"] == "recurrent encoder, additive attention, width 8, seed 0"
   assert [each["step"] for each in run["checkpoints"]] == [1, 2]
   assert len({each["arrays"] for each in run["checkpoints"]}) == 2
   splits = ["validation", "test", "length", "composition"]
   assert run["step"] == 1
   assert [each["split"] for each in run["examples"]] == [split for split in splits for _ in range(3)]
   assert all(each["links"] for each in run["examples"])
-  data, _ = explored(folder, "recurrent", flags=["--checkpoints=2"])
-  assert [each["step"] for each in data["runs"][0]["checkpoints"]] == [2]
+  (run,), _ = explored(folder, "recurrent", flags=["--checkpoints=2"])
+  assert [each["step"] for each in run["checkpoints"]] == [2]
 
 
-def test_of_other_runs_attention_is_recorded_and_runs_stand_side_by_side(folder):
-  data, _ = explored(folder, "recurrent", "transformer", flags=["--recorded=2"])
-  assert [each["name"] for each in data["runs"]] == ["recurrent", "transformer"]
-  other = data["runs"][1]
-  assert other["why"] == "config.model.encoder is transformer"
-  assert len(other["sentences"]) == 2
-  for sentence in other["sentences"]:
+def test_other_runs_are_recorded_side_by_side(folder):
+  runs, _ = explored(folder, "recurrent", "transformer", flags=["--recorded=2"])
+  assert [each["name"] for each in runs] == ["recurrent", "transformer"]
+  assert runs[1]["why"] == "config.model.encoder is transformer"
+  assert len(runs[1]["sentences"]) == 2
+  for sentence in runs[1]["sentences"]:
     T, S = len(sentence["rows"]), len(sentence["columns"])
     assert sentence["rows"][-1] == sentence["columns"][-1] == "</s>"
-    assert {side: each["shape"] for side, each in sentence["sides"].items()} == {
-      "encoder": [1, 2, S, S],
-      "decoder": [1, 1, T, S],
-    }
+    shapes = {side: each["shape"] for side, each in sentence["sides"].items()}
+    assert shapes == {"encoder": [1, 2, S, S], "decoder": [1, 1, T, S]}
     assert sentence["links"]
 
 
-def test_the_lines_of_a_file_are_recorded_along_the_models_own_translations(folder, tmp_path):
-  path = tmp_path / "lines.txt"
+def test_given_sentences_are_recorded(folder, tmp_path):
+  path, texts = tmp_path / "lines.txt", ["a cat </script>", "the dog"]
   path.write_text("a cat </script>\n\nthe dog\n", "utf-8")
-  data, _ = explored(folder, "recurrent", "transformer", flags=[f"--input={path}"])
-  examples = data["runs"][0]["examples"]
-  assert [each["source"] for each in examples[:3]] == ["a cat </script>", "the dog", examples[2]["source"]]
-  assert [each["split"] for each in examples[:3]] == ["your own", "your own", "validation"]
-  sentences = data["runs"][1]["sentences"]
-  assert [each["source_text"] for each in sentences] == ["a cat </script>", "the dog"]
-  assert [each["links"] for each in sentences] == [None, None]
-  assert sentences[0]["columns"] == ["a", "cat", "<", "/", "script", ">", "</s>"]
-  found = load(folder / "transformer").translate(["a cat </script>", "the dog"])
+  (live, other), _ = explored(folder, "recurrent", "transformer", flags=[f"--input={path}"])
+  assert [each["source"] for each in live["examples"][:2]] == texts
+  assert [each["split"] for each in live["examples"][:3]] == ["your own", "your own", "validation"]
+  sentences = other["sentences"]
+  assert [(each["source_text"], each["links"]) for each in sentences] == [(text, None) for text in texts]
+  # Along the model's own translations.
+  found = load(folder / "transformer").translate(texts)
   ends = [() if each.is_cut else ("</s>",) for each in found]
   assert [tuple(each["rows"]) for each in sentences] == [
     (*each.tokens, *end) for each, end in zip(found, ends, strict=True)
@@ -100,38 +93,30 @@ def test_the_lines_of_a_file_are_recorded_along_the_models_own_translations(fold
   ]
 
 
+PAGE = "--output=OUT/page.html"
+
+
 @pytest.mark.parametrize(
   "flags, told",
   [
-    (["--output=OUT/page.html"], "--workdir must name the folder of a run, got none"),
-    (["--workdir=OUT/nothing", "--output=OUT/page.html"], "nothing"),
+    ([PAGE], "--workdir must name the folder of a run, got none"),
+    (["--workdir=OUT/nothing", PAGE], "nothing"),
     (["--workdir=RUN"], "--output must name a file such as explore.html, got none"),
     (["--workdir=RUN", "--output=OUT"], "--output must be a file, got the folder"),
     (["--workdir=RUN", "--output=OUT/no/page.html"], "--output must be in a folder that is there"),
-    (["--workdir=RUN", "--output=OUT/page.html", "--checkpoints=7"], "holds no checkpoint of step 7"),
-    (
-      ["--workdir=RUN", "--output=OUT/page.html", "--checkpoints=best"],
-      "--checkpoints must be steps such as",
-    ),
-    (["--workdir=RUN", "--output=OUT/page.html", "--examples=0"], "examples"),
-    (["--workdir=RUN,RUN", "--output=OUT/page.html"], "--workdir must name distinct folders"),
-    (["--workdir=RUN", "--output=OUT/page.html", "--input=OUT/none"], "No such file"),
+    (["--workdir=RUN", PAGE, "--checkpoints=7"], "holds no checkpoint of step 7"),
+    (["--workdir=RUN", PAGE, "--checkpoints=best"], "--checkpoints must be steps such as"),
+    (["--workdir=RUN", PAGE, "--examples=0"], "examples"),
+    (["--workdir=RUN,RUN", PAGE], "--workdir must name distinct folders"),
+    (["--workdir=RUN", PAGE, "--input=OUT/none"], "No such file"),
+    (["--workdir=RUN", PAGE, "--input=OUT/empty"], "--input must have a sentence"),
   ],
 )
-def test_a_mistake_gets_one_line(folder, tmp_path, flags, told):
+def test_mistakes_are_one_line(folder, tmp_path, flags, told):
+  (tmp_path / "empty").write_text(" \n\n", "utf-8")
   names = {"OUT": str(tmp_path), "RUN": str(folder / "recurrent")}
   given = [re.sub("OUT|RUN", lambda found: names[found.group()], flag) for flag in flags]
   finished = scripts.run("explore", *given)
   assert finished.code == 2
   assert told in finished.errors and finished.errors.count("\n") == 1
   assert not (tmp_path / "page.html").exists()
-
-
-def test_an_input_without_a_sentence_is_a_mistake(folder, tmp_path):
-  path = tmp_path / "lines.txt"
-  path.write_text(" \n\n", "utf-8")
-  finished = scripts.run(
-    "explore", f"--workdir={folder / 'transformer'}", f"--output={tmp_path / 'page.html'}", f"--input={path}"
-  )
-  assert finished.code == 2
-  assert "--input must have a sentence" in finished.errors

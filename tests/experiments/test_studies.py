@@ -15,26 +15,25 @@ import attention
 from configs import base
 from experiments import studies as folder
 from experiments.commands.fields import flat
-from experiments.commands.mistakes import DataError
 from experiments.runs import workdir
 from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.translation import sweep
+from experiments.translation import compare, sweep
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"
 studies = pytest.mark.parametrize("name", NAMES)
 
 
-def module(name):
-  return importlib.import_module(f"experiments.studies.{name}")
+def runs_of(name):
+  study = importlib.import_module(f"experiments.studies.{name}")
+  return study, sweep.make_runs(study.get_config(), study.get_choices())
 
 
 @studies
-def test_the_runs_of_a_study_are_possible_and_have_five_seeds_at_least(name):
-  study = module(name)
-  runs = sweep.make_runs(study.get_config(), study.get_choices())
+def test_runs_are_possible_with_five_seeds(name):
+  study, runs = runs_of(name)
   seeds = {}
   for run in runs:
     values = flat(run.config)
@@ -43,42 +42,31 @@ def test_the_runs_of_a_study_are_possible_and_have_five_seeds_at_least(name):
 
 
 @studies
-def test_the_page_of_a_study_is_that_of_its_stored_numbers(name, tmp_path):
-  stored = FOLDER / f"{name}.csv"
-  if not stored.exists():
-    pytest.skip("nothing is stored yet")
-  paths = findings.write_page(tmp_path, name, module(name), findings.read(stored))
-  for path in paths:
-    assert (FOLDER / path.name).exists()
+def test_pages_are_of_stored_numbers(name, tmp_path):
+  study, runs = runs_of(name)
+  stored = findings.read(FOLDER / f"{name}.csv")
+  paths = findings.write_page(tmp_path, name, study, stored)
+  assert all((FOLDER / path.name).exists() for path in paths)
   assert (FOLDER / f"{name}.md").read_text("utf-8") == paths[-1].read_text("utf-8")
+  # These are of the runs that the study has now.
+  digests = {run.name: findings.digest(run.config) for run in runs}
+  for row in stored:
+    assert row["config"] is None or row["config"] == digests[row["run"]], row["run"]
 
 
 @studies
 @pytest.mark.parametrize("step", [0, 3])
-def test_a_page_may_be_written_before_all_runs_are_finished(name, step, tmp_path):
+def test_pages_of_unfinished_runs_are_written(name, step, tmp_path):
   stored = findings.read(FOLDER / f"{name}.csv")
-  paths = findings.write_page(tmp_path, name, module(name), stored[::step] if step else [])
+  paths = findings.write_page(tmp_path, name, runs_of(name)[0], stored[::step] if step else [])
   assert "So far" in paths[-1].read_text("utf-8")
 
 
-def test_rows_are_read_as_they_were_written(tmp_path):
+def test_rows_are_read_as_written(tmp_path):
+  same = {"config": "1234e567", "model.attention": "additive", "train.learns_end": True, "seed": 0}
   rows = [
-    {
-      "run": "a",
-      "config": "1234e567",
-      "model.attention": "additive",
-      "train.learns_end": True,
-      "seed": 0,
-      "test/bleu": 40.125,
-    },
-    {
-      "run": "b",
-      "config": "12345678",
-      "model.attention": "none",
-      "train.learns_end": False,
-      "seed": 1,
-      "other/bleu": 1e-7,
-    },
+    {"run": "a", **same, "test/bleu": 40.125},
+    {"run": "b", **same, "train.learns_end": False, "other/bleu": 1e-7, "size/parameters": 12345678},
   ]
   findings.write(tmp_path / "new" / "rows.csv", rows)
   names = dict.fromkeys([*rows[0], *rows[1]])
@@ -88,45 +76,31 @@ def test_rows_are_read_as_they_were_written(tmp_path):
   assert findings.read(tmp_path / "none.csv") == []
 
 
-@pytest.mark.parametrize(
-  ("content", "told"),
-  [
-    (b"run,config,a/b\nx,12345678,1.0,2\n", "line 2 has not as many cells as the first"),
-    (b"run,config,a/b\nx,12345678,1.0\ny,1234\n", "line 3 has not as many cells as the first"),
-    (b"x,12345678,1.0\ny,12345679,2.0\n", "its first line names no run and no config, but x, 12345678, 1.0"),
-    (b"run,config,a/b\nx,12345678,abc\n", "line 2 has 'abc' as a/b, which is no number"),
-    (b"\xff\xfer\x00u\x00", "can't decode byte 0xff"),
-    (b"\n", "names no run and no config, but nothing"),
-  ],
-)
-def test_a_damaged_file_of_numbers_is_told(content, told, tmp_path):
-  path = tmp_path / "rows.csv"
-  path.write_bytes(content)
-  with pytest.raises(DataError) as caught:
-    findings.read(path)
-  assert str(caught.value).startswith(f"{path}: expected the numbers of runs as CSV, got a damaged file: ")
-  assert told in str(caught.value)
-
-
-def test_runs_are_chosen_by_fields_and_give_their_values():
-  runs = findings.Runs(
+def test_runs_are_chosen_by_fields():
+  runs = compare.Runs(
     {"run": f"{kind} {seed}", "model.attention": kind, "seed": seed, "test/bleu": 10.0 * seed}
     for kind in ("additive", "none")
     for seed in (1, 2)
   )
   assert runs.of(attention="none", seed=2).values("test/bleu") == [20.0]
-  assert runs.by("attention", "test/bleu") == {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
   assert runs.of(attention="local").values("test/bleu") == []
   assert runs.values("test/chrf") == []
+  groups = {kind: runs.of(attention=kind) for kind in ("additive", "none")}
+  panel = {"additive": [10.0, 20.0], "none": [10.0, 20.0]}
+  assert compare.panels(groups, {"BLEU": "test/bleu"}) == {"BLEU": panel}
+
+
+def finish(folder, name, config, bleu):
+  """Makes a folder what it is when a run has ended."""
+  (folder / name).mkdir()
+  workdir.write_config(folder / name, dataclasses.asdict(config))
+  workdir.write_json(folder / name / "results.json", {"test": {"bleu": bleu}})
 
 
 def test_finished_runs_are_collected_once(tmp_path):
   runs = sweep.make_runs(base.Config(), {"model.attention": ["additive", "none"], "seed": [0, 1]})
   for run in runs[:3]:
-    own = tmp_path / run.name
-    own.mkdir()
-    workdir.write_config(own, dataclasses.asdict(run.config))
-    workdir.write_json(own / "results.json", {"test": {"bleu": 40.0 + run.config.seed}})
+    finish(tmp_path, run.name, run.config, 40.0 + run.config.seed)
   stored = [
     {"run": runs[0].name, "config": findings.digest(runs[0].config), "test/bleu": 7.0},
     {"run": runs[1].name, "config": "of another version of the study", "test/bleu": 8.0},
@@ -145,12 +119,9 @@ def test_finished_runs_are_collected_once(tmp_path):
   ]
 
 
-def test_a_run_with_another_config_is_not_collected(tmp_path):
+def test_runs_of_other_configs_are_refused(tmp_path):
   (run,) = sweep.make_runs(base.Config(), {"seed": [0]})
-  own = tmp_path / run.name
-  own.mkdir()
-  workdir.write_config(own, dataclasses.asdict(base.Config(model=base.Model(width=16))))
-  workdir.write_json(own / "results.json", {"test": {"bleu": 40.0}})
+  finish(tmp_path, run.name, base.Config(model=base.Model(width=16)), 40.0)
   stored = [{"run": run.name, "config": findings.digest(run.config), "test/bleu": 7.0}]
   for rows in ([], stored):
     with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
@@ -163,27 +134,14 @@ def test_digests_tell_configs_apart():
   assert findings.digest(base.Config()) == findings.digest(base.Config())
 
 
-def test_stored_numbers_are_of_the_runs_that_a_study_has_now():
-  for name in NAMES:
-    study = module(name)
-    runs = {run.name: run for run in sweep.make_runs(study.get_config(), study.get_choices())}
-    for row in findings.read(FOLDER / f"{name}.csv"):
-      assert row["config"] is None or row["config"] == findings.digest(runs[row["run"]].config), row["run"]
-
-
-def test_shifted_weights_are_those_of_the_word_before_or_after():
+def test_weights_are_shifted():
   weights = np.arange(6.0).reshape(3, 2)
   assert alignment._shifted(weights, 1).tolist() == [[2, 3], [4, 5], [0, 0]]
   assert alignment._shifted(weights, -1).tolist() == [[0, 0], [0, 1], [2, 3]]
   assert alignment._shifted(weights, 0).tolist() == weights.tolist()
 
 
-def test_links_of_an_aligner_are_turned_round(tmp_path):
-  (tmp_path / "links").write_text("0-1 2-0\n\n", "utf-8")
-  assert alignment._read_links(tmp_path / "links") == [{(1, 0), (0, 2)}, set()]
-
-
-def test_the_truth_aligns_as_well_as_one_link_a_word_can():
+def test_words_are_truly_linked_once():
   pair = alignment.drawing.pair(seed=0, split="test", index=0)
   weights = alignment._one_link(pair)
   assert weights.sum() == len(pair.target)
@@ -191,13 +149,14 @@ def test_the_truth_aligns_as_well_as_one_link_a_word_can():
     assert (t, s) in pair.alignment or all(linked != t for linked, _ in pair.alignment)
 
 
-def test_an_aligner_is_scored_on_the_test_sentences(tmp_path, monkeypatch):
-  # It says of each sentence that its first words translate each other, and in reverse that its second do.
+def test_aligners_are_scored_on_test_sentences(tmp_path, monkeypatch):
+  # It says of each sentence that its first source word translates the second, and in reverse that its second
+  # words translate each other.
   program = tmp_path / "eflomal-align"
   program.write_text(
     """#!/bin/sh
 set -e
-[ $(wc -l < "$2") -gt 1000 ] && sed 's/.*/0-0/' "$2" > "$6" && sed 's/.*/1-1/' "$4" > "$8"
+[ $(wc -l < "$2") -gt 1000 ] && sed 's/.*/0-1 /' "$2" > "$6" && sed 's/.*/1-1 0-1/' "$4" > "$8"
 """,
     "utf-8",
   )
@@ -206,16 +165,15 @@ set -e
   monkeypatch.setattr(alignment, "get_config", lambda: base.Config(train=base.Train(steps=1, batch_size=3)))
   pairs = [alignment.drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
   total = sum(len(pair.alignment) for pair in pairs)
-  right = [sum((i, i) in pair.alignment for pair in pairs) for i in range(2)]
-  found = alignment._eflomal()
-  assert found == {
+  right = [sum(link in pair.alignment for pair in pairs) for link in ((1, 0), (1, 1))]
+  assert alignment._eflomal() == {
     "forward": pytest.approx(1 - 2 * right[0] / (total + 1000)),
-    "reverse": pytest.approx(1 - 2 * right[1] / (total + 1000)),
-    "both": 1.0,
+    "reverse": pytest.approx(1 - 2 * sum(right) / (total + 2000)),
+    "both": pytest.approx(1 - 2 * right[0] / (total + 1000)),
   }
 
 
-def test_groups_of_runs_that_chance_parts_as_far_have_a_large_p_value():
+def test_p_values_count_permutations():
   # Of the 10 ways to part 1, 2, 3, 4 and 10 into three and two, in this one the means differ most.
   assert findings.p_value([1.0, 2.0, 3.0], [4.0, 10.0]) == pytest.approx(0.1)
   assert findings.p_value([4.0, 10.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
@@ -227,8 +185,6 @@ def test_groups_of_runs_that_chance_parts_as_far_have_a_large_p_value():
 
 class Told:
   """A translator of commands that are numbers, which says what is given."""
-
-  batch_size = 2
 
   def __init__(self, examples, said, endless=()):
     self.task = types.SimpleNamespace(examples=lambda split, count: examples)
@@ -245,47 +201,37 @@ class Told:
     return [types.SimpleNamespace(text=self._said[int(text)]) for text in texts]
 
 
-def test_commands_that_end_early_are_told_from_wrong_ones():
-  targets = "abc", "abc", "abc", "abc", "abc"
-  examples = [
+def numbered(targets):
+  return [
     Example((str(i),), tuple(target), None, source_text=str(i), target_text=target)
     for i, target in enumerate(targets)
   ]
+
+
+def test_early_ends_are_no_wrong_actions():
   said = "abc", "ab", "ac", "abcd", ""  # right, ends early, wrong, runs on, ends at once
   endless = "abcde", "abccc", "acbcc", "abcd", "xbcde"
-  assert scan_lengths.measure(Told(examples, said, endless)) == {
+  assert scan_lengths.measure(Told(numbered(["abc"] * 5), said, endless)) == {
     "test/ends_early": 0.4,
     "told/exact_match": 0.6,
   }
 
 
-def test_sentences_are_scored_by_their_length():
-  examples = [
-    Example((), (), None, source_text=str(i), target_text=target)
-    for i, target in enumerate(["a", "b", "c", "d"])
-  ]
-  found = fixed_vector.by_length(
-    Told(examples, "abxd"),
-    examples,
-    [3, 5, 6, 9],
-    [(3, 5), (6, 8), (9, 9)],
-    {
-      "match": lambda texts, references: float(
-        np.mean([a == b for a, b in zip(texts, references, strict=True)])
-      )
-    },
-  )
+def test_sentences_are_scored_by_length():
+  examples, bands = numbered("abcd"), [(3, 5), (6, 8), (9, 9)]
+  metrics = {"match": lambda texts, references: float(texts == references)}
+  found = fixed_vector.by_length(Told(examples, "abxd"), examples, [3, 5, 6, 9], bands, metrics)
   assert found == {"3-5 words/match": 1.0, "6-8 words/match": 0.0, "9-9 words/match": 1.0}
 
 
-def test_weights_that_are_left_keep_their_sum():
+def test_weights_left_keep_their_sum():
   weights = jnp.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
   is_left = jnp.array([[False, True, True], [False, True, True]])
   left = explanation._left(weights, is_left)
   np.testing.assert_allclose(left, [[0, 0.6, 0.4], [0, 0.5, 0.5]], rtol=1e-5)
 
 
-def test_weights_are_shuffled_among_the_words_of_a_sentence():
+def test_weights_are_shuffled_within_sentences():
   weights = jnp.array([[0.1, 0.2, 0.7, 0.0, 0.0], [0.1, 0.2, 0.3, 0.25, 0.15]])
   is_real = jnp.array([[True, True, True, False, False], [True] * 5])
   orders = set()
@@ -297,26 +243,22 @@ def test_weights_are_shuffled_among_the_words_of_a_sentence():
   assert len(orders) == 6
 
 
-def test_distances_and_divergences_of_distributions_are_those_worked_out_by_hand():
+def test_distances_are_worked_out_by_hand():
   one, other = jnp.array([[1.0, 0.0], [0.5, 0.5]]), jnp.array([[0.0, 1.0], [0.25, 0.75]])
   np.testing.assert_allclose(explanation._distance(one, other), [1.0, 0.25])
   # Of distributions without a common word, the logarithm of 2; of weights, as shares of their sum.
-  np.testing.assert_allclose(explanation._divergence(one, other)[0], np.log(2), rtol=1e-6)
+  p, q, m = np.array([0.5, 0.5]), np.array([0.25, 0.75]), np.array([0.375, 0.625])
+  by_hand = np.log(2), (np.sum(p * np.log(p / m)) + np.sum(q * np.log(q / m))) / 2
+  np.testing.assert_allclose(explanation._divergence(one, other), by_hand, rtol=1e-5)
   np.testing.assert_allclose(explanation._divergence(one, 4 * one), 0.0, atol=1e-6)
-  m = np.array([0.375, 0.625])
-  by_hand = (
-    np.sum([0.5, 0.5] * np.log([0.5, 0.5] / m)) + np.sum([0.25, 0.75] * np.log([0.25, 0.75] / m))
-  ) / 2
-  np.testing.assert_allclose(explanation._divergence(one, other)[1], by_hand, rtol=1e-5)
 
 
 @pytest.mark.parametrize("linked", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_weights_on_linked_words_are_left_alone_or_taken(linked):
+def test_weights_on_linked_words_are_taken(linked):
   encoder = attention.RecurrentEncoder(vocabulary_size=11, embedding_width=5, width=7)
   model = attention.Seq2Seq(encoder, attention.RecurrentDecoder(13, embedding_width=5, width=7))
   batch = make_batch([[4, 5, 6], [7, 8]], [[4, 5], [6]], source_length=4, target_length=3)
-  links = np.full((2, 3, 4), linked)
-  batch = batch._replace(links=links)
+  batch = batch._replace(links=np.full((2, 3, 4), linked))
   params = model.init(jax.random.key(0), batch.sources, batch.source_lengths, batch.inputs)["params"]
   params = jax.tree.map(lambda leaf: leaf + jax.random.normal(jax.random.key(1), leaf.shape), params)
   found = explanation._measured(params, batch, jax.random.key(0), model=model)
@@ -347,6 +289,6 @@ DEFAULTS = {
 }
 
 
-def test_stored_numbers_are_of_the_defaults_of_today():
+def test_stored_numbers_are_of_these_defaults():
   # Where this fails, all studies are to be run again.
   assert flat(base.Config()) == {**flat(base.Config()), **DEFAULTS}

@@ -24,7 +24,7 @@ def get_choices():
 
 
 @pytest.mark.exhaustive
-def test_a_sweep_that_is_stopped_and_killed_ends_with_what_an_undisturbed_one_finds(tmp_path):
+def test_stopped_and_killed_sweeps_end_alike(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
   results = {}
@@ -33,7 +33,9 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_what_an_undisturbed_one_fi
     folders = [tmp_path / name / f"learning_rate={rate}_seed=0" for rate in (0.01, 0.001)]
     if name == "disturbed":
       with scripts.start("sweep", *flags) as running:
-        _wait_for(folders[0] / "checkpoints")
+        while not (folders[0] / "checkpoints").exists():
+          assert running.process.is_alive()
+          time.sleep(0.05)
         running.process.terminate()
         assert running.finish().code == 143
       with scripts.start("sweep", *flags) as running:
@@ -49,13 +51,6 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_what_an_undisturbed_one_fi
   assert json.loads(launches[0])["command"][1:3] == ["-m", "experiments.train"]
 
 
-def _wait_for(path):
-  end = time.monotonic() + 200
-  while not path.exists():
-    assert time.monotonic() < end
-    time.sleep(0.05)
-
-
 OWN = """
 from attention import DotProductAttention
 def mine(config):
@@ -64,7 +59,7 @@ def mine(config):
 
 
 @pytest.mark.exhaustive
-def test_runs_of_a_file_that_has_changed_are_not_taken_for_its_own(tmp_path):
+def test_changed_files_need_another_folder(tmp_path):
   path, own = tmp_path / "mine.py", tmp_path / "own.py"
   own.write_text(OWN, "utf-8")
   choices = f'{{"model.attention": ["{own}:mine"], "train.steps": [20]}}'

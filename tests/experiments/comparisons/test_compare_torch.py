@@ -10,14 +10,14 @@ SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embedding_width=4
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is there")
-def test_without_pytorch_one_line_says_what_to_install():
+def test_without_pytorch_one_line_helps():
   finished = scripts.run("compare_torch", *SMALL)
   assert finished.code == 2
   assert finished.errors == "error: compare_torch needs PyTorch: pip install torch\n"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not there")
-def test_all_three_are_timed_after_their_losses_were_compared():
+def test_all_three_are_timed():
   finished = scripts.run("compare_torch", *SMALL)
   assert finished.code == 0, finished.errors
   rows = finished.output.splitlines()

@@ -1,15 +1,53 @@
 """Tests of experiments/translation/png.py."""
 
+import errno
+import pathlib
+
 import pytest
 
 from experiments.translation import figures, png
 
 
-def _figure():
+@pytest.fixture
+def figure():
   return figures.training_curves([{"step": 1, "train/loss": 2.0}])
 
 
-def test_a_figure_that_fails_is_one_line(tmp_path, capsys):
+def test_pictures_are_written_and_replaced(figure, tmp_path, capsys):
+  path = tmp_path / "deep" / "deeper" / "map.png"
+  assert png.try_to_save(lambda: figure, path)
+  assert path.read_bytes().startswith(b"\x89PNG")
+  path.write_bytes(b"old")
+  png.save(figure, path)
+  assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+  assert list(path.parent.iterdir()) == [path]
+  assert capsys.readouterr() == ("", "")
+
+
+def test_a_failed_save_keeps_older_pictures(figure, tmp_path, monkeypatch):
+  path = tmp_path / "map.png"
+  path.write_bytes(b"old")
+
+  def fail(file, content):
+    with open(file, "wb") as half:
+      half.write(content[:100])
+    raise OSError(errno.ENOSPC, "disk full")
+
+  monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
+  with pytest.raises(OSError, match=f"disk full: '{path}'"):
+    png.save(figure, path)
+  assert path.read_bytes() == b"old"
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_names_are_errors(figure, tmp_path):
+  for save in (png.save, lambda figure, path: png.try_to_save(lambda: figure, path)):
+    with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
+      save(figure, tmp_path / "new" / "map.pdf")
+  assert not (tmp_path / "new").exists()
+
+
+def test_figures_that_fail_are_one_line(figure, tmp_path, capsys, monkeypatch):
   path = tmp_path / "figures" / "map.png"
 
   def fail():
@@ -18,26 +56,15 @@ def test_a_figure_that_fails_is_one_line(tmp_path, capsys):
   assert not png.try_to_save(fail, path)
   assert not path.parent.exists()
   output, errors = capsys.readouterr()
-  assert output == "" and errors.startswith(
-    f"warning: {path} could not be drawn: RuntimeError: no glyphs at all"
-  )
+  told = f"warning: {path} could not be drawn: RuntimeError: no glyphs at all"
+  assert output == "" and errors.startswith(told)
   assert errors.count("\n") == 1 and len(errors) < len(str(path)) + 300
-
-
-def test_a_figure_that_fails_when_it_is_rendered_is_one_line(tmp_path, capsys, monkeypatch):
-  figure = _figure()
   monkeypatch.setattr(figure, "savefig", lambda *_, **__: 1 / 0)
-  assert not png.try_to_save(lambda: figure, tmp_path / "map.png")
+  assert not png.try_to_save(lambda: figure, path)
   assert capsys.readouterr().err.endswith("could not be drawn: ZeroDivisionError: division by zero\n")
 
 
-def test_a_figure_is_written(tmp_path, capsys):
-  assert png.try_to_save(_figure, tmp_path / "deep" / "map.png")
-  assert (tmp_path / "deep" / "map.png").read_bytes().startswith(b"\x89PNG")
-  assert capsys.readouterr() == ("", "")
-
-
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+def test_unwritable_files_are_errors(figure, tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(OSError):
-    png.try_to_save(_figure, tmp_path / "file" / "map.png")
+    png.try_to_save(lambda: figure, tmp_path / "file" / "map.png")

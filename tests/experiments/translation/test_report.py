@@ -32,11 +32,7 @@ class FakeTask:
   source = SOURCE
   target = Language(Words(), Vocabulary(("ciao",)), lowercase=True)
 
-  def __init__(self):
-    self.asked = []
-
   def examples(self, split, count):
-    self.asked.append((split, count))
     return EXAMPLES[:count] if count else EXAMPLES
 
 
@@ -61,17 +57,11 @@ class FakeTranslator:
     return np.full(shape, 1 / shape[1]) if self._attends else None
 
 
-def test_a_table_has_a_line_for_each_split_and_a_dash_for_what_is_missing():
+def test_tables_have_dashes_for_missing_values():
+  scores = {"exact_match": 1.0, "bleu": 100.0, "chrf": 100.0, "loss": 1.0, "alignment_error_rate": 0.0625}
   results = {
     "test": {"loss": 0.12345, "sentences": 1000.0, "exact_match": 0.5, "bleu": 61.25, "chrf": 70.0},
-    "composition": {
-      "sentences": 20.0,
-      "exact_match": 1.0,
-      "bleu": 100.0,
-      "chrf": 100.0,
-      "loss": 1.0,
-      "alignment_error_rate": 0.0625,
-    },
+    "composition": {"sentences": 20.0, **scores},
   }
   assert report.table(results).splitlines() == [
     "split        sentences  exact_match   bleu   chrf    loss  alignment_error_rate",
@@ -81,25 +71,19 @@ def test_a_table_has_a_line_for_each_split_and_a_dash_for_what_is_missing():
 
 
 @pytest.mark.parametrize("count", [2, 0])
-def test_every_split_is_evaluated_on_as_many_sentences_as_asked(monkeypatch, count):
-  def evaluate(translator, examples, others):
-    return {"sentences": float(len(examples))}
-
-  monkeypatch.setattr(report, "evaluate", evaluate)
-  translator = FakeTranslator()
-  results = report.evaluate_splits(translator, count)
-  number = float(count or 3)
-  assert results == {"validation": {"sentences": number}, "test": {"sentences": number}}
-  assert translator.task.asked == [("validation", count), ("test", count)]
+def test_every_split_is_evaluated(monkeypatch, count):
+  monkeypatch.setattr(report, "evaluate", lambda translator, examples, others: {"sentences": len(examples)})
+  results = report.evaluate_splits(FakeTranslator(), count)
+  assert results == {"validation": {"sentences": count or 3}, "test": {"sentences": count or 3}}
 
 
-def test_results_map_split_to_metric_to_value(tmp_path):
+def test_results_are_json(tmp_path):
   results = {"test": {"exact_match": 0.99, "bleu": 98.5}}
   report.write_results(tmp_path, results)
   assert json.loads((tmp_path / "results.json").read_text("utf-8")) == results
 
 
-def test_translations_are_shown_as_text_with_the_reference_where_it_differs(capsys):
+def test_translations_are_shown_as_text(capsys):
   report.show_translations(FakeTranslator())
   blocks = capsys.readouterr().out.strip("\n").split("\n\n")
   # The longest source first.
@@ -110,55 +94,60 @@ def test_translations_are_shown_as_text_with_the_reference_where_it_differs(caps
   ]
 
 
-def _with_metrics(folder):
-  with workdir.MetricsWriter(folder, 0) as metrics:
+@pytest.fixture
+def with_metrics(tmp_path):
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5})
     metrics.write(10, {"train/loss": 2.0})
-  return folder
+  return tmp_path
 
 
-def test_the_figures_of_a_run_are_png_files(tmp_path):
-  paths = report.draw_figures(_with_metrics(tmp_path), FakeTranslator())
+def test_figures_of_runs_are_files(with_metrics):
+  paths = report.draw_figures(with_metrics, FakeTranslator())
   names = ["training_curves", "attention_0", "attention_1", "attention_2"]
-  assert paths == [tmp_path / "figures" / f"{name}.png" for name in names]
-  for path in paths:
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+  assert paths == [with_metrics / "figures" / f"{name}.png" for name in names]
+  assert all(path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for path in paths)
 
 
-def test_without_attention_only_the_curves_are_drawn(tmp_path):
-  paths = report.draw_figures(_with_metrics(tmp_path), FakeTranslator(attends=False))
+def test_without_attention_curves_are_drawn(with_metrics):
+  paths = report.draw_figures(with_metrics, FakeTranslator(attends=False))
   assert [path.name for path in paths] == ["training_curves.png"]
+  with pytest.raises(ValueError, match="translation must have attention, got none"):
+    report.draw_translation(with_metrics, SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
 
 
-def _labels(axis):
-  return [label.get_text() for label in axis.get_ticklabels()]
+def test_a_figure_that_fails_leaves_others(with_metrics, monkeypatch, capsys):
+  monkeypatch.setattr(report.figures, "training_curves", lambda *_: 1 / 0)
+  paths = report.draw_figures(with_metrics, FakeTranslator())
+  assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
+  path = with_metrics / "figures" / "training_curves.png"
+  told = f"warning: {path} could not be drawn: ZeroDivisionError: division by zero\n"
+  assert capsys.readouterr().err == told
 
 
-def test_the_map_of_a_translation_has_its_words_and_both_ends():
-  weights = np.full((3, 5), 0.2)
-  figure = report.translation_map(
-    SOURCE, EXAMPLES[1].source, Translation("il gatto", ("il", "gatto"), -1.0, weights)
-  )
+@pytest.mark.parametrize(
+  ("source", "columns", "is_cut"),
+  [
+    (EXAMPLES[1].source, ["she", "sees", "l'", "ami", "</s>"], False),
+    (("the", "cat"), ["the", "cat (unknown)", "</s>"], True),  # what is cut has no end
+    (("x" * 100_000,), ["x" * 21 + "… (unknown)", "</s>"], False),
+  ],
+)
+def test_maps_of_translations_have_their_words(source, columns, is_cut, tmp_path, monkeypatch):
+  rows = ["il", "gatto", *([] if is_cut else ["</s>"])]
+  weights = np.full((len(rows), len(columns)), 1 / len(columns))
+  drawn = []
+  monkeypatch.setattr(report.png, "try_to_save", lambda make, path: drawn.append((path, make())) or True)
+  found = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_cut)
+  assert report.draw_translation(tmp_path / "map.png", SOURCE, source, found)
+  ((path, figure),) = drawn
+  assert path == tmp_path / "map.png"
   axes = figure.axes[0]
-  assert _labels(axes.xaxis) == ["she", "sees", "l'", "ami", "</s>"]
-  assert _labels(axes.yaxis) == ["il", "gatto", "</s>"]
+  assert [label.get_text() for label in axes.get_xticklabels()] == columns
+  assert [label.get_text() for label in axes.get_yticklabels()] == rows
 
 
-def test_the_map_of_a_translation_that_was_cut_has_no_end():
-  weights = np.full((2, 3), 1 / 3)
-  figure = report.translation_map(
-    SOURCE, ("the", "cat"), Translation("il gatto", ("il", "gatto"), -1.0, weights)
-  )
-  assert _labels(figure.axes[0].yaxis) == ["il", "gatto"]
-
-
-def test_words_that_the_model_does_not_know_are_marked():
-  weights = np.full((1, 3), 1 / 3)
-  figure = report.translation_map(SOURCE, ("the", "cat"), Translation("il", ("il",), -1.0, weights))
-  assert _labels(figure.axes[0].xaxis) == ["the", "cat (unknown)", "</s>"]
-
-
-def test_heads_are_written_as_figures_and_arrays(tmp_path):
+def test_heads_are_figures_and_arrays(tmp_path):
   decoder = np.random.default_rng(0).uniform(0, 0.5, (1, 2, 3, 4))
   encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
   heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
@@ -170,29 +159,6 @@ def test_heads_are_written_as_figures_and_arrays(tmp_path):
     assert arrays["source"].tolist() == ["the", "cat", "sees"]
     assert arrays["target"].tolist() == ["ciao", "a"]
   many = heads._replace(decoder=np.full((1, 9999, 3, 4), 0.1))
-  assert [path.name for path in report.draw_heads(tmp_path, FakeTranslator(), many)][1:] == [
-    "encoder_heads.png"
-  ]
+  paths = report.draw_heads(tmp_path, FakeTranslator(), many)
+  assert [path.name for path in paths] == ["heads.npz", "encoder_heads.png"]
   assert report.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
-
-
-def test_without_attention_there_is_no_map():
-  with pytest.raises(ValueError, match="translation must have attention, got none"):
-    report.translation_map(SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
-
-
-def test_a_long_unknown_word_keeps_its_mark():
-  found = Translation("il", ("il",), -1.0, np.full((1, 2), 0.5))
-  figure = report.translation_map(SOURCE, ("x" * 100_000,), found)
-  assert _labels(figure.axes[0].xaxis) == ["x" * 21 + "… (unknown)", "</s>"]
-
-
-def test_a_figure_that_fails_leaves_the_others(tmp_path, monkeypatch, capsys):
-  def fail(*_, **__):
-    raise RuntimeError("no room")
-
-  monkeypatch.setattr(report.figures, "training_curves", fail)
-  paths = report.draw_figures(_with_metrics(tmp_path), FakeTranslator())
-  assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
-  path = tmp_path / "figures" / "training_curves.png"
-  assert capsys.readouterr().err == f"warning: {path} could not be drawn: RuntimeError: no room\n"
