@@ -5,8 +5,6 @@ feminine plural. A form that depends on the first sound of the next word is itse
 a simple consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
 """
 
-from collections.abc import Iterable
-
 from experiments.tasks.nouns import NOUNS
 from experiments.tasks.word_classes import (
   ANIMAL,
@@ -18,7 +16,6 @@ from experiments.tasks.word_classes import (
   THING,
   Adjective,
   Determiner,
-  Form,
   Forms,
   Preposition,
   Verb,
@@ -187,16 +184,9 @@ def target_words() -> tuple[str, ...]:
   True
   """
   words = {"a", "ad", "e", "ed", "non", BE.italian[THIRD_SINGULAR], BE.italian[THIRD_PLURAL]}
-  words.update(*(_spellings(determiner.italian) for determiner in DETERMINERS))
-  for adjective in ADJECTIVES:
-    words.update(_spellings(adjective.italian), _spellings(adjective.leading or ()))
-  for word in (*VERBS, *NOUNS, *PREPOSITIONS):
-    words.update(word.italian)
   words.update(CONTRACTIONS.values())
-  return tuple(sorted(words))
-
-
-def _spellings(forms: Iterable[Form]):
-  """Returns the spellings among these forms."""
-  alternatives = ((form,) if isinstance(form, str) else form for form in forms)
-  return {spelling for spellings in alternatives for spelling in spellings if spelling}
+  for word in (*DETERMINERS, *ADJECTIVES, *VERBS, *NOUNS, *PREPOSITIONS):
+    leading = word.leading or () if isinstance(word, Adjective) else ()
+    for form in (*word.italian, *leading):
+      words.update([form] if isinstance(form, str) else form)
+  return tuple(sorted(words - {""}))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.runs.rows import ALL, Rows
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
 from experiments.text.segmentations import Segmentations
@@ -66,20 +65,18 @@ class Buckets:
     """How many batches have every pair once."""
     return sum(self._num_batches)
 
-  def batch(self, step: int, rows: Rows = ALL) -> Batch:
+  def batch(self, step: int) -> Batch:
     """Returns the batch of a training step, counted from 0."""
     epoch, place = divmod(step, self.batches_per_epoch)
     bucket, pairs = self._order(epoch)[place]
     sources, targets = self._drawn(epoch)
-    own = rows.of(self.num_rows[bucket])
-    chosen = pairs[own.start : own.stop]
     return make_batch(
-      [sources[i] for i in chosen],
-      [targets[i] for i in chosen],
+      [sources[i] for i in pairs],
+      [targets[i] for i in pairs],
       source_length=self.lengths[bucket],
       target_length=self.lengths[bucket],
-      num_rows=len(own),
-      alignments=None if self._alignments is None else [self._alignments[i] for i in chosen.tolist()],
+      num_rows=self.num_rows[bucket],
+      alignments=None if self._alignments is None else [self._alignments[i] for i in pairs.tolist()],
     )
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
@@ -120,14 +117,11 @@ def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
   # best[i]: the positions that sentences of the i shortest lengths need, and the lengths of their buckets.
   best: list[tuple[float, list[int]]] = [(0, []), *((np.inf, []) for _ in lengths)]
   for _ in range(min(num_buckets, len(lengths))):
-    best = [
-      min([best[i], *(_with_bucket(best[j], lengths[i - 1], up_to[i] - up_to[j]) for j in range(i))])
-      for i in range(len(best))
-    ]
+    before, best = best, [best[0]]
+    for i, length in enumerate(lengths, start=1):
+      # The last bucket has the sentences of the lengths from number j on.
+      with_bucket = [
+        (before[j][0] + (up_to[i] - up_to[j]) * length, [*before[j][1], length]) for j in range(i)
+      ]
+      best.append(min([before[i], *with_bucket]))
   return best[-1][1]
-
-
-def _with_bucket(before: tuple[float, list[int]], length: int, count: int) -> tuple[float, list[int]]:
-  """Returns positions and lengths with one more bucket, for `count` sentences."""
-  positions, lengths = before
-  return positions + count * length, [*lengths, length]

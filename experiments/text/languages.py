@@ -95,9 +95,9 @@ class Language:
     Raises:
       OSError: if a file cannot be written.
     """
-    self.vocabulary.save(_vocabulary_path(folder, side))
+    self.vocabulary.save(folder / f"vocabulary.{side}.txt")
     if isinstance(self.tokenizer, Subwords):
-      _model_path(folder, side).write_bytes(self.tokenizer.model)
+      (folder / f"subwords.{side}.model").write_bytes(self.tokenizer.model)
 
   @classmethod
   def learn(
@@ -121,13 +121,12 @@ class Language:
       subwords: subword: "unigram" or "bpe".
 
     Raises:
-      ValueError: if an option is not one of these, or the texts do not allow it.
+      ValueError: if the texts do not allow `min_count` or `vocabulary_size`.
     """
-    _check_unit(unit)
     if unit == "subword":
-      pieces = Subwords.learn(
-        training_lines(texts, lowercase=lowercase), vocabulary_size=vocabulary_size, kind=subwords
-      )
+      count = min(len(texts), _TRAINING_LINES)
+      lines = [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
+      pieces = Subwords.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
       return cls(pieces, Vocabulary(pieces.tokens), lowercase)
     tokenizer = _TOKENIZERS[unit]
     normalized = (_cased(text, lowercase) for text in texts)
@@ -146,40 +145,20 @@ class Language:
 
     Raises:
       OSError: if a file cannot be read.
-      ValueError: if a file is damaged or belongs to another language, or the unit is unknown.
+      ValueError: if a file is damaged or belongs to another language.
     """
-    _check_unit(unit)
-    vocabulary = Vocabulary.load(_vocabulary_path(folder, side))
+    words, path = folder / f"vocabulary.{side}.txt", folder / f"subwords.{side}.model"
+    vocabulary = Vocabulary.load(words)
     if unit != "subword":
       return cls(_TOKENIZERS[unit], vocabulary, lowercase)
-    path = _model_path(folder, side)
     try:
       pieces = Subwords(path.read_bytes())
     except ValueError as error:
       raise ValueError(f"{path}: {error}") from error
     if pieces.tokens != vocabulary.words:
-      raise ValueError(f"{path}: model must have the pieces of {_vocabulary_path(folder, side)}, got others")
+      raise ValueError(f"{path}: model must have the pieces of {words}, got others")
     return cls(pieces, vocabulary, lowercase)
 
 
 def _cased(text: str, lowercase: bool) -> str:
   return text.lower() if lowercase else text
-
-
-def _check_unit(unit: str) -> None:
-  if unit not in UNITS:
-    raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
-
-
-def training_lines(texts: Sequence[str], *, lowercase: bool) -> list[str]:
-  """Returns the lines that subwords are learnt from: some of many texts, at even distances."""
-  count = min(len(texts), _TRAINING_LINES)
-  return [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
-
-
-def _vocabulary_path(folder: pathlib.Path, side: str) -> pathlib.Path:
-  return folder / f"vocabulary.{side}.txt"
-
-
-def _model_path(folder: pathlib.Path, side: str) -> pathlib.Path:
-  return folder / f"subwords.{side}.model"

@@ -57,8 +57,6 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
       tied_embeddings=config.tied_embeddings,
       **_transformer_options(config),
     )
-  if config.decoder != "recurrent":
-    raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {config.decoder!r}")
   return attention.RecurrentDecoder(
     vocabulary_size,
     config.embedding_width,
@@ -123,8 +121,6 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
       recurrent_dropout_rate=config.recurrent_dropout_rate,
       word_dropout_rate=config.word_dropout_rate,
     )
-  if config.encoder != "transformer":
-    raise ValueError(f"encoder must be one of {', '.join(ENCODERS)}, got {config.encoder!r}")
   return attention.TransformerEncoder(
     vocabulary_size,
     config.width,

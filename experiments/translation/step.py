@@ -103,9 +103,8 @@ def make_rngs(seed: int) -> Rngs:
 
 def init_state(recipe: Recipe, rng: jax.Array) -> TrainState:
   """Returns the state before the first step, on the recipe's devices."""
-  init = functools.partial(_init, recipe)
-  shardings = state_shardings(jax.eval_shape(init, rng), recipe.mesh)
-  return jax.jit(init, out_shardings=shardings)(rng)
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe))
+  return jax.jit(functools.partial(_init, recipe), out_shardings=shardings)(rng)
 
 
 def abstract_state(recipe: Recipe) -> TrainState:
@@ -144,11 +143,7 @@ def cast(params: Any, dtype: str) -> Any:
 def make_step(recipe: Recipe) -> Any:
   """Returns `train_step` under jit: the state stays where it is, and its memory is used again."""
   places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe)), everywhere(recipe.mesh)
-
-  def step(state: TrainState, batch: Batch, rng: jax.Array) -> tuple[TrainState, jax.Array]:
-    return train_step(state, batch, rng, recipe)
-
-  return jax.jit(step, donate_argnames="state", out_shardings=places)
+  return jax.jit(functools.partial(train_step, recipe=recipe), donate_argnames="state", out_shardings=places)
 
 
 def train_step(
@@ -245,8 +240,3 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Ar
 def is_finite(params: Any) -> jax.Array:
   """Returns whether all parameters are finite numbers."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-
-
-def count_parameters(params: Any) -> int:
-  """Returns how many numbers the parameters are."""
-  return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -24,7 +24,7 @@ def _shares(cuts, longest, count=20_000):
   return [{way: n / count for way, n in found.items()} for found in counts]
 
 
-def test_each_way_is_drawn_with_its_probability():
+def test_draws_follow_the_probabilities():
   first, second, third = _shares(CUTS, ALL)
   # Four standard deviations of the share of 20,000 draws are at most 0.0142.
   assert first == pytest.approx({(7, 8): 0.5, (5, 4, 8): 0.25, (9,): 0.25}, abs=0.0142)
@@ -32,13 +32,13 @@ def test_each_way_is_drawn_with_its_probability():
   assert third == {(): 1.0}
 
 
-def test_a_way_that_is_too_long_is_never_drawn_and_the_others_share_what_it_had():
+def test_long_segmentations_are_not_drawn():
   first, second, third = _shares(CUTS, np.array([2, 3, 0]))
   assert first == pytest.approx({(7, 8): 2 / 3, (9,): 1 / 3}, abs=0.0142)
   assert (second, third) == ({(3, 3): 1.0}, {(): 1.0})
 
 
-def test_sentences_are_drawn_apart_from_each_other():
+def test_sentences_are_drawn_independently():
   rng = np.random.default_rng(5)
   cuts = CUTS.take(np.array([0, 0]))
   drawn = [cuts.draw(rng, ALL[:2]) for _ in range(2000)]
@@ -46,11 +46,11 @@ def test_sentences_are_drawn_apart_from_each_other():
   assert same == pytest.approx(1 / 4 + 1 / 16 + 1 / 16, abs=4 * 0.0108)
 
 
-def test_the_best_ways_are_the_first():
+def test_the_first_segmentations_are_best():
   assert [sentence.tolist() for sentence in CUTS.best] == [[7, 8], [3, 3], []]
 
 
-def test_some_of_the_sentences_keep_their_ways():
+def test_some_sentences_can_be_taken():
   taken = CUTS.take(np.array([2, 0]))
   assert len(taken) == 2
   assert [way.tolist() for way in taken.ways] == [[], [7, 8], [5, 4, 8], [9]]
