@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
   position: dict[str, Any]
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
   """The checkpoints of one run. A context manager; all processes of a run make the same calls.
 
   The newest two are kept, the newest `keep` with a score, and the best.
@@ -90,9 +90,6 @@ class Checkpoints:
       else:
         text = (self._folder / str(step) / _METADATA).read_text("utf-8")
         self._records[step] = json.loads(text)["custom_metadata"]  # orbax's reader opens all arrays, too
-
-  def __enter__(self) -> "Checkpoints":
-    return self
 
   def __exit__(self, *_) -> None:
     self._manager.close()

@@ -12,7 +12,7 @@ import jax
 from tqdm import tqdm
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager):
   """Shows how far training is, and measures it. A context manager.
 
   Time that is spent aside, on compilation, validation or checkpoints, does not count as training.
@@ -35,9 +35,6 @@ class Progress:
     self._waited = 0.0
     self._tokens = self._seconds_of_tokens = 0.0
     self._compiled: set[str] = set()
-
-  def __enter__(self) -> "Progress":
-    return self
 
   def __exit__(self, *_) -> None:
     self._bar.close()
@@ -122,7 +119,7 @@ class Progress:
     return time.perf_counter() - self._begin - self._aside
 
 
-class Profile:
+class Profile(contextlib.AbstractContextManager):
   """Records some steps, or those of them that are made; once. A context manager.
 
   Args:
@@ -134,9 +131,6 @@ class Profile:
   def __init__(self, folder: pathlib.Path, steps: tuple[int, int] | None, say: Callable[[str], None]):
     self._folder, self._steps, self._say = folder, steps, say
     self._is_recording = False
-
-  def __enter__(self) -> "Profile":
-    return self
 
   def __exit__(self, *_) -> None:
     self._end()

@@ -141,7 +141,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-class MetricsWriter:
+class MetricsWriter(contextlib.AbstractContextManager):
   """Writes metrics to metrics.jsonl and TensorBoard, in process 0 only. A context manager.
 
   Args:
@@ -166,9 +166,6 @@ class MetricsWriter:
       self._board = EventsWriter(str(folder / "tensorboard" / "events"))
       # TensorBoard forgets what it has read from this step on.
       self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
-
-  def __enter__(self) -> "MetricsWriter":
-    return self
 
   def __exit__(self, *_) -> None:
     if not self._is_main:

@@ -71,15 +71,8 @@ class ParallelText:
   def _batches(self) -> Buckets:
     """The training pairs as ids, those too long left out."""
     data, longest = self._config.data, self._config.data.max_length
-    languages, cuts = (self.source, self.target), None
-    if data.subword_sampling:
-      cuts = tuple(
-        language.segment_all(texts, sharpness=data.subword_sampling)
-        for language, texts in zip(languages, self._training_texts, strict=True)
-      )
-      sources, targets = (each.best for each in cuts)
-    else:
-      sources, targets = map(Language.encode_all, languages, self._training_texts)
+    sources = self.source.encode_all(self._training_texts[0])
+    targets = self.target.encode_all(self._training_texts[1])
     self.notes = [
       *self._size_notes(),
       *notes(self._training_texts, self._read("validation"), unit=data.unit),
@@ -100,7 +93,6 @@ class ParallelText:
       batch_size=self._config.train.batch_size,
       seed=self._config.seed,
       alignments=alignments,
-      cuts=None if cuts is None else (cuts[0].take(used), cuts[1].take(used)),
     )
 
   def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:

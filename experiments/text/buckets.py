@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 
 
@@ -27,8 +26,6 @@ class Buckets:
     batch_size: rows of a batch on average; those of short sentences have more, those of long ones fewer.
     seed: of the order.
     alignments: of the pairs, if batches should have their links.
-    cuts: of sources and of targets, if every epoch should draw how they are cut; `sources` and `targets` are
-      the best ways, which say which bucket a pair goes to, and ways that do not fit there are not drawn.
   """
 
   def __init__(
@@ -40,16 +37,14 @@ class Buckets:
     batch_size: int,
     seed: int,
     alignments: Sequence[Alignment] | None = None,
-    cuts: tuple[Segmentations, Segmentations] | None = None,
   ):
     self._alignments = alignments
-    self._sources, self._targets, self._cuts = sources, targets, cuts
+    self._sources, self._targets = sources, targets
     self._seed = seed
     sizes = np.maximum(sources.lengths, targets.lengths) + 1  # with the end symbol
     # lengths[b] and num_rows[b] are the shape of a batch of bucket b.
     self.lengths = least_padding(sizes, num_buckets)
     bucket_of = np.searchsorted(self.lengths, sizes)
-    self._longest = np.take(self.lengths, bucket_of) - 1  # of each pair, without the end symbol
     num_positions = batch_size * np.mean(np.take(self.lengths, bucket_of))
     self.num_rows = [max(1, round(num_positions / length)) for length in self.lengths]
     self._members = [np.flatnonzero(bucket_of == i) for i in range(len(self.lengths))]
@@ -69,10 +64,9 @@ class Buckets:
     """Returns the batch of a training step, counted from 0."""
     epoch, place = divmod(step, self.batches_per_epoch)
     bucket, pairs = self._order(epoch)[place]
-    sources, targets = self._drawn(epoch)
     return make_batch(
-      [sources[i] for i in pairs],
-      [targets[i] for i in pairs],
+      [self._sources[i] for i in pairs],
+      [self._targets[i] for i in pairs],
       source_length=self.lengths[bucket],
       target_length=self.lengths[bucket],
       num_rows=self.num_rows[bucket],
@@ -89,15 +83,6 @@ class Buckets:
       for pairs in np.array_split(rng.permutation(members), count)
     ]
     return [batches[i] for i in rng.permutation(len(batches))]
-
-  @functools.lru_cache(maxsize=2)  # noqa: B019 (as above)
-  def _drawn(self, epoch: int) -> tuple[Sentences, Sentences]:
-    """Returns sources and targets as they are cut in an epoch."""
-    if self._cuts is None:
-      return self._sources, self._targets
-    rng = np.random.default_rng((self._seed, epoch, 1))  # no number that `_order` draws
-    sources, targets = (cut.draw(rng, self._longest) for cut in self._cuts)
-    return sources, targets
 
 
 def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:

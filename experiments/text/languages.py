@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 from experiments.text.tokenizers import Characters, Subwords, Tokenizer, Words
 from experiments.text.vocabularies import Vocabulary
@@ -18,9 +15,6 @@ UNITS = (*_TOKENIZERS, "subword")
 
 # More lines teach little about words that are frequent enough to matter, and take long.
 _TRAINING_LINES = 100_000
-
-# More of them are hardly ever drawn, and take memory.
-_WAYS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,28 +56,6 @@ class Language:
     if isinstance(self.tokenizer, Subwords):
       return Sentences.join(self.tokenizer.encode_all(normalized))
     return Sentences.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
-
-  def segment_all(self, texts: Iterable[str], *, sharpness: float) -> Segmentations:
-    """Returns the most probable ways to cut each text, 16 at most, as ids.
-
-    Args:
-      texts: sentences.
-      sharpness: exponent of a way's probability.
-    """
-    tokenizer = self.tokenizer
-    if not isinstance(tokenizer, Subwords):
-      raise ValueError(f"texts must be cut into subwords to have several ways, got {tokenizer}")
-    counts: list[int] = []
-
-    def ways() -> Iterator[list[int]]:
-      for each in tokenizer.ways(map(self.normalize, texts), _WAYS):
-        counts.append(len(each))
-        yield from each
-
-    joined = Sentences.join(ways())
-    sums = np.concatenate([[0.0], np.cumsum(tokenizer.log_probabilities()[joined.ids])])
-    logits = sharpness * (sums[joined.offsets[1:]] - sums[joined.offsets[:-1]])
-    return Segmentations(joined, np.concatenate([[0], np.cumsum(counts)]), logits)
 
   def save(self, folder: pathlib.Path, side: str) -> None:
     """Writes the files that `load` reads: `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.

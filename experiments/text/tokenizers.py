@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-import numpy as np
 import sentencepiece
 
 from experiments.text import words
@@ -123,21 +122,6 @@ class Subwords:
     prepared = map(_prepared, texts)
     while chunk := list(itertools.islice(prepared, _CHUNK)):
       yield from self._processor.encode(chunk, num_threads=_THREADS)
-
-  def ways(self, texts: Iterable[str], count: int) -> Iterator[list[list[int]]]:
-    """Yields the ids of the most probable ways to cut each text, in order; unigram alone knows several.
-
-    Args:
-      texts: sentences.
-      count: how many ways at most.
-    """
-    prepared = map(_prepared, texts)
-    while chunk := list(itertools.islice(prepared, _CHUNK)):
-      yield from self._processor.nbest_encode(chunk, nbest_size=count)
-
-  def log_probabilities(self) -> np.ndarray:
-    """Returns that of each id, float64 [V]; the same number for all bytes."""
-    return np.array([self._processor.get_score(i) for i in range(len(self._processor))])
 
   def detokenize(self, tokens: Iterable[str]) -> str:
     """Returns the text, with one space for each run of whitespace and none around it."""

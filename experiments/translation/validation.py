@@ -47,7 +47,6 @@ _RANGES = {
   "data.vocabulary_size": (0, LARGEST),
   "data.source_vocabulary_size": (0, LARGEST),
   "data.target_vocabulary_size": (0, LARGEST),
-  "data.subword_sampling": (0, 1),
   "data.min_count": (1, LARGEST),
   "data.max_length": (1, LARGEST),
   "data.num_buckets": (1, LARGEST),
@@ -123,8 +122,6 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
 
 
 def _data_rules(data: base.Data) -> Iterator[tuple[str, bool, str]]:
-  has_samples = data.unit == "subword" and data.subwords == "unigram"
-  yield "data.subword_sampling", not data.subword_sampling or has_samples, "0, but for unigram subwords"
   is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
   yield "data.scan_cutoff", is_read, f"{scan_grammar.CUTOFF} for another split than length"
   if data.task == "parallel_text":

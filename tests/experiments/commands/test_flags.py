@@ -79,11 +79,6 @@ def test_wrong_types_name_the_flag(tmp_path, flag, line):
       "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
       "your own, got 'lstm'",
     ),
-    ("--config.model.width=0", "config.model.width must be from 1 to 1,048,576, got 0"),
-    (
-      "--config.train.learning_rate=nan",
-      "config.train.learning_rate must be from 1e-38 to 1e+38, got nan",
-    ),
   ],
 )
 def test_impossible_values_name_the_field(tmp_path, flag, line):
@@ -106,11 +101,6 @@ def test_long_errors_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
-
-
-def test_the_last_config_file_counts(tmp_path):
-  line = _train_mistake(tmp_path, "--config=configs/toy_translation.py", "--config=nothing.py")
-  assert line.startswith("nothing.py: FileNotFoundError: ")
 
 
 def _python_elsewhere(folder, *arguments):
@@ -217,13 +207,6 @@ def test_other_arguments_are_named(tmp_path):
   assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
 
 
-def test_parallel_text_needs_its_files(tmp_path):
-  config = "--config=configs/parallel_text.py"
-  assert _train_mistake(tmp_path, config).startswith("config.data.train must be the path of a file")
-  line = _train_mistake(tmp_path, config, "--config.data.train=a.tsv")
-  assert line.startswith("config.data.validation must be the path of a file")
-
-
 def _data_flags(train, validation, test=""):
   return (
     "--config=configs/parallel_text.py",
@@ -236,14 +219,6 @@ def _data_flags(train, validation, test=""):
     "--config.model.embedding_width=1",
     "--config.train.steps=1",
   )
-
-
-def test_missing_data_files_are_named(tmp_path):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  missing = tmp_path / "nothing.tsv"
-  for paths in ((missing, good), (good, missing), (good, good, missing)):
-    assert str(missing) in _train_mistake(tmp_path, *_data_flags(*paths))
 
 
 def test_malformed_lines_are_named(tmp_path):
@@ -260,20 +235,6 @@ def test_other_configs_name_the_fields(tmp_path):
   assert "seed 0 (here 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
-
-
-@pytest.mark.exhaustive
-def test_changed_data_files_are_named(tmp_path):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  folder = tmp_path / "run"
-  assert scripts.run("train", f"--workdir={folder}", *_data_flags(good, good)).code == 0
-  good.write_text("a b\tx z\n", "utf-8")
-  before = _tree(folder)
-  line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
-  began = f"expected the file that the run in {folder} began with, got a changed one"
-  assert line == f"{good}: {began}; take another --workdir"
-  assert _tree(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -320,9 +281,7 @@ def test_cluster_flags_must_fit(tmp_path, coordinator, line):
     (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
     (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
     (["--temperature=1", "--top_p=0"], "--top_p must be from 0.000001 to 1, got 0.0"),
-    (["--temperature=1", "--top_p=1e-46"], "--top_p must be from 0.000001 to 1, got 1e-46"),
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
-    (["--temperature=1e300"], "--temperature must be 0, or from 0.0001 to 10000, got 1e+300"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
     (["--temperature=nan"], "--temperature must be 0, or from 0.0001 to 10000, got nan"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
@@ -396,11 +355,6 @@ def test_workdirs_must_hold_a_checkpoint(tmp_path, script):
   assert line.startswith(f"{tmp_path} holds no checkpoint yet")
 
 
-@pytest.mark.parametrize("script", ["train", "evaluate", "translate"])
-def test_workdirs_must_be_named(script):
-  assert _mistake(script, "--workdir=") == "--workdir must name the folder of a run, got none"
-
-
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
@@ -410,17 +364,6 @@ def test_workdirs_must_be_named(script):
 )
 def test_figures_need_text_and_name(tmp_path, flags, line):
   assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
-
-
-def test_figures_cannot_be_folders(tmp_path):
-  folder = tmp_path / "map.png"
-  folder.mkdir()
-  line = _mistake("translate", f"--workdir={tmp_path}", "--text=a", f"--figure={folder}")
-  assert line == f"--figure must be a file, got the folder '{folder}'"
-
-
-def test_numbers_must_not_be_negative(tmp_path):
-  assert "--sentences=-1" in _mistake("evaluate", f"--workdir={tmp_path}", "--sentences=-1")
 
 
 @pytest.mark.parametrize(
@@ -440,19 +383,6 @@ def test_export_errors_are_one_line(tmp_path, flags, line):
   output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
   assert line in _mistake("export_data", *flags, *output)
   assert list(tmp_path.iterdir()) == []
-
-
-def test_unwritable_exports_are_named(tmp_path):
-  for path in (tmp_path, tmp_path / "nothing" / "pairs.tsv"):
-    assert str(path) in _mistake("export_data", "--count=3", f"--output={path}")
-
-
-@pytest.mark.parametrize("split", ["test", "length"])
-def test_unknown_splits_are_named(tmp_path, split):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  flags = (*_data_flags(good, good), f"--split={split}", f"--output={tmp_path / 'pairs.tsv'}")
-  assert split in _mistake("export_data", *flags)
 
 
 @pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])

@@ -9,14 +9,11 @@ import jax.numpy as jnp
 import pytest
 from helpers.checkpoint_files import (
   assert_is_of,
-  in_child,
   like,
   one_line,
   open_checkpoints,
-  save,
   shapes_of,
   state_of,
-  stderr_in_a_pipe,
   steps_in,
   write,
 )
@@ -40,14 +37,6 @@ def test_reading_creates_no_folder(tmp_path):
     assert checkpoints.best_step() is None
     assert checkpoints.restore(like()) is None
   assert not list(tmp_path.iterdir())
-
-
-def test_reading_writes_nothing(tmp_path):
-  write(tmp_path / "checkpoints", {100: None, 200: 0.5})
-  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-  with open_checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
-    checkpoints.restore(like(), checkpoints.best_step())
-  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_missing_steps_are_named(tmp_path):
@@ -145,21 +134,6 @@ def test_any_damage_is_detected(tmp_path, capfd):
   assert told >= {(name, kind) for name in names for kind in ("deleted", "cut", "flipped")}
 
 
-def test_other_states_are_damage(tmp_path, capfd):
-  folder = tmp_path / "checkpoints"
-  write(folder, {100: None, 200: None})
-  shutil.rmtree(folder / "200" / "default")
-  shutil.copytree(folder / "100" / "default", folder / "200" / "default")
-  with open_checkpoints(folder) as checkpoints:
-    assert_is_of(checkpoints.restore(like()), 100)
-    assert checkpoints.latest_step() == 100
-    save(checkpoints, 200)
-  said = capfd.readouterr().err
-  assert said.startswith("checkpoint of step 200 is damaged (default/")
-  assert said.endswith(" has changed); using step 100\n")
-  assert steps_in(folder) == [100, 200]
-
-
 def test_damaged_best_gives_the_newest(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.9, 300: 0.1, 400: 0.2})
@@ -251,21 +225,6 @@ def test_other_models_are_not_damage(tmp_path, capfd, change, name, there, here)
   )
   assert steps_in(folder) == [100, 200]
   assert capfd.readouterr().err == ""
-
-
-def _restore_and_say(folder):
-  with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
-    return checkpoints.restore(like()).step, said()
-
-
-@pytest.mark.parametrize("name", ["default/manifest.ocdbt", "default/array_metadatas/process_0"])
-def test_damage_is_one_line(tmp_path, name):
-  write(tmp_path / "checkpoints", {100: None, 200: None})
-  damage(tmp_path / "checkpoints" / "200" / name, "cut", None)
-  step, said = in_child(_restore_and_say, tmp_path / "checkpoints")
-  assert step == 100
-  assert said.count("\n") == 1
-  assert said.startswith("checkpoint of step 200 is damaged (")
 
 
 def test_files_are_no_folder(tmp_path):

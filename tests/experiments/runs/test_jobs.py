@@ -70,12 +70,6 @@ def test_jobs_of_others_are_awaited(make, tmp_path):
   assert "a was done by another process" in said
 
 
-def test_jobs_done_by_others_succeed(make):
-  said = []
-  assert run_all([make("a", "open({done!r}, 'w'); sys.exit(2)")], 1, said.append) == []
-  assert said[-1] == "a is done; 0 to go"
-
-
 def test_signals_stop_all_jobs(make, tmp_path):
   patient = (
     "import signal\n"

@@ -182,14 +182,6 @@ def test_locks_end_with_their_block(tmp_path):
     pass
 
 
-def test_locks_are_not_reentrant(tmp_path):
-  with workdir_lock(tmp_path):
-    with pytest.raises(WorkdirError, match="another process trains here"), workdir_lock(tmp_path):
-      pass
-    with pytest.raises(WorkdirError), workdir_lock(tmp_path):  # the failure has freed nothing
-      pass
-
-
 def test_asking_does_not_lock(tmp_path):
   with workdir_lock(tmp_path):
     pass

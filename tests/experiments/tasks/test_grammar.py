@@ -394,10 +394,3 @@ def test_no_english_form_has_two_readings():
   words = (*lexicon.ADJECTIVES, *lexicon.DETERMINERS, *lexicon.PREPOSITIONS)
   forms += [word.english for word in words]
   assert len(forms) == len(set(forms))
-
-
-def test_join_respects_apostrophes():
-  tokens = ("quell'", "uomo", "corre", "nell'", "enorme", "casa", "dell'", "ape")
-  assert grammar.join(tokens) == "quell'uomo corre nell'enorme casa dell'ape"
-  assert grammar.join(["the", "cat", "sleeps"]) == "the cat sleeps"
-  assert grammar.join([]) == ""

@@ -133,15 +133,6 @@ def test_rare_words_are_unknown(tmp_path):
   assert rows == {(5, 4, END), (5, UNKNOWN, END), (UNKNOWN, 4, END)}
 
 
-def test_given_languages_are_kept(tmp_path):
-  languages = tuple(
-    Language(Words(), Vocabulary(words), lowercase=True) for words in (("b", "a"), ("y", "x"))
-  )
-  task = _task(tmp_path, [("a b", "x y")], languages=languages)
-  assert (task.source, task.target) == languages
-  assert task.training_batch(0).sources[0].tolist() == [5, 4, END]
-
-
 def test_given_languages_need_no_text(tmp_path):
   # A translator is loaded where the files may not be.
   languages = tuple(Language(Words(), Vocabulary((word,)), lowercase=True) for word in "ax")
@@ -182,15 +173,6 @@ def test_characters_have_no_alignments(tmp_path):
   assert example.source == ("h", "i", "▁", "c", "a", "t")
   assert (example.source_text, example.target_text) == ("hi cat", "ciao")
   assert example.alignment is None
-
-
-def test_capitals_are_kept_if_asked(tmp_path):
-  task = _task(tmp_path, [("The cat", "Il gatto")], lowercase=False)
-  (example,) = task.examples("validation", 0)
-  assert (example.source, example.target) == (("The", "cat"), ("Il", "gatto"))
-  assert (example.source_text, example.target_text) == ("The cat", "Il gatto")
-  assert task.source.tokenize("The CAT") == ("The", "CAT")
-  assert task.source.vocabulary.words == ("The", "cat")
 
 
 def test_omitted_pairs_are_counted(tmp_path):
@@ -259,19 +241,3 @@ def test_default_size_shrinks_for_small_text(tmp_path):
   sized.training_batch(0)
   assert len(sized.target.vocabulary) == 288
   assert list(sized.notes) == [f"{source} source subwords, not 8,000: the text is small"]
-
-
-def test_subword_sampling_keeps_the_text(tmp_path):
-  pairs = [(source, source.upper()) for source, _ in _pairs(40)] + [("aa " * 29, "b")]
-  options = {"lowercase": False, "unit": "subword", "vocabulary_size": 288, "max_length": 30}
-  task = _task(tmp_path, pairs, **options, subword_sampling=0.1)
-  assert str(task) == "40 training pairs (1 more are longer than config.data.max_length=30)"
-  steps = range(_task(tmp_path, pairs, **options)._batches.batches_per_epoch * 3)
-  texts = _sources(task, steps)
-  assert sorted(texts) == sorted(3 * [source for source, _ in pairs[:40]])
-  rows = {tuple(row.tolist()) for step in steps for row in task.training_batch(step).sources if row[0] != PAD}
-  assert len(rows) > 60
-  for step in steps:
-    for source, target in zip(*task.training_batch(step)[:4:3], strict=True):
-      text = task.source.detokenize(task.source.vocabulary.decode(source))
-      assert task.target.detokenize(task.target.vocabulary.decode(target)) == text.upper()

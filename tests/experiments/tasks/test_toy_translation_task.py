@@ -8,7 +8,7 @@ import pytest
 from configs import base
 from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import DataError
-from experiments.tasks import TASKS, ParallelText, Scan, ToyTranslation, drawing, grammar, make_task
+from experiments.tasks import ToyTranslation, drawing, grammar, make_task
 from experiments.tasks.toy_translation import ROUND
 from experiments.text.vocabularies import PAD, UNKNOWN
 
@@ -110,17 +110,6 @@ def test_text_is_cut_and_joined():
   for example in task.examples("test", 50):
     assert task.source.tokenize(example.source_text) == example.source
     assert task.target.detokenize(example.target) == example.target_text
-
-
-@pytest.mark.parametrize(
-  ("name", "kind"), [("toy_translation", ToyTranslation), ("scan", Scan), ("parallel_text", ParallelText)]
-)
-def test_make_task_follows_the_config(name, kind, tmp_path):
-  path = tmp_path / "pairs.tsv"
-  path.write_text("a\tx\n", "utf-8")
-  data = base.Data(task=name, train=str(path), validation=str(path), min_count=1)
-  assert type(make_task(base.Config(data=data))) is kind
-  assert TASKS[name] is kind
 
 
 def test_unknown_tasks_are_refused():

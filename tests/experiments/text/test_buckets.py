@@ -4,12 +4,10 @@ import collections
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.text.buckets import Buckets, least_padding
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 
 # Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
@@ -81,15 +79,6 @@ def test_the_shapes_of_a_worked_example():
     assert all(batch.sources.shape == batch.inputs.shape == batch.targets.shape for batch in batches)
 
 
-def test_rows_average_to_the_batch_size():
-  rng = np.random.default_rng(5)
-  lengths = rng.integers(1, 31, (2000, 2)).tolist()
-  rows = [len(_numbers(batch)) for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
-  assert np.mean(rows) == pytest.approx(17, rel=0.03)
-  positions = [batch.sources.size for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
-  assert max(positions) < 1.1 * min(positions)
-
-
 def test_small_batches_have_a_row():
   buckets = _many(batch_size=1)
   assert min(buckets.num_rows) == 1
@@ -150,63 +139,11 @@ def test_alignments_stay_with_their_pairs():
     assert not batch.links[len(_numbers(batch)) :].any()
 
 
-def _cut(lengths, seed=0):
-  """Returns buckets of pairs that can be cut in three ways: whole, or with 1 or 2 words more at the end."""
-  sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
-  offsets = np.arange(0, 3 * len(lengths) + 1, 3)
-  ways = [[words + [8] * more for words in side for more in range(3)] for side in sides]
-  cuts = [Segmentations(Sentences.join(each), offsets, np.zeros(len(each))) for each in ways]
-  options = {"num_buckets": 2, "batch_size": 5, "seed": seed}
-  return Buckets(*(each.best for each in cuts), **options, cuts=tuple(cuts))
-
-
-def _words(batch):
-  """Returns the words of source and target of each pair, by its number."""
-  sides = [
-    [[int(word) for word in row if word > 2] for row in side] for side in (batch.sources, batch.targets)
-  ]
-  return {source[0] - 10: (source, target) for source, target in zip(*sides, strict=True) if source}
-
-
-def test_epochs_draw_segmentations():
-  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
-  buckets = _cut(lengths)
-  epochs = [dict(collections.ChainMap(*map(_words, _epoch(buckets, epoch)))) for epoch in range(20)]
-  assert buckets.lengths == [4, 6]
-  for number, (source, target) in enumerate(lengths):
-    longest = (4 if max(source, target) <= 3 else 6) - 1  # with the end it must fit its bucket
-    seen = [epoch[number] for epoch in epochs]
-    for side, length in enumerate((source, target)):
-      whole = [number + 10] + [7] * (length - 1)
-      possible = [whole + [8] * more for more in range(3) if length + more <= longest]
-      assert sorted(set(map(tuple, (each[side] for each in seen)))) == sorted(map(tuple, possible))
-  # Source and target are drawn apart: with one draw for both there would be as many more words in each.
-  assert {len(s) - lengths[i][0] != len(t) - lengths[i][1] for e in epochs for i, (s, t) in e.items()} == {
-    True,
-    False,
-  }
-
-
-def test_segmentations_depend_on_seed_and_step():
-  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
-  steps = range(30)
-  expected = {step: _cut(lengths, seed=3).batch(step) for step in steps}
-  other = _cut(lengths, seed=3)
-  for step in np.random.default_rng(0).permutation(steps).tolist():
-    assert _same(other.batch(step)[:4], expected[step][:4])
-
-
 def test_epochs_have_different_orders():
   epochs = [[_numbers(batch) for batch in _epoch(_many(), epoch)] for epoch in range(3)]
   for first, second in itertools.combinations(epochs, 2):
     assert first != second
     assert set(map(frozenset, first)) != set(map(frozenset, second))
-
-
-def test_lengths_are_shuffled():
-  orders = [[batch.sources.shape[1] for batch in _epoch(_many(), epoch)] for epoch in range(3)]
-  assert all(order not in (sorted(order), sorted(order)[::-1]) for order in orders)
-  assert orders[0] != orders[1]
 
 
 def test_batches_depend_on_seed_and_step():

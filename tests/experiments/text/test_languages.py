@@ -3,7 +3,6 @@
 import functools
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,13 +39,6 @@ units = pytest.mark.parametrize("unit", UNITS)
 @functools.cache
 def learn(unit, texts=TRAINING, **changed):
   return Language.learn(texts, unit=unit, **{**OPTIONS, **changed})
-
-
-def test_the_units():
-  assert UNITS == ("word", "character", "subword")
-  assert learn("word").tokenize("The cats.") == ("the", "cats", "￭.")
-  assert learn("character").tokenize("The cat") == ("t", "h", "e", "▁", "c", "a", "t")
-  assert learn("subword").tokenize("X the") == ("▁", "<0x78>", "▁the")
 
 
 @units
@@ -97,14 +89,6 @@ def test_lower_case_is_an_option(unit):
   assert both.detokenize(both.tokenize("The Cat")) == "The Cat"
   assert not any("T" in word for word in lower.vocabulary.words if word[0] != "<")
   assert any("T" in word for word in both.vocabulary.words if word[0] != "<")
-
-
-@pytest.mark.parametrize("unit", ["word", "character"])
-def test_rare_tokens_are_left_out(unit):
-  language = learn(unit, ("a b", "b c", "b c"), min_count=2)
-  expected = {"word": ("b", "c"), "character": ("b", "▁", "c")}
-  assert language.vocabulary.words == expected[unit]
-  assert UNKNOWN in language.encode_all(["a b"])[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,38 +175,3 @@ def test_impossible_options_are_refused(unit, changed, message):
   with pytest.raises(ValueError, match=message) as caught:
     learn(unit, **changed)
   assert "\n" not in str(caught.value)
-
-
-def _ways(text, scores):
-  """Returns all ways to write a text with tokens of these scores, and the sum of their scores."""
-  if not text:
-    return [((), 0.0)]
-  ends = (end for end in range(1, len(text) + 1) if text[:end] in scores)
-  return [
-    ((text[:end], *rest), scores[text[:end]] + score)
-    for end in ends
-    for rest, score in _ways(text[end:], scores)
-  ]
-
-
-def test_the_most_probable_segmentations():
-  language = learn("subword", subwords="unigram")
-  tokens = language.tokenizer.tokens
-  scores = dict(zip(tokens, language.tokenizer.log_probabilities()[4:].tolist(), strict=True))
-  cuts = language.segment_all(["The dog saw", "", "Alto"], sharpness=0.3)
-  assert len(cuts) == 3
-  for i, text in enumerate(["▁the▁dog▁saw", "", "▁alto"]):
-    # All of them, from the scores of the pieces alone.
-    expected = sorted(_ways(text, scores), key=lambda way: -way[1])
-    first, end = cuts.offsets[i], cuts.offsets[i + 1]
-    assert end - first == min(16, len(expected))
-    found = {tuple(tokens[token - 4] for token in cuts.ways[j]): cuts.logits[j] for j in range(first, end)}
-    assert len(found) == end - first
-    np.testing.assert_allclose(
-      sorted(found.values(), reverse=True), [0.3 * score for _, score in expected[: end - first]], rtol=1e-5
-    )
-    for way, logit in found.items():
-      assert (way, pytest.approx(logit / 0.3, rel=1e-5)) in expected
-  assert [ids.tolist() for ids in cuts.best] == [
-    ids.tolist() for ids in language.encode_all(["The dog saw", "", "Alto"])
-  ]

@@ -136,15 +136,6 @@ def test_missing_files_are_named(tmp_path):
   assert _message(tmp_path / "missing.tsv") == expected
 
 
-def test_directories_are_refused(tmp_path):
-  assert _message(tmp_path) == " expected a file, got a directory"
-
-
-def test_plain_text_named_gz_is_refused(tmp_path):
-  message = _message(_written(tmp_path, b"a\tb\n", "pairs.gz"))
-  assert message.startswith(" expected a gzip file, as the name says, got: Not a gzipped file")
-
-
 def test_truncated_gzip_files_are_refused(tmp_path):
   content = gzip.compress(b"a\tb\n")
   message = " expected a whole gzip file, got one that is cut off"

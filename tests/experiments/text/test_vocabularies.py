@@ -67,14 +67,6 @@ def test_load_reads_what_save_wrote(tmp_path_factory, words):
   assert Vocabulary.load(path).words == tuple(words)
 
 
-@given(st.lists(WORDS, min_size=1, unique=True), st.data())
-@settings(max_examples=50)
-def test_decode_reverses_encode(words, data):
-  sentence = data.draw(st.lists(st.sampled_from(words)))
-  vocabulary = Vocabulary(tuple(words))
-  assert vocabulary.decode(vocabulary.encode(sentence)) == tuple(sentence)
-
-
 @pytest.mark.parametrize(
   ("words", "message"),
   [

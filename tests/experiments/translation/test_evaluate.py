@@ -93,11 +93,6 @@ def test_attention_scores_need_alignments(table_driven):
   assert not {"alignment_error_rate", "attention_mass"} & set(values)
 
 
-def test_empty_alignments_score_nothing(table_driven):
-  empty = UNALIGNED._replace(alignment=frozenset())
-  assert not {"alignment_error_rate", "attention_mass"} & set(evaluate(table_driven, [empty]))
-
-
 def test_spaces_do_not_count(table_driven):
   assert evaluate(table_driven, [FIRST._replace(target_text=" x  y ")])["exact_match"] == 1.0
 

@@ -43,11 +43,6 @@ def test_chrf_of_a_worked_example():
   assert math.isclose(corpus_chrf(["abx"], ["abc"]), expected, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("metric", [corpus_bleu, corpus_chrf])
-def test_case_counts(metric):
-  assert metric(["IL GATTO VEDE BENE"], ["il gatto vede bene"]) == 0.0
-
-
 def test_exact_match_worked_out_by_hand():
   assert exact_match(["a b", "c", "d", "E"], ["a b", "c", "x", "e"]) == 0.5
 
@@ -109,11 +104,6 @@ def test_attention_mass_by_hand():
 
 def test_attention_mass_averages_over_words():
   assert math.isclose(attention_mass([FIRST, SECOND]), (0.75 + 0.25 + 0.25) / 3)
-
-
-def test_unlinked_words_have_no_mass():
-  weights = np.array([[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])
-  assert attention_mass([AlignedAttention(weights, {(0, 0)})]) == 0.75
 
 
 def test_half_precision_is_summed_in_double():

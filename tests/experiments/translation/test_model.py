@@ -51,14 +51,6 @@ def test_transformer_encoders_follow_the_config():
   assert layer["feed_forward"]["hidden"]["kernel"] == (12, 7)
 
 
-def test_decoders_follow_the_config():
-  decoder = _shapes(_model(attention="multi_head"))["decoder"]
-  assert decoder["embedding"]["embedding"] == (TARGET_WORDS, 5)
-  assert decoder["logits"]["kernel"][-1] == TARGET_WORDS
-  assert decoder["cell"]["recurrent"] == (12, 36)
-  assert decoder["look_up"]["query"]["kernel"] == (12, 3, 4)
-
-
 def test_decoders_have_their_own_layers():
   shapes = _shapes(_model(num_decoder_layers=3))
   assert {name for name in shapes["decoder"] if name.startswith("cell")} == {"cell", "cell_1", "cell_2"}

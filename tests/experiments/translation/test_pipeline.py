@@ -53,6 +53,14 @@ def test_ends_can_be_left_out():
     assert_equal(batch._replace(targets=whole.targets), whole)
 
 
+def test_rows_fit_devices_and_parts():
+  train = base.Train(steps=2, batch_size=5, accumulation=2)
+  for batch, whole in zip(make_pipeline(TASK, train, 3), make_pipeline(TASK, train, 1), strict=True):
+    assert (len(batch.sources), len(whole.sources)) == (6, 6)
+    assert_equal(batch, whole)
+  assert len(next(make_pipeline(TASK, train, 4)).sources) == 8
+
+
 def test_errors_in_batches_are_raised():
   class Broken:
     def training_batch(self, step):

@@ -121,33 +121,6 @@ def test_languages_are_read_as_written(tmp_path):
   assert target.detokenize(("i", "▁", "l")) == "i l"
 
 
-def test_subwords_are_read_as_written(tmp_path):
-  options = {"unit": "subword", "min_count": 1, "vocabulary_size": 280, "subwords": "bpe"}
-  languages = tuple(
-    Language.learn([text] * 3, lowercase=False, **options)
-    for text in ("the cat sees the dog", "il gatto vede il cane")
-  )
-  data = dataclasses.replace(CONFIG.data, unit="subword")
-  write_run(tmp_path, dataclasses.replace(CONFIG, data=data), languages)
-  assert read_languages(tmp_path, data) == languages
-  (tmp_path / "subwords.target.model").unlink()
-  with pytest.raises(WorkdirError, match=r"there is no .*subwords\.target\.model$"):
-    read_languages(tmp_path, data)
-  (tmp_path / "subwords.target.model").write_bytes(b"mine")
-  with pytest.raises(WorkdirError, match=r"subwords\.target\.model: model must be a sentencepiece model"):
-    read_languages(tmp_path, data)
-
-
-def test_languages_alone_are_no_run(tmp_path):
-  # What is left of a run that was killed while its folder was made; the next one may be another.
-  write_run(tmp_path, CONFIG, LANGUAGES)
-  (tmp_path / "config.json").unlink()
-  assert read_languages(tmp_path, CONFIG.data) is None
-  others = tuple(reversed(LANGUAGES))
-  write_run(tmp_path, CONFIG, others)
-  assert read_languages(tmp_path, CONFIG.data) == others
-
-
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_configs_are_written_last(tmp_path, monkeypatch, side):
   save = Language.save

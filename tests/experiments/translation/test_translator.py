@@ -1,7 +1,5 @@
 """Tests of experiments/translation/translator.py."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -194,11 +192,6 @@ def test_unlearnt_ends_have_no_score(scored):
     np.testing.assert_allclose(one.log_probability, whole.log_probability - end, rtol=1e-4)
 
 
-def test_no_sentences_have_no_translations():
-  assert _translator().translate([]) == []
-  assert _translator().score_tokens([]) == []
-
-
 def test_texts_are_cut_and_joined():
   translator = _translator()
   texts = ["A b", "", "c"]
@@ -224,44 +217,10 @@ def test_scores_are_those_of_the_model(scored):
     np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, rtol=1e-5)
 
 
-def test_batch_size_changes_no_score(scored):
-  others = _translator(batch_size=1).score_tokens(_pairs())
-  for one, other in zip(scored, others, strict=True):
-    assert one.num_tokens == other.num_tokens
-    np.testing.assert_allclose(one.log_probability, other.log_probability, rtol=1e-5)
-    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
-
-
-def test_unknown_words_are_equal(translations):
-  known, *_ = _sources()
-  strange, stranger = best(_translator(), [("q", *known[1:]), ("qq", *known[1:])])
-  assert strange.tokens == stranger.tokens
-  assert strange.score == stranger.score
-  assert strange.score != translations[0].score
-
-
-def test_attention_changes_no_translation(translations):
-  others = best(_translator(), _sources(), with_attention=False)
-  for one, other in zip(translations, others, strict=True):
-    assert (one.tokens, one.is_cut, other.attention) == (other.tokens, other.is_cut, None)
-    np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
-
-
-def test_weights_keep_no_other_memory(translations, scored):
-  assert all(found.attention.base is None for found in (*translations, *scored))
-
-
 def test_weights_are_optional(scored):
   others = _translator().score_tokens(_pairs(), with_attention=False)
   assert [one[:2] for one in others] == [one[:2] for one in scored]
   assert all(one.attention is None for one in others)
-
-
-def test_cut_translations_have_all_rows():
-  (found,) = best(_translator(batch_size=1, change=_with_bias([END], [-1e4])), [("a", "b", "c")])
-  assert len(found.tokens) == MAX_LENGTH
-  assert found.attention.shape == (MAX_LENGTH, 4)
-  assert found.is_cut
 
 
 @pytest.mark.parametrize("symbol", [PAD, START])
@@ -322,43 +281,6 @@ def test_n_best_scores_and_weights(n_best):
       np.testing.assert_allclose(one.attention, weights[: len(ids)], atol=1e-5)
 
 
-def _all_translations(source, max_length):
-  """Returns (score, tokens) of all there are: those that end, the best first, and then those that are cut."""
-  words = [UNKNOWN, *LetterTask.target.vocabulary.encode(TARGET_WORDS)]
-  known = {(): 0.0}
-  ended = []
-  for length in range(1, max_length + 1):
-    longer = {}
-    for tokens, score in known.items():
-      log_probabilities = _alone(source, tokens)[0][len(tokens)]
-      ended.append((_normalised(score + log_probabilities[END], length), (*tokens, END)))
-      longer |= {(*tokens, word): score + log_probabilities[word] for word in words}
-    known = longer
-  cut = [(_normalised(score, max_length), tokens) for tokens, score in known.items()]
-  return sorted(ended, reverse=True) + sorted(cut, reverse=True)
-
-
-def test_wide_beams_find_all_translations():
-  # 1 + 6 + 36 translations end within three tokens, and 216 are cut: of 36, all seven continuations.
-  source = ("c", "a")
-  expected = _all_translations(source, 3)
-  assert len(expected) == 43 + 216
-  search = {"beam_size": 36 * 7, "num_best": 47, "length_penalty": LENGTH_PENALTY}
-  (found,) = _translator(batch_size=1, max_length=3, **search).n_best([source])
-  assert [one.is_cut for one in found] == [False] * 43 + [True] * 4
-  for one, (score, tokens) in zip(found, expected[:47], strict=True):
-    assert one.tokens == LetterTask.target.vocabulary.decode(tokens)
-    np.testing.assert_allclose(one.score, score, rtol=1e-4)
-
-
-def test_fewer_translations_than_asked():
-  # Of one token: the end, or one of six words, which are cut.
-  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
-  assert found[0].tokens == ()
-  assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
-  assert len(found) == 7
-
-
 DRAWING = {"temperature": 1.5, "top_k": 3}
 
 
@@ -401,11 +323,6 @@ def test_samples_are_likely():
   assert ranks == {0, 1, 2}
 
 
-def test_top_one_is_greedy(translations):
-  drawn = _drawn(5, top_k=0, top_p=1e-3)
-  assert [one.tokens for one in drawn] == [one.tokens for one in translations]
-
-
 def test_no_attention_has_no_weights():
   translator = _translator("none")
   (found,) = best(translator, [("a", "b")])
@@ -436,14 +353,6 @@ def test_unknown_search_fields_are_refused():
   model, params = MODELS["none"]
   with pytest.raises(ConfigError, match=r"^search must have the fields max_length, beam_size, .*, got beam$"):
     make_translator(base.Config(), LetterTask(), model, params, {"beam": 2})
-
-
-def test_searches_can_be_changed():
-  translator = dataclasses.replace(_translator(), learns_end=False)
-  other = translator.with_search(beam_size=3)
-  assert other.search == translator.search._replace(beam_size=3) and translator.search.beam_size == 1
-  kept = ("task", "model", "params", "batch_size", "learns_end")
-  assert all(getattr(other, name) is getattr(translator, name) for name in kept)
 
 
 TEXTS = ("The cat, it sees the dog!", "A dog saw <unk> cats.", "l'albero \u00e8 alto: perch\u00e9?", "No cat")
@@ -484,8 +393,3 @@ def test_found_translations_keep_their_score(unit):
   same = [one.score for _, one in ended if task.target.tokenize(one.text) == one.tokens]
   assert same
   np.testing.assert_allclose([read.log_probability for read in translator.score(texts)], same, rtol=1e-4)
-
-
-def test_invisible_texts_are_not_translated():
-  translator = _translator()
-  assert [one.tokens for one in translator.translate(["\u200b", " \u200d\ufeff "])] == [(), ()]

@@ -38,8 +38,6 @@ IMPOSSIBLE = [
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.scan_cutoff", 48, "from 1 to 47"),
   ("data.scan_cutoff", 21, "22 for another split than length"),
-  ("data.subword_sampling", 1.1, "from 0 to 1"),
-  ("data.subword_sampling", 0.1, "0, but for unigram subwords"),
   ("data.lowercase", False, "True for config.data.task=toy_translation"),
   ("data.max_length", 30, "31 for config.data.task=toy_translation"),
   ("data.vocabulary_size", -1, "from 0 to 1,048,576"),
@@ -194,11 +192,6 @@ def test_parallel_text_needs_files(field):
   with pytest.raises(ConfigError) as caught:
     validate(config)
   assert str(caught.value) == f"config.data.{field} must be {FILE}, got ''"
-
-
-@pytest.mark.parametrize("unit", ["word", "character", "subword"])
-def test_parallel_text_has_three_units(unit):
-  validate(_set(_set(_parallel_text(), "data.unit", unit), "data.test", "test.tsv"))
 
 
 @pytest.mark.parametrize("task", ["parallel_text", "scan"])
