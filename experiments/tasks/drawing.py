@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from experiments.tasks import lexicon
 from experiments.tasks.grammar import Clause, NounPhrase, Pair, PrepositionalPhrase, translate
-from experiments.tasks.lexicon import ADJECTIVES, BE, DETERMINERS, PREPOSITIONS, PRONOUNS, VERBS
+from experiments.tasks.lexicon import KINDS, LIVING, PERSON, Adjective, Noun, Preposition
 from experiments.tasks.nouns import NOUNS
-from experiments.tasks.word_classes import KINDS, LIVING, PERSON, Adjective, Noun, Preposition
 
 T = TypeVar("T")
 
@@ -36,18 +36,20 @@ _NEGATED, _PRONOUN, _PREDICATE, _INTRANSITIVE = 0.2, 0.3, 0.12, 0.15
 _PLURAL = 0.4
 _FREQUENCIES = {"the": 14, "a": 7}
 _DRAWN_DETERMINERS = tuple(
-  determiner for determiner in DETERMINERS for _ in range(_FREQUENCIES.get(determiner.english, 1))
+  determiner for determiner in lexicon.DETERMINERS for _ in range(_FREQUENCIES.get(determiner.english, 1))
 )
-_TRANSITIVE = tuple(verb for verb in VERBS if verb.objects)
-_OTHER_VERBS = tuple(verb for verb in VERBS if not verb.objects)
-_AFTER_VERBS = tuple(word for word in PREPOSITIONS if word.english != "of")
-_PRONOUNS = tuple(PRONOUNS)
-_LEADING = {kind: tuple(a for a in ADJECTIVES if kind in a.kinds and a.leading) for kind in KINDS}
-_TRAILING = {kind: tuple(a for a in ADJECTIVES if kind in a.kinds and not a.leading) for kind in KINDS}
+_TRANSITIVE = tuple(verb for verb in lexicon.VERBS if verb.objects)
+_OTHER_VERBS = tuple(verb for verb in lexicon.VERBS if not verb.objects)
+_AFTER_VERBS = tuple(word for word in lexicon.PREPOSITIONS if word.english != "of")
+_PRONOUNS = tuple(lexicon.PRONOUNS)
+_LEADING = {kind: tuple(a for a in lexicon.ADJECTIVES if kind in a.kinds and a.leading) for kind in KINDS}
+_TRAILING = {
+  kind: tuple(a for a in lexicon.ADJECTIVES if kind in a.kinds and not a.leading) for kind in KINDS
+}
 # Training never has one of these adjectives describe its noun.
 _HELD_OUT = {
   (adjective, noun)
-  for adjective in ADJECTIVES
+  for adjective in lexicon.ADJECTIVES
   for noun in NOUNS
   if zlib.crc32(f"{adjective.english} {noun.english[0]}".encode()) % 100 < 7
 }
@@ -144,12 +146,17 @@ class _Drawer:
     """Draws "he is tired", "the cats near the house are not red"; the adjective fits its nouns."""
     if self._rng.random() < _PRONOUN:
       pronoun = self.choose(("he", "she"))
-      return Clause(pronoun, BE, negated, predicate=self.choose(_TRAILING[PERSON] + _LEADING[PERSON]))
+      return Clause(
+        pronoun,
+        lexicon.BE,
+        negated,
+        predicate=self.choose(_TRAILING[PERSON] + _LEADING[PERSON]),
+      )
     kind = self.choose(KINDS)
     subject = self.noun_phrases((kind,), chances._replace(leading=0, trailing=0))
     predicate = self.choose(_TRAILING[kind] + _LEADING[kind])
     self.described += [(predicate, phrase.noun) for phrase in subject]
-    return Clause(subject, BE, negated, predicate=predicate)
+    return Clause(subject, lexicon.BE, negated, predicate=predicate)
 
   def noun_phrases(self, kinds: tuple[str, ...], chances: _Chances) -> tuple[NounPhrase, ...]:
     """Draws one noun phrase, or two to be joined by "and"."""
@@ -166,7 +173,7 @@ class _Drawer:
     self.described += [(adjective, noun) for adjective in (leading, trailing) if adjective]
     attached = None
     if not determiner.possessive and random() < chances.attached:
-      attached = self.prepositional_phrase(PREPOSITIONS, chances)
+      attached = self.prepositional_phrase(lexicon.PREPOSITIONS, chances)
     return NounPhrase(determiner, noun, plural, leading, trailing, attached)
 
   def prepositional_phrase(

@@ -1,7 +1,7 @@
 """A toy language: English sentences, their Italian translations, and what translates what.
 
 A sentence is a tree (clauses, noun phrases, prepositional phrases). The tree is written in both languages
-at once, so the true alignment is known. The words are in lexicon.py; drawing.py draws the trees.
+at once, so the true alignment is known. The words are in lexicon.py and nouns.py; drawing.py draws the trees.
 
 Every English sentence has one translation:
 
@@ -27,8 +27,9 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from experiments.tasks.lexicon import ARTICLE, BE, CONTRACTIONS, PRONOUNS, THIRD_PLURAL, THIRD_SINGULAR
-from experiments.tasks.word_classes import Adjective, Determiner, Form, Noun, Preposition, Verb
+from experiments.tasks import lexicon
+from experiments.tasks.lexicon import Adjective, Determiner, Form, Noun, Preposition, Verb
+from experiments.tasks.nouns import NOUNS
 
 
 class Pair(NamedTuple):
@@ -91,11 +92,9 @@ def translate(clauses: Iterable[Clause]) -> Pair:
   Returns:
     The pair.
 
-  >>> from experiments.tasks.lexicon import DETERMINERS, PREPOSITIONS, VERBS
-  >>> from experiments.tasks.nouns import NOUNS
-  >>> words = {word.english: word for word in DETERMINERS + PREPOSITIONS}
+  >>> words = {word.english: word for word in lexicon.DETERMINERS + lexicon.PREPOSITIONS}
   >>> uncle = next(noun for noun in NOUNS if noun.kin)
-  >>> sleep = next(verb for verb in VERBS if "sleep" in verb.english)
+  >>> sleep = next(verb for verb in lexicon.VERBS if "sleep" in verb.english)
   >>> near = PrepositionalPhrase(words["near"], NounPhrase(words["my"], uncle))
   >>> " ".join(translate([Clause("she", sleep, negated=True, place=near)]).target)
   'non dorme vicino a mio zio'
@@ -130,11 +129,11 @@ class _Writer:
     """Writes a clause; the verb agrees with the subject, and an adjective after it too."""
     if isinstance(clause.subject, str):
       self.word(clause.subject)
-      person, agreement = PRONOUNS[clause.subject], int(clause.subject == "she")
+      person, agreement = lexicon.PRONOUNS[clause.subject], int(clause.subject == "she")
     else:
       self.noun_phrases(clause.subject)
       plural = len(clause.subject) > 1 or clause.subject[0].plural
-      person = THIRD_PLURAL if plural else THIRD_SINGULAR
+      person = lexicon.THIRD_PLURAL if plural else lexicon.THIRD_SINGULAR
       agreement = 2 * plural + all(phrase.feminine for phrase in clause.subject)
     self.verb(clause.verb, person, clause.negated)
     self.noun_phrases(clause.objects)
@@ -145,13 +144,13 @@ class _Writer:
 
   def verb(self, verb: Verb, person: int, negated: bool) -> None:
     """Writes a verb: "sees", "vede"; "does not look for", "non cerca"; "is not", "non è"."""
-    third = person == THIRD_SINGULAR
-    if negated and verb is not BE:
+    third = person == lexicon.THIRD_SINGULAR
+    if negated and verb is not lexicon.BE:
       self.word("does" if third else "do")
       self.word("not", "non")
       third = False
     positions = [self.word(verb.english[third])]
-    if negated and verb is BE:
+    if negated and verb is lexicon.BE:
       self.word("not", "non")
     if verb.particle:
       positions.append(self.word(verb.particle))
@@ -166,7 +165,7 @@ class _Writer:
       agreement = 2 * plural + phrase.feminine
       one_relative = noun.kin and not (plural or leading or trailing) and determiner.english != "their"
       if determiner.possessive and not one_relative:
-        self.target.append((ARTICLE[agreement], ()))
+        self.target.append((lexicon.ARTICLE[agreement], ()))
       self.word(determiner.english, determiner.italian[agreement])
       if leading and leading.leading:
         self.word(leading.english, leading.leading[agreement])
@@ -194,8 +193,8 @@ def _spelled(
   word = ""
   for form, positions in reversed(forms):
     following, word = word, _before(word, form)
-    if (word, following) in CONTRACTIONS:
-      words[-1] = word = CONTRACTIONS[word, following]
+    if (word, following) in lexicon.CONTRACTIONS:
+      words[-1] = word = lexicon.CONTRACTIONS[word, following]
       links[-1] += positions
     else:
       words.append(word)
@@ -230,3 +229,36 @@ def join(words: Iterable[str]) -> str:
   "l'amico vede un'oca"
   """
   return " ".join(words).replace("' ", "'")
+
+
+def source_words() -> tuple[str, ...]:
+  """Returns every English word that can occur, sorted.
+
+  >>> "mice" in source_words()
+  True
+  """
+  words = {"an", "and", "do", "does", "not", *lexicon.PRONOUNS, *lexicon.BE.english}
+  words.update(adjective.english for adjective in lexicon.ADJECTIVES)
+  words.update(word.english for word in (*lexicon.DETERMINERS, *lexicon.PREPOSITIONS))
+  for verb in lexicon.VERBS:
+    words.update(verb.english, [verb.particle] if verb.particle else [])
+  for noun in NOUNS:
+    words.update(noun.english)
+  return tuple(sorted(words))
+
+
+def target_words() -> tuple[str, ...]:
+  """Returns every Italian token that can occur, sorted.
+
+  >>> "dell'" in target_words()
+  True
+  """
+  words = {"a", "ad", "e", "ed", "non", "è", "sono", *lexicon.CONTRACTIONS.values()}
+  forms: list[Form] = [form for word in lexicon.DETERMINERS for form in word.italian]
+  for adjective in lexicon.ADJECTIVES:
+    forms += [*adjective.italian, *(adjective.leading or ())]
+  for word in (*lexicon.VERBS, *NOUNS, *lexicon.PREPOSITIONS):
+    forms += word.italian
+  for form in forms:
+    words.update([form] if isinstance(form, str) else form)
+  return tuple(sorted(words - {""}))

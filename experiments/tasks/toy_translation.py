@@ -9,7 +9,6 @@ import numpy as np
 from configs import base
 from experiments.commands.mistakes import DataError
 from experiments.tasks import drawing, grammar
-from experiments.tasks.lexicon import source_words, target_words
 from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch, make_batch
 from experiments.text.buckets import least_padding
@@ -52,8 +51,8 @@ class ToyTranslation:
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed
     self._batch_size = config.train.batch_size
-    self.source = Language(Words(), Vocabulary(source_words()), lowercase=True)
-    self.target = Language(ItalianWords(), Vocabulary(target_words()), lowercase=True)
+    self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
+    self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
     self._num_buckets = config.data.num_buckets
     self._wants_links = config.train.alignment_weight > 0
 

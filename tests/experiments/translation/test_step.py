@@ -1,5 +1,6 @@
 """Tests of experiments/translation/step.py."""
 
+import dataclasses
 import math
 
 import jax
@@ -50,11 +51,11 @@ def _model(dropout_rate):
 # Shared by the tests: a compiled step belongs to one recipe. The learning rate is as good as constant.
 OPTIMIZER = make_optimizer(base.Train(steps=10**6, warmup=0.0, learning_rate=0.03125, clip_norm=CLIP_NORM))
 MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
-PLAIN = Recipe(_model(0.0), OPTIMIZER, MESH)
+PLAIN = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train())
 # What does not change each other's tests is compiled together.
-DROPPING = Recipe(_model(0.5), OPTIMIZER, MESH, averaging=AVERAGING)
-IN_PARTS = Recipe(_model(0.0), OPTIMIZER, MESH, accumulation=3, label_smoothing=SMOOTHING)
-BFLOAT16 = Recipe(_model(0.0), OPTIMIZER, MESH, dtype="bfloat16")
+DROPPING = Recipe(_model(0.5), OPTIMIZER, MESH, base.Train(averaging=AVERAGING))
+IN_PARTS = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train(accumulation=3, label_smoothing=SMOOTHING))
+BFLOAT16 = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train(), "bfloat16")
 
 
 def _batch(seed=0, num_rows=3):
@@ -75,7 +76,7 @@ def _start(recipe=PLAIN, step=0):
   batch = _batch()
   arguments = (batch.sources, batch.source_lengths, batch.inputs)
   params = random_parameters(PLAIN.model, *arguments)["params"]
-  average = jax.tree.map(jnp.copy, params) if recipe.averaging else None
+  average = jax.tree.map(jnp.copy, params) if recipe.train.averaging else None
   return TrainState(jnp.int32(step), params, average, recipe.optimizer.init(params), no_sums())
 
 
@@ -164,7 +165,7 @@ def test_sums_grow():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_gradient_norms_outlive_the_state():
-  recipe = PLAIN._replace(optimizer=optax.trace(decay=0.0))  # whose state is the gradient
+  recipe = dataclasses.replace(PLAIN, optimizer=optax.trace(decay=0.0))  # whose state is the gradient
   step = make_step(recipe)
   start = jax.tree.map(jnp.copy, init_state(recipe, jax.random.key(0)))
   state, norm = step(start, _batch(), jax.random.key(0))
@@ -239,7 +240,7 @@ def test_attention_losses_are_added():
   params = random_parameters(model, *arguments)["params"]
 
   def loss(**weights):
-    recipe = Recipe(model, OPTIMIZER, MESH, **weights)
+    recipe = Recipe(model, OPTIMIZER, MESH, base.Train(**weights))
     state = TrainState(jnp.int32(0), params, None, OPTIMIZER.init(params), no_sums())
     return float(_run(recipe, state, [batch]).sums.loss)
 
@@ -252,7 +253,9 @@ def test_attention_losses_are_added():
 
 def test_attention_losses_need_weights():
   with pytest.raises(ValueError, match="need a decoder that returns weights, got None"):
-    make_step(PLAIN._replace(coverage_weight=1.0)).lower(_start(), _batch(), jax.random.key(0))
+    make_step(dataclasses.replace(PLAIN, train=base.Train(coverage_weight=1.0))).lower(
+      _start(), _batch(), jax.random.key(0)
+    )
 
 
 @pytest.mark.usefixtures("standard_promotion")
@@ -358,7 +361,7 @@ def test_parameters_and_dropout_differ():
 
 
 def test_first_states_depend_on_the_seed():
-  recipe = Recipe(Embedder(), OPTIMIZER, MESH, averaging=0.9)
+  recipe = Recipe(Embedder(), OPTIMIZER, MESH, base.Train(averaging=0.9))
   first, again, other = (init_state(recipe, make_rngs(seed).params) for seed in (0, 0, 1))
   assert _are_equal(first, again)
   assert not _are_equal(first.params, other.params)
@@ -370,7 +373,7 @@ def test_first_states_depend_on_the_seed():
 
 @pytest.mark.parametrize("averaging", [0.0, 0.9])
 def test_abstract_states_match_first_states(averaging):
-  recipe = Recipe(Embedder(), OPTIMIZER, MESH, averaging=averaging)
+  recipe = Recipe(Embedder(), OPTIMIZER, MESH, base.Train(averaging=averaging))
   state, like = init_state(recipe, make_rngs(0).params), abstract_state(recipe)
   assert jax.tree.structure(state) == jax.tree.structure(like)
   for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
