@@ -61,7 +61,8 @@ class Task(Protocol):
   def training_batch(self, step: int) -> Batch:
     """Returns the batch of a training step, counted from 0.
 
-    It is a function of the config and the step alone, so a run can be continued anywhere.
+    It is a function of the config and the step alone, so a run can be continued anywhere. All processes make
+    the same batch, and each takes its rows of it.
     """
     ...
 

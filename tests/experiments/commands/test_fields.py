@@ -6,7 +6,7 @@ import json
 import pytest
 
 from configs import base
-from experiments.commands.fields import closest, flat, from_dict, set_field
+from experiments.commands.fields import closest, flat, from_dict
 
 
 def test_only_close_names_are_suggested():
@@ -41,10 +41,3 @@ def test_missing_fields_have_defaults():
   values = dataclasses.asdict(config)
   del values["model"]["encoder"], values["evaluation"]
   assert from_dict(base.Config, values) == config
-
-
-def test_fields_can_be_set():
-  config = base.Config()
-  set_field(config, "train.steps", 13)
-  set_field(config, "seed", 7)
-  assert config == base.Config(seed=7, train=base.Train(steps=13))

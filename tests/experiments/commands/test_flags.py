@@ -43,11 +43,6 @@ def _train_mistake(tmp_path, *flags):
   [
     ("--config.train.step=3", "unknown flag --config.train.step; did you mean --config.train.steps?"),
     ("--config.modle.width=3", "unknown flag --config.modle.width; did you mean --config.model.width?"),
-    ("--config.sed=3", "unknown flag --config.sed; did you mean --config.seed?"),
-    (
-      "--noconfig.data.lowercas",
-      "unknown flag --noconfig.data.lowercas; did you mean --config.data.lowercase?",
-    ),
     ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
     ("--stpes=10", "unknown flag --stpes; did you mean --config.train.steps?"),
     ("--nonsense", "unknown flag --nonsense"),
@@ -85,22 +80,10 @@ def test_impossible_values_name_the_field(tmp_path, flag, line):
   assert _train_mistake(tmp_path, flag) == line
 
 
-def test_missing_config_files_are_named(tmp_path):
-  line = _train_mistake(tmp_path, "--config=configs/nothing.py")
-  assert "configs/nothing.py" in line
-  assert "No such file" in line
-
-
 def test_errors_in_configs_are_shown(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
-
-
-def test_long_errors_are_one_line(tmp_path):
-  path = tmp_path / "mine.py"
-  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
-  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
 
 
 def _python_elsewhere(folder, *arguments):
@@ -145,11 +128,6 @@ def test_misspelt_fields_name_the_nearest(tmp_path):
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: {message}"
 
 
-def test_scripts_suggest_their_flags():
-  assert _mistake("evaluate", "--stpes=5") == "unknown flag --stpes"
-  assert _mistake("evaluate", "--sentence=5") == "unknown flag --sentence; did you mean --sentences?"
-
-
 _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\n"
 
 
@@ -158,8 +136,6 @@ _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\
   [
     (_FLAGS_IN_FILE, [], [], -1),
     (_FLAGS_IN_FILE, [], ["--config.model.width=-2"], -2),
-    (_FLAGS_IN_FILE, ["--config.model.width=-2"], [], -1),
-    ("--config.model.width=-3\n", [], ["--config=configs/scan.py"], -3),
     ("--config.model.width=-3\n", [], [], -3),
     ("--config=configs/scan.py\n", [], ["--config.model.width=-4"], -4),
   ],
@@ -276,18 +252,12 @@ def test_cluster_flags_must_fit(tmp_path, coordinator, line):
   ("flags", "line"),
   [
     (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
-    (["--top_p=0.5", "--temperature=0"], "--top_p is for words that are drawn, got no --temperature above 0"),
-    (["--seed=3"], "--seed is for words that are drawn, got no --temperature above 0"),
     (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
-    (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
-    (["--temperature=1", "--top_p=0"], "--top_p must be from 0.000001 to 1, got 0.0"),
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
-    (["--temperature=nan"], "--temperature must be 0, or from 0.0001 to 10000, got nan"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
     (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
     (["--beam_size=0"], "--beam_size=0"),
-    (["--beam_size=1048577"], "--beam_size=1048577"),
     (["--checkpoint=newest"], "best|last"),
   ],
 )
@@ -346,13 +316,6 @@ def test_workdirs_must_hold_a_run(tmp_path, script):
   line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
   assert line.startswith(f"{tmp_path} holds no run")
   assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_workdirs_must_hold_a_checkpoint(tmp_path, script):
-  write_run(tmp_path, base.Config(), LANGUAGES)
-  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
-  assert line.startswith(f"{tmp_path} holds no checkpoint yet")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from experiments.commands.mistakes import Interrupted
 from experiments.commands.stopping import SIGNALS, stop_requests
 
 
@@ -61,8 +60,3 @@ def test_foreign_handlers_are_replaced(monkeypatch):
       pass
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
   signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_exit_codes_follow_shells():
-  assert Interrupted("stopped", signal.SIGINT).code == 130
-  assert Interrupted("stopped", signal.SIGTERM).code == 143

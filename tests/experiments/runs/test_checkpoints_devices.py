@@ -18,7 +18,7 @@ from helpers.checkpoint_files import (
   steps_in,
 )
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
 def spread(state, mesh):
@@ -32,13 +32,6 @@ def spread(state, mesh):
 
 def mesh_of(count):
   return jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-
-
-def test_default_is_the_first_device(tmp_path):
-  with open_checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(1, jax.device_put(state_of(1), jax.devices()[3]), {}, None)
-    state = checkpoints.restore(like()).state
-  assert {leaf.sharding for leaf in jax.tree.leaves(state)} == {SingleDeviceSharding(jax.devices()[0])}
 
 
 def test_arrays_get_their_sharding(tmp_path):

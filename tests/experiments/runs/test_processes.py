@@ -126,29 +126,18 @@ def test_two_processes_continue_one(alone, tmp_path):
   assert "step" not in silence
 
 
+SAME = "all processes must have the same config, workdir, data and version, got others in some of them"
+DEVICES = "all processes must have as many devices, got [1, 2]"
+WRONG = "config.train.warmup must be in [0, 1), got 2.5"
+
+
 @pytest.mark.parametrize(
   ("flag", "said", "others"),
   [
-    (
-      "--config.seed=7",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-    ),
-    (
-      "--workdir=elsewhere",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-    ),
-    (
-      "--cpu_devices=2",
-      "all processes must have as many devices, got [1, 2]",
-      "all processes must have as many devices, got [1, 2]",
-    ),
-    (
-      "--config.train.warmup=2.5",
-      "config.train.warmup must be in [0, 1), got 2.5",
-      "another process could not begin; it says why",
-    ),
+    ("--config.seed=7", SAME, SAME),
+    ("--workdir=elsewhere", SAME, SAME),
+    ("--cpu_devices=2", DEVICES, DEVICES),
+    ("--config.train.warmup=2.5", WRONG, "another process could not begin; it says why"),
   ],
 )
 def test_processes_begin_together(tmp_path, flag, said, others):

@@ -73,17 +73,6 @@ def test_summaries_name_all_times(clock):
   assert 1 < int(re.search(r"peak memory ([\d,]+) MiB$", text).group(1).replace(",", "")) < 10**6
 
 
-def test_hidden_progress_is_measured(clock, capsys):
-  with Progress(0, 10, is_shown=False) as shown:
-    with shown.compiling("something"):
-      clock(3)
-    clock(2)
-    shown.advance(10)
-    assert shown.record(3.0, 100.0) == {"train/tokens_per_second": 50.0}
-    shown.say("a line")
-  assert capsys.readouterr() == ("", "")
-
-
 def test_terminals_have_a_bar(clock, capsys, monkeypatch):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   with Progress(0, 10) as shown:

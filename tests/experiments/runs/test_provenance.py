@@ -52,7 +52,7 @@ def test_launches_describe_the_process():
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("git", 20)])
-def test_without_git_there_is_no_commit(monkeypatch, error):
+def test_git_is_optional(monkeypatch, error):
   def fail(*_, **__):
     raise error
 

@@ -168,20 +168,6 @@ def test_third_columns_are_alignments(tmp_path):
   assert unaligned.alignment is None
 
 
-def test_characters_have_no_alignments(tmp_path):
-  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], unit="character").examples("validation", 0)
-  assert example.source == ("h", "i", "▁", "c", "a", "t")
-  assert (example.source_text, example.target_text) == ("hi cat", "ciao")
-  assert example.alignment is None
-
-
-def test_omitted_pairs_are_counted(tmp_path):
-  pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
-  assert str(_task(tmp_path, pairs)) == "4 training pairs"
-  task = _task(tmp_path, pairs, max_length=2)
-  assert str(task) == "2 training pairs (2 more are longer than config.data.max_length=2)"
-
-
 @pytest.mark.parametrize(
   ("data", "message"),
   [

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.commands.mistakes import DataError
 from experiments.tasks import Scan, scan_grammar
 from experiments.text.vocabularies import PAD
 
@@ -78,11 +77,3 @@ def test_the_seed_draws_split_and_order():
   assert same_commands[0].examples("train", 0) == same_commands[1].examples("train", 0)
   first, second = (task.training_batch(0) for task in same_commands)
   assert not np.array_equal(first.sources, second.sources)
-
-
-def test_splits_and_description():
-  task = _task("length")
-  assert (task.splits, task.watched) == (("seen", "test"), "seen")
-  assert str(task) == "SCAN, split length: 16,990 training and 3,920 test commands"
-  with pytest.raises(DataError, match=r"^split must be one of train, seen, test, got 'validation'$"):
-    task.examples("validation", 3)

@@ -42,15 +42,6 @@ def learn(unit, texts=TRAINING, **changed):
 
 
 @units
-@given(TEXTS)
-@settings(max_examples=50)
-def test_detokenized_text_keeps_its_tokens(unit, text):
-  language = learn(unit)
-  tokens = language.tokenize(text)
-  assert language.tokenize(language.detokenize(tokens)) == tokens
-
-
-@units
 @given(st.lists(TEXTS, max_size=5))
 @settings(max_examples=50)
 def test_ids_are_those_of_tokens(unit, texts):
@@ -147,15 +138,6 @@ def test_models_must_match_their_vocabulary(tmp_path):
     Language.load(tmp_path, "source", unit="subword", lowercase=True)
   model = tmp_path / "subwords.source.model"
   assert str(caught.value) == f"{model}: model must have the pieces of {vocabulary}, got others"
-
-
-@pytest.mark.parametrize("name", ["subwords.source.model", "vocabulary.source.txt"])
-def test_missing_files_are_named(name, tmp_path):
-  learn("subword").save(tmp_path, "source")
-  (tmp_path / name).unlink()
-  with pytest.raises(FileNotFoundError) as caught:
-    Language.load(tmp_path, "source", unit="subword", lowercase=True)
-  assert caught.value.filename == str(tmp_path / name)
 
 
 @pytest.mark.parametrize(

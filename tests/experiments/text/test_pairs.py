@@ -95,18 +95,14 @@ FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
   ("line", "message"),
   [
     (b"only one side", f"{FIELDS} 0 tabs"),
-    (b"", f"{FIELDS} 0 tabs"),
     (b"a\tb\t0-0\tc", f"{FIELDS} 3 tabs"),
     (b"\tb", "expected a source sentence, got ''"),
     (b"a\t \xc2\xa0", "expected a target sentence, got ' \\xa0'"),
-    (b"a\t\xe2\x80\x8b \xe2\x80\x8d", "expected a target sentence, got '\\u200b \\u200d'"),
     (b"a\tb\t" + b"9" * 10_000, f"expected an alignment like '0-0 1-2' (source-target), got '{'9' * 60}…'"),
     (b"a\rb\tc", "expected a source without tabs and line ends, got 'a\\rb'"),
     (b"\xef\xbb\xbfa\tb", "expected a byte-order mark only at the start of a file, got '\\ufeffa'"),
     (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
-    (b"a\tb\tzero", "expected an alignment like '0-0 1-2' (source-target), got 'zero'"),
     (b"a\tb\t0-0  0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0  0-0'"),
-    (b"a\tb\t0:0", "expected an alignment like '0-0 1-2' (source-target), got '0:0'"),
     (
       b"a b\tc\t0-0 1-1",
       "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1" + HINT,

@@ -88,11 +88,6 @@ def test_tokens_are_words_of_vocabularies(tokenizer, text):
     assert token == UNKNOWN_WORD or Vocabulary((token,)).words == (token,)
 
 
-def test_whitespace_is_one_character():
-  assert Characters().tokenize(" a\xa0\tè 👩\u200d🚀\n") == ("a", "▁", "è", "▁", "👩", "\u200d", "🚀")
-  assert Characters().detokenize(["a", "▁", "b"]) == "a b"
-
-
 def test_bpe_merges_the_most_frequent_pair():
   # The 260 ids of the specials and the bytes, the characters ▁ x y a b c, and one pair.
   model = Subwords.learn(["axy bxy", "cxy"], vocabulary_size=260 + 6 + 1, kind="bpe")
@@ -126,13 +121,6 @@ def test_line_ends_are_spaces(kind):
   # A translation is one line, whatever bytes are drawn: newline, carriage return, tab.
   tokens = ("<0x0A>", "▁", "<0x78>", "<0x0D>", "<0x0A>", "<0x78>", "<0x09>")
   assert subwords(kind).detokenize(tokens) == "x x"
-
-
-@kinds
-def test_bytes_come_first(kind):
-  tokens = subwords(kind).tokens
-  assert len(Vocabulary(tokens)) == 285
-  assert tokens[:256] == tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 @kinds

@@ -26,11 +26,6 @@ def test_decode_skips_special_ids():
   assert vocabulary.decode([START, 4, PAD, 5, END, 4, 99]) == ("il", "gatto")
 
 
-def test_spellings_of_specials_are_words():
-  assert Vocabulary(("</s>", "<pad>")).encode(["</s>", "<pad>"]) == [4, 5]
-  assert Vocabulary(("il",)).encode(["<pad>", "</s>", "<s>"]) == [UNKNOWN] * 3
-
-
 def test_unk_is_unknown():
   vocabulary = Vocabulary.build([["<unk>", "il", "<unk>"]])
   assert vocabulary.words == ("il",)

@@ -83,13 +83,6 @@ def test_files_may_be_moved(tmp_path):
     check_same_config(folder, moved)
 
 
-def test_folders_without_runs_are_named(tmp_path):
-  with pytest.raises(WorkdirError, match="holds no run") as caught:
-    read_config(tmp_path / "nothing")
-  assert str(tmp_path / "nothing") in _one_line(caught)
-  assert not (tmp_path / "nothing").exists()
-
-
 @pytest.mark.parametrize(
   "text",
   [

@@ -186,11 +186,6 @@ def test_dropout_depends_on_seed_and_step():
   assert _loss(DROPPING, step=1, seed=0) == losses[0, 1]
 
 
-@pytest.mark.usefixtures("standard_promotion")
-def test_steps_matter_to_dropout_only():
-  assert _loss(PLAIN, step=0, seed=0) == _loss(PLAIN, step=1, seed=0)
-
-
 # What the batch is computed in
 
 
@@ -289,13 +284,6 @@ def test_the_average_follows_its_recurrence():
   assert not _are_equal(state.average, state.params)
 
 
-@pytest.mark.usefixtures("standard_promotion")
-def test_parameters_translate_without_averaging():
-  state = _run(PLAIN, _start(), [_batch()])
-  assert state.average is None
-  assert translating_params(state) is state.params
-
-
 # The learning rate and the optimiser
 
 
@@ -355,11 +343,6 @@ class Embedder(nn.Module):
     return nn.Embed(11, 3)(sources)
 
 
-def test_parameters_and_dropout_differ():
-  keys = [np.asarray(jax.random.key_data(rng)).tolist() for seed in (0, 1) for rng in make_rngs(seed)]
-  assert all(keys.count(key) == 1 for key in keys)
-
-
 def test_first_states_depend_on_the_seed():
   recipe = Recipe(Embedder(), OPTIMIZER, MESH, base.Train(averaging=0.9))
   first, again, other = (init_state(recipe, make_rngs(seed).params) for seed in (0, 0, 1))
@@ -378,14 +361,6 @@ def test_abstract_states_match_first_states(averaging):
   assert jax.tree.structure(state) == jax.tree.structure(like)
   for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
     assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
-
-
-@pytest.mark.usefixtures("standard_promotion")
-def test_training_is_reproducible():
-  batches = [_batch(seed) for seed in range(3)]
-  ends = [_run(DROPPING, _start(DROPPING), batches) for _ in range(2)]
-  assert isinstance(ends[0], TrainState)
-  assert _are_equal(*ends)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

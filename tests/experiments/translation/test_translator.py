@@ -217,12 +217,6 @@ def test_scores_are_those_of_the_model(scored):
     np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, rtol=1e-5)
 
 
-def test_weights_are_optional(scored):
-  others = _translator().score_tokens(_pairs(), with_attention=False)
-  assert [one[:2] for one in others] == [one[:2] for one in scored]
-  assert all(one.attention is None for one in others)
-
-
 @pytest.mark.parametrize("symbol", [PAD, START])
 def test_special_ids_are_never_chosen(symbol):
   change = _with_bias([symbol, END], [1e4, -1e4])
