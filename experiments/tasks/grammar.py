@@ -53,10 +53,6 @@ class NounPhrase(NamedTuple):
   trailing: Adjective | None = None
   attached: "PrepositionalPhrase | None" = None
 
-  @property
-  def feminine(self) -> bool:
-    return self.noun.feminine[self.plural]
-
 
 class PrepositionalPhrase(NamedTuple):
   """Near the house."""
@@ -134,7 +130,7 @@ class _Writer:
       self.noun_phrases(clause.subject)
       plural = len(clause.subject) > 1 or clause.subject[0].plural
       person = lexicon.THIRD_PLURAL if plural else lexicon.THIRD_SINGULAR
-      agreement = 2 * plural + all(phrase.feminine for phrase in clause.subject)
+      agreement = 2 * plural + all(phrase.noun.feminine[phrase.plural] for phrase in clause.subject)
     self.verb(clause.verb, person, clause.negated)
     self.noun_phrases(clause.objects)
     if clause.place:
@@ -162,7 +158,7 @@ class _Writer:
       if i:
         self.word("and", "e")
       determiner, noun, plural, leading, trailing, attached = phrase
-      agreement = 2 * plural + phrase.feminine
+      agreement = 2 * plural + noun.feminine[plural]
       one_relative = noun.kin and not (plural or leading or trailing) and determiner.english != "their"
       if determiner.possessive and not one_relative:
         self.target.append((lexicon.ARTICLE[agreement], ()))

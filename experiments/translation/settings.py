@@ -24,6 +24,9 @@ def read_config(folder: pathlib.Path) -> base.Config:
     WorkdirError: if the folder holds no run, or its config is not one of this version.
   """
   values, path = workdir.read_config(folder), folder / "config.json"
+  data = values.get("data") if isinstance(values, dict) else None
+  if isinstance(data, dict) and data.get("subword_sampling") == 0:
+    del data["subword_sampling"]  # a field of earlier versions, at its default
   try:
     config = fields.from_dict(base.Config, values)
     validate(config, imports=False)

@@ -42,6 +42,18 @@ def test_configs_are_read_as_written(tmp_path):
   assert isinstance(config.train, base.Train)
 
 
+def test_runs_of_before_are_read(tmp_path):
+  write_run(tmp_path, CONFIG, LANGUAGES)
+  values = json.loads((tmp_path / "config.json").read_text("utf-8"))
+  values["data"]["subword_sampling"] = 0.0
+  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
+  assert read_config(tmp_path) == CONFIG
+  values["data"]["subword_sampling"] = 0.1
+  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
+  with pytest.raises(WorkdirError, match="got also subword_sampling"):
+    read_config(tmp_path)
+
+
 def test_same_configs_write_nothing(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").stat()
