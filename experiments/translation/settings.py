@@ -95,7 +95,10 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
     warmup = int(before.warmup * before.steps)
     if before.schedule == "constant" and warmup == int(now.warmup * now.steps):
       return
-    hint = f"; with config.train.schedule=constant and its {warmup} steps of warm-up a run can be made longer"
+    hint = "; only a run with config.train.schedule=constant can be made longer"
+    if before.schedule == "constant":
+      share = (warmup + 0.5) / now.steps if warmup else 0
+      hint = f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
   listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
   raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
 

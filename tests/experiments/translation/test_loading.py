@@ -49,8 +49,8 @@ def test_longer_runs_keep_their_warm_up(tmp_path):
   with pytest.raises(WorkdirError) as caught:
     loop.train(config_with({**constant, "steps": 20}), tmp_path)
   assert str(caught.value).endswith(
-    f"train.steps {STEPS} (here 20); take another --workdir, with config.train.schedule=constant and "
-    "its 3 steps of warm-up a run can be made longer"
+    f"train.steps {STEPS} (here 20); take another --workdir, or keep its warm-up of 3 steps: "
+    "--config.train.warmup=0.175"
   )
   loop.train(config_with({**constant, "steps": 20, "warmup": 0.175}), tmp_path)
   assert (read_config(tmp_path).train.steps, read_config(tmp_path).train.warmup) == (20, 0.175)
