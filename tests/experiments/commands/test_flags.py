@@ -357,3 +357,9 @@ def test_help_explains_all_flags(script):
   expected += ["--config"] if script in ("train", "export_data") else []
   for flag in expected:
     assert f"{flag}:" in finished.output
+
+
+def test_long_errors_are_one_line(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"

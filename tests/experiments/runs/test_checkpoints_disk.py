@@ -111,3 +111,13 @@ def test_full_disks_lose_nothing(tmp_path, limit):
 def test_other_errors_are_raised(tmp_path):
   with open_checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError):
     checkpoints.save(1, state_of(1), {"position": object()}, None)
+
+
+def test_files_in_the_way_are_named(tmp_path):
+  (tmp_path / "run").write_text("")
+  with (
+    pytest.raises(CheckpointError) as caught,
+    open_checkpoints(tmp_path / "run" / "checkpoints") as checkpoints,
+  ):
+    save(checkpoints, 100)
+  assert "step 100: Not a directory; there is no other" in str(caught.value)

@@ -227,3 +227,10 @@ def test_processes_need_equal_devices(monkeypatch):
   monkeypatch.setattr(jax, "devices", lambda: [Device(0, 0), Device(1, 1), Device(1, 2)])
   with pytest.raises(DeviceError, match=r"^all processes must have as many devices, got \[1, 2\]$"):
     devices.check_shares()
+
+
+@shards
+def test_steps_keep_shardings(shards):
+  run = trained(make_mesh(shards))
+  for before, after in zip(jax.tree.leaves(run.start), jax.tree.leaves(run.state), strict=True):
+    assert before.sharding.is_equivalent_to(after.sharding, after.ndim)

@@ -111,3 +111,12 @@ def test_locks_can_be_seen(tmp_path):
   with workdir_lock(tmp_path):
     assert is_locked(tmp_path)
   assert not is_locked(tmp_path)
+
+
+def test_one_job_at_a_time(make, tmp_path):
+  alone = (
+    "import os; other = os.path.dirname({done!r}) + '/running'\n"
+    "assert not os.path.exists(other); open(other, 'w'); time.sleep(0.3); os.remove(other)\n"
+    "open({done!r}, 'w')"
+  )
+  assert run_all([make(name, alone) for name in "ab"], 1, lambda _: None) == []

@@ -190,3 +190,14 @@ def test_asking_does_not_lock(tmp_path):
   threading.Timer(0.03, lambda: os.close(asking)).start()
   with workdir_lock(tmp_path):
     pass
+
+
+def test_unfinished_last_lines_are_read(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 7}', "utf-8")
+  assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 7]
+
+
+def test_metrics_are_flushed(tmp_path):
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5})
+    assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]

@@ -227,3 +227,37 @@ def test_default_size_shrinks_for_small_text(tmp_path):
   sized.training_batch(0)
   assert len(sized.target.vocabulary) == 288
   assert list(sized.notes) == [f"{source} source subwords, not 8,000: the text is small"]
+
+
+def test_characters_have_no_alignments(tmp_path):
+  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], unit="character").examples("validation", 0)
+  assert example.source == ("h", "i", "▁", "c", "a", "t")
+  assert (example.source_text, example.target_text) == ("hi cat", "ciao")
+  assert example.alignment is None
+
+
+def test_omitted_pairs_are_counted(tmp_path):
+  pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
+  assert str(_task(tmp_path, pairs)) == "4 training pairs"
+  task = _task(tmp_path, pairs, max_length=2)
+  assert str(task) == "2 training pairs (2 more are longer than config.data.max_length=2)"
+
+
+def test_batches_depend_on_seed_and_step(tmp_path):
+  batch = _task(tmp_path, _pairs(40), seed=3).training_batch(47)
+  other = _task(tmp_path, _pairs(40), seed=3)
+  for step in (0, 33, 5):
+    other.training_batch(step)
+  assert _same(batch, other.training_batch(47))
+  unlike = _task(tmp_path, _pairs(40), seed=4)
+  assert _sources(other, range(9)) != _sources(unlike, range(9))
+
+
+def test_shapes_are_those_of_buckets(tmp_path):
+  task = _task(tmp_path, _pairs(100), num_buckets=3)
+  shapes = {task.training_batch(step).sources.shape for step in range(120)}
+  assert len(shapes) == 3
+  # One to four words and the end of the sentence.
+  assert {length for _, length in shapes} < {2, 3, 4, 5}
+  task = _task(tmp_path, _pairs(100), num_buckets=7)
+  assert {task.training_batch(step).sources.shape[1] for step in range(120)} == {2, 3, 4, 5}

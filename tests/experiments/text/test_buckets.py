@@ -154,3 +154,9 @@ def test_batches_depend_on_seed_and_step():
     assert _same(other.batch(step), expected[step])
   unlike = _many(seed=4)
   assert not all(_same(unlike.batch(step), expected[step]) for step in range(3))
+
+
+def test_lengths_are_shuffled():
+  orders = [[batch.sources.shape[1] for batch in _epoch(_many(), epoch)] for epoch in range(3)]
+  assert all(order not in (sorted(order), sorted(order)[::-1]) for order in orders)
+  assert orders[0] != orders[1]

@@ -23,7 +23,7 @@ def test_other_words_are_unknown():
 
 def test_decode_skips_special_ids():
   vocabulary = Vocabulary(("il", "gatto"))
-  assert vocabulary.decode([START, 4, PAD, 5, END, 4, 99]) == ("il", "gatto")
+  assert vocabulary.decode([START, 4, PAD, UNKNOWN, 5, END, 4, 99]) == ("il", "<unk>", "gatto")
 
 
 def test_unk_is_unknown():

@@ -116,3 +116,8 @@ def test_attention_scores_need_attention(table_driven):
   values = evaluate(table_driven, [FIRST, SECOND])
   assert not {"alignment_error_rate", "attention_mass"} & set(values)
   assert values["sentences"] == 2.0
+
+
+def test_empty_alignments_score_nothing(table_driven):
+  empty = UNALIGNED._replace(alignment=frozenset())
+  assert not {"alignment_error_rate", "attention_mass"} & set(evaluate(table_driven, [empty]))

@@ -118,3 +118,19 @@ def test_losses_of_single_targets(at_once, rows):
   alone = [expected(hidden[n : n + 1], kernel, bias, targets[n : n + 1]) for n in range(DIMS.N)]
   assert_close(single, np.array(alone), FLOAT32)
   assert single[2] == single[7] == single[10] == 0.0
+
+
+def test_parts_are_summed_in_float32(at_once):
+  arguments = [array.astype(jnp.bfloat16) for array in draw()[:3]]
+  gradient = jax.grad(
+    lambda kernel, targets: linear_cross_entropy(arguments[0], kernel, arguments[2], targets)
+  )
+  at_once(1)  # eleven parts
+  in_parts = gradient(arguments[1], draw()[3])
+  at_once(100)
+  at_once_ = gradient(arguments[1], draw()[3])
+  assert in_parts.dtype == jnp.bfloat16
+  # Within one rounding of each other; eleven roundings are more.
+  np.testing.assert_allclose(
+    in_parts.astype(jnp.float32), at_once_.astype(jnp.float32), rtol=2**-8, atol=1e-4
+  )

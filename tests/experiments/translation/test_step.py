@@ -27,6 +27,7 @@ from experiments.translation.step import (
   cast,
   init_state,
   is_finite,
+  make_recipe,
   make_rngs,
   make_step,
   no_sums,
@@ -368,3 +369,15 @@ def test_numbers_must_be_finite(wrong):
   params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
   assert is_finite(params)
   assert not is_finite(params | {"bias": jnp.array([0.0, wrong, 0.0])})
+
+
+def test_parameters_and_dropout_differ():
+  keys = [np.asarray(jax.random.key_data(rng)).tolist() for seed in (0, 1) for rng in make_rngs(seed)]
+  assert all(keys.count(key) == 1 for key in keys)
+
+
+def test_recipes_follow_the_config():
+  config = base.Config(model=base.Model(dtype="bfloat16"), train=base.Train(label_smoothing=0.1))
+  recipe = make_recipe(config, PLAIN.model, MESH)
+  assert (recipe.model, recipe.mesh) == (PLAIN.model, MESH)
+  assert (recipe.train, recipe.dtype) == (config.train, "bfloat16")

@@ -221,3 +221,9 @@ def test_launch_errors_write_nothing(tmp_path, monkeypatch):
   ):
     loop.train(CONFIG, tmp_path / "run", parameter_shards=3)
   assert not (tmp_path / "run").exists()
+
+
+def test_load_takes_other_options(trained):
+  translator = load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
+  assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
+  assert translator.search.max_length == 3

@@ -164,14 +164,6 @@ def test_translations_are_greedy_and_in_order(kind):
   assert ends == {True, False}
 
 
-def test_batch_size_changes_no_translation(translations):
-  others = best(_translator(batch_size=1), _sources())
-  for one, other in zip(translations, others, strict=True):
-    assert one.tokens == other.tokens
-    np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
-    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
-
-
 def test_translations_may_have_no_end():
   for source, found in zip(_sources(), best(_translator(ends=False), _sources()), strict=True):
     assert found.is_cut and len(found.tokens) == MAX_LENGTH
@@ -387,3 +379,16 @@ def test_found_translations_keep_their_score(unit):
   same = [one.score for _, one in ended if task.target.tokenize(one.text) == one.tokens]
   assert same
   np.testing.assert_allclose([read.log_probability for read in translator.score(texts)], same, rtol=1e-4)
+
+
+def test_invisible_texts_are_not_translated():
+  translator = _translator()
+  assert [one.tokens for one in translator.translate(["\u200b", " \u200d\ufeff "])] == [(), ()]
+
+
+def test_fewer_translations_than_asked():
+  # Of one token: the end, or one of six words, which are cut.
+  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
+  assert found[0].tokens == ()
+  assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
+  assert len(found) == 7
