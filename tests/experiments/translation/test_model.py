@@ -105,3 +105,12 @@ def test_options_of_the_recurrent_decoder(changes, expected):
   decoder, default = _model(**changes).decoder, _model().decoder
   assert decoder == default.clone(parent=None, **expected)
   assert decoder != default
+
+
+def test_decoders_have_their_own_layers():
+  shapes = _shapes(_model(num_decoder_layers=3))
+  assert {name for name in shapes["decoder"] if name.startswith("cell")} == {"cell", "cell_1", "cell_2"}
+  assert {name for name in shapes["encoder"] if name.startswith("forward")} == {"forward_0", "forward_1"}
+  # The first layer reads the embedding and the context; the others the layer below.
+  assert shapes["decoder"]["cell"]["input"] == (5 + 2 * 12, 36)
+  assert shapes["decoder"]["cell_2"]["input"] == (12, 36)
