@@ -35,7 +35,7 @@ QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/cont
   tests/attention/test_projections.py tests/attention/test_positions.py tests/attention/search/test_search.py \
   $(addprefix tests/experiments/,commands/test_fields.py text/test_languages.py text/test_pairs.py \
   text/test_tokenizers.py text/test_vocabularies.py tasks/test_parallel_text.py translation/test_metrics.py \
-  translation/test_validation.py translation/test_report.py translation/test_sweep.py runs/test_locks.py \
+  translation/test_validation.py translation/test_report.py translation/test_sweep.py runs/test_workdir.py \
   runs/test_progress.py runs/test_jobs.py) experiments/text experiments/commands/fields.py
 
 quick: $(INSTALLED)

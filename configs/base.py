@@ -29,8 +29,6 @@ class Data:
       most that the training text allows.
     source_vocabulary_size: parallel_text: number of subwords of the source; 0 for vocabulary_size.
     target_vocabulary_size: parallel_text: number of subwords of the target; 0 for vocabulary_size.
-    subword_sampling: parallel_text, unigram: above 0, every epoch draws how each training sentence is cut,
-      out of its 16 most probable ways; the exponent of their probabilities (Kudo 2018, arXiv:1804.10959).
     min_count: parallel_text: words or characters rarer than this in the training text become unknown.
     max_length: parallel_text: training pairs with a longer side, in units, are left out.
     num_buckets: to how many lengths training sentences are padded; the step is compiled for each.
@@ -49,7 +47,6 @@ class Data:
   vocabulary_size: int = 0
   source_vocabulary_size: int = 0
   target_vocabulary_size: int = 0
-  subword_sampling: float = 0.0
   min_count: int = 2
   max_length: int = 31
   num_buckets: int = 3

@@ -19,7 +19,6 @@ from flax import linen as nn
 
 import attention
 from attention.layers.single_head import ProjectedAttention
-from experiments.runs.rows import ALL
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
 from experiments.text.languages import Language
@@ -158,12 +157,11 @@ class Backwards:
   def __str__(self):
     return "letters backwards"
 
-  def training_batch(self, step, rows=ALL):
-    own = rows.of(self._config.train.batch_size)
-    words = [self._words(1 + step, row) for row in own if row < self._config.train.batch_size]
+  def training_batch(self, step):
+    words = [self._words(1 + step, row) for row in range(self._config.train.batch_size)]
     encode = self.source.vocabulary.encode
     sides = [encode(each) for each in words], [encode(each[::-1]) for each in words]
-    return make_batch(*sides, source_length=8, target_length=8, num_rows=len(own))
+    return make_batch(*sides, source_length=8, target_length=8)
 
   def examples(self, split, count):
     found = (self._words(0, row) for row in range(count or 100))

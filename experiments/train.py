@@ -16,10 +16,9 @@ from absl import flags
 
 from configs import base
 from experiments.commands import flags as commands
-from experiments.commands.cluster import define_cluster, join_cluster
 from experiments.runs.devices import divide_cpu
-from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import is_main, wait_for_all
+from experiments.runs.workdir import workdir_lock
 from experiments.translation import report
 from experiments.translation.evaluate import own_metrics
 from experiments.translation.train import train
@@ -38,7 +37,16 @@ _CPU_DEVICES = flags.DEFINE_integer(
   lower_bound=1,
   upper_bound=256,
 )
-_CLUSTER = define_cluster()
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator",
+  None,
+  "HOST:PORT of process 0, where several processes train together; 'auto' on a "
+  "cluster that JAX knows (Slurm, Kubernetes, Cloud TPU, Open MPI), which tells the other flags too",
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  "num_processes", None, "how many processes train together", lower_bound=1
+)
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this one is, from 0", lower_bound=0)
 
 
 def main() -> None:
@@ -50,7 +58,7 @@ def main() -> None:
     )
   if _CPU_DEVICES.value:
     divide_cpu(_CPU_DEVICES.value)
-  join_cluster(_CLUSTER)
+  _join_cluster()
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, parameter_shards=_PARAMETER_SHARDS.value, profile=profile)
@@ -69,6 +77,34 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
   if not 1 <= first <= last:
     raise commands.UsageError(f"--profile must be steps FIRST:LAST, counted from 1, got {text!r}")
   return first, last
+
+
+def _join_cluster() -> None:
+  """Joins the processes that train together, if there are several; see `jax.distributed.initialize`.
+
+  Raises:
+    UsageError: if the flags do not go together, or JAX cannot join.
+  """
+  coordinator, count, index = _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+  if coordinator is None and count is None and index is None:
+    return
+  if coordinator == "auto" and count is None and index is None:
+    coordinator = None  # JAX finds it
+  elif coordinator in (None, "auto") or count is None or index is None:
+    raise commands.UsageError(
+      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      f"got {coordinator!r}, {count!r}, {index!r}"
+    )
+  elif not coordinator.rpartition(":")[2].isdecimal():
+    raise commands.UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
+  elif index >= count:
+    raise commands.UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
+  # The training loop handles SIGTERM; JAX's own answer to it is to do nothing.
+  jax.config.update("jax_enable_preemption_service", False)
+  try:
+    jax.distributed.initialize(coordinator, count, index)
+  except (RuntimeError, ValueError) as error:
+    raise commands.UsageError(f"--coordinator: cannot join {_COORDINATOR.value!r}: {error}") from error
 
 
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:

@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
   position: dict[str, Any]
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
   """The checkpoints of one run. A context manager; all processes of a run make the same calls.
 
   The newest two are kept, the newest `keep` with a score, and the best.
@@ -91,9 +91,6 @@ class Checkpoints:
         text = (self._folder / str(step) / _METADATA).read_text("utf-8")
         self._records[step] = json.loads(text)["custom_metadata"]  # orbax's reader opens all arrays, too
 
-  def __enter__(self) -> "Checkpoints":
-    return self
-
   def __exit__(self, *_) -> None:
     self._manager.close()
 
@@ -106,7 +103,8 @@ class Checkpoints:
 
     A checkpoint without a score was written where a run was interrupted.
     """
-    return sorted(step for step in self._records if self._score(step) is not None)[-self._keep :]
+    scored = [step for step, record in self._records.items() if record["score"] is not None]
+    return sorted(scored)[-self._keep :]
 
   def best_step(self) -> int | None:
     """Returns the step with the best score, the latest of equal ones. No score is worst, then NaN."""
@@ -170,7 +168,9 @@ class Checkpoints:
       if candidate in self._damaged or not self._is_whole(candidate):
         continue
       for damaged, reason in sorted(self._damaged.items(), reverse=True):
-        _print(f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}")
+        if is_main():
+          line = f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}"
+          print(line, file=sys.stderr, flush=True)
         self._move_aside(damaged)
       self._damaged = {}
       record = self._records[candidate]
@@ -184,11 +184,8 @@ class Checkpoints:
       )
     return None
 
-  def _score(self, step: int) -> float | None:
-    return self._records[step]["score"]
-
   def _rank(self, step: int) -> tuple[int, float, int]:
-    score = self._score(step)
+    score = self._records[step]["score"]
     if score is None or math.isnan(score):
       return (1 if score is None else 0), 0.0, step
     return 2, (score if self._higher_is_better else -score), step
@@ -279,8 +276,3 @@ def _quiet() -> Iterator[None]:
     raise
   finally:
     sys.unraisablehook = hook
-
-
-def _print(text: str) -> None:
-  if is_main():
-    print(text, file=sys.stderr, flush=True)

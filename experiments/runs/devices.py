@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from experiments.commands.mistakes import Mistake
-from experiments.runs.rows import Rows
 
 Tree = TypeVar("Tree")
 
@@ -74,9 +73,20 @@ def make_mesh(parameter_shards: int = 1) -> Mesh:
   return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
 
 
-def own_rows(mesh: Mesh, accumulation: int = 1) -> Rows:
-  """Returns which rows of each batch this process makes."""
-  return Rows(jax.process_index(), jax.process_count(), multiple=mesh.size * accumulation)
+def own_rows(batch: Tree, multiple: int) -> Tree:
+  """Returns the rows of a batch, a pytree of arrays, that this process's devices work on.
+
+  Args:
+    batch: the same in all processes.
+    multiple: rows of zeros are added until their number is a multiple of this, itself one of the number of
+      processes.
+  """
+
+  def own(array: np.ndarray) -> np.ndarray:
+    padding = [(0, -len(array) % multiple), *[(0, 0)] * (array.ndim - 1)]
+    return np.split(np.pad(array, padding), jax.process_count())[jax.process_index()]
+
+  return jax.tree.map(own, batch)
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:

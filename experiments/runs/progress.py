@@ -1,16 +1,18 @@
-"""What a person sees while a model trains: a bar at a terminal, plain lines elsewhere."""
+"""What a person sees while a model trains: a bar at a terminal, plain lines elsewhere; and a profile."""
 
 import contextlib
+import pathlib
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from tqdm import tqdm
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager):
   """Shows how far training is, and measures it. A context manager.
 
   Time that is spent aside, on compilation, validation or checkpoints, does not count as training.
@@ -32,10 +34,7 @@ class Progress:
     self._seconds_of: dict[str, float] = {}
     self._waited = 0.0
     self._tokens = self._seconds_of_tokens = 0.0
-    self._num_compiled = 0
-
-  def __enter__(self) -> "Progress":
-    return self
+    self._compiled: set[str] = set()
 
   def __exit__(self, *_) -> None:
     self._bar.close()
@@ -57,19 +56,17 @@ class Progress:
     self._seconds_of[what] = self._seconds_of.get(what, 0.0) + seconds
 
   @contextlib.contextmanager
-  def compiling(self, what: str) -> Iterator[None]:
-    """Counts and shows a compilation."""
-    self.say(f"compiling the step for {what}")
+  def compiling(self, shape: str) -> Iterator[None]:
+    """Counts and shows the compilation of a step, unless one of this shape was made before."""
+    if shape in self._compiled:
+      yield
+      return
+    self._compiled.add(shape)
+    self.say(f"compiling the step for {shape}")
     begin = time.perf_counter()
     with self.aside("compiling"):
       yield
-    self._num_compiled += 1
     self.say(f"compiled the step in {time.perf_counter() - begin:.1f} s")
-
-  @property
-  def has_advanced(self) -> bool:
-    """Whether any step was made."""
-    return self._step > self._start
 
   def advance(self, step: int) -> None:
     """Takes note of the steps up to this one."""
@@ -107,7 +104,7 @@ class Progress:
     """Returns what all the steps took."""
     steps, seconds = self._step - self._start, max(self._seconds(), 1e-9)
     rate = self._tokens / max(self._seconds_of_tokens, 1e-9)  # of the steps up to the last record
-    shapes = f"{self._num_compiled} shape{'' if self._num_compiled == 1 else 's'}"
+    shapes = f"{len(self._compiled)} shape{'' if len(self._compiled) == 1 else 's'}"
     parts = [f"{seconds:.0f} s of steps"]
     for what, spent in self._seconds_of.items():
       parts.append(f"{spent:.0f} s {what}" + (f" {shapes}" if what == "compiling" else ""))
@@ -120,6 +117,46 @@ class Progress:
   def _seconds(self) -> float:
     """Returns the time spent on training."""
     return time.perf_counter() - self._begin - self._aside
+
+
+class Profile(contextlib.AbstractContextManager):
+  """Records some steps, or those of them that are made; once. A context manager.
+
+  Args:
+    folder: where the profile goes.
+    steps: the first and the last; None for no profile.
+    say: is told what was written.
+  """
+
+  def __init__(self, folder: pathlib.Path, steps: tuple[int, int] | None, say: Callable[[str], None]):
+    self._folder, self._steps, self._say = folder, steps, say
+    self._is_recording = False
+
+  def __exit__(self, *_) -> None:
+    self._end()
+    if self._steps is not None:
+      first, last = self._steps
+      self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
+
+  def before(self, step: int, state: Any) -> None:
+    """Starts recording if this is the first step to record; earlier steps are waited for."""
+    first, last = self._steps or (0, 0)
+    if not self._is_recording and first <= step <= last:
+      jax.block_until_ready(state)
+      jax.profiler.start_trace(str(self._folder))
+      self._is_recording = True
+
+  def after(self, step: int, state: Any) -> None:
+    """Ends recording if this was the last step to record."""
+    if self._is_recording and self._steps is not None and step == self._steps[1]:
+      jax.block_until_ready(state)
+      self._end()
+
+  def _end(self) -> None:
+    if self._is_recording:
+      self._is_recording, self._steps = False, None
+      jax.profiler.stop_trace()
+      self._say(f"wrote {self._folder}, a profile")
 
 
 def _peak_memory() -> float:

@@ -64,7 +64,7 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
   """Adds a line to launches.jsonl. Where no run has begun yet, it is the first."""
-  earlier = _launches(folder) if holds_run(folder) else []
+  earlier = read_lines(folder / _LAUNCHES, {"data": dict}) if holds_run(folder) else []
   write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
 
 
@@ -81,30 +81,20 @@ def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
   """
   if not found or not holds_run(folder):
     return
-  launches = _launches(folder)
-  if not launches:
+  began_with = first_launch(folder)
+  if began_with is None:
     raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
   # By what is in them: a file may have been moved.
   for name, digest in found.items():
-    if not began_with(folder, digest):
+    if digest not in began_with["data"].values():
       began = f"the file that the run in {folder} began with"
       raise DataError(f"{name}: expected {began}, got a changed one; take another --workdir")
 
 
-def began_with(folder: pathlib.Path, digest: str) -> bool:
-  """Returns whether a run began with a file of this digest, or nothing says what it began with."""
-  launches = _launches(folder)
-  return not launches or digest in launches[0]["data"].values()
-
-
-def first_digest(folder: pathlib.Path, path: str) -> str | None:
-  """Returns the digest of a file when a run began with it; None if that is not known."""
-  launches = _launches(folder)
-  return launches[0]["data"].get(path) if launches else None
-
-
-def _launches(folder: pathlib.Path) -> list[dict[str, Any]]:
-  return read_lines(folder / _LAUNCHES, {"data": dict})
+def first_launch(folder: pathlib.Path) -> dict[str, Any] | None:
+  """Returns what a run began with, as `describe_launch` has it; None if nothing says so."""
+  launches = read_lines(folder / _LAUNCHES, {"data": dict})
+  return launches[0] if launches else None
 
 
 def digest_of(words: Sequence[Sequence[str]]) -> str:
@@ -116,9 +106,9 @@ def check_same_words(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> No
   """Raises WorkdirError if a run's vocabularies are not those that it began with."""
   if not holds_run(folder):  # a start that was killed before may have left a line
     return
-  for launch in _launches(folder)[:1]:
-    if launch.get("vocabularies") not in (None, digest_of(words)):
-      raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
+  launch = first_launch(folder) or {}
+  if launch.get("vocabularies") not in (None, digest_of(words)):
+    raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
 
 
 def _sha256(path: str) -> str:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import filelock
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
@@ -38,6 +39,37 @@ class WorkdirError(Mistake):
 def holds_run(folder: pathlib.Path) -> bool:
   """Returns whether a run has begun in a folder."""
   return (folder / "config.json").exists()
+
+
+@contextlib.contextmanager
+def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
+  """Locks a folder until the block, or this process, ends.
+
+  Of several processes that train together, only one takes the lock.
+
+  Args:
+    folder: the workdir; it is created.
+
+  Raises:
+    WorkdirError: if another process has locked it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  try:
+    with filelock.FileLock(folder / ".lock", timeout=0.1):  # `is_locked` takes the lock for a moment
+      yield
+  except filelock.Timeout as error:
+    raise WorkdirError(f"{folder}: another process trains here") from error
+
+
+def is_locked(folder: pathlib.Path) -> bool:
+  """Returns whether a process trains in a folder."""
+  if not (folder / ".lock").exists():
+    return False
+  try:
+    with filelock.FileLock(folder / ".lock", blocking=False):
+      return False
+  except filelock.Timeout:
+    return True
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
@@ -109,7 +141,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-class MetricsWriter:
+class MetricsWriter(contextlib.AbstractContextManager):
   """Writes metrics to metrics.jsonl and TensorBoard, in process 0 only. A context manager.
 
   Args:
@@ -134,9 +166,6 @@ class MetricsWriter:
       self._board = EventsWriter(str(folder / "tensorboard" / "events"))
       # TensorBoard forgets what it has read from this step on.
       self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
-
-  def __enter__(self) -> "MetricsWriter":
-    return self
 
   def __exit__(self, *_) -> None:
     if not self._is_main:

@@ -16,29 +16,13 @@ from experiments.tasks.task import (
 )
 from experiments.tasks.toy_translation import ToyTranslation
 
-__all__ = [
-  "TASKS",
-  "Example",
-  "Languages",
-  "ParallelText",
-  "Scan",
-  "Task",
-  "ToyTranslation",
-  "example_of",
-  "kind_of",
-  "make_task",
-  "read_languages",
-  "words_of",
-  "write_languages",
-]
+__all__ = ["Example", "Languages", "Task", "example_of", "read_languages", "words_of", "write_languages"]
 
 TASKS: dict[str, type[Task]] = {
   "toy_translation": ToyTranslation,
   "scan": Scan,
   "parallel_text": ParallelText,
 }
-
-
 _OF_TASKS = ("source", "target", "splits", "watched", "training_batch", "examples")
 
 

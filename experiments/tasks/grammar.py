@@ -1,7 +1,7 @@
 """A toy language: English sentences, their Italian translations, and what translates what.
 
 A sentence is a tree (clauses, noun phrases, prepositional phrases). The tree is written in both languages
-at once, so the true alignment is known. The words are in lexicon.py; drawing.py draws the trees.
+at once, so the true alignment is known. The words are in lexicon.py and nouns.py; drawing.py draws the trees.
 
 Every English sentence has one translation:
 
@@ -24,11 +24,12 @@ The alignment is a set of (target position, source position):
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from experiments.tasks.lexicon import ARTICLE, BE, CONTRACTIONS, PRONOUNS, THIRD_PLURAL, THIRD_SINGULAR
-from experiments.tasks.word_classes import Adjective, Determiner, Form, Noun, Preposition, Verb
+from experiments.tasks import lexicon
+from experiments.tasks.lexicon import Adjective, Determiner, Form, Noun, Preposition, Verb
+from experiments.tasks.nouns import NOUNS
 
 
 class Pair(NamedTuple):
@@ -51,10 +52,6 @@ class NounPhrase(NamedTuple):
   leading: Adjective | None = None
   trailing: Adjective | None = None
   attached: "PrepositionalPhrase | None" = None
-
-  @property
-  def feminine(self) -> bool:
-    return self.noun.feminine[self.plural]
 
 
 class PrepositionalPhrase(NamedTuple):
@@ -82,30 +79,6 @@ class Clause(NamedTuple):
 # From the tree to both languages.
 
 
-class _Draft:
-  """A pair being written: English words, and Italian forms with the positions they translate."""
-
-  def __init__(self):
-    self.source: list[str] = []
-    self.target: list[tuple[Form, tuple[int, ...]]] = []
-
-  def english(self, word: str) -> int:
-    """Appends an English word, turning "a" before a vowel into "an", and returns its position."""
-    position = len(self.source)
-    if word[0] in "aeiou" and position and self.source[-1] == "a":
-      self.source[-1] = "an"
-    self.source.append(word)
-    return position
-
-  def italian(self, form: Form, *positions: int):
-    """Appends an Italian form that translates the words at these positions."""
-    self.target.append((form, positions))
-
-  def both(self, word: str, form: Form):
-    """Appends a word and its translation."""
-    self.italian(form, self.english(word))
-
-
 def translate(clauses: Iterable[Clause]) -> Pair:
   """Returns the pair that says these clauses, joined by "and".
 
@@ -115,120 +88,128 @@ def translate(clauses: Iterable[Clause]) -> Pair:
   Returns:
     The pair.
 
-  >>> from experiments.tasks.lexicon import DETERMINERS, PREPOSITIONS, VERBS
-  >>> from experiments.tasks.nouns import NOUNS
-  >>> words = {word.english: word for word in DETERMINERS + PREPOSITIONS}
+  >>> words = {word.english: word for word in lexicon.DETERMINERS + lexicon.PREPOSITIONS}
   >>> uncle = next(noun for noun in NOUNS if noun.kin)
-  >>> sleep = next(verb for verb in VERBS if "sleep" in verb.english)
+  >>> sleep = next(verb for verb in lexicon.VERBS if "sleep" in verb.english)
   >>> near = PrepositionalPhrase(words["near"], NounPhrase(words["my"], uncle))
   >>> " ".join(translate([Clause("she", sleep, negated=True, place=near)]).target)
   'non dorme vicino a mio zio'
   """
-  draft = _Draft()
-  _joined(draft, clauses, _clause)
-  return _finished(draft)
-
-
-def _joined(draft, parts, write):
-  """Writes the parts with "and" between them."""
-  for i, part in enumerate(parts):
+  writer = _Writer()
+  for i, clause in enumerate(clauses):
     if i:
-      draft.both("and", "e")
-    write(draft, part)
+      writer.word("and", "e")
+    writer.clause(clause)
+  target, alignment = _spelled(writer.target)
+  return Pair(tuple(writer.source), target, alignment)
 
 
-def _clause(draft, clause):
-  """Writes a clause; the verb agrees with the subject, and an adjective after it too."""
-  if isinstance(clause.subject, str):
-    draft.english(clause.subject)
-    person, agreement = PRONOUNS[clause.subject], int(clause.subject == "she")
-  else:
-    _joined(draft, clause.subject, _noun_phrase)
-    plural = len(clause.subject) > 1 or clause.subject[0].plural
-    person = THIRD_PLURAL if plural else THIRD_SINGULAR
-    agreement = 2 * plural + all(phrase.feminine for phrase in clause.subject)
-  _verb(draft, clause.verb, person, clause.negated)
-  _joined(draft, clause.objects, _noun_phrase)
-  if clause.place:
-    _prepositional_phrase(draft, clause.place)
-  if clause.predicate:
-    draft.both(clause.predicate.english, clause.predicate.italian[agreement])
+class _Writer:
+  """Writes a sentence: English words, and Italian forms with the positions of the words they translate."""
+
+  def __init__(self):
+    self.source: list[str] = []
+    self.target: list[tuple[Form, tuple[int, ...]]] = []
+
+  def word(self, english: str, italian: Form | None = None) -> int:
+    """Appends an English word, its translation if there is one here, and returns its position."""
+    position = len(self.source)
+    if english[0] in "aeiou" and self.source[-1:] == ["a"]:
+      self.source[-1] = "an"
+    self.source.append(english)
+    if italian is not None:
+      self.target.append((italian, (position,)))
+    return position
+
+  def clause(self, clause: Clause) -> None:
+    """Writes a clause; the verb agrees with the subject, and an adjective after it too."""
+    if isinstance(clause.subject, str):
+      self.word(clause.subject)
+      person, agreement = lexicon.PRONOUNS[clause.subject], int(clause.subject == "she")
+    else:
+      self.noun_phrases(clause.subject)
+      plural = len(clause.subject) > 1 or clause.subject[0].plural
+      person = lexicon.THIRD_PLURAL if plural else lexicon.THIRD_SINGULAR
+      agreement = 2 * plural + all(phrase.noun.feminine[phrase.plural] for phrase in clause.subject)
+    self.verb(clause.verb, person, clause.negated)
+    self.noun_phrases(clause.objects)
+    if clause.place:
+      self.prepositional_phrase(clause.place)
+    if clause.predicate:
+      self.word(clause.predicate.english, clause.predicate.italian[agreement])
+
+  def verb(self, verb: Verb, person: int, negated: bool) -> None:
+    """Writes a verb: "sees", "vede"; "does not look for", "non cerca"; "is not", "non è"."""
+    third = person == lexicon.THIRD_SINGULAR
+    if negated and verb is not lexicon.BE:
+      self.word("does" if third else "do")
+      self.word("not", "non")
+      third = False
+    positions = [self.word(verb.english[third])]
+    if negated and verb is lexicon.BE:
+      self.word("not", "non")
+    if verb.particle:
+      positions.append(self.word(verb.particle))
+    self.target.append((verb.italian[person], tuple(positions)))
+
+  def noun_phrases(self, phrases: Iterable[NounPhrase]) -> None:
+    """Writes noun phrases with "and" between them, such as "my old red cat", "il mio vecchio gatto rosso"."""
+    for i, phrase in enumerate(phrases):
+      if i:
+        self.word("and", "e")
+      determiner, noun, plural, leading, trailing, attached = phrase
+      agreement = 2 * plural + noun.feminine[plural]
+      one_relative = noun.kin and not (plural or leading or trailing) and determiner.english != "their"
+      if determiner.possessive and not one_relative:
+        self.target.append((lexicon.ARTICLE[agreement], ()))
+      self.word(determiner.english, determiner.italian[agreement])
+      if leading and leading.leading:
+        self.word(leading.english, leading.leading[agreement])
+      position = self.word(trailing.english) if trailing else None
+      self.word(noun.english[plural], noun.italian[plural])
+      if trailing and position is not None:
+        self.target.append((trailing.italian[agreement], (position,)))
+      if attached:
+        self.prepositional_phrase(attached)
+
+  def prepositional_phrase(self, prepositional: PrepositionalPhrase) -> None:
+    """Writes a preposition and its noun phrase."""
+    position = self.word(prepositional.preposition.english)
+    for word in prepositional.preposition.italian:
+      self.target.append((word, (position,)))
+    self.noun_phrases([prepositional.phrase])
 
 
-def _verb(draft, verb, person, negated):
-  """Writes a verb: "sees", "vede"; "does not look for", "non cerca"; "is not", "non è"."""
-  third = person == THIRD_SINGULAR
-  if negated and verb is not BE:
-    draft.english("does" if third else "do")
-    draft.both("not", "non")
-    third = False
-  positions = [draft.english(verb.english[third])]
-  if negated and verb is BE:
-    draft.both("not", "non")
-  if verb.particle:
-    positions.append(draft.english(verb.particle))
-  draft.italian(verb.italian[person], *positions)
-
-
-def _noun_phrase(draft, phrase):
-  """Writes a noun phrase: "my old red cat", "il mio vecchio gatto rosso"."""
-  determiner, noun, plural, leading, trailing, attached = phrase
-  agreement = 2 * plural + phrase.feminine
-  one_relative = noun.kin and not (plural or leading or trailing) and determiner.english != "their"
-  if determiner.possessive and not one_relative:
-    draft.italian(ARTICLE[agreement])
-  draft.both(determiner.english, determiner.italian[agreement])
-  if leading:
-    draft.both(leading.english, leading.leading[agreement])
-  position = draft.english(trailing.english) if trailing else None
-  draft.both(noun.english[plural], noun.italian[plural])
-  if trailing:
-    draft.italian(trailing.italian[agreement], position)
-  if attached:
-    _prepositional_phrase(draft, attached)
-
-
-def _prepositional_phrase(draft, prepositional):
-  """Writes a preposition and its noun phrase."""
-  position = draft.english(prepositional.preposition.english)
-  for word in prepositional.preposition.italian:
-    draft.italian(word, position)
-  _noun_phrase(draft, prepositional.phrase)
-
-
-def _finished(draft):
-  """Returns the pair; what depends on the next word is chosen here, from the last to the first."""
+def _spelled(
+  forms: Sequence[tuple[Form, tuple[int, ...]]],
+) -> tuple[tuple[str, ...], frozenset[tuple[int, int]]]:
+  """Returns Italian words and their links; what depends on the next word is chosen from the last one on."""
   words: list[str] = []
   links: list[tuple[int, ...]] = []
   word = ""
-  for form, positions in reversed(draft.target):
+  for form, positions in reversed(forms):
     following, word = word, _before(word, form)
-    if (word, following) in CONTRACTIONS:
-      words[-1] = word = CONTRACTIONS[word, following]
+    if (word, following) in lexicon.CONTRACTIONS:
+      words[-1] = word = lexicon.CONTRACTIONS[word, following]
       links[-1] += positions
     else:
       words.append(word)
       links.append(positions)
   last = len(words) - 1
   alignment = frozenset([(last - i, s) for i, positions in enumerate(links) for s in positions])
-  return Pair(tuple(draft.source), tuple(reversed(words)), alignment)
+  return tuple(reversed(words)), alignment
 
 
 @functools.cache
-def _before(following, form):
+def _before(following: str, form: Form) -> str:
   """Returns what becomes of a form before the following word."""
-  if not isinstance(form, str):
-    return form[_sound(following)]
-  same_vowel = (form == "e" and following[0] in "eè") or (form == "a" and following[0] == "a")
-  return form + "d" if same_vowel else form
-
-
-def _sound(word):
-  """Returns what a word begins with: 0 a simple consonant, 1 an impure one, 2 a vowel."""
-  if word[0] in "aeiouè":
-    return 2
-  impure = word[0] in "zxy" or word[:2] in ("gn", "ps", "pn")
-  return int(impure or (word[0] == "s" and word[1] not in "aeiou"))
+  if isinstance(form, str):
+    same_vowel = (form == "e" and following[0] in "eè") or (form == "a" and following[0] == "a")
+    return form + "d" if same_vowel else form
+  if following[0] in "aeiouè":
+    return form[2]
+  is_impure = following[0] in "zxy" or following[:2] in ("gn", "ps", "pn")
+  return form[is_impure or (following[0] == "s" and following[1] not in "aeiou")]
 
 
 def join(words: Iterable[str]) -> str:
@@ -244,3 +225,36 @@ def join(words: Iterable[str]) -> str:
   "l'amico vede un'oca"
   """
   return " ".join(words).replace("' ", "'")
+
+
+def source_words() -> tuple[str, ...]:
+  """Returns every English word that can occur, sorted.
+
+  >>> "mice" in source_words()
+  True
+  """
+  words = {"an", "and", "do", "does", "not", *lexicon.PRONOUNS, *lexicon.BE.english}
+  words.update(adjective.english for adjective in lexicon.ADJECTIVES)
+  words.update(word.english for word in (*lexicon.DETERMINERS, *lexicon.PREPOSITIONS))
+  for verb in lexicon.VERBS:
+    words.update(verb.english, [verb.particle] if verb.particle else [])
+  for noun in NOUNS:
+    words.update(noun.english)
+  return tuple(sorted(words))
+
+
+def target_words() -> tuple[str, ...]:
+  """Returns every Italian token that can occur, sorted.
+
+  >>> "dell'" in target_words()
+  True
+  """
+  words = {"a", "ad", "e", "ed", "non", "è", "sono", *lexicon.CONTRACTIONS.values()}
+  forms: list[Form] = [form for word in lexicon.DETERMINERS for form in word.italian]
+  for adjective in lexicon.ADJECTIVES:
+    forms += [*adjective.italian, *(adjective.leading or ())]
+  for word in (*lexicon.VERBS, *NOUNS, *lexicon.PREPOSITIONS):
+    forms += word.italian
+  for form in forms:
+    words.update([form] if isinstance(form, str) else form)
+  return tuple(sorted(words - {""}))

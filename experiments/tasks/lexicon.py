@@ -1,56 +1,81 @@
-"""The words of the toy language, English and Italian, as plain tables.
+"""The words of the toy language but its nouns, English and Italian, as plain tables.
 
 Italian forms that agree are listed as masculine singular, feminine singular, masculine plural,
 feminine plural. A form that depends on the first sound of the next word is itself a triple: before
 a simple consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
 """
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
-from experiments.tasks.nouns import NOUNS
-from experiments.tasks.word_classes import (
-  ANIMAL,
-  FOOD,
-  KINDS,
-  LIVING,
-  PERSON,
-  PLACE,
-  THING,
-  Adjective,
-  Determiner,
-  Form,
-  Forms,
-  Preposition,
-  Verb,
-)
+Form = str | tuple[str, str, str]
+Forms = tuple[Form, Form, Form, Form]
+
+ANIMAL, FOOD, PERSON, PLACE, THING = KINDS = ("animal", "food", "person", "place", "thing")
+LIVING = (PERSON, ANIMAL)
+MASCULINE, FEMININE, SWITCHING = (False, False), (True, True), (False, True)
+
+
+class Noun(NamedTuple):
+  """A noun: (singular, plural) in each language, and whether each of the two is feminine."""
+
+  english: tuple[str, str]
+  italian: tuple[str, str]
+  feminine: tuple[bool, bool]
+  kind: str
+  kin: bool = False  # "mio zio", not "il mio zio"
+
+
+class Adjective(NamedTuple):
+  """An adjective, the kinds of nouns it describes, and its forms before a noun if it leads it."""
+
+  english: str
+  italian: Forms
+  kinds: tuple[str, ...]
+  leading: Forms | None = None
+
+
+class Verb(NamedTuple):
+  """A verb: (see, sees), its forms for I, he or she, we, they, and the kinds of its objects."""
+
+  english: tuple[str, str]
+  italian: tuple[str, str, str, str]
+  objects: tuple[str, ...] = ()
+  particle: str = ""  # "for" in "look for"
+
+
+class Determiner(NamedTuple):
+  """A determiner, its Italian forms, and whether its noun is plural (None: either)."""
+
+  english: str
+  italian: Forms
+  plural: bool | None
+  possessive: bool = False
+
+
+class Preposition(NamedTuple):
+  """A preposition, its Italian words and the kinds of the nouns that follow it."""
+
+  english: str
+  italian: tuple[str, ...]
+  kinds: tuple[str, ...]
+
 
 _COLOURED = (ANIMAL, FOOD, PLACE, THING)
-_SMALL: Forms = ("piccolo", "piccola", "piccoli", "piccole")
-_BIG: Forms = ("grande", "grande", "grandi", "grandi")
-_ENORMOUS: Forms = ("enorme", "enorme", "enormi", "enormi")
-_STRANGE: Forms = ("strano", "strana", "strani", "strane")
-_UGLY: Forms = ("brutto", "brutta", "brutti", "brutte")
-_OLD: Forms = ("vecchio", "vecchia", "vecchi", "vecchie")
-_NEW: Forms = ("nuovo", "nuova", "nuovi", "nuove")
-_YOUNG: Forms = ("giovane", "giovane", "giovani", "giovani")
-_BEAUTIFUL: Forms = ("bello", "bella", "belli", "belle")
-_BEAUTIFUL_LEADING: Forms = (
-  ("bel", "bello", "bell'"),
-  ("bella", "bella", "bell'"),
-  ("bei", "begli", "begli"),
-  "belle",
+_LEADING = (
+  ("small", ("piccolo", "piccola", "piccoli", "piccole"), KINDS),
+  ("big", ("grande", "grande", "grandi", "grandi"), KINDS),
+  ("enormous", ("enorme", "enorme", "enormi", "enormi"), KINDS),
+  ("strange", ("strano", "strana", "strani", "strane"), KINDS),
+  ("ugly", ("brutto", "brutta", "brutti", "brutte"), (ANIMAL, PLACE, THING)),
+  ("old", ("vecchio", "vecchia", "vecchi", "vecchie"), (ANIMAL, PERSON, PLACE, THING)),
+  ("new", ("nuovo", "nuova", "nuovi", "nuove"), (PLACE, THING)),
+  ("young", ("giovane", "giovane", "giovani", "giovani"), LIVING),
 )
+_BEL: Forms = (("bel", "bello", "bell'"), ("bella", "bella", "bell'"), ("bei", "begli", "begli"), "belle")
 
 ADJECTIVES = (
-  Adjective("small", _SMALL, KINDS, leading=_SMALL),
-  Adjective("big", _BIG, KINDS, leading=_BIG),
-  Adjective("enormous", _ENORMOUS, KINDS, leading=_ENORMOUS),
-  Adjective("strange", _STRANGE, KINDS, leading=_STRANGE),
-  Adjective("ugly", _UGLY, (ANIMAL, PLACE, THING), leading=_UGLY),
-  Adjective("old", _OLD, (ANIMAL, PERSON, PLACE, THING), leading=_OLD),
-  Adjective("new", _NEW, (PLACE, THING), leading=_NEW),
-  Adjective("young", _YOUNG, LIVING, leading=_YOUNG),
-  Adjective("beautiful", _BEAUTIFUL, KINDS, leading=_BEAUTIFUL_LEADING),
+  *(Adjective(english, forms, kinds, leading=forms) for english, forms, kinds in _LEADING),
+  Adjective("beautiful", ("bello", "bella", "belli", "belle"), KINDS, leading=_BEL),
   Adjective("red", ("rosso", "rossa", "rossi", "rosse"), _COLOURED),
   Adjective("white", ("bianco", "bianca", "bianchi", "bianche"), _COLOURED),
   Adjective("black", ("nero", "nera", "neri", "nere"), _COLOURED),
@@ -112,12 +137,7 @@ PRONOUNS = {
 _SINGULAR, _PLURAL, _EITHER = False, True, None
 ARTICLE: Forms = (("il", "lo", "l'"), ("la", "la", "l'"), ("i", "gli", "gli"), "le")
 _UN: Forms = (("un", "uno", "un"), ("una", "una", "un'"), "", "")
-_QUESTO: Forms = (
-  ("questo", "questo", "quest'"),
-  ("questa", "questa", "quest'"),
-  "questi",
-  "queste",
-)
+_QUESTO: Forms = (("questo", "questo", "quest'"), ("questa", "questa", "quest'"), "questi", "queste")
 _QUELLO: Forms = (
   ("quel", "quello", "quell'"),
   ("quella", "quella", "quell'"),
@@ -163,40 +183,3 @@ CONTRACTIONS = {
   )
   for article, contraction in zip(_ARTICLES, contractions, strict=True)
 }
-
-
-def source_words() -> tuple[str, ...]:
-  """Returns every English word that can occur, sorted.
-
-  >>> "mice" in source_words()
-  True
-  """
-  words = {"an", "and", "do", "does", "not", *PRONOUNS, *BE.english}
-  words.update(word.english for word in (*DETERMINERS, *ADJECTIVES, *PREPOSITIONS))
-  for verb in VERBS:
-    words.update(verb.english, [verb.particle] if verb.particle else [])
-  for noun in NOUNS:
-    words.update(noun.english)
-  return tuple(sorted(words))
-
-
-def target_words() -> tuple[str, ...]:
-  """Returns every Italian token that can occur, sorted.
-
-  >>> "dell'" in target_words()
-  True
-  """
-  words = {"a", "ad", "e", "ed", "non", BE.italian[THIRD_SINGULAR], BE.italian[THIRD_PLURAL]}
-  words.update(*(_spellings(determiner.italian) for determiner in DETERMINERS))
-  for adjective in ADJECTIVES:
-    words.update(_spellings(adjective.italian), _spellings(adjective.leading or ()))
-  for word in (*VERBS, *NOUNS, *PREPOSITIONS):
-    words.update(word.italian)
-  words.update(CONTRACTIONS.values())
-  return tuple(sorted(words))
-
-
-def _spellings(forms: Iterable[Form]):
-  """Returns the spellings among these forms."""
-  alternatives = ((form,) if isinstance(form, str) else form for form in forms)
-  return {spelling for spellings in alternatives for spelling in spellings if spelling}

@@ -3,7 +3,7 @@
 English nouns that leave the gender open (friend, student, cat) are masculine, as usual in Italian.
 """
 
-from experiments.tasks.word_classes import (
+from experiments.tasks.lexicon import (
   ANIMAL,
   FEMININE,
   FOOD,

@@ -8,15 +8,14 @@ import numpy as np
 
 from configs import base
 from experiments.commands.mistakes import DataError
-from experiments.runs.rows import ALL, Rows
 from experiments.tasks.task import Example, Languages, example_of
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.languages import Language, training_lines
+from experiments.text.languages import Language
 from experiments.text.notes import notes
 from experiments.text.pairs import SentencePair, read_pairs
-from experiments.text.tokenizers import DEFAULT_SIZE, VocabularySizeError, allowed_sizes
+from experiments.text.tokenizers import DEFAULT_SIZE
 
 _SIDES = "source", "target"
 
@@ -41,7 +40,7 @@ class ParallelText:
     self._config = config
     self.max_length = config.data.max_length
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
-    self.source, self.target = languages or self._learn()
+    self.source, self.target = languages or (self._learn("source"), self._learn("target"))
 
   def __str__(self) -> str:
     used, left_out = len(self._batches), self._num_pairs - len(self._batches)
@@ -50,8 +49,8 @@ class ParallelText:
       text += f" ({left_out:,} more are longer than config.data.max_length={self._config.data.max_length})"
     return text
 
-  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
-    return self._batches.batch(step, rows)
+  def training_batch(self, step: int) -> Batch:
+    return self._batches.batch(step)
 
   def examples(self, split: str, count: int) -> list[Example]:
     allowed = ("train", *self.splits)
@@ -72,15 +71,8 @@ class ParallelText:
   def _batches(self) -> Buckets:
     """The training pairs as ids, those too long left out."""
     data, longest = self._config.data, self._config.data.max_length
-    languages, cuts = (self.source, self.target), None
-    if data.subword_sampling:
-      cuts = tuple(
-        language.segment_all(texts, sharpness=data.subword_sampling)
-        for language, texts in zip(languages, self._training_texts, strict=True)
-      )
-      sources, targets = (each.best for each in cuts)
-    else:
-      sources, targets = map(Language.encode_all, languages, self._training_texts)
+    sources = self.source.encode_all(self._training_texts[0])
+    targets = self.target.encode_all(self._training_texts[1])
     self.notes = [
       *self._size_notes(),
       *notes(self._training_texts, self._read("validation"), unit=data.unit),
@@ -101,7 +93,6 @@ class ParallelText:
       batch_size=self._config.train.batch_size,
       seed=self._config.seed,
       alignments=alignments,
-      cuts=None if cuts is None else (cuts[0].take(used), cuts[1].take(used)),
     )
 
   def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
@@ -120,52 +111,35 @@ class ParallelText:
     is_unused = data.unit != "word" and data.alignment_tokens == "auto"
     return read_pairs(getattr(data, split), alignment_tokens="words" if is_unused else data.alignment_tokens)
 
-  def _learn(self) -> Languages:
-    """Returns the languages of the training texts."""
-    try:
-      return self._learn_side(0), self._learn_side(1)
-    except VocabularySizeError as error:
-      allowed = [self._allowed_sizes(texts) for texts in self._training_texts]
-      raise DataError(
-        f"{self._config.data.train}: config.data.source_vocabulary_size must be {allowed[0]} for this text, "
-        f"target_vocabulary_size {allowed[1]} (vocabulary_size sets both), "
-        f"got {self._sizes[0]} and {self._sizes[1]}"
-      ) from error
-
-  def _learn_side(self, side: int) -> Language:
-    data, texts = self._config.data, self._training_texts[side]
+  def _learn(self, side: str) -> Language:
+    """Returns the language of the training texts of a side."""
+    data, texts = self._config.data, self._training_texts[_SIDES.index(side)]
     try:
       return Language.learn(
         texts,
         unit=data.unit,
         lowercase=data.lowercase,
         min_count=data.min_count,
-        vocabulary_size=self._sizes[side],
+        vocabulary_size=self._vocabulary_size(side),
         subwords=data.subwords,
       )
-    except VocabularySizeError:
-      raise
     except ValueError as error:
-      raise DataError(f"{data.train}, {_SIDES[side]}: config.data.{error}") from error
+      field = str(error)
+      if field.startswith("vocabulary_size"):
+        field = f"{side}_{field} (vocabulary_size sets that of both sides)"
+      raise DataError(f"{data.train}, {side}: config.data.{field}") from error
 
-  @property
-  def _sizes(self) -> tuple[int, int]:
-    """The numbers of subwords of source and target, 0 for the default."""
+  def _vocabulary_size(self, side: str) -> int:
+    """Returns the number of subwords of a side, 0 for the default."""
     data = self._config.data
-    sizes = data.source_vocabulary_size, data.target_vocabulary_size
-    return sizes[0] or data.vocabulary_size, sizes[1] or data.vocabulary_size
-
-  def _allowed_sizes(self, texts: list[str]) -> str:
-    data = self._config.data
-    return allowed_sizes(training_lines(texts, lowercase=data.lowercase), data.subwords)
+    return getattr(data, f"{side}_vocabulary_size") or data.vocabulary_size
 
   def _size_notes(self) -> list[str]:
     """Returns a line if the text is too small for the default number of subwords."""
-    if self._config.data.unit != "subword":
-      return []
     shrunk = [
       f"{len(language.vocabulary):,} {side}"
-      for language, side, size in zip((self.source, self.target), _SIDES, self._sizes, strict=True)
-      if not size and len(language.vocabulary) < DEFAULT_SIZE
+      for language, side in zip((self.source, self.target), _SIDES, strict=True)
+      if not self._vocabulary_size(side) and len(language.vocabulary) < DEFAULT_SIZE
     ]
-    return [f"{' and '.join(shrunk)} subwords, not {DEFAULT_SIZE:,}: the text is small"] if shrunk else []
+    is_told = self._config.data.unit == "subword" and shrunk
+    return [f"{' and '.join(shrunk)} subwords, not {DEFAULT_SIZE:,}: the text is small"] if is_told else []

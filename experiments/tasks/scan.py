@@ -4,9 +4,8 @@ import numpy as np
 
 from configs import base
 from experiments.commands.mistakes import DataError
-from experiments.runs.rows import ALL, Rows
 from experiments.tasks import scan_grammar
-from experiments.tasks.task import Example, Languages, check_own
+from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
 from experiments.text.languages import Language
@@ -38,13 +37,9 @@ class Scan:
     actions = Vocabulary.build(command.actions for command in scan_grammar.commands())
     self.source = Language(Words(), words, lowercase=True)
     self.target = Language(Words(), actions, lowercase=False)
-    check_own(languages, (self.source, self.target))
-    sides = (
+    self._batches = Buckets(
       Sentences.join(self.source.vocabulary.encode(command.words) for command in training),
       Sentences.join(self.target.vocabulary.encode(command.actions) for command in training),
-    )
-    self._batches = Buckets(
-      *sides,
       num_buckets=config.data.num_buckets,
       batch_size=config.train.batch_size,
       seed=config.seed,
@@ -54,8 +49,8 @@ class Scan:
     training, test = (len(self._commands[split]) for split in ("train", "test"))
     return f"SCAN, split {self._name}: {training:,} training and {test:,} test commands"
 
-  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
-    return self._batches.batch(step, rows)
+  def training_batch(self, step: int) -> Batch:
+    return self._batches.batch(step)
 
   def examples(self, split: str, count: int) -> list[Example]:
     if split not in self._commands:

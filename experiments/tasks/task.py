@@ -4,8 +4,6 @@ import pathlib
 from typing import NamedTuple, Protocol
 
 from configs import base
-from experiments.commands.mistakes import DataError
-from experiments.runs.rows import ALL, Rows
 from experiments.runs.workdir import WorkdirError, holds_run
 from experiments.text.batches import Batch
 from experiments.text.languages import Language
@@ -60,10 +58,11 @@ class Task(Protocol):
 
   def __init__(self, config: base.Config, languages: Languages | None = None): ...
 
-  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
-    """Returns the batch of a training step, counted from 0, or some rows of it.
+  def training_batch(self, step: int) -> Batch:
+    """Returns the batch of a training step, counted from 0.
 
-    It is a function of the config and the step alone, so a run can be continued anywhere.
+    It is a function of the config and the step alone, so a run can be continued anywhere. All processes make
+    the same batch, and each takes its rows of it.
     """
     ...
 
@@ -91,15 +90,6 @@ def example_of(pair: SentencePair, source: Language, target: Language) -> Exampl
 def words_of(task: Task) -> list[tuple[str, ...]]:
   """Returns the words of both vocabularies."""
   return [language.vocabulary.words for language in (task.source, task.target)]
-
-
-def check_own(languages: Languages | None, own: Languages) -> None:
-  """Raises DataError if a run's languages are not those that a built-in task has."""
-  if languages is not None and [each.vocabulary for each in languages] != [each.vocabulary for each in own]:
-    raise DataError(
-      "the task has other words now than when this run began: go on with the version that began it, or take "
-      "another --workdir"
-    )
 
 
 def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:

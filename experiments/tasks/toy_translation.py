@@ -8,10 +8,8 @@ import numpy as np
 
 from configs import base
 from experiments.commands.mistakes import DataError
-from experiments.runs.rows import ALL, Rows
 from experiments.tasks import drawing, grammar
-from experiments.tasks.lexicon import source_words, target_words
-from experiments.tasks.task import Example, Languages, check_own
+from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch, make_batch
 from experiments.text.buckets import least_padding
 from experiments.text.languages import Language
@@ -53,28 +51,24 @@ class ToyTranslation:
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed
     self._batch_size = config.train.batch_size
-    self.source = Language(Words(), Vocabulary(source_words()), lowercase=True)
-    self.target = Language(ItalianWords(), Vocabulary(target_words()), lowercase=True)
-    check_own(languages, (self.source, self.target))
+    self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
+    self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
     self._num_buckets = config.data.num_buckets
     self._wants_links = config.train.alignment_weight > 0
 
   def __str__(self) -> str:
     return "toy sentences, as many as are wanted"
 
-  def training_batch(self, step: int, rows: Rows = ALL) -> Batch:
+  def training_batch(self, step: int) -> Batch:
     number, place = divmod(step, ROUND)
     pairs = self._round(number)[place]
     length = next(length for length in self._lengths if length >= max(map(_size, pairs)))
-    own = rows.of(self._batch_size)
-    chosen = pairs[own.start : own.stop]
     return make_batch(
-      [self.source.vocabulary.encode(pair.source) for pair in chosen],
-      [self.target.vocabulary.encode(pair.target) for pair in chosen],
+      [self.source.vocabulary.encode(pair.source) for pair in pairs],
+      [self.target.vocabulary.encode(pair.target) for pair in pairs],
       source_length=length,
       target_length=length,
-      num_rows=len(own),
-      alignments=[pair.alignment for pair in chosen] if self._wants_links else None,
+      alignments=[pair.alignment for pair in pairs] if self._wants_links else None,
     )
 
   @functools.cached_property
@@ -88,7 +82,8 @@ class ToyTranslation:
     """Returns the sentences of some batches in a row."""
     count = self._batch_size
     first = number * ROUND * count
-    pairs = sorted((self._pair("train", first + i) for i in range(ROUND * count)), key=_size)
+    drawn = (drawing.pair(seed=self._seed, split="train", index=first + i) for i in range(ROUND * count))
+    pairs = sorted(drawn, key=_size)
     order = np.random.default_rng((self._seed, number)).permutation(ROUND)
     return [pairs[i * count : (i + 1) * count] for i in order]
 
@@ -97,12 +92,9 @@ class ToyTranslation:
       raise DataError(f"split must be one of {', '.join(drawing.SPLITS)}, got {split!r}")
     if not count:
       raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
-    pairs = (self._pair(split, i) for i in range(count))
-    return [Example(*pair, " ".join(pair.source), grammar.join(pair.target)) for pair in pairs]
-
-  def _pair(self, split: str, index: int) -> grammar.Pair:
     seed = self._seed if split == "train" else 0
-    return drawing.pair(seed=seed, split=split, index=index)
+    pairs = (drawing.pair(seed=seed, split=split, index=i) for i in range(count))
+    return [Example(*pair, " ".join(pair.source), grammar.join(pair.target)) for pair in pairs]
 
 
 def _size(pair: grammar.Pair) -> int:

@@ -65,12 +65,6 @@ def from_whitespace(alignment: Alignment, source: str, target: str) -> Alignment
   return frozenset((t, s) for chunk, other in alignment for t in targets[chunk] for s in sources[other])
 
 
-def fits_whitespace(alignment: Alignment, source: str, target: str) -> bool:
-  """Returns whether all positions are those of whitespace tokens, too."""
-  num_targets, num_sources = len(target.split()), len(source.split())
-  return all(t < num_targets and s < num_sources for t, s in alignment)
-
-
 def _word_positions(text: str) -> list[list[int]]:
   """Returns, for each whitespace token, the positions of its words."""
   found, first = [], 0

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.runs.rows import ALL, Rows
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 
 
@@ -28,8 +26,6 @@ class Buckets:
     batch_size: rows of a batch on average; those of short sentences have more, those of long ones fewer.
     seed: of the order.
     alignments: of the pairs, if batches should have their links.
-    cuts: of sources and of targets, if every epoch should draw how they are cut; `sources` and `targets` are
-      the best ways, which say which bucket a pair goes to, and ways that do not fit there are not drawn.
   """
 
   def __init__(
@@ -41,16 +37,14 @@ class Buckets:
     batch_size: int,
     seed: int,
     alignments: Sequence[Alignment] | None = None,
-    cuts: tuple[Segmentations, Segmentations] | None = None,
   ):
     self._alignments = alignments
-    self._sources, self._targets, self._cuts = sources, targets, cuts
+    self._sources, self._targets = sources, targets
     self._seed = seed
     sizes = np.maximum(sources.lengths, targets.lengths) + 1  # with the end symbol
     # lengths[b] and num_rows[b] are the shape of a batch of bucket b.
     self.lengths = least_padding(sizes, num_buckets)
     bucket_of = np.searchsorted(self.lengths, sizes)
-    self._longest = np.take(self.lengths, bucket_of) - 1  # of each pair, without the end symbol
     num_positions = batch_size * np.mean(np.take(self.lengths, bucket_of))
     self.num_rows = [max(1, round(num_positions / length)) for length in self.lengths]
     self._members = [np.flatnonzero(bucket_of == i) for i in range(len(self.lengths))]
@@ -66,20 +60,17 @@ class Buckets:
     """How many batches have every pair once."""
     return sum(self._num_batches)
 
-  def batch(self, step: int, rows: Rows = ALL) -> Batch:
+  def batch(self, step: int) -> Batch:
     """Returns the batch of a training step, counted from 0."""
     epoch, place = divmod(step, self.batches_per_epoch)
     bucket, pairs = self._order(epoch)[place]
-    sources, targets = self._drawn(epoch)
-    own = rows.of(self.num_rows[bucket])
-    chosen = pairs[own.start : own.stop]
     return make_batch(
-      [sources[i] for i in chosen],
-      [targets[i] for i in chosen],
+      [self._sources[i] for i in pairs],
+      [self._targets[i] for i in pairs],
       source_length=self.lengths[bucket],
       target_length=self.lengths[bucket],
-      num_rows=len(own),
-      alignments=None if self._alignments is None else [self._alignments[i] for i in chosen.tolist()],
+      num_rows=self.num_rows[bucket],
+      alignments=None if self._alignments is None else [self._alignments[i] for i in pairs.tolist()],
     )
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
@@ -92,15 +83,6 @@ class Buckets:
       for pairs in np.array_split(rng.permutation(members), count)
     ]
     return [batches[i] for i in rng.permutation(len(batches))]
-
-  @functools.lru_cache(maxsize=2)  # noqa: B019 (as above)
-  def _drawn(self, epoch: int) -> tuple[Sentences, Sentences]:
-    """Returns sources and targets as they are cut in an epoch."""
-    if self._cuts is None:
-      return self._sources, self._targets
-    rng = np.random.default_rng((self._seed, epoch, 1))  # no number that `_order` draws
-    sources, targets = (cut.draw(rng, self._longest) for cut in self._cuts)
-    return sources, targets
 
 
 def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
@@ -120,14 +102,11 @@ def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
   # best[i]: the positions that sentences of the i shortest lengths need, and the lengths of their buckets.
   best: list[tuple[float, list[int]]] = [(0, []), *((np.inf, []) for _ in lengths)]
   for _ in range(min(num_buckets, len(lengths))):
-    best = [
-      min([best[i], *(_with_bucket(best[j], lengths[i - 1], up_to[i] - up_to[j]) for j in range(i))])
-      for i in range(len(best))
-    ]
+    before, best = best, [best[0]]
+    for i, length in enumerate(lengths, start=1):
+      # The last bucket has the sentences of the lengths from number j on.
+      with_bucket = [
+        (before[j][0] + (up_to[i] - up_to[j]) * length, [*before[j][1], length]) for j in range(i)
+      ]
+      best.append(min([before[i], *with_bucket]))
   return best[-1][1]
-
-
-def _with_bucket(before: tuple[float, list[int]], length: int, count: int) -> tuple[float, list[int]]:
-  """Returns positions and lengths with one more bucket, for `count` sentences."""
-  positions, lengths = before
-  return positions + count * length, [*lengths, length]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 from experiments.text.tokenizers import Characters, Subwords, Tokenizer, Words
 from experiments.text.vocabularies import Vocabulary
@@ -18,9 +15,6 @@ UNITS = (*_TOKENIZERS, "subword")
 
 # More lines teach little about words that are frequent enough to matter, and take long.
 _TRAINING_LINES = 100_000
-
-# More of them are hardly ever drawn, and take memory.
-_WAYS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,28 +57,6 @@ class Language:
       return Sentences.join(self.tokenizer.encode_all(normalized))
     return Sentences.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
 
-  def segment_all(self, texts: Iterable[str], *, sharpness: float) -> Segmentations:
-    """Returns the most probable ways to cut each text, 16 at most, as ids.
-
-    Args:
-      texts: sentences.
-      sharpness: exponent of a way's probability.
-    """
-    tokenizer = self.tokenizer
-    if not isinstance(tokenizer, Subwords):
-      raise ValueError(f"texts must be cut into subwords to have several ways, got {tokenizer}")
-    counts: list[int] = []
-
-    def ways() -> Iterator[list[int]]:
-      for each in tokenizer.ways(map(self.normalize, texts), _WAYS):
-        counts.append(len(each))
-        yield from each
-
-    joined = Sentences.join(ways())
-    sums = np.concatenate([[0.0], np.cumsum(tokenizer.log_probabilities()[joined.ids])])
-    logits = sharpness * (sums[joined.offsets[1:]] - sums[joined.offsets[:-1]])
-    return Segmentations(joined, np.concatenate([[0], np.cumsum(counts)]), logits)
-
   def save(self, folder: pathlib.Path, side: str) -> None:
     """Writes the files that `load` reads: `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.
 
@@ -95,9 +67,9 @@ class Language:
     Raises:
       OSError: if a file cannot be written.
     """
-    self.vocabulary.save(_vocabulary_path(folder, side))
+    self.vocabulary.save(folder / f"vocabulary.{side}.txt")
     if isinstance(self.tokenizer, Subwords):
-      _model_path(folder, side).write_bytes(self.tokenizer.model)
+      (folder / f"subwords.{side}.model").write_bytes(self.tokenizer.model)
 
   @classmethod
   def learn(
@@ -121,13 +93,12 @@ class Language:
       subwords: subword: "unigram" or "bpe".
 
     Raises:
-      ValueError: if an option is not one of these, or the texts do not allow it.
+      ValueError: if the texts do not allow `min_count` or `vocabulary_size`.
     """
-    _check_unit(unit)
     if unit == "subword":
-      pieces = Subwords.learn(
-        training_lines(texts, lowercase=lowercase), vocabulary_size=vocabulary_size, kind=subwords
-      )
+      count = min(len(texts), _TRAINING_LINES)
+      lines = [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
+      pieces = Subwords.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
       return cls(pieces, Vocabulary(pieces.tokens), lowercase)
     tokenizer = _TOKENIZERS[unit]
     normalized = (_cased(text, lowercase) for text in texts)
@@ -146,40 +117,20 @@ class Language:
 
     Raises:
       OSError: if a file cannot be read.
-      ValueError: if a file is damaged or belongs to another language, or the unit is unknown.
+      ValueError: if a file is damaged or belongs to another language.
     """
-    _check_unit(unit)
-    vocabulary = Vocabulary.load(_vocabulary_path(folder, side))
+    words, path = folder / f"vocabulary.{side}.txt", folder / f"subwords.{side}.model"
+    vocabulary = Vocabulary.load(words)
     if unit != "subword":
       return cls(_TOKENIZERS[unit], vocabulary, lowercase)
-    path = _model_path(folder, side)
     try:
       pieces = Subwords(path.read_bytes())
     except ValueError as error:
       raise ValueError(f"{path}: {error}") from error
     if pieces.tokens != vocabulary.words:
-      raise ValueError(f"{path}: model must have the pieces of {_vocabulary_path(folder, side)}, got others")
+      raise ValueError(f"{path}: model must have the pieces of {words}, got others")
     return cls(pieces, vocabulary, lowercase)
 
 
 def _cased(text: str, lowercase: bool) -> str:
   return text.lower() if lowercase else text
-
-
-def _check_unit(unit: str) -> None:
-  if unit not in UNITS:
-    raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
-
-
-def training_lines(texts: Sequence[str], *, lowercase: bool) -> list[str]:
-  """Returns the lines that subwords are learnt from: some of many texts, at even distances."""
-  count = min(len(texts), _TRAINING_LINES)
-  return [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
-
-
-def _vocabulary_path(folder: pathlib.Path, side: str) -> pathlib.Path:
-  return folder / f"vocabulary.{side}.txt"
-
-
-def _model_path(folder: pathlib.Path, side: str) -> pathlib.Path:
-  return folder / f"subwords.{side}.model"

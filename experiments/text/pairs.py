@@ -13,7 +13,6 @@ from experiments.commands.mistakes import DataError
 from experiments.text.alignments import (
   Alignment,
   check_alignment,
-  fits_whitespace,
   format_alignment,
   from_whitespace,
   parse_alignment,
@@ -112,7 +111,7 @@ def _may_count_whitespace(pairs: Iterable[SentencePair]) -> bool:
   for source, target, alignment in pairs:
     if not alignment:
       continue
-    if not fits_whitespace(alignment, source, target):
+    if any(t >= len(target.split()) or s >= len(source.split()) for t, s in alignment):
       return False
     are_different = are_different or from_whitespace(alignment, source, target) != alignment
   return are_different

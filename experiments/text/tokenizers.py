@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-import numpy as np
 import sentencepiece
 
 from experiments.text import words
@@ -31,14 +30,9 @@ _LONGEST_LINE = 2**20  # bytes; sentencepiece leaves out longer ones
 _THREADS = 2
 
 DEFAULT_SIZE = 8_000
-_TOO_MANY = 2**20
 _CHUNK = 10_000  # texts that sentencepiece gets at once
 
 _CHARACTER = re.compile(f"{UNKNOWN_WORD}|.", re.DOTALL)
-
-
-class VocabularySizeError(ValueError):
-  """A number of subwords that a text does not allow."""
 
 
 class Tokenizer(Protocol):
@@ -129,21 +123,6 @@ class Subwords:
     while chunk := list(itertools.islice(prepared, _CHUNK)):
       yield from self._processor.encode(chunk, num_threads=_THREADS)
 
-  def ways(self, texts: Iterable[str], count: int) -> Iterator[list[list[int]]]:
-    """Yields the ids of the most probable ways to cut each text, in order; unigram alone knows several.
-
-    Args:
-      texts: sentences.
-      count: how many ways at most.
-    """
-    prepared = map(_prepared, texts)
-    while chunk := list(itertools.islice(prepared, _CHUNK)):
-      yield from self._processor.nbest_encode(chunk, nbest_size=count)
-
-  def log_probabilities(self) -> np.ndarray:
-    """Returns that of each id, float64 [V]; the same number for all bytes."""
-    return np.array([self._processor.get_score(i) for i in range(len(self._processor))])
-
   def detokenize(self, tokens: Iterable[str]) -> str:
     """Returns the text, with one space for each run of whitespace and none around it."""
     return unescape(_spaced(self._processor.decode(list(tokens))))  # a line end can be among the bytes
@@ -159,32 +138,21 @@ class Subwords:
       kind: "unigram" (the pieces that make the text most probable) or "bpe" (frequent pairs are merged).
 
     Raises:
-      VocabularySizeError: if `vocabulary_size` is more or less than the text allows.
-      ValueError: if `kind` is another, or if there is no text.
+      ValueError: if `vocabulary_size` is more or less than the text allows, or if there is no text.
     """
-    if kind not in KINDS:
-      raise ValueError(f"subwords must be unigram or bpe, got {kind!r}")
-    lines = _lines(texts)
+    # sentencepiece uses this block for itself, and leaves out lines that hold it.
+    lines = [_prepared(text.replace("▅", " ")) for text in texts]
     if not any(lines):
       raise ValueError("texts must be at least one that is not blank, got none")
     try:
       return cls(_trained_model(lines, vocabulary_size or DEFAULT_SIZE, kind))
     except RuntimeError as error:
-      most = _most(str(error))
-      if not vocabulary_size and most:
-        return cls.learn(texts, vocabulary_size=int(most), kind=kind)
-      message = f"vocabulary_size must be {_allowed(lines, kind)} for this text, got {vocabulary_size}"
-      raise VocabularySizeError(message if most or _least(str(error)) else f"{message}: {error}") from error
-
-
-def allowed_sizes(texts: Sequence[str], kind: str) -> str:
-  """Returns which vocabulary sizes texts allow, "from 270 to 300"."""
-  return _allowed(_lines(texts), kind)
-
-
-def _lines(texts: Iterable[str]) -> list[str]:
-  # sentencepiece uses this block for itself, and leaves out lines that hold it.
-  return [_prepared(text.replace("▅", " ")) for text in texts]
+      most = re.search(r"a value <= (\d+)", str(error))
+      least = re.search(r"required_chars\. -?\d+ vs (\d+)", str(error))
+      if most and not vocabulary_size:
+        return cls.learn(texts, vocabulary_size=int(most[1]), kind=kind)
+      allowed = f"at most {most[1]}" if most else f"at least {least[1]}" if least else f"another ({error})"
+      raise ValueError(f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}") from error
 
 
 def _spaced(text: str) -> str:
@@ -218,28 +186,3 @@ def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> byt
     minloglevel=2,
   )
   return model.getvalue()
-
-
-def _allowed(lines: Sequence[str], kind: str) -> str:
-  """Returns in words which sizes sentencepiece allows, from what it says of ones that it does not."""
-  least, most = _least(_refusal(lines, NUM_SPECIALS, kind)), _most(_refusal(lines, _TOO_MANY, kind))
-  return f"from {least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
-
-
-def _refusal(lines: Sequence[str], vocabulary_size: int, kind: str) -> str:
-  """Returns what sentencepiece says of a size that it does not allow."""
-  try:
-    _trained_model(lines, vocabulary_size, kind)
-  except RuntimeError as error:
-    return str(error)
-  return ""
-
-
-def _most(message: str) -> str:
-  found = re.search(r"a value <= (\d+)", message)
-  return found[1] if found else ""
-
-
-def _least(message: str) -> str:
-  found = re.search(r"required_chars\. -?\d+ vs (\d+)", message)
-  return found[1] if found else ""

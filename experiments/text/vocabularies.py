@@ -48,9 +48,9 @@ class Vocabulary:
         raise ValueError(f"words must be non-empty and without whitespace, got {word!r}")
       if word == UNKNOWN_WORD:
         raise ValueError(f"words must not be {UNKNOWN_WORD}, which is written for unknown words")
-    repeated = _first_repeated([*map(compose, self.words)])
-    if repeated is not None:
-      raise ValueError(f"words must be distinct, got {repeated!r} twice")
+    ((most_frequent, count),) = Counter(map(compose, self.words)).most_common(1)
+    if count > 1:
+      raise ValueError(f"words must be distinct, got {most_frequent!r} twice")
 
   def __len__(self) -> int:
     """Returns the number of ids, those of PAD, START, END and UNKNOWN included."""
@@ -69,7 +69,9 @@ class Vocabulary:
     >>> Vocabulary(("the", "cat")).encode(["cat", "the", "cat"])
     [5, 4, 5]
     """
-    return [self._ids.get(compose(word), UNKNOWN) for word in _checked_words(words)]
+    if isinstance(words, str):
+      raise ValueError(f"words must be a sequence of words, got the string {words!r}")
+    return [self._ids.get(compose(word), UNKNOWN) for word in words]
 
   def decode(self, ids: Iterable[int]) -> tuple[str, ...]:
     """Returns the words of ids up to END; PAD and START are skipped, UNKNOWN reads `"<unk>"`.
@@ -96,14 +98,10 @@ class Vocabulary:
   def unknown(self, words: Iterable[str]) -> tuple[str, ...]:
     """Returns those words that are not in the vocabulary, in order, each once.
 
-    Raises:
-      ValueError: if `words` is one string, whose letters would be taken for words.
-
     >>> Vocabulary(("the", "cat")).unknown(["the", "dog", "bit", "the", "dog"])
     ('dog', 'bit')
     """
-    missing = (word for word in _checked_words(words) if compose(word) not in self._ids)
-    return tuple(dict.fromkeys(missing))
+    return tuple(dict.fromkeys(word for word in words if compose(word) not in self._ids))
 
   @classmethod
   def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
@@ -116,14 +114,12 @@ class Vocabulary:
       min_count: how often a word must occur to be taken up, at least 1.
 
     Raises:
-      ValueError: if `min_count` is below 1, or if no word occurs so often.
+      ValueError: if no word occurs so often.
 
     >>> Vocabulary.build([["b", "a"], ["c", "c"]]).words
     ('c', 'a', 'b')
     """
-    if min_count < 1:
-      raise ValueError(f"min_count must be at least 1, got {min_count}")
-    counts = Counter(compose(word) for sentence in sentences for word in _checked_words(sentence))
+    counts = Counter(compose(word) for sentence in sentences for word in sentence)
     del counts[UNKNOWN_WORD]
     frequent = [word for word, count in counts.items() if count >= min_count]
     if not frequent:
@@ -165,16 +161,3 @@ def compose(text: str) -> str:
   'perché'
   """
   return unicodedata.normalize("NFC", text)
-
-
-def _checked_words(words: Iterable[str]) -> Iterable[str]:
-  """Returns `words`; a string, whose letters would pass for words, is an error."""
-  if isinstance(words, str):
-    raise ValueError(f"words must be a sequence of words, got the string {words!r}")
-  return words
-
-
-def _first_repeated(words: Sequence[str]) -> str | None:
-  """Returns the most frequent word if it occurs more than once."""
-  common = Counter(words).most_common(1)
-  return common[0][0] if common and common[0][1] > 1 else None

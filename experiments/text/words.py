@@ -46,25 +46,21 @@ CLASSES = {
 }
 
 
-def _pattern() -> str:
-  """Returns the regular expression of a token, whose group 1 is a word; names of CLASSES are in braces."""
-  # The rules of UAX 29, "$" for an {extend}*, which is WB4.
-  letter = (
-    "[{letter}]$(?:(?!['\u2019][{vowel}])[{within_letters}]$(?=[{letter}])"  # WB5 to WB7, WB9
-    '|(?<=[{hebrew}]$)"$(?=[{hebrew}]))?'  # WB7b and WB7c
-  )
-  number = "[{number}]$(?:[{within_numbers}]$(?=[{number}]))?"  # WB8, WB10 to WB12
-  run = f"(?:(?:{letter}|{number})+|(?:[{{katakana}}]$)+)"  # WB13
-  connectors = "(?:[{connector}]$)+"  # WB13a and WB13b
-  end = "(?:(?<=[{letter}]$)['\u2019](?=[{vowel}])|(?<=[{hebrew}]$)'$)?"  # the elision; WB7a
-  some = "(?=[{letter}{number}{katakana}{connector}])"
-  word = f"{some}(?:{connectors})?(?:{run}{connectors})*{run}?{end}"
-  other = "[{flag}]$[{flag}]$|.$"  # WB15 and WB16; WB999
-  joined = f"(?:(?<=\u200d)(?=[{{pictograph}}])(?:{word}|{other}))*"  # WB3c
-  return f"(?:({UNKNOWN_WORD}|{word})|{other}){joined}".replace("$", "[{extend}]*")
-
-
-PATTERN = _pattern()
+# The regular expression of a token, whose group 1 is a word, by the rules of UAX 29. Names of CLASSES are in
+# braces, and "$" stands for an {extend}*, which is WB4.
+_LETTER = (
+  "[{letter}]$(?:(?!['\u2019][{vowel}])[{within_letters}]$(?=[{letter}])"  # WB5 to WB7, WB9
+  '|(?<=[{hebrew}]$)"$(?=[{hebrew}]))?'  # WB7b and WB7c
+)
+_NUMBER = "[{number}]$(?:[{within_numbers}]$(?=[{number}]))?"  # WB8, WB10 to WB12
+_RUN = f"(?:(?:{_LETTER}|{_NUMBER})+|(?:[{{katakana}}]$)+)"  # WB13
+_CONNECTORS = "(?:[{connector}]$)+"  # WB13a and WB13b
+_END = "(?:(?<=[{letter}]$)['\u2019](?=[{vowel}])|(?<=[{hebrew}]$)'$)?"  # the elision; WB7a
+_SOME = "(?=[{letter}{number}{katakana}{connector}])"
+_WORD = f"{_SOME}(?:{_CONNECTORS})?(?:{_RUN}{_CONNECTORS})*{_RUN}?{_END}"
+_OTHER = "[{flag}]$[{flag}]$|.$"  # WB15 and WB16; WB999
+_JOINED = f"(?:(?<=\u200d)(?=[{{pictograph}}])(?:{_WORD}|{_OTHER}))*"  # WB3c
+PATTERN = f"(?:({UNKNOWN_WORD}|{_WORD})|{_OTHER}){_JOINED}".replace("$", "[{extend}]*")
 _TOKEN = regex.compile(regex.sub(r"\{(\w+)\}", lambda name: CLASSES[name[1]], PATTERN))
 
 
@@ -115,14 +111,14 @@ def unescape(text: str) -> str:
 def ranges() -> dict[str, str]:
   """Returns CLASSES as the ranges of code points that they have, for regular expressions of JavaScript."""
   every = "".join(map(chr, range(sys.maxunicode + 1)))
-  return {
-    name: "".join(_range(*found.span()) for found in regex.finditer(f"[{inside}]+", every))
+  spans = {
+    name: [found.span() for found in regex.finditer(f"[{inside}]+", every)]
     for name, inside in CLASSES.items()
   }
-
-
-def _range(first: int, end: int) -> str:
-  return rf"\u{{{first:x}}}-\u{{{end - 1:x}}}"
+  return {
+    name: "".join(rf"\u{{{first:x}}}-\u{{{end - 1:x}}}" for first, end in found)
+    for name, found in spans.items()
+  }
 
 
 @functools.lru_cache(maxsize=2**16)

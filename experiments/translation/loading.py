@@ -65,9 +65,8 @@ def load(
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
-  for line in [told_changes(folder, config)]:
-    if line:
-      print(line, file=sys.stderr, flush=True)
+  if changes := told_changes(folder, config):
+    print(changes, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
@@ -203,18 +202,14 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
   config = read_config(folder)
   check_trusted(folder, config)
   _, recipe = _prepared(config, folder)
-  found: dict[int, Any] = {}
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()
     if best is None or last is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-    for step in sorted({*(steps or [*checkpoints.newest_steps(), best])}):
-      restored = checkpoints.restore(abstract_state(recipe), step)
-      if step in steps and (restored is None or restored.step != step):
-        raise WorkdirError(f"{folder}: the checkpoint of step {step} is damaged")
-      if restored is not None:
-        found[restored.step] = local_copy(translating_params(restored.state), recipe.mesh)
-  return Kept(found, best if config.evaluation.checkpoint == "best" else last)
+    params = _restored(checkpoints, recipe, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
+  if damaged := sorted({*steps} - params.keys()):
+    raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
+  return Kept(params, best if config.evaluation.checkpoint == "best" else last)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
@@ -227,24 +222,22 @@ def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bo
 
 def chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:
   """Returns the parameters to translate with: of the best or last checkpoint, or the mean of the newest."""
-  steps: dict[str, list[int | None]] = {
-    "best": [checkpoints.best_step()],
-    "last": [checkpoints.latest_step()],
-    "average": [*checkpoints.newest_steps()] or [checkpoints.latest_step()],
-  }
-  mean, used = None, set()
-  for step in steps[config.evaluation.checkpoint]:
-    restored = checkpoints.restore(abstract_state(recipe), step)
-    if restored is None:
-      raise WorkdirError("there is no checkpoint to translate with")
-    if restored.step in used:  # in the place of a damaged one
-      continue
-    used.add(restored.step)
-    params = local_copy(translating_params(restored.state), recipe.mesh)
-    mean = params if mean is None else _moved(mean, params, 1 / len(used))
-  return mean
+  best, last = checkpoints.best_step(), checkpoints.latest_step()
+  if best is None or last is None:
+    raise WorkdirError("there is no checkpoint to translate with")
+  steps = {"best": [best], "last": [last], "average": checkpoints.newest_steps() or [last]}
+  first, *others = _restored(checkpoints, recipe, steps[config.evaluation.checkpoint]).values()
+  if not others:
+    return first
+  return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *others)
 
 
-def _moved(mean: Any, params: Any, share: float) -> Any:
-  """Returns a mean that has come a share nearer to some parameters."""
-  return jax.tree.map(lambda one, other: one + (other - one) * np.float32(share), mean, params)
+def _restored(checkpoints: Checkpoints, recipe: Recipe, steps: Sequence[int]) -> dict[int, Any]:
+  """Returns the parameters to translate with, by their steps; another's instead of a damaged one."""
+  found = {}
+  like = abstract_state(recipe)
+  for step in steps:
+    restored = checkpoints.restore(like, step)
+    if restored is not None and restored.step not in found:
+      found[restored.step] = local_copy(translating_params(restored.state), recipe.mesh)
+  return found

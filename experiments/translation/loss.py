@@ -41,11 +41,30 @@ def linear_cross_entropy(
   Returns:
     One number, float32, or float64 where that goes in.
   """
-  return _in_parts(hidden, kernel, bias, targets, smoothing, has_gradients=False)[0]
+  return _with_gradients(hidden, kernel, bias, targets, smoothing)[0]
 
 
-def _with_gradients(hidden, kernel, bias, targets, smoothing) -> tuple[jax.Array, Gradients]:
-  return _in_parts(hidden, kernel, bias, targets, smoothing, has_gradients=True)
+def _with_gradients(
+  hidden: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array, smoothing: float
+) -> tuple[jax.Array, Gradients]:
+  """Returns the loss and its gradients by hidden, kernel and bias."""
+  N, H = hidden.shape
+  hidden, targets = _cut(hidden, targets, kernel.shape[1])
+  dtype = compute_dtype(hidden.dtype)
+
+  def part(carry, inputs):
+    loss, d_kernel, d_bias = carry
+    hidden, targets = inputs
+    losses, d_logits = _softmax_losses(hidden, kernel, bias, targets, smoothing)
+    d_hidden = jnp.einsum("NV,HV->NH", d_logits.astype(kernel.dtype), kernel)
+    # Held position-last, so that the product comes out in the order that is fast on a CPU.
+    turned = jax.lax.optimization_barrier(hidden.T)
+    d_kernel += jnp.einsum("HN,NV->HV", turned, d_logits.astype(hidden.dtype), preferred_element_type=dtype)
+    return (loss + jnp.sum(losses), d_kernel, d_bias + jnp.sum(d_logits, axis=0)), d_hidden
+
+  nothing = jnp.zeros((), dtype), jnp.zeros(kernel.shape, dtype), jnp.zeros(bias.shape, dtype)
+  (loss, d_kernel, d_bias), d_hidden = jax.lax.scan(part, nothing, (hidden, targets))
+  return loss, (d_hidden.reshape(-1, H)[:N], d_kernel.astype(kernel.dtype), d_bias.astype(bias.dtype))
 
 
 def _scaled(smoothing: float, gradients: Gradients, scale: jax.Array):
@@ -64,14 +83,9 @@ def linear_losses(hidden: jax.Array, kernel: jax.Array, bias: jax.Array, targets
   >>> [round(loss, 2) for loss in losses.tolist()]
   [1.39, 0.0]
   """
-  N, V = len(targets), kernel.shape[1]
-  hidden, targets = _cut(hidden, targets, V)
-
-  def part(inputs):
-    hidden, targets = inputs
-    return jnp.where(targets != PAD, _Softmax(hidden, kernel, bias).losses(targets, 0.0), 0.0)
-
-  return jax.lax.map(part, (hidden, targets)).reshape(-1)[:N]
+  parts = _cut(hidden, targets, kernel.shape[1])
+  losses = jax.lax.map(lambda part: _softmax_losses(part[0], kernel, bias, part[1], 0.0)[0], parts)
+  return losses.reshape(-1)[: len(targets)]
 
 
 def _cut(hidden: jax.Array, targets: jax.Array, V: int) -> tuple[jax.Array, jax.Array]:
@@ -83,60 +97,19 @@ def _cut(hidden: jax.Array, targets: jax.Array, V: int) -> tuple[jax.Array, jax.
   return hidden, jnp.pad(targets, padding, constant_values=PAD).reshape(blocks.count, blocks.size)
 
 
-class _Softmax:
-  """The softmax of the logits [n V] of a part."""
-
-  def __init__(self, hidden: jax.Array, kernel: jax.Array, bias: jax.Array):
-    dtype = compute_dtype(hidden.dtype)
-    logits = jnp.einsum("NH,HV->NV", hidden, kernel, preferred_element_type=dtype) + bias[None].astype(dtype)
-    self._logits = logits
-    self._largest = jnp.max(logits, axis=-1, keepdims=True)
-    self._exponentials = jnp.exp(logits - self._largest)
-    self._total = jnp.sum(self._exponentials, axis=-1, keepdims=True)
-
-  def losses(self, targets: jax.Array, smoothing: float) -> jax.Array:
-    """Returns the loss of each target, [n]."""
-    right = jnp.take_along_axis(self._logits, targets[:, None], axis=-1)
-    mean = jnp.mean(self._logits, axis=-1, keepdims=True)
-    losses = jnp.log(self._total) + self._largest - (1 - smoothing) * right - smoothing * mean
-    return losses[:, 0]
-
-  def d_logits(self, targets: jax.Array, smoothing: float) -> jax.Array:
-    """Returns the gradient of the losses, [n V]."""
-    V = self._logits.shape[-1]
-    is_right = (targets[:, None] == jnp.arange(V)[None]).astype(self._logits.dtype)
-    return self._exponentials / self._total - (1 - smoothing) * is_right - smoothing / V
-
-
-def _in_parts(
-  hidden: jax.Array,
-  kernel: jax.Array,
-  bias: jax.Array,
-  targets: jax.Array,
-  smoothing: float,
-  *,
-  has_gradients: bool,
-) -> tuple[jax.Array, Gradients]:
-  """Returns the loss and its gradients by hidden, kernel and bias, zeros if they are not asked for."""
-  N, H = hidden.shape
-  hidden, targets = _cut(hidden, targets, kernel.shape[1])
-  dtype = compute_dtype(hidden.dtype)
-
-  def part(carry, inputs):
-    loss, (d_kernel, d_bias) = carry
-    hidden, targets = inputs
-    softmax = _Softmax(hidden, kernel, bias)
-    is_real = (targets != PAD).astype(dtype)
-    loss += jnp.sum(softmax.losses(targets, smoothing) * is_real)
-    if not has_gradients:
-      return (loss, (d_kernel, d_bias)), jnp.zeros_like(hidden)
-    d_logits = softmax.d_logits(targets, smoothing) * is_real[:, None]
-    d_hidden = jnp.einsum("NV,HV->NH", d_logits.astype(kernel.dtype), kernel)
-    # Held position-last, so that the product comes out in the order that is fast on a CPU.
-    turned = jax.lax.optimization_barrier(hidden.T)
-    d_kernel += jnp.einsum("HN,NV->HV", turned, d_logits.astype(hidden.dtype), preferred_element_type=dtype)
-    return (loss, (d_kernel, d_bias + jnp.sum(d_logits, axis=0))), d_hidden
-
-  nothing = jnp.zeros((), dtype), (jnp.zeros(kernel.shape, dtype), jnp.zeros(bias.shape, dtype))
-  (loss, (d_kernel, d_bias)), d_hidden = jax.lax.scan(part, nothing, (hidden, targets))
-  return loss, (d_hidden.reshape(-1, H)[:N], d_kernel.astype(kernel.dtype), d_bias.astype(bias.dtype))
+def _softmax_losses(
+  hidden: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array, smoothing: float
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the loss of each target of a part, [n], and the gradient of their sum by the logits, [n V]."""
+  V, dtype = kernel.shape[1], compute_dtype(hidden.dtype)
+  logits = jnp.einsum("NH,HV->NV", hidden, kernel, preferred_element_type=dtype) + bias[None].astype(dtype)
+  largest = jnp.max(logits, axis=-1, keepdims=True)
+  exponentials = jnp.exp(logits - largest)
+  total = jnp.sum(exponentials, axis=-1, keepdims=True)
+  right = jnp.take_along_axis(logits, targets[:, None], axis=-1)
+  mean = jnp.mean(logits, axis=-1, keepdims=True)
+  losses = jnp.log(total) + largest - (1 - smoothing) * right - smoothing * mean
+  is_right = (targets[:, None] == jnp.arange(V)[None]).astype(dtype)
+  d_logits = exponentials / total - (1 - smoothing) * is_right - smoothing / V
+  is_real = targets != PAD
+  return jnp.where(is_real, losses[:, 0], 0.0), d_logits * is_real[:, None].astype(dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -152,15 +152,15 @@ def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
     From 0 (the same links) to 1 (no link in common).
 
   Raises:
-    ValueError: if there is no sentence or no link at all, if weights are not a finite matrix, or if
-      an alignment names a word that is not there.
+    ValueError: if there is no link at all, or one to a word that is not there.
 
   >>> weights = np.array([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9]])
   >>> alignment_error_rate([AlignedAttention(weights, {(0, 1), (1, 1)})])
   0.5
   """
   common = total = 0
-  for weights, alignment in _checked(sentences):
+  for weights, alignment in sentences:
+    _check_links(AlignedAttention(weights, alignment))
     links = strongest_links(weights)
     common += len(links & set(alignment))
     total += len(links) + len(set(alignment))
@@ -181,15 +181,15 @@ def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
     From 0 to 1; for weights that sum to more, such as a sigmoid's, to that.
 
   Raises:
-    ValueError: if there is no sentence or no true link, if weights are not a finite matrix, or if
-      an alignment names a word that is not there.
+    ValueError: if there is no true link, or one to a word that is not there.
 
   >>> weights = np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
   >>> attention_mass([AlignedAttention(weights, {(0, 0), (0, 1)})])
   0.75
   """
   mass, count = 0.0, 0
-  for weights, alignment in _checked(sentences):
+  for weights, alignment in sentences:
+    _check_links(AlignedAttention(weights, alignment))
     mass += sum(float(weights[link]) for link in set(alignment))
     count += len({target for target, _ in alignment})
   if not count:
@@ -209,24 +209,15 @@ def strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
   return {(int(target), int(strongest[target])) for target in np.flatnonzero(linked)}
 
 
-def _checked(sentences: Sequence[AlignedAttention]) -> Iterator[AlignedAttention]:
-  """Yields the sentences with their weights in float64, or raises ValueError."""
-  if not sentences:
-    raise ValueError("sentences must be at least one, got none")
-  for given, alignment in sentences:
-    weights = np.asarray(given, dtype=np.float64)
-    if weights.ndim != 2 or 0 in weights.shape:
-      raise ValueError(f"weights must be a matrix [T S], got shape {weights.shape}")
-    if not np.isfinite(weights).all():
-      raise ValueError("weights must be finite, got NaN or infinity")
-    num_targets, num_sources = weights.shape[0] - 1, weights.shape[1] - 1
-    for target, source in alignment:
-      if not (0 <= target < num_targets and 0 <= source < num_sources):
-        raise ValueError(
-          f"alignment must link {num_targets} target and {num_sources} source words, counted "
-          f"from 0, got {(target, source)}"
-        )
-    yield AlignedAttention(weights, alignment)
+def _check_links(sentence: AlignedAttention) -> None:
+  """Raises ValueError for a true link to a word that is not there."""
+  num_targets, num_sources = (length - 1 for length in sentence.weights.shape)
+  for target, source in sentence.alignment:
+    if not (0 <= target < num_targets and 0 <= source < num_sources):
+      raise ValueError(
+        f"alignment must link {num_targets} target and {num_sources} source words, counted from 0, "
+        f"got {(target, source)}"
+      )
 
 
 def _check_corpus(hypotheses: Sequence, references: Sequence) -> None:

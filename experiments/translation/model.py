@@ -1,5 +1,6 @@
 """From a config to a model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import attention
@@ -17,7 +18,13 @@ NORMALIZERS: dict[str, attention.Normalizer | None] = {
   "entmax15": attention.Entmax15(),
   "sigmoid": attention.Sigmoid(less_log_keys=True),
 }
-_METHODS = ("prepare", "step", "__call__", "features", "output_weights")  # of a decoder
+_DECODER_METHODS = ("prepare", "step", "__call__", "features", "output_weights")
+_LAYER_METHODS = ("prepare", "attend_prepared")
+
+# Fields of `config.model` that the modules also have.
+_DROPOUT = ("dropout_rate", "variational", "word_dropout_rate")
+_RECURRENT = (*_DROPOUT, "recurrent_dropout_rate", "residual", "use_norm")
+_TRANSFORMER = (*_DROPOUT, "num_heads", "feed_forward_width", "positions", "normalize_qk")
 
 
 def make_model(
@@ -42,55 +49,41 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder that a config describes."""
   if own.is_own(config.decoder):
-    decoder = own.make("model.decoder", config.decoder, config, vocabulary_size)
-    if not all(callable(getattr(decoder, method, None)) for method in _METHODS):
-      raise ConfigError(
-        f"config.model.decoder={config.decoder} must make a Flax module with the methods "
-        f"{', '.join(_METHODS)} (see attention.models.Decoder), got {type(decoder).__name__}"
-      )
-    return decoder
+    made = own.make("model.decoder", config.decoder, config, vocabulary_size)
+    return _checked("decoder", config.decoder, made, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
     return attention.TransformerDecoder(
       vocabulary_size,
       config.width,
       num_layers=config.num_decoder_layers,
-      tied_embeddings=config.tied_embeddings,
-      **_transformer_options(config),
+      **_fields(config, (*_TRANSFORMER, "tied_embeddings")),
     )
-  if config.decoder != "recurrent":
-    raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {config.decoder!r}")
+  layer: Any = config.attention
+  if own.is_own(config.attention):
+    made = own.make("model.attention", config.attention, config)
+    layer = _checked("attention", config.attention, made, _LAYER_METHODS, "attention.RecurrentDecoder")
   return attention.RecurrentDecoder(
     vocabulary_size,
     config.embedding_width,
     config.width,
-    attention=_attention(config),
+    attention=layer,
     attention_width=config.attention_width or None,
     normalizer=_normalizer(config),
-    looks=config.looks,
-    input_feeding=config.input_feeding,
-    num_heads=config.num_heads,
     num_layers=config.num_decoder_layers,
-    residual=config.residual,
-    use_norm=config.use_norm,
-    tied_embeddings=config.tied_embeddings,
-    dropout_rate=config.dropout_rate,
-    variational=config.variational,
-    recurrent_dropout_rate=config.recurrent_dropout_rate,
-    word_dropout_rate=config.word_dropout_rate,
+    **_fields(config, (*_RECURRENT, "tied_embeddings", "num_heads", "looks", "input_feeding")),
   )
 
 
-def _attention(config: base.Model) -> Any:
-  """Returns the name of the decoder's attention, or a layer of a person's own."""
-  if not own.is_own(config.attention):
-    return config.attention
-  layer = own.make("model.attention", config.attention, config)
-  if not all(hasattr(layer, method) for method in ("prepare", "attend_prepared")):
-    raise ConfigError(
-      f"config.model.attention={config.attention} must make a Flax module with the methods prepare and "
-      f"attend_prepared (see attention.RecurrentDecoder), got {type(layer).__name__}"
-    )
-  return layer
+def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
+  """Returns the encoder that a config describes."""
+  if own.is_own(config.encoder):
+    return own.make("model.encoder", config.encoder, config, vocabulary_size)
+  options: dict[str, Any] = {"num_layers": config.num_layers}
+  if config.encoder == "transformer":
+    options |= _fields(config, _TRANSFORMER)
+    return attention.TransformerEncoder(vocabulary_size, config.width, **options)
+  options |= _fields(config, _RECURRENT)
+  return attention.RecurrentEncoder(vocabulary_size, config.embedding_width, config.width, **options)
 
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
@@ -106,41 +99,15 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
   return normalizer
 
 
-def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
-  """Returns the encoder that a config describes."""
-  if own.is_own(config.encoder):
-    return own.make("model.encoder", config.encoder, config, vocabulary_size)
-  if config.encoder == "recurrent":
-    return attention.RecurrentEncoder(
-      vocabulary_size,
-      config.embedding_width,
-      config.width,
-      num_layers=config.num_layers,
-      residual=config.residual,
-      use_norm=config.use_norm,
-      dropout_rate=config.dropout_rate,
-      variational=config.variational,
-      recurrent_dropout_rate=config.recurrent_dropout_rate,
-      word_dropout_rate=config.word_dropout_rate,
+def _checked(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:
+  """Returns a custom module, or raises ConfigError if it lacks one of the methods."""
+  if not all(callable(getattr(module, method, None)) for method in methods):
+    raise ConfigError(
+      f"config.model.{field}={name} must make a Flax module with the methods {', '.join(methods)} "
+      f"(see {see}), got {type(module).__name__}"
     )
-  if config.encoder != "transformer":
-    raise ValueError(f"encoder must be one of {', '.join(ENCODERS)}, got {config.encoder!r}")
-  return attention.TransformerEncoder(
-    vocabulary_size,
-    config.width,
-    num_layers=config.num_layers,
-    **_transformer_options(config),
-  )
+  return module
 
 
-def _transformer_options(config: base.Model) -> dict[str, Any]:
-  """Returns what encoder and decoder have in common if they are transformers."""
-  return {
-    "num_heads": config.num_heads,
-    "feed_forward_width": config.feed_forward_width,
-    "positions": config.positions,
-    "normalize_qk": config.normalize_qk,
-    "dropout_rate": config.dropout_rate,
-    "variational": config.variational,
-    "word_dropout_rate": config.word_dropout_rate,
-  }
+def _fields(config: base.Model, names: Sequence[str]) -> dict[str, Any]:
+  return {name: getattr(config, name) for name in names}

@@ -17,7 +17,6 @@ from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import Mistake
 from experiments.runs import provenance, workdir
 from experiments.runs.devices import check_shares, make_mesh
-from experiments.runs.locks import workdir_lock
 from experiments.runs.processes import begin_together, is_main
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.evaluate import evaluate, own_metrics
@@ -45,34 +44,27 @@ def open_run(
         raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_nothing_lost(folder)
-      launch = _describe_launch(config, folder)
+      own_files = own.files(own_parts(config).values())
+      data = provenance.digests([config.data.train, config.data.validation, config.data.test, *own_files])
+      provenance.check_same_data(folder, data)
+      launch = provenance.describe_launch(data)
       task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
       provenance.check_same_words(folder, words_of(task))
       launch["vocabularies"] = provenance.digest_of(words_of(task))
       recipe = make_recipe(config, make_task_model(config, task), make_mesh(parameter_shards))
       _check_data(config, folder, task, recipe)
       if is_main():
-        exits.enter_context(workdir_lock(folder))
+        exits.enter_context(workdir.workdir_lock(folder))
         check_same_config(folder, config)  # another process may have started a run since
     except Exception as error:
       begin_together(None, error)
       raise
-    digests, versions = list(launch["data"].values()), (launch["versions"], launch["commit"])
-    settings = [dataclasses.asdict(config), str(folder.resolve()), parameter_shards]
-    begin_together([*settings, digests, versions, launch["vocabularies"]], None)
+    same = [launch["versions"], launch["commit"], launch["vocabularies"], list(data.values())]
+    begin_together([*same, dataclasses.asdict(config), str(folder.resolve()), parameter_shards], None)
     if is_main():
       provenance.record_launch(folder, launch)
       write_run(folder, config, (task.source, task.target))
     yield task, recipe
-
-
-def _describe_launch(config: base.Config, folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the line of launches.jsonl; the data must be what the run started with."""
-  data = config.data
-  files = [data.train, data.validation, data.test, *own.files(own_parts(config).values())]
-  launch = provenance.describe_launch(provenance.digests(files))
-  provenance.check_same_data(folder, launch["data"])
-  return launch
 
 
 def _check_data(config: base.Config, folder: pathlib.Path, task: Task, recipe: Recipe) -> None:

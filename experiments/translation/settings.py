@@ -13,9 +13,6 @@ from experiments.runs.workdir import WorkdirError
 from experiments.translation.evaluate import metric_names
 from experiments.translation.validation import validate
 
-# The fields that may change where a run is made longer.
-_OF_LENGTH = ("train.steps", "train.warmup")
-
 # The fields of `config.data` on which it depends what the tokens are.
 _OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "min_count")
 
@@ -27,6 +24,9 @@ def read_config(folder: pathlib.Path) -> base.Config:
     WorkdirError: if the folder holds no run, or its config is not one of this version.
   """
   values, path = workdir.read_config(folder), folder / "config.json"
+  data = values.get("data") if isinstance(values, dict) else None
+  if isinstance(data, dict) and data.get("subword_sampling") == 0:
+    del data["subword_sampling"]  # a field of earlier versions, at its default
   try:
     config = fields.from_dict(base.Config, values)
     validate(config, imports=False)
@@ -58,9 +58,8 @@ def told_changes(folder: pathlib.Path, config: base.Config) -> str:
   """Returns a line about the files of a person's own parts that are not what a run began with, or nothing."""
   # A file that is missing is an error of the field that names it, when it is imported.
   paths = [path for path in own.files(own_parts(config).values()) if pathlib.Path(path).exists()]
-  changed = [
-    path for path, digest in provenance.digests(paths).items() if not provenance.began_with(folder, digest)
-  ]
+  launch, found = provenance.first_launch(folder), provenance.digests(paths)
+  changed = [path for path in found if launch and found[path] not in launch["data"].values()]
   return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
 
 
@@ -75,53 +74,43 @@ def own_parts(config: base.Config) -> dict[str, str]:
 
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
-  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ."""
+  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ.
+
+  A run may be made longer if that leaves its learning rates as they were.
+  """
   if not workdir.holds_run(folder):
     workdir.check_nothing_left(folder)
     return
   began_with = read_config(folder)
   theirs, ours = fields.flat(began_with), fields.flat(config)
-  may_differ = _OF_LENGTH if _is_longer(began_with.train, config.train) else ()
   differing = [
     name
     for name in ours
-    if ours[name] != theirs[name]
-    and name not in may_differ
-    and not _is_moved(folder, name, theirs[name], ours[name])
+    if ours[name] != theirs[name] and not _is_moved(folder, name, theirs[name], ours[name])
   ]
-  if differing:
-    listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
-    hint = _longer_hint(began_with.train, config.train) if set(differing) <= set(_OF_LENGTH) else ""
-    raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
+  if not differing:
+    return
+  before, now, hint = began_with.train, config.train, ""
+  if set(differing) <= {"train.steps", "train.warmup"} and before.steps < now.steps:
+    warmup = int(before.warmup * before.steps)
+    if before.schedule == "constant" and warmup == int(now.warmup * now.steps):
+      return
+    hint = "; only a run with config.train.schedule=constant can be made longer"
+    if before.schedule == "constant":
+      share = (warmup + 0.5) / now.steps if warmup else 0
+      hint = f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
+  listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
+  raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
 
 
 def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
   """Returns whether a field names what it did when the run began, in another place or with another name."""
-  if name == "init_from":
-    return bool(theirs and ours) and pathlib.Path(theirs) == pathlib.Path(ours)
-  if name not in ("data.train", "data.validation", "data.test") or not (theirs and ours):
+  if name not in ("init_from", "data.train", "data.validation", "data.test") or not (theirs and ours):
     return False
-  return provenance.digests([ours])[ours] == provenance.first_digest(folder, theirs)
-
-
-def _is_longer(theirs: base.Train, ours: base.Train) -> bool:
-  """Returns whether a run may go on as if it had been meant to be longer: with the same learning rates.
-
-  Where it ended first it was validated, and its loss recorded, which counts like all other times.
-  """
-  same_warmup = int(theirs.warmup * theirs.steps) == int(ours.warmup * ours.steps)
-  return ours.schedule == theirs.schedule == "constant" and same_warmup and theirs.steps < ours.steps
-
-
-def _longer_hint(theirs: base.Train, ours: base.Train) -> str:
-  """Returns how a run may be made longer, if it is only its warm-up that forbids it."""
-  warmup = int(theirs.warmup * theirs.steps)
-  if ours.steps <= theirs.steps:
-    return ""
-  if theirs.schedule != "constant":
-    return "; only a run with config.train.schedule=constant can be made longer"
-  share = (warmup + 0.5) / ours.steps if warmup else 0
-  return f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
+  if name == "init_from":
+    return pathlib.Path(theirs) == pathlib.Path(ours)
+  launch = provenance.first_launch(folder)
+  return launch is not None and provenance.digests([ours])[ours] == launch["data"].get(theirs)
 
 
 def inherited_languages(config: base.Config) -> tasks.Languages | None:

@@ -1,5 +1,6 @@
 """One training step: the loss, its gradient, the update."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -49,44 +50,28 @@ class TrainState(NamedTuple):
   sums: Sums
 
 
-class Recipe(NamedTuple):
-  """What a training step does, and where; a constant of a run.
+@dataclasses.dataclass(frozen=True, eq=False)  # a constant of a run: equal to itself alone
+class Recipe:
+  """What a training step does, and where.
 
   Attributes:
     model: the translator.
     optimizer: from `make_optimizer`.
     mesh: the devices.
-    accumulation: in how many parts a batch is computed.
-    label_smoothing: as in `linear_cross_entropy`.
-    alignment_weight, coverage_weight: of the losses of the attention.
-    averaging: decay of the parameters' average, 0 for none.
+    train: the other settings.
     dtype: what is computed in.
   """
 
   model: attention.Seq2Seq
   optimizer: optax.GradientTransformation
   mesh: Mesh
-  accumulation: int = 1
-  label_smoothing: float = 0.0
-  alignment_weight: float = 0.0
-  coverage_weight: float = 0.0
-  averaging: float = 0.0
+  train: base.Train
   dtype: str = "float32"
 
 
 def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Recipe:
   """Returns what a config asks for."""
-  return Recipe(
-    model=model,
-    optimizer=make_optimizer(config.train),
-    mesh=mesh,
-    accumulation=config.train.accumulation,
-    label_smoothing=config.train.label_smoothing,
-    alignment_weight=config.train.alignment_weight,
-    coverage_weight=config.train.coverage_weight,
-    averaging=config.train.averaging,
-    dtype=config.model.dtype,
-  )
+  return Recipe(model, make_optimizer(config.train), mesh, config.train, config.model.dtype)
 
 
 class Rngs(NamedTuple):
@@ -103,9 +88,8 @@ def make_rngs(seed: int) -> Rngs:
 
 def init_state(recipe: Recipe, rng: jax.Array) -> TrainState:
   """Returns the state before the first step, on the recipe's devices."""
-  init = functools.partial(_init, recipe)
-  shardings = state_shardings(jax.eval_shape(init, rng), recipe.mesh)
-  return jax.jit(init, out_shardings=shardings)(rng)
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe))
+  return jax.jit(functools.partial(_init, recipe), out_shardings=shardings)(rng)
 
 
 def abstract_state(recipe: Recipe) -> TrainState:
@@ -121,7 +105,7 @@ def abstract_state(recipe: Recipe) -> TrainState:
 def _init(recipe: Recipe, rng: jax.Array) -> TrainState:
   words = jnp.ones((1, 2), jnp.int32)  # the parameters' shapes do not depend on the batch's
   params = recipe.model.init(rng, words, jnp.ones((1,), jnp.int32), words)["params"]
-  average = params if recipe.averaging else None
+  average = params if recipe.train.averaging else None
   return TrainState(jnp.int32(0), params, average, recipe.optimizer.init(params), no_sums())
 
 
@@ -144,11 +128,7 @@ def cast(params: Any, dtype: str) -> Any:
 def make_step(recipe: Recipe) -> Any:
   """Returns `train_step` under jit: the state stays where it is, and its memory is used again."""
   places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe)), everywhere(recipe.mesh)
-
-  def step(state: TrainState, batch: Batch, rng: jax.Array) -> tuple[TrainState, jax.Array]:
-    return train_step(state, batch, rng, recipe)
-
-  return jax.jit(step, donate_argnames="state", out_shardings=places)
+  return jax.jit(functools.partial(train_step, recipe=recipe), donate_argnames="state", out_shardings=places)
 
 
 def train_step(
@@ -170,8 +150,8 @@ def train_step(
   updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
   params = optax.apply_updates(state.params, updates)
   average = None
-  if recipe.averaging:
-    average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.averaging))
+  if recipe.train.averaging:
+    average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.train.averaging))
   state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
   return state, optax.tree.norm(gradients)
 
@@ -186,7 +166,7 @@ def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -
   """Returns the gradients of the loss of a token, and the sums over the batch."""
   gradients_of = jax.value_and_grad(functools.partial(loss_of, recipe=recipe))
   sums = Sums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
-  if recipe.accumulation == 1:
+  if recipe.train.accumulation == 1:
     loss, gradients = gradients_of(params, batch, rng)
   else:
 
@@ -196,7 +176,7 @@ def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -
       return jax.tree.map(jnp.add, carry, found), None
 
     nothing = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, params)
-    parts = jnp.arange(recipe.accumulation), _parts(batch, recipe.accumulation)
+    parts = jnp.arange(recipe.train.accumulation), _parts(batch, recipe.train.accumulation)
     (loss, gradients), _ = jax.lax.scan(add, nothing, parts)
   return jax.tree.map(lambda leaf: leaf / sums.tokens, gradients), sums._replace(loss=loss)
 
@@ -222,22 +202,22 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Ar
 
   def own_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
     vectors, targets = vectors.reshape(targets.size, -1), targets.reshape(-1)
-    return linear_cross_entropy(vectors, kernel, bias, targets, recipe.label_smoothing)[None]
+    return linear_cross_entropy(vectors, kernel, bias, targets, recipe.train.label_smoothing)[None]
 
   # By itself XLA would make the logits of all rows on every device: the loss has one axis for rows and time.
   rows, whole = PartitionSpec(AXES), PartitionSpec()
   share = jax.shard_map(
     own_loss, mesh=recipe.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
   )
-  if features.weights is None and (recipe.alignment_weight or recipe.coverage_weight):
+  if features.weights is None and (recipe.train.alignment_weight or recipe.train.coverage_weight):
     raise ValueError("losses of the attention need a decoder that returns weights, got None")
   loss = jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
-  if recipe.alignment_weight:
+  if recipe.train.alignment_weight:
     links = jnp.asarray(batch.links)
-    loss += recipe.alignment_weight * jnp.sum(losses.alignment_loss(features.weights, links))
-  if recipe.coverage_weight:
+    loss += recipe.train.alignment_weight * jnp.sum(losses.alignment_loss(features.weights, links))
+  if recipe.train.coverage_weight:
     lengths = jnp.sum(batch.targets != PAD, axis=-1)
-    loss += recipe.coverage_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
+    loss += recipe.train.coverage_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
   return loss
 
 
@@ -245,8 +225,3 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Ar
 def is_finite(params: Any) -> jax.Array:
   """Returns whether all parameters are finite numbers."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-
-
-def count_parameters(params: Any) -> int:
-  """Returns how many numbers the parameters are."""
-  return sum(leaf.size for leaf in jax.tree.leaves(params))

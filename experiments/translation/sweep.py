@@ -18,8 +18,7 @@ from experiments.commands import fields
 from experiments.commands.fields import ConfigError
 from experiments.commands.files import write_text
 from experiments.runs.jobs import Job
-from experiments.runs.locks import is_locked
-from experiments.runs.workdir import holds_run
+from experiments.runs.workdir import holds_run, is_locked
 from experiments.translation import compare, figures, report
 from experiments.translation.settings import check_same_config, read_config
 from experiments.translation.validation import validate

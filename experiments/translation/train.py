@@ -1,6 +1,5 @@
 """The training loop."""
 
-import contextlib
 import math
 import pathlib
 from typing import Any
@@ -16,21 +15,18 @@ from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import everywhere, local_copy, own_rows, place_batch
 from experiments.runs.processes import is_main, largest, of_main, say
-from experiments.runs.profiles import Profile
-from experiments.runs.progress import Progress
+from experiments.runs.progress import Profile, Progress
 from experiments.tasks import Task
-from experiments.text.batches import Batch
+from experiments.text.batches import Batch, without_ends
 from experiments.translation.evaluate import evaluate, own_metrics, summary
 from experiments.translation.loading import chosen_params, open_checkpoints, warm_start
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
-from experiments.translation.pipeline import make_pipeline
 from experiments.translation.run_setup import open_run
 from experiments.translation.step import (
   Recipe,
   TrainState,
   abstract_state,
-  count_parameters,
   init_state,
   is_finite,
   make_rngs,
@@ -39,6 +35,9 @@ from experiments.translation.step import (
   translating_params,
 )
 from experiments.translation.translator import Translator, make_translator
+
+# Batches that are made ahead, by one thread.
+_AHEAD = 16
 
 # Several processes ask each other whether to stop, which takes time, after this many steps.
 _ASK_EVERY = 10
@@ -73,8 +72,9 @@ def train(
     open_run(config, folder, parameter_shards) as (task, recipe),
     open_checkpoints(config, folder, read_only=False) as checkpoints,
   ):
-    batches = make_pipeline(task, config.train, own_rows(recipe.mesh, config.train.accumulation))
-    step, state = _first_state(config, recipe, checkpoints, batches)
+    batches = make_pipeline(task, config.train, recipe.mesh.size)
+    start, state = _first_state(config, recipe, checkpoints, batches)
+    step = start
     say(_description(task, state))
     if step:
       say(f"continuing after step {step:,} of {config.train.steps:,}")
@@ -87,7 +87,6 @@ def train(
     ):
       dropout_rng, train_step, gradient_norm = make_rngs(config.seed).dropout, make_step(recipe), None
       validation = task.examples(task.watched, config.evaluation.validation_sentences)
-      shapes: set[tuple[int, ...]] = set()
       is_over = step == config.train.steps or _has_stalled(config, folder, task)
       while not is_over:
         with progress.waiting():
@@ -95,7 +94,11 @@ def train(
         step += 1
         profiler.before(step, state)
         previous_norm = gradient_norm
-        with _compiling(batch, shapes, progress), jax.profiler.StepTraceAnnotation("train", step_num=step):
+        (B, S), T = batch.sources.shape, batch.targets.shape[1]
+        with (
+          progress.compiling(f"{B} pairs of {S} and {T} tokens"),
+          jax.profiler.StepTraceAnnotation("train", step_num=step),
+        ):
           state, gradient_norm = train_step(state, place_batch(batch, recipe.mesh), dropout_rng)
         profiler.after(step, state)
         jax.block_until_ready(previous_norm)  # at most two steps are queued, so a request to stop is soon met
@@ -126,9 +129,23 @@ def train(
           _check_finite(step, state, checkpoints)
           checkpoints.save(step, state, batches.get_state(), None)
           raise Interrupted(f"stopped at step {step:,}; the same command continues from there", stop)
-      if progress.has_advanced:
+      if step > start:
         progress.say(progress.summary())
     return make_translator(config, task, recipe.model, chosen_params(config, checkpoints, recipe))
+
+
+def make_pipeline(task: Task, config: base.Train, num_devices: int) -> grain.DatasetIterator:
+  """Returns an iterator over this process's rows of the batches of a run's steps, made ahead of time.
+
+  Its `get_state` and `set_state` are about its position, which belongs to a checkpoint.
+  """
+  steps: Any = grain.MapDataset.range(config.steps)
+
+  def batch(step: int) -> Batch:
+    whole = task.training_batch(step)
+    return own_rows(whole if config.learns_end else without_ends(whole), num_devices * config.accumulation)
+
+  return iter(steps.map(batch).to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))
 
 
 def _first_state(
@@ -145,15 +162,6 @@ def _first_state(
     say(text)
     checkpoints.save(0, state, batches.get_state(), None)  # the other run may change from here on
   return 0, state
-
-
-def _compiling(batch: Batch, shapes: set[tuple[int, ...]], progress: Progress) -> Any:
-  """Returns a context manager that reports the compilation of a step for a new shape."""
-  (B, S), T = batch.sources.shape, batch.targets.shape[1]
-  if (B, S, T) in shapes:
-    return contextlib.nullcontext()
-  shapes.add((B, S, T))
-  return progress.compiling(f"{B} pairs of {S} and {T} tokens")
 
 
 def _stop_signal(step: int, requested: int, *, is_last: bool) -> int:
@@ -195,8 +203,9 @@ def _check_finite(step: int, state: TrainState, checkpoints: Checkpoints) -> Non
 def _description(task: Task, state: TrainState) -> str:
   devices = jax.devices()
   count = f"{len(devices)} x " if len(devices) > 1 else ""
+  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
   first = (
     f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target words; "
-    f"{count_parameters(state.params):,} parameters; on {count}{devices[0].device_kind}"
+    f"{num_parameters:,} parameters; on {count}{devices[0].device_kind}"
   )
   return "\n".join([first, *getattr(task, "notes", ())])

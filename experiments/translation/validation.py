@@ -47,7 +47,6 @@ _RANGES = {
   "data.vocabulary_size": (0, LARGEST),
   "data.source_vocabulary_size": (0, LARGEST),
   "data.target_vocabulary_size": (0, LARGEST),
-  "data.subword_sampling": (0, 1),
   "data.min_count": (1, LARGEST),
   "data.max_length": (1, LARGEST),
   "data.num_buckets": (1, LARGEST),
@@ -115,22 +114,32 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
     yield name, least <= values[name] <= most, f"from {least:,} to {most:,}"
   for name in _SHARES:
     yield name, 0 <= values[name] < 1, "in [0, 1)"
-  yield from _data_rules(config.data)
+  yield from _data_rules(config, imports)
   yield from _model_rules(config.model)
   yield from _train_rules(config)
-  if imports or not own.is_own(config.data.task):
-    yield from _task_rules(config)
 
 
-def _data_rules(data: base.Data) -> Iterator[tuple[str, bool, str]]:
-  has_samples = data.unit == "subword" and data.subwords == "unigram"
-  yield "data.subword_sampling", not data.subword_sampling or has_samples, "0, but for unigram subwords"
+def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
+  data, defaults = config.data, base.Data()
   is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
   yield "data.scan_cutoff", is_read, f"{scan_grammar.CUTOFF} for another split than length"
   if data.task == "parallel_text":
     allowed = "the path of a file: source TAB target, one pair a line"
     yield "data.train", bool(data.train), allowed
     yield "data.validation", bool(data.validation), allowed
+  if own.is_own(data.task) and not imports:
+    return
+  kind = tasks.kind_of(data)
+  every = [field.name for field in dataclasses.fields(defaults)]
+  for name in every:
+    default = getattr(defaults, name)
+    is_allowed = name in ("task", *getattr(kind, "reads", every)) or getattr(data, name) == default
+    yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}"
+  for name in ("sentences", "validation_sentences"):
+    has_end = not getattr(kind, "is_endless", False) or getattr(config.evaluation, name) > 0
+    yield f"evaluation.{name}", has_end, "at least 1, for the sentences of this task have no end"
+  is_known = not config.train.alignment_weight or getattr(kind, "knows_alignments", False)
+  yield "train.alignment_weight", is_known, "0, for this task knows no alignments"
 
 
 def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
@@ -190,18 +199,3 @@ def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
   allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
   yield "evaluation.metrics", len({*all_names}) == len(all_names), allowed
-
-
-def _task_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
-  """Yields the rules that depend on the class of the task."""
-  kind, defaults = tasks.kind_of(config.data), base.Data()
-  every = [field.name for field in dataclasses.fields(defaults)]
-  for name in every:
-    default = getattr(defaults, name)
-    is_allowed = name in ("task", *getattr(kind, "reads", every)) or getattr(config.data, name) == default
-    yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={config.data.task}"
-  for name in ("sentences", "validation_sentences"):
-    has_end = not getattr(kind, "is_endless", False) or getattr(config.evaluation, name) > 0
-    yield f"evaluation.{name}", has_end, "at least 1, for the sentences of this task have no end"
-  is_known = not config.train.alignment_weight or getattr(kind, "knows_alignments", False)
-  yield "train.alignment_weight", is_known, "0, for this task knows no alignments"

@@ -3,6 +3,7 @@
 Compiled as users do: without QUICK_COMPILATION=1.
 """
 
+import dataclasses
 import pathlib
 import runpy
 
@@ -68,7 +69,7 @@ def test_fusions_change_no_gradients(name):
   sizes, batch = vocabulary_sizes_and_batch(config)
   model = make_model(config.model, source_vocabulary_size=sizes[0], target_vocabulary_size=sizes[1])
   # An optimizer whose state is the gradients.
-  recipe = make_recipe(config, model, mesh)._replace(optimizer=optax.trace(decay=0.0))
+  recipe = dataclasses.replace(make_recipe(config, model, mesh), optimizer=optax.trace(decay=0.0))
   rngs, batch = make_rngs(0), place_batch(batch, mesh)
   state = init_state(recipe, rngs.params)
   lowered = make_step(recipe).lower(state, batch, rngs.dropout)

@@ -143,7 +143,7 @@ def test_what_is_no_part_is_told_in_one_line(tmp_path):
     (f"{tmp_path}/none.py:layer", "FileNotFoundError"),
     (f"{broken}:layer", "has no 'layer'"),
     ("no_such_module:layer", "ModuleNotFoundError"),
-    (f"{broken}:nothing", "must make a Flax module with the methods prepare and attend_prepared"),
+    (f"{broken}:nothing", "must make a Flax module with the methods prepare, attend_prepared"),
   ):
     with pytest.raises(ConfigError) as caught:
       make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)

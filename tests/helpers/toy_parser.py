@@ -1,12 +1,12 @@
 """Reading English: an independent way from the words of a sentence of the toy language to its tree."""
 
-from experiments.tasks import grammar, lexicon
+from experiments.tasks import grammar, lexicon, nouns
 from experiments.tasks.grammar import Clause, NounPhrase, PrepositionalPhrase
 
 DETERMINERS = {determiner.english: determiner for determiner in lexicon.DETERMINERS}
 DETERMINERS["an"] = DETERMINERS["a"]
 ADJECTIVES = {adjective.english: adjective for adjective in lexicon.ADJECTIVES}
-NOUNS = {word: (noun, bool(plural)) for noun in lexicon.NOUNS for plural, word in enumerate(noun.english)}
+NOUNS = {word: (noun, bool(plural)) for noun in nouns.NOUNS for plural, word in enumerate(noun.english)}
 VERBS = {word: verb for verb in (*lexicon.VERBS, lexicon.BE) for word in verb.english}
 PREPOSITIONS = {preposition.english: preposition for preposition in lexicon.PREPOSITIONS}
 

@@ -6,29 +6,29 @@ import json
 import pytest
 
 from configs import base
-from experiments.commands.fields import closest, flat, from_dict, set_field
+from experiments.commands.fields import closest, flat, from_dict
 
 
-def test_the_closest_name_is_named_only_if_it_is_close():
+def test_only_close_names_are_suggested():
   assert closest("batchsize", ["steps", "batch_size"]) == "; did you mean 'batch_size'?"
   assert closest("colour", ["steps", "batch_size"]) == ""
 
 
-def test_a_config_is_told_flat():
+def test_configs_can_be_flattened():
   fields = flat(base.Config(seed=7, train=base.Train(steps=13)))
   assert (fields["seed"], fields["train.steps"], fields["data.unit"]) == (7, 13, "word")
   groups = base.Data, base.Model, base.Train, base.Evaluation
   assert len(fields) == 2 + sum(len(dataclasses.fields(group)) for group in groups)
 
 
-def test_a_config_is_made_of_what_json_holds():
+def test_configs_come_from_json():
   config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(steps=13))
   again = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
   assert again == config
   assert type(again.data) is base.Data
 
 
-def test_another_name_of_a_field_is_an_error_that_says_which():
+def test_unknown_fields_are_named():
   values = dataclasses.asdict(base.Train()) | {"colour": 1}
   with pytest.raises(
     ValueError, match=r"^expected the fields accumulation, alignment_weight, .*, got also colour$"
@@ -36,15 +36,8 @@ def test_another_name_of_a_field_is_an_error_that_says_which():
     from_dict(base.Train, values)
 
 
-def test_fields_that_were_added_later_have_their_defaults():
+def test_missing_fields_have_defaults():
   config = base.Config(seed=7, model=base.Model(width=3))
   values = dataclasses.asdict(config)
   del values["model"]["encoder"], values["evaluation"]
   assert from_dict(base.Config, values) == config
-
-
-def test_a_field_is_set_by_its_full_name():
-  config = base.Config()
-  set_field(config, "train.steps", 13)
-  set_field(config, "seed", 7)
-  assert config == base.Config(seed=7, train=base.Train(steps=13))

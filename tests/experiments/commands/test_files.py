@@ -5,14 +5,14 @@ import os
 from experiments.commands.files import write_text
 
 
-def test_a_file_that_is_replaced_is_whole_and_leaves_nothing_beside_it(tmp_path):
+def test_files_are_replaced_whole(tmp_path):
   path = tmp_path / "scores.json"
   path.write_text("before")
   write_text(path, "after")
   assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_and_a_device_stay_what_they_are(tmp_path):
+def test_links_and_devices_stay(tmp_path):
   file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
   link.symlink_to(file)
   write_text(link, "text")

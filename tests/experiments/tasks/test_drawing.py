@@ -1,5 +1,6 @@
 """Tests of the toy language: the sentences that are drawn, their splits and alignments."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 from helpers.toy_parser import read, translate
 
-from experiments.tasks import drawing, lexicon
+from experiments.tasks import drawing, grammar, lexicon
 from experiments.tasks.drawing import SPLITS, pair
 
 DRAWS = {"train": 10000, "validation": 1500, "test": 1500, "length": 2000, "composition": 1500}
@@ -27,24 +28,12 @@ def everything(drawn):
   return [each for pairs in drawn.values() for each in pairs]
 
 
-def test_the_english_words_alone_decide_the_translation(everything):
+def test_english_decides_the_translation(everything):
   for each in everything:
     assert translate(" ".join(each.source)) == each
 
 
-def test_one_source_has_one_target(everything):
-  targets = {}
-  for each in everything:
-    assert targets.setdefault(each.source, each) == each
-
-
-def test_few_sentences_are_drawn_twice(drawn):
-  train = drawn["train"]
-  assert len({each.source for each in train}) > 0.9 * len(train)
-  assert len({each.source for each in drawn["length"]}) == len(drawn["length"])
-
-
-def test_splits_share_no_source_whatever_the_seed(drawn):
+def test_splits_share_no_source(drawn):
   sources = {split: {each.source for each in pairs} for split, pairs in drawn.items()}
   assert sum(map(len, sources.values())) == len(set().union(*sources.values()))
 
@@ -55,10 +44,6 @@ def test_lengths(drawn):
   assert set(longest.values()) == {drawing.TRAIN_MAX_SOURCE_LENGTH}
   shortest = min(len(each.source) for each in drawn["length"])
   assert shortest == drawing.TRAIN_MAX_SOURCE_LENGTH + 1
-
-
-def test_no_target_is_longer_than_promised(everything):
-  assert max(len(each.target) for each in everything) <= drawing.MAX_TARGET_LENGTH
 
 
 def noun_phrases(clause):
@@ -82,14 +67,14 @@ def described(words):
   return {(adjective.english, noun.english[0]) for adjective, noun in pairs if adjective}
 
 
-def test_of_follows_a_noun_and_a_possessive_phrase_ends_at_its_noun(everything):
+def test_prepositions_follow_their_words(everything):
   for each in everything:
     for clause in read(each.source):
       assert not (clause.place and clause.place.preposition.english == "of")
       assert not any(p.determiner.possessive and p.attached for p in noun_phrases(clause))
 
 
-def test_composition_needs_adjective_noun_pairs_of_no_other_split(drawn):
+def test_composition_has_unseen_pairs(drawn):
   pairs = {split: [described(each.source) for each in drawn[split]] for split in SPLITS}
   composition = pairs.pop("composition")
   elsewhere = set().union(*(found for split in pairs.values() for found in split))
@@ -98,22 +83,10 @@ def test_composition_needs_adjective_noun_pairs_of_no_other_split(drawn):
   assert 0.05 < len(unseen) / len(unseen | elsewhere) < 0.08
 
 
-def test_composition_has_only_words_of_training(drawn):
-  for side in ("source", "target"):
-    known = {word for each in drawn["train"] for word in getattr(each, side)}
-    assert {word for each in drawn["composition"] for word in getattr(each, side)} <= known
-
-
 def test_vocabularies_are_the_words_that_occur(everything):
-  for words, side in ((lexicon.source_words(), "source"), (lexicon.target_words(), "target")):
+  for words, side in ((grammar.source_words(), "source"), (grammar.target_words(), "target")):
     assert list(words) == sorted(set(words))
     assert set(words) == {word for each in everything for word in getattr(each, side)}
-
-
-def test_alignments_are_in_range(everything):
-  for each in everything:
-    assert {t for t, _ in each.alignment} <= set(range(len(each.target)))
-    assert {s for _, s in each.alignment} <= set(range(len(each.source)))
 
 
 def test_alignments_cross_merge_vanish_and_appear(drawn):
@@ -150,7 +123,7 @@ def test_only_articles_of_possessives_appear(everything):
 # The interface.
 
 
-def test_a_pair_is_the_same_in_another_process():
+def test_pairs_are_reproducible():
   code = (
     "from experiments.tasks.drawing import SPLITS, pair\n"
     "pairs = [pair(seed=5, split=split, index=i) for split in SPLITS for i in range(20)]\n"
@@ -165,11 +138,16 @@ def test_a_pair_is_the_same_in_another_process():
     assert printed.strip() == expected
 
 
-def test_seed_and_index_matter():
-  assert len({pair(seed=seed, split="length", index=0) for seed in range(20)}) == 20
-  assert len({pair(seed=0, split="length", index=index) for index in range(20)}) == 20
+def test_sentences_never_change():
+  """The numbers of findings, and runs that are resumed, are of these sentences."""
+  pairs = [pair(seed=seed, split=split, index=i) for split in SPLITS for seed in (0, 7) for i in range(100)]
+  text = "\n".join(f"{each.source} {each.target} {sorted(each.alignment)}" for each in pairs)
+  assert (
+    hashlib.sha256(text.encode()).hexdigest()
+    == "13f87e7dcb2e8c0bce7c7a91c5f18f5aeeb93baf1fda4bc372eb4d31f8ff1857"
+  )
 
 
-def test_unknown_split_is_an_error_that_names_the_splits():
+def test_unknown_splits_are_refused():
   with pytest.raises(ValueError, match=r"train, validation, test, .*, got split='dev'"):
     pair(seed=0, split="dev", index=0)

@@ -5,11 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.model_reference import random_parameters
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs import base
-from experiments.runs.rows import ALL, Rows
 from experiments.text.batches import make_batch, round_up
 from experiments.translation.model import make_model
 
@@ -26,7 +23,7 @@ def test_sentences_become_these_arrays():
   assert batch.links is None
 
 
-def test_alignments_become_links_of_words_and_of_nothing_else():
+def test_alignments_become_links():
   sentences = [[7, 8], [9]], [[5], [6, 4, 11]]
   alignments = [{(0, 1), (0, 0)}, frozenset({(2, 0)})]
   batch = make_batch(*sentences, source_length=3, target_length=5, num_rows=3, alignments=alignments)
@@ -34,39 +31,19 @@ def test_alignments_become_links_of_words_and_of_nothing_else():
   assert np.argwhere(batch.links).tolist() == [[0, 0, 0], [0, 0, 1], [1, 2, 0]]
 
 
-def test_an_empty_sentence_is_its_end_alone():
-  batch = make_batch([[]], [[]], source_length=2, target_length=1)
-  assert batch.sources.tolist() == [[2, 0]]
-  assert batch.source_lengths.tolist() == [1]
-  assert batch.inputs.tolist() == [[1]]
-  assert batch.targets.tolist() == [[2]]
-
-
-def test_a_sentence_may_fill_its_row():
+def test_sentences_may_fill_rows():
   batch = make_batch([[7, 8]], [[5, 6, 4]], source_length=3, target_length=4)
   assert batch.sources.tolist() == [[7, 8, 2]]
   assert batch.inputs.tolist() == [[1, 5, 6, 4]]
   assert batch.targets.tolist() == [[5, 6, 4, 2]]
 
 
-def test_a_source_that_is_too_long_is_an_error():
+def test_long_sources_are_refused():
   with pytest.raises(ValueError, match=r"source must have at most 2 words .*source_length=3, got 3"):
     make_batch([[7], [7, 8, 9]], [[5], [5]], source_length=3, target_length=5)
 
 
-def test_a_target_that_is_too_long_is_an_error():
-  with pytest.raises(ValueError, match=r"target must have at most 1 words .*target_length=2, got 3"):
-    make_batch([[7], [7]], [[5], [5, 6, 4]], source_length=3, target_length=2)
-
-
-def test_ids_can_be_arrays():
-  sources, targets = ([np.array(row, np.int32) for row in side] for side in PAIRS)
-  of_arrays = make_batch(sources, targets, source_length=5, target_length=7)
-  of_lists = make_batch(*PAIRS, source_length=5, target_length=7)
-  assert all(map(np.array_equal, of_arrays, of_lists))
-
-
-def test_rows_after_the_sentences_are_padding_of_length_0():
+def test_other_rows_are_padding():
   batch = make_batch([[7, 8]], [[5]], source_length=3, target_length=5, num_rows=3)
   assert batch.sources.tolist() == [[7, 8, 2], [0, 0, 0], [0, 0, 0]]
   assert batch.source_lengths.tolist() == [3, 0, 0]
@@ -75,17 +52,11 @@ def test_rows_after_the_sentences_are_padding_of_length_0():
   assert {array.dtype for array in batch[:4]} == {np.dtype(np.int32)}
 
 
-def test_a_batch_can_be_padding_alone():
-  batch = make_batch([], [], source_length=3, target_length=5, num_rows=2)
-  assert [array.shape for array in batch[:4]] == [(2, 3), (2,), (2, 5), (2, 5)]
-  assert not any(array.any() for array in batch[:4])
-
-
 @pytest.mark.parametrize(
   ("sources", "targets", "num_rows"),
   [([[7], [8], [9]], [[5], [6], [4]], 2), ([[7], [8]], [[5]], None), ([[7]], [[5], [6]], 3)],
 )
-def test_other_numbers_of_sentences_are_an_error(sources, targets, num_rows):
+def test_numbers_of_sentences_must_fit(sources, targets, num_rows):
   with pytest.raises(ValueError) as caught:
     make_batch(sources, targets, source_length=3, target_length=5, num_rows=num_rows)
   given = f"{len(sources)} and {len(targets)}"
@@ -105,7 +76,7 @@ def _losses_and_gradients(model):
 
 
 @pytest.mark.parametrize(("encoder", "attention"), [("recurrent", "additive"), ("transformer", "multi_head")])
-def test_rows_of_padding_change_neither_loss_nor_gradient(encoder, attention):
+def test_padding_rows_add_no_loss(encoder, attention):
   config = base.Model(
     encoder=encoder, attention=attention, embedding_width=5, width=6, num_heads=2, feed_forward_width=7
   )
@@ -122,33 +93,6 @@ def test_rows_of_padding_change_neither_loss_nor_gradient(encoder, attention):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
 
 
-def test_all_rows_are_all():
-  assert ALL.of(7) == range(7)
-
-
-@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3))
-def test_the_runs_of_all_processes_are_one_run_with_room_for_all_rows(total, count, factor):
-  multiple = count * factor
-  runs = [Rows(index, count, multiple).of(total) for index in range(count)]
-  assert len({len(run) for run in runs}) == 1
-  together = [row for run in runs for row in run]
-  assert together == list(range(len(together)))
-  assert total <= len(together) < total + multiple
-  assert len(together) % multiple == 0
-
-
-def test_a_multiple_that_processes_cannot_share_is_an_error():
-  with pytest.raises(ValueError, match=r"^multiple must be a multiple of count=3, got 4$"):
-    Rows(index=1, count=3, multiple=4)
-
-
-def test_lengths_are_rounded_up_to_these():
+def test_lengths_are_rounded_up():
   assert [round_up(length, 16) for length in (1, 15, 16, 17, 32, 33)] == [16, 16, 16, 32, 32, 48]
   assert round_up(7, 1) == 7
-
-
-@given(st.integers(0, 10**6), st.integers(1, 10**3))
-def test_a_rounded_length_is_the_least_multiple_that_fits(length, multiple):
-  rounded = round_up(length, multiple)
-  assert rounded % multiple == 0
-  assert length <= rounded < length + multiple

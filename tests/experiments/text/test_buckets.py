@@ -4,13 +4,10 @@ import collections
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.runs.rows import Rows
 from experiments.text.buckets import Buckets, least_padding
-from experiments.text.segmentations import Segmentations
 from experiments.text.sentences import Sentences
 
 # Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
@@ -48,11 +45,6 @@ def _padded(sizes, lengths):
   return sum(min(length for length in lengths if length >= size) for size in sizes)
 
 
-def test_padding_of_a_worked_example():
-  # 3 x 4 + 4 + 10 + 10; with 3 and 10 it would be 3 x 3 + 3 x 10, with 9 and 10 even more.
-  assert least_padding(np.array([9, 3, 10, 3, 4, 3]), 2) == [4, 10]
-
-
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 5))
 @settings(max_examples=50)
 def test_no_other_lengths_have_less_padding(sizes, num_buckets):
@@ -68,13 +60,8 @@ def test_no_other_lengths_have_less_padding(sizes, num_buckets):
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
-def test_as_many_buckets_as_lengths_have_no_padding_and_none_is_empty(sizes):
+def test_enough_buckets_need_no_padding(sizes):
   assert least_padding(np.array(sizes), 7) == sorted(set(sizes))
-
-
-def test_lengths_are_python_integers():
-  # They are static arguments of shapes.
-  assert all(type(length) is int for length in least_padding(np.array([3, 5]), 2))
 
 
 def test_the_shapes_of_a_worked_example():
@@ -92,16 +79,7 @@ def test_the_shapes_of_a_worked_example():
     assert all(batch.sources.shape == batch.inputs.shape == batch.targets.shape for batch in batches)
 
 
-def test_a_batch_has_the_average_number_of_rows():
-  rng = np.random.default_rng(5)
-  lengths = rng.integers(1, 31, (2000, 2)).tolist()
-  rows = [len(_numbers(batch)) for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
-  assert np.mean(rows) == pytest.approx(17, rel=0.03)
-  positions = [batch.sources.size for batch in _epoch(_buckets(lengths, num_buckets=4, batch_size=17), 0)]
-  assert max(positions) < 1.1 * min(positions)
-
-
-def test_a_long_sentence_has_a_row_however_small_the_batches_are():
+def test_small_batches_have_a_row():
   buckets = _many(batch_size=1)
   assert min(buckets.num_rows) == 1
   assert sorted(itertools.chain(*map(_numbers, _epoch(buckets, 0)))) == list(range(35))
@@ -113,7 +91,7 @@ def test_a_long_sentence_has_a_row_however_small_the_batches_are():
   st.integers(1, 7),
 )
 @settings(max_examples=30)
-def test_every_pair_comes_once_in_each_epoch(lengths, num_buckets, batch_size):
+def test_epochs_have_every_pair_once(lengths, num_buckets, batch_size):
   buckets = _buckets(lengths, num_buckets=num_buckets, batch_size=batch_size)
   for epoch in range(3):
     batches = _epoch(buckets, epoch)
@@ -121,7 +99,7 @@ def test_every_pair_comes_once_in_each_epoch(lengths, num_buckets, batch_size):
     assert all(map(_numbers, batches))  # none is padding alone
 
 
-def test_the_batches_of_a_bucket_differ_by_one_sentence_at_most():
+def test_batches_of_a_bucket_are_even():
   sizes = collections.defaultdict(list)
   for batch in _epoch(_many(), 0):
     sizes[batch.sources.shape].append(len(_numbers(batch)))
@@ -132,7 +110,7 @@ def test_the_batches_of_a_bucket_differ_by_one_sentence_at_most():
   }
 
 
-def test_a_source_comes_with_its_own_target_and_what_is_left_is_padding():
+def test_pairs_stay_together():
   lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
   for batch in _epoch(_buckets(lengths), 0):
     B, length = batch.sources.shape
@@ -148,7 +126,7 @@ def test_a_source_comes_with_its_own_target_and_what_is_left_is_padding():
     assert not any(array[len(numbers) :].any() for array in batch[:4])
 
 
-def test_a_pair_comes_with_its_own_alignment():
+def test_alignments_stay_with_their_pairs():
   lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
   sides = (
     Sentences.join([i + 10] + [7] * (side[i] - 1) for i in range(23)) for side in zip(*lengths, strict=True)
@@ -161,71 +139,14 @@ def test_a_pair_comes_with_its_own_alignment():
     assert not batch.links[len(_numbers(batch)) :].any()
 
 
-def _cut(lengths, seed=0):
-  """Returns buckets of pairs that can be cut in three ways: whole, or with 1 or 2 words more at the end."""
-  sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
-  offsets = np.arange(0, 3 * len(lengths) + 1, 3)
-  ways = [[words + [8] * more for words in side for more in range(3)] for side in sides]
-  cuts = [Segmentations(Sentences.join(each), offsets, np.zeros(len(each))) for each in ways]
-  options = {"num_buckets": 2, "batch_size": 5, "seed": seed}
-  return Buckets(*(each.best for each in cuts), **options, cuts=tuple(cuts))
-
-
-def _words(batch):
-  """Returns the words of source and target of each pair, by its number."""
-  sides = [
-    [[int(word) for word in row if word > 2] for row in side] for side in (batch.sources, batch.targets)
-  ]
-  return {source[0] - 10: (source, target) for source, target in zip(*sides, strict=True) if source}
-
-
-def test_each_epoch_draws_how_its_sentences_are_cut():
-  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
-  buckets = _cut(lengths)
-  epochs = [dict(collections.ChainMap(*map(_words, _epoch(buckets, epoch)))) for epoch in range(20)]
-  assert buckets.lengths == [4, 6]
-  for number, (source, target) in enumerate(lengths):
-    longest = (4 if max(source, target) <= 3 else 6) - 1  # with the end it must fit its bucket
-    seen = [epoch[number] for epoch in epochs]
-    for side, length in enumerate((source, target)):
-      whole = [number + 10] + [7] * (length - 1)
-      possible = [whole + [8] * more for more in range(3) if length + more <= longest]
-      assert sorted(set(map(tuple, (each[side] for each in seen)))) == sorted(map(tuple, possible))
-  # Source and target are drawn apart: with one draw for both there would be as many more words in each.
-  assert {len(s) - lengths[i][0] != len(t) - lengths[i][1] for e in epochs for i, (s, t) in e.items()} == {
-    True,
-    False,
-  }
-
-
-def test_how_sentences_are_cut_is_a_function_of_seed_and_step():
-  lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
-  steps = range(30)
-  expected = {step: _cut(lengths, seed=3).batch(step) for step in steps}
-  other = _cut(lengths, seed=3)
-  for step in np.random.default_rng(0).permutation(steps).tolist():
-    assert _same(other.batch(step)[:4], expected[step][:4])
-  processes = [_cut(lengths, seed=3) for _ in range(2)]
-  for step in steps:
-    parts = [process.batch(step, Rows(index, 2, 2)) for index, process in enumerate(processes)]
-    together = np.concatenate([part.sources for part in parts])
-    assert together[: len(expected[step].sources)].tolist() == expected[step].sources.tolist()
-
-
-def test_each_epoch_has_its_own_order_and_its_own_neighbours():
+def test_epochs_have_different_orders():
   epochs = [[_numbers(batch) for batch in _epoch(_many(), epoch)] for epoch in range(3)]
   for first, second in itertools.combinations(epochs, 2):
     assert first != second
     assert set(map(frozenset, first)) != set(map(frozenset, second))
 
 
-def test_lengths_come_in_no_order():
-  orders = [[batch.sources.shape[1] for batch in _epoch(_many(), epoch)] for epoch in range(3)]
-  assert all(order not in (sorted(order), sorted(order)[::-1]) for order in orders)
-  assert orders[0] != orders[1]
-
-
-def test_a_batch_is_a_function_of_seed_and_step():
+def test_batches_depend_on_seed_and_step():
   steps = range(30)  # more than three epochs
   expected = {step: _many(seed=3).batch(step) for step in steps}
   other = _many(seed=3)
@@ -235,17 +156,7 @@ def test_a_batch_is_a_function_of_seed_and_step():
   assert not all(_same(unlike.batch(step), expected[step]) for step in range(3))
 
 
-@pytest.mark.parametrize(("count", "multiple"), [(2, 2), (3, 6), (5, 5)])
-def test_the_rows_of_all_processes_are_the_batch_and_padding(count, multiple):
-  whole = _many()
-  # Each process has buckets of its own.
-  processes = [_many() for _ in range(count)]
-  for step in range(20):
-    batch = whole.batch(step)
-    parts = [process.batch(step, Rows(index, count, multiple)) for index, process in enumerate(processes)]
-    assert len({part.sources.shape for part in parts}) == 1
-    for name, array in list(batch._asdict().items())[:4]:
-      together = np.concatenate([getattr(part, name) for part in parts])
-      assert len(together) % multiple == 0
-      assert together[: len(array)].tolist() == array.tolist()
-      assert not together[len(array) :].any()
+def test_lengths_are_shuffled():
+  orders = [[batch.sources.shape[1] for batch in _epoch(_many(), epoch)] for epoch in range(3)]
+  assert all(order not in (sorted(order), sorted(order)[::-1]) for order in orders)
+  assert orders[0] != orders[1]

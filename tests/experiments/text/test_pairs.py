@@ -49,21 +49,17 @@ def test_source_comes_first(tmp_path):
   ]
 
 
-def test_pharaoh_positions_are_source_first_and_ours_target_first(tmp_path):
+def test_pharaoh_positions_are_source_first(tmp_path):
   path = _written(tmp_path, b"she sees me\tmi vede\t0-1 1-1 2-0\n")
   assert read_pairs(path) == [ALIGNED]
 
 
-def test_pharaoh_positions_are_written_in_order():
-  assert format_pair(ALIGNED) == "she sees me\tmi vede\t0-1 1-1 2-0"
-
-
-def test_an_empty_alignment_is_known_and_a_missing_one_is_not(tmp_path):
+def test_empty_alignments_differ_from_none(tmp_path):
   path = _written(tmp_path, b"yes\tno\t\nyes\tno\n")
   assert [pair.alignment for pair in read_pairs(path)] == [frozenset(), None]
 
 
-def test_byte_order_mark_crlf_and_a_last_line_without_end_are_accepted(tmp_path):
+def test_unusual_line_ends_are_accepted(tmp_path):
   path = _written(tmp_path, b"\xef\xbb\xbfa\tb\r\nc\td")
   assert read_pairs(path) == [SentencePair("a", "b"), SentencePair("c", "d")]
 
@@ -74,19 +70,15 @@ def test_only_newlines_end_lines(tmp_path, separator):
   assert read_pairs(path) == [SentencePair(f"a{separator}b", "c")]
 
 
-def test_spaces_around_sentences_are_kept(tmp_path):
-  assert read_pairs(_written(tmp_path, b" a \t b \n")) == [SentencePair(" a ", " b ")]
-
-
 @given(st.lists(sentence_pairs(), min_size=1, max_size=5), st.sampled_from(["p.tsv", "p.tsv.gz"]))
 @settings(max_examples=50)
-def test_read_gives_back_what_write_took(tmp_path_factory, pairs, name):
+def test_read_returns_what_was_written(tmp_path_factory, pairs, name):
   path = tmp_path_factory.mktemp("pairs") / name
   write_pairs(path, pairs)
   assert read_pairs(path, alignment_tokens="words") == pairs
 
 
-def test_a_gz_file_is_compressed_and_the_same_each_time(tmp_path):
+def test_gz_files_are_compressed_reproducibly(tmp_path):
   write_pairs(tmp_path / "a.gz", [ALIGNED])
   write_pairs(tmp_path / "b.gz", iter([ALIGNED]))
   content = (tmp_path / "a.gz").read_bytes()
@@ -103,18 +95,14 @@ FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
   ("line", "message"),
   [
     (b"only one side", f"{FIELDS} 0 tabs"),
-    (b"", f"{FIELDS} 0 tabs"),
     (b"a\tb\t0-0\tc", f"{FIELDS} 3 tabs"),
     (b"\tb", "expected a source sentence, got ''"),
     (b"a\t \xc2\xa0", "expected a target sentence, got ' \\xa0'"),
-    (b"a\t\xe2\x80\x8b \xe2\x80\x8d", "expected a target sentence, got '\\u200b \\u200d'"),
     (b"a\tb\t" + b"9" * 10_000, f"expected an alignment like '0-0 1-2' (source-target), got '{'9' * 60}…'"),
     (b"a\rb\tc", "expected a source without tabs and line ends, got 'a\\rb'"),
     (b"\xef\xbb\xbfa\tb", "expected a byte-order mark only at the start of a file, got '\\ufeffa'"),
     (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
-    (b"a\tb\tzero", "expected an alignment like '0-0 1-2' (source-target), got 'zero'"),
     (b"a\tb\t0-0  0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0  0-0'"),
-    (b"a\tb\t0:0", "expected an alignment like '0-0 1-2' (source-target), got '0:0'"),
     (
       b"a b\tc\t0-0 1-1",
       "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1" + HINT,
@@ -126,40 +114,31 @@ FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
   ],
 )
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-def test_a_malformed_line_is_an_error_naming_file_and_line(tmp_path, line, message, name):
+def test_malformed_lines_are_named(tmp_path, line, message, name):
   content = b"a\tb\r\n\xe2\x80\xa8c\td\n" + line + b"\ne\tf\n"
   path = _written(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
   assert _message(path) == f"3: {message}"
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_an_error(tmp_path, content):
+def test_empty_files_are_refused(tmp_path, content):
   expected = " expected one sentence pair a line, got an empty file"
   assert _message(_written(tmp_path, content)) == expected
   assert _message(_written(tmp_path, gzip.compress(content), "pairs.gz")) == expected
 
 
-def test_a_missing_file_is_an_error(tmp_path):
+def test_missing_files_are_named(tmp_path):
   expected = " expected a readable file, got: No such file or directory"
   assert _message(tmp_path / "missing.tsv") == expected
 
 
-def test_a_directory_is_an_error(tmp_path):
-  assert _message(tmp_path) == " expected a file, got a directory"
-
-
-def test_plain_text_named_gz_is_an_error(tmp_path):
-  message = _message(_written(tmp_path, b"a\tb\n", "pairs.gz"))
-  assert message.startswith(" expected a gzip file, as the name says, got: Not a gzipped file")
-
-
-def test_a_gzip_file_cut_off_is_an_error(tmp_path):
+def test_truncated_gzip_files_are_refused(tmp_path):
   content = gzip.compress(b"a\tb\n")
   message = " expected a whole gzip file, got one that is cut off"
   assert _message(_written(tmp_path, content[:-5], "pairs.gz")) == message
 
 
-def test_a_damaged_gzip_file_is_an_error(tmp_path):
+def test_damaged_gzip_files_are_refused(tmp_path):
   content = bytearray(gzip.compress(bytes(range(256)) * 7))
   content[10] ^= 0xFF
   message = _message(_written(tmp_path, bytes(content), "pairs.gz"))
@@ -178,13 +157,13 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path):
     ),
   ],
 )
-def test_a_pair_that_no_line_can_hold_is_an_error(pair, message):
+def test_unwritable_pairs_are_refused(pair, message):
   with pytest.raises(ValueError) as caught:
     format_pair(pair)
   assert str(caught.value) == message
 
 
-def test_writing_no_pairs_is_an_error_and_writes_nothing(tmp_path):
+def test_no_pairs_are_not_written(tmp_path):
   with pytest.raises(ValueError, match=r"^pairs must be at least one, got none$"):
     write_pairs(tmp_path / "pairs.tsv", [])
   assert not (tmp_path / "pairs.tsv").exists()
@@ -193,7 +172,7 @@ def test_writing_no_pairs_is_an_error_and_writes_nothing(tmp_path):
 SPACED = "the cat, it sleeps.\til gatto, dorme.\t0-0 1-1 3-2\n"
 
 
-def test_links_of_whitespace_tokens_are_refused_unless_they_are_meant(tmp_path):
+def test_ambiguous_links_need_a_choice(tmp_path):
   path = _written(tmp_path, SPACED.encode())
   assert "set alignment_tokens to whitespace" in _message(path)
   # the cat , it sleeps . / il gatto , dorme .
@@ -204,7 +183,7 @@ def test_links_of_whitespace_tokens_are_refused_unless_they_are_meant(tmp_path):
   assert read_pairs(path, alignment_tokens=None)[0].alignment is None
 
 
-def test_links_of_words_and_links_that_are_the_same_either_way_are_accepted(tmp_path):
+def test_unambiguous_links_are_accepted(tmp_path):
   for line, links in [
     ("the cat, it sleeps.\til gatto, dorme.\t0-0 1-1 4-3", {(0, 0), (1, 1), (3, 4)}),
     ("the cat sleeps.\til gatto dorme.\t0-0 1-1 2-2", {(0, 0), (1, 1), (2, 2)}),
@@ -213,7 +192,7 @@ def test_links_of_words_and_links_that_are_the_same_either_way_are_accepted(tmp_
     assert read_pairs(_written(tmp_path, line.encode()))[0].alignment == links
 
 
-def test_a_whitespace_token_links_all_its_words(tmp_path):
+def test_whitespace_tokens_link_all_words(tmp_path):
   path = _written(tmp_path, b"the tree ...\tl'albero !?\t0-0 1-0 2-1\n")
   # the tree . . . / l' albero ! ?
   (pair,) = read_pairs(path, alignment_tokens="whitespace")
@@ -222,7 +201,7 @@ def test_a_whitespace_token_links_all_its_words(tmp_path):
   }
 
 
-def test_links_beyond_whitespace_tokens_are_an_error(tmp_path):
+def test_links_beyond_whitespace_tokens_are_refused(tmp_path):
   path = _written(tmp_path, b"a, b\tc\t2-0\n")
   with pytest.raises(
     DataError, match=r"of 2 source and 1 target whitespace tokens, counted from 0, got 2-0$"

@@ -17,20 +17,9 @@ def test_sentences_lie_end_to_end():
   assert [sentences[i].tolist() for i in range(3)] == [[7, 8], [], [9, 4, 5]]
 
 
-def test_ids_have_32_bits_and_offsets_64():
-  sentences = Sentences.join([[2**31 - 1]])
-  assert (sentences.ids.dtype, sentences.offsets.dtype) == (np.int32, np.int64)
-  assert sentences[0].tolist() == [2**31 - 1]
-
-
-def test_no_sentences_are_none():
-  sentences = Sentences.join([])
-  assert (len(sentences), sentences.ids.tolist(), sentences.lengths.tolist()) == (0, [], [])
-
-
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1))))
 @settings(max_examples=50)
-def test_an_iterator_of_lists_is_given_back(lists):
+def test_lists_are_given_back(lists):
   sentences = Sentences.join(iter(lists))
   # Iteration ends where the indices do.
   assert [sentence.tolist() for sentence in sentences] == lists
@@ -38,6 +27,6 @@ def test_an_iterator_of_lists_is_given_back(lists):
 
 
 @pytest.mark.parametrize("index", [-1, 2, np.int64(2)])
-def test_an_index_out_of_range_is_an_error(index):
+def test_indices_must_be_in_range(index):
   with pytest.raises(IndexError, match=rf"^index must be in \[0, 2\), got {index}$"):
     Sentences.join([[7], [8]])[index]

@@ -75,7 +75,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @tokenizers
 @given(TEXTS)
 @settings(max_examples=100)
-def test_detokenize_gives_back_the_text_up_to_whitespace(tokenizer, text):
+def test_only_whitespace_is_lost(tokenizer, text):
   expected = compose(text) if isinstance(tokenizer, Subwords) else text
   assert tokenizer.detokenize(tokenizer.tokenize(text)) == spaced(expected)
 
@@ -83,21 +83,9 @@ def test_detokenize_gives_back_the_text_up_to_whitespace(tokenizer, text):
 @tokenizers
 @given(TEXTS)
 @settings(max_examples=100)
-def test_every_token_is_a_word_of_a_vocabulary(tokenizer, text):
+def test_tokens_are_words_of_vocabularies(tokenizer, text):
   for token in tokenizer.tokenize(text):
     assert token == UNKNOWN_WORD or Vocabulary((token,)).words == (token,)
-
-
-@tokenizers
-@given(TEXTS)
-@settings(max_examples=50)
-def test_only_a_blank_text_has_no_tokens(tokenizer, text):
-  assert bool(tokenizer.tokenize(text)) == bool(spaced(text))
-
-
-def test_a_run_of_whitespace_is_one_character():
-  assert Characters().tokenize(" a\xa0\tè 👩\u200d🚀\n") == ("a", "▁", "è", "▁", "👩", "\u200d", "🚀")
-  assert Characters().detokenize(["a", "▁", "b"]) == "a b"
 
 
 def test_bpe_merges_the_most_frequent_pair():
@@ -108,7 +96,7 @@ def test_bpe_merges_the_most_frequent_pair():
   assert model.tokenize("cxy yx") == ("▁", "c", "xy", "▁", "y", "x")
 
 
-def test_unigram_takes_up_the_part_that_all_words_share():
+def test_unigram_learns_the_shared_part():
   model = Subwords.learn(["xabcdef yabcdef", "zabcdef"], vocabulary_size=260 + 10 + 1, kind="unigram")
   assert model.tokens[256] == "abcdef"
   assert sorted(model.tokens[257:]) == ["a", "b", "c", "d", "e", "f", "x", "y", "z", "▁"]
@@ -116,46 +104,29 @@ def test_unigram_takes_up_the_part_that_all_words_share():
 
 
 @kinds
-def test_a_line_with_the_block_of_sentencepiece_is_learnt_from_without_it(kind):
+def test_sentencepiece_blocks_are_not_learnt(kind):
   model = Subwords.learn(["ab▅ cd"], vocabulary_size=260 + 5, kind=kind)
   assert sorted(model.tokens[256:]) == ["a", "b", "c", "d", "▁"]
   assert model.detokenize(model.tokenize("ab▅ cd")) == "ab▅ cd"
 
 
 @kinds
-def test_a_character_without_a_piece_is_its_bytes(kind):
+def test_unknown_characters_are_bytes(kind):
   assert subwords(kind).tokenize("日") == ("▁", "<0xE6>", "<0x97>", "<0xA5>")
   assert subwords(kind).detokenize(("▁", "<0xE6>", "<0x97>", "<0xA5>")) == "日"
 
 
 @kinds
-def test_bytes_that_are_no_character_are_shown_as_one_replaced(kind):
-  assert subwords(kind).detokenize(("▁", "<0xE6>", "<0x97>", "a")) == "\ufffd\ufffda"
-
-
-@kinds
-def test_line_ends_that_a_model_writes_as_bytes_are_spaces(kind):
+def test_line_ends_are_spaces(kind):
   # A translation is one line, whatever bytes are drawn: newline, carriage return, tab.
   tokens = ("<0x0A>", "▁", "<0x78>", "<0x0D>", "<0x0A>", "<0x78>", "<0x09>")
   assert subwords(kind).detokenize(tokens) == "x x"
 
 
 @kinds
-def test_an_unknown_token_is_shown(kind):
-  assert subwords(kind).detokenize(("▁", UNKNOWN_WORD)) == UNKNOWN_WORD
-
-
-@kinds
-def test_the_bytes_come_first_and_all_ids_are_used(kind):
-  tokens = subwords(kind).tokens
-  assert len(Vocabulary(tokens)) == 285
-  assert tokens[:256] == tuple(f"<0x{byte:02X}>" for byte in range(256))
-
-
-@kinds
 @given(st.lists(TEXTS, max_size=5))
 @settings(max_examples=50)
-def test_ids_are_those_of_a_vocabulary_and_of_sentencepiece(kind, texts):
+def test_ids_are_those_of_sentencepiece(kind, texts):
   model = subwords(kind)
   vocabulary = Vocabulary(model.tokens)
   ids = list(model.encode_all(iter(texts)))
@@ -165,7 +136,7 @@ def test_ids_are_those_of_a_vocabulary_and_of_sentencepiece(kind, texts):
   assert all(number >= NUM_SPECIALS for sentence in ids for number in sentence)
 
 
-def test_many_texts_are_encoded_like_few(monkeypatch):
+def test_chunks_do_not_change_ids(monkeypatch):
   texts = [f"the dog saw {count} cats" for count in range(10)]
   whole = list(subwords("bpe").encode_all(texts))
   monkeypatch.setattr("experiments.text.tokenizers._CHUNK", 3)
@@ -174,72 +145,46 @@ def test_many_texts_are_encoded_like_few(monkeypatch):
 
 
 @kinds
-def test_the_same_text_gives_the_same_model(kind):
-  again = Subwords.learn(list(TRAINING), vocabulary_size=285, kind=kind)
-  assert again.model == subwords(kind).model
-  other = Subwords.learn(TRAINING[:-1], vocabulary_size=278, kind=kind)
-  assert other.model != again.model
-
-
-@kinds
-def test_a_long_line_is_not_left_out(kind):
+def test_long_lines_are_learnt(kind):
   model = Subwords.learn(["x", "abcd " * 1000], vocabulary_size=260 + 6 + 1, kind=kind)
   assert {"a", "b", "c", "d", "x", "▁"} < set(model.tokens)
 
 
 @kinds
 @pytest.mark.parametrize("size", [-1, 1, 265])
-def test_too_small_a_vocabulary_is_an_error_with_all_that_is_allowed(kind, size):
+def test_too_small_vocabularies_are_refused(kind, size):
   # The specials, the bytes, and the characters ▁ a b c d x are 266.
-  message = rf"^vocabulary_size must be from 266 to (\d+) for this text, got {size}$"
-  with pytest.raises(ValueError, match=message) as caught:
+  message = rf"^vocabulary_size must be at least 266 for this text, got {size}$"
+  with pytest.raises(ValueError, match=message):
     Subwords.learn(["ab cd", "x"], vocabulary_size=size, kind=kind)
-  most = int(re.search(r"to (\d+) ", str(caught.value))[1])
-  assert len(Subwords.learn(["ab cd", "x"], vocabulary_size=most, kind=kind).tokens) == most - 4
-  with pytest.raises(ValueError, match=f"from 266 to {most} for this text"):
-    Subwords.learn(["ab cd", "x"], vocabulary_size=most + 1, kind=kind)
 
 
 @kinds
-def test_too_large_a_vocabulary_is_an_error_with_all_that_is_allowed(kind):
-  with pytest.raises(ValueError) as caught:
+def test_default_size_is_the_limit(kind):
+  most = len(Subwords.learn(TRAINING, vocabulary_size=0, kind=kind).tokens) + 4
+  with pytest.raises(ValueError, match=f"^vocabulary_size must be at most {most} for this text, got 8000$"):
     Subwords.learn(TRAINING, vocabulary_size=8000, kind=kind)
-  message = r"vocabulary_size must be from (\d+) to (\d+) for this text, got 8000"
-  allowed = re.fullmatch(message, str(caught.value))
-  for size in map(int, allowed.groups()):
-    assert len(Subwords.learn(TRAINING, vocabulary_size=size, kind=kind).tokens) == size - 4
+  assert len(Subwords.learn(TRAINING, vocabulary_size=most, kind=kind).tokens) == most - 4
 
 
-@kinds
-def test_the_default_size_is_the_most_that_a_small_text_allows(kind):
-  model = Subwords.learn(TRAINING, vocabulary_size=0, kind=kind)
-  with pytest.raises(ValueError, match=f" to {len(model.tokens) + 4} for this text"):
-    Subwords.learn(TRAINING, vocabulary_size=len(model.tokens) + 5, kind=kind)
-
-
-def test_the_signs_of_a_text_are_no_spaces_and_no_joiners():
+def test_signs_are_escaped():
   assert Characters().tokenize("▁ ￭￬") == ("￬", "2", "▁", "￬", "1", "￬", "0")
 
 
 @kinds
 @pytest.mark.parametrize("texts", [[], ["", " \t"]])
-def test_no_text_is_an_error(kind, texts):
+def test_no_text_is_refused(kind, texts):
   with pytest.raises(ValueError, match=r"^texts must be at least one that is not blank, got none$"):
     Subwords.learn(texts, vocabulary_size=285, kind=kind)
 
 
-def test_an_unknown_kind_is_an_error():
-  with pytest.raises(ValueError, match=r"^subwords must be unigram or bpe, got 'word'$"):
-    Subwords.learn(TRAINING, vocabulary_size=285, kind="word")
-
-
 @pytest.mark.parametrize("size", [1, 100, 1000, -1])
-def test_a_model_cut_off_is_an_error(size):
+def test_truncated_models_are_refused(size):
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got \d+ other bytes$"):
     Subwords(subwords("bpe").model[:size])
 
 
-def test_what_is_no_model_is_an_error(capfd):
+def test_other_bytes_are_refused(capfd):
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got 4 other bytes$"):
     Subwords(b"cats")
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got nothing$"):
@@ -247,7 +192,7 @@ def test_what_is_no_model_is_an_error(capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_with_other_specials_is_an_error():
+def test_other_special_ids_are_refused():
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(["ab ab"]), model_writer=model, model_type="bpe", vocab_size=7, minloglevel=2

@@ -63,7 +63,7 @@ def test_words_and_marks(text, tokens):
 
 
 @pytest.mark.parametrize("text", SENTENCES)
-def test_sentences_of_many_languages_survive(text):
+def test_many_languages_survive(text):
   assert detokenize(tokenize(text)) == spaced(text)
 
 
@@ -79,7 +79,7 @@ def test_only_whitespace_is_lost(text):
 
 @given(MIXED)
 @settings(max_examples=500)
-def test_boundaries_are_those_of_the_library(text):
+def test_boundaries_are_those_of_regex(text):
   for chunk in text.split():
     if "<unk>" in chunk or regex.search(f"['\u2019](?=[{words.CLASSES['vowel']}])", chunk):
       continue
@@ -90,18 +90,18 @@ def test_boundaries_are_those_of_the_library(text):
 
 @given(TEXTS)
 @settings(max_examples=300)
-def test_both_spellings_of_accents_have_the_same_ids(text):
+def test_spellings_have_the_same_ids(text):
   vocabulary = Vocabulary.build([[*tokenize(text), "x"]])
   for form in ("NFC", "NFD"):
     assert vocabulary.encode(tokenize(unicodedata.normalize(form, text))) == vocabulary.encode(tokenize(text))
 
 
-def test_the_number_of_tokens_does_not_depend_on_case():
+def test_case_does_not_change_boundaries():
   for text in [*SENTENCES, *(f"b{char}'{char}c" for char in EVERY if char.lower() != char)]:
     assert len(tokenize(text.lower())) == len(tokenize(text)), text
 
 
-def test_generated_languages_are_cut_as_they_were_made():
+def test_generated_languages_keep_their_words():
   for split in ("train", "test", "length"):
     for pair in (drawing.pair(seed=0, split=split, index=i) for i in range(300)):
       assert tokenize(grammar.join(pair.source)) == tuple(pair.source)
@@ -112,7 +112,7 @@ def test_generated_languages_are_cut_as_they_were_made():
     assert tokenize(" ".join(command.actions)) == tuple(command.actions)
 
 
-def test_a_long_word_is_cut_quickly():
+def test_long_words_are_cut_quickly():
   for text in ("a" * 30_000, "a'" * 10_000, "a_" * 10_000, "é\u0301" * 10_000, "." * 10_000):
     assert detokenize(tokenize(text)) == text
 
@@ -134,7 +134,7 @@ def in_page(texts, **changed):
 
 
 @browser.needs_node
-def test_the_page_knows_the_class_of_every_character():
+def test_the_page_classifies_every_character():
   program = """
 const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
 const character = (_, code) => (isCharacter(code) ? String.fromCodePoint(code) : " ");
@@ -153,7 +153,7 @@ return Object.values(given).map((inside) =>
 
 @browser.needs_node
 @pytest.mark.exhaustive
-def test_the_page_cuts_characters_of_all_kinds_as_python_does():
+def test_the_page_cuts_all_characters_alike():
   texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::997])]
   for text, found in zip(texts, in_page(texts), strict=True):
     tokens = tokenize(text)
@@ -163,7 +163,7 @@ def test_the_page_cuts_characters_of_all_kinds_as_python_does():
 @browser.needs_node
 @given(st.lists(TEXTS, min_size=100, max_size=300))
 @settings(max_examples=10)
-def test_the_page_cuts_any_text_as_python_does(texts):
+def test_the_page_cuts_text_alike(texts):
   for text, found in zip(texts, in_page(texts), strict=True):
     assert found == [[*tokenize(text)], spaced(text)], ascii(text)
   characters = {"unit": "character", "joins": "characters"}
@@ -172,6 +172,6 @@ def test_the_page_cuts_any_text_as_python_does(texts):
 
 
 @browser.needs_node
-def test_the_page_puts_text_in_lower_case_as_python_does():
+def test_the_page_lowers_case_alike():
   for text, found in zip(SENTENCES, in_page(SENTENCES, lowercase=True), strict=True):
     assert found[0] == [*tokenize(text.lower())]

@@ -43,13 +43,7 @@ def expected(hidden, kernel, bias, targets, smoothing=0.0):
   return total
 
 
-def test_the_loss_of_equal_logits_is_the_logarithm_of_the_vocabulary_size():
-  hidden, kernel, bias, targets = draw()
-  loss = linear_cross_entropy(0 * hidden, kernel, 0 * bias, targets)
-  assert_close(loss, 8 * np.log(DIMS.V), FLOAT32)
-
-
-def test_the_loss_of_one_word_is_the_one_worked_out_by_hand():
+def test_loss_worked_out_by_hand():
   # Probabilities 1/2, 1/4, 1/4 and smoothing 3/10: 8/10 ln 4 + 1/10 ln 2 + 1/10 ln 4 = 19/10 ln 2.
   logits = jnp.log(jnp.asarray([0.5, 0.25, 0.25]))
   loss = linear_cross_entropy(jnp.ones((1, 1)), logits[None], jnp.zeros(3), jnp.asarray([1]), 0.3)
@@ -59,7 +53,7 @@ def test_the_loss_of_one_word_is_the_one_worked_out_by_hand():
 @parts
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_the_loss_is_that_of_float64_whatever_the_parts(rows, smoothing, scale, at_once):
+def test_loss_equals_float64(rows, smoothing, scale, at_once):
   at_once(rows)
   arguments = draw(scale=scale)
   desired = expected(*arguments, smoothing)
@@ -69,7 +63,7 @@ def test_the_loss_is_that_of_float64_whatever_the_parts(rows, smoothing, scale, 
 
 @parts
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradients_are_those_of_float64_whatever_the_parts(rows, smoothing, at_once, float64):
+def test_gradients_equal_float64(rows, smoothing, at_once, float64):
   at_once(rows)
   *arrays, targets = draw(np.float64)
   gradients = jax.grad(lambda *arrays: 3 * linear_cross_entropy(*arrays, targets, smoothing), (0, 1, 2))(
@@ -87,7 +81,7 @@ def test_gradients_are_those_of_float64_whatever_the_parts(rows, smoothing, at_o
     assert_close(np.sum(gradient * direction), slope, DIFFERENCES)
 
 
-def test_padding_changes_neither_the_loss_nor_a_gradient():
+def test_padding_has_no_gradient():
   hidden, kernel, bias, targets = draw()
   others = jnp.where((targets == PAD)[:, None], 100.0, hidden)
   run = jax.value_and_grad(lambda hidden, kernel: linear_cross_entropy(hidden, kernel, bias, targets), (0, 1))
@@ -97,7 +91,7 @@ def test_padding_changes_neither_the_loss_nor_a_gradient():
   np.testing.assert_array_equal(gradients[0][targets == PAD], 0.0)
 
 
-def test_the_logits_of_all_positions_are_never_held(monkeypatch):
+def test_memory_is_bounded(monkeypatch):
   N, H, V = 512, 8, 4096
   monkeypatch.setattr(losses, "LOGITS_AT_ONCE", 32 * V)
   shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((N, H), (H, V), (V,))]
@@ -106,7 +100,7 @@ def test_the_logits_of_all_positions_are_never_held(monkeypatch):
   assert compiled.memory_analysis().temp_size_in_bytes < 0.25 * 4 * N * V
 
 
-def test_half_precision_is_summed_up_in_single_precision():
+def test_half_precision_is_summed_in_single():
   *arrays, targets = draw()
   halves = [array.astype(jnp.bfloat16) for array in arrays]
   loss = linear_cross_entropy(*halves, targets)
@@ -117,7 +111,7 @@ def test_half_precision_is_summed_up_in_single_precision():
 
 
 @parts
-def test_the_losses_of_single_targets_are_those_of_each_alone(at_once, rows):
+def test_losses_of_single_targets(at_once, rows):
   at_once(rows)
   hidden, kernel, bias, targets = draw()
   single = losses.linear_losses(hidden, kernel, bias, targets)
@@ -126,7 +120,7 @@ def test_the_losses_of_single_targets_are_those_of_each_alone(at_once, rows):
   assert single[2] == single[7] == single[10] == 0.0
 
 
-def test_gradients_of_bfloat16_are_summed_over_the_parts_in_float32(at_once):
+def test_parts_are_summed_in_float32(at_once):
   arguments = [array.astype(jnp.bfloat16) for array in draw()[:3]]
   gradient = jax.grad(
     lambda kernel, targets: linear_cross_entropy(arguments[0], kernel, arguments[2], targets)

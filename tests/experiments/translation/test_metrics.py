@@ -24,13 +24,7 @@ FIRST = AlignedAttention(
 SECOND = AlignedAttention(np.array([[0.25, 0.75], [0.0, 1.0]]), frozenset({(0, 0)}))
 
 
-def test_bleu_of_a_worked_example():
-  # 4 of 5 words, 3 of 4 bigrams, 2 of 3 trigrams, 1 of 2 four-grams; no brevity penalty.
-  expected = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
-  assert math.isclose(corpus_bleu(["a b c d x"], ["a b c d e"]), expected, rel_tol=1e-9)
-
-
-def test_bleu_sums_counts_over_the_corpus_before_it_divides():
+def test_bleu_sums_over_the_corpus():
   # The second sentence adds 1 right word of 1 and no n-grams; the corpus has 6 words on both sides.
   expected = 100 * (5 / 6 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
   score = corpus_bleu(["a b c d x", "f"], ["a b c d e", "f"])
@@ -49,36 +43,27 @@ def test_chrf_of_a_worked_example():
   assert math.isclose(corpus_chrf(["abx"], ["abc"]), expected, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("metric", [corpus_bleu, corpus_chrf])
-def test_case_counts(metric):
-  assert metric(["IL GATTO VEDE BENE"], ["il gatto vede bene"]) == 0.0
-
-
-def test_exact_match_is_the_share_of_equal_sentences():
+def test_exact_match_worked_out_by_hand():
   assert exact_match(["a b", "c", "d", "E"], ["a b", "c", "x", "e"]) == 0.5
 
 
-def test_token_accuracy_of_a_sentence_that_is_right_counts_its_end():
+def test_token_accuracy_counts_the_end():
   assert token_accuracy([["a", "b"]], [["a", "b"]]) == 1.0
   assert token_accuracy([["x", "y"]], [["a", "b"]]) == 1 / 3
 
 
-def test_token_accuracy_counts_positions_not_reached_as_wrong():
+def test_missing_tokens_are_wrong():
   assert token_accuracy([["a"]], [["a", "b", "c"]]) == 1 / 4
 
 
-def test_token_accuracy_counts_going_on_past_the_end_as_wrong():
+def test_additional_tokens_are_wrong():
   assert token_accuracy([["a", "b", "c"]], [["a"]]) == 1 / 2
 
 
-def test_token_accuracy_sums_over_the_corpus_before_it_divides():
+def test_token_accuracy_sums_over_the_corpus():
   # 2 of 2 positions and 2 of 5: 4/7, where the mean of the shares is 0.7.
   hypotheses = [["a"], ["b", "x", "x", "x"]]
   assert token_accuracy(hypotheses, [["a"], ["b", "c", "d", "e"]]) == 4 / 7
-
-
-def test_an_empty_hypothesis_and_reference_agree():
-  assert token_accuracy([[]], [[]]) == 1.0
 
 
 @pytest.mark.parametrize("metric", [corpus_bleu, corpus_chrf, exact_match, token_accuracy])
@@ -91,47 +76,37 @@ def test_wrong_corpora_are_errors(metric):
     metric(["a", "b", "c"], "a b")
 
 
-def test_alignment_error_rate_of_a_worked_example():
+def test_alignment_error_rate_by_hand():
   # Links found (0, 0), (1, 2); true (0, 0), (0, 1), (1, 1); 1 in common.
   assert math.isclose(alignment_error_rate([FIRST]), 1 - 2 * 1 / (2 + 3))
 
 
-def test_a_word_that_attends_to_the_end_has_no_link():
+def test_the_end_is_no_link():
   assert alignment_error_rate([SECOND]) == 1.0
   # In the corpus: 1 in common, 2 + 0 links found, 3 + 1 true.
   assert math.isclose(alignment_error_rate([FIRST, SECOND]), 1 - 2 * 1 / (2 + 4))
 
 
-def test_right_links_have_no_error_and_the_row_of_the_end_does_not_count():
+def test_right_links_have_no_error():
   weights = np.array([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.9, 0.1, 0.0]])
   assert alignment_error_rate([AlignedAttention(weights, {(0, 1), (1, 0)})]) == 0.0
 
 
-def test_a_word_without_weights_has_no_link():
+def test_zero_weights_are_no_link():
   weights = np.zeros((2, 3))
   assert alignment_error_rate([AlignedAttention(weights, {(0, 0)})]) == 1.0
 
 
-def test_a_word_truly_linked_to_nothing_may_attend_to_the_end():
-  weights = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-  assert alignment_error_rate([AlignedAttention(weights, {(0, 0)})]) == 0.0
-
-
-def test_attention_mass_of_a_worked_example():
+def test_attention_mass_by_hand():
   # First word 0.5 + 0.25, second word 0.25.
   assert attention_mass([FIRST]) == 0.5
 
 
-def test_attention_mass_is_a_mean_over_words_not_sentences():
+def test_attention_mass_averages_over_words():
   assert math.isclose(attention_mass([FIRST, SECOND]), (0.75 + 0.25 + 0.25) / 3)
 
 
-def test_attention_mass_leaves_out_words_without_true_links():
-  weights = np.array([[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])
-  assert attention_mass([AlignedAttention(weights, {(0, 0)})]) == 0.75
-
-
-def test_half_precision_weights_are_summed_in_double():
+def test_half_precision_is_summed_in_double():
   # 1/3 in float16 is 0.333251953125; in float16 a running sum of 6144 of them would stand still.
   weights = np.full((2049, 4), 1 / 3, np.float16)
   alignment = {(t, s) for t in range(2048) for s in range(3)}
@@ -139,43 +114,17 @@ def test_half_precision_weights_are_summed_in_double():
   assert attention_mass([AlignedAttention(weights, alignment)]) == expected
 
 
-@pytest.mark.parametrize("metric", [alignment_error_rate, attention_mass])
-@pytest.mark.parametrize(
-  ("sentences", "message"),
-  [
-    ([], "sentences must be at least one, got none"),
-    ([AlignedAttention(np.ones(2), {(0, 0)})], "weights must be a matrix [T S], got shape (2,)"),
-    (
-      [AlignedAttention(np.ones((2, 0)), {(0, 0)})],
-      "weights must be a matrix [T S], got shape (2, 0)",
-    ),
-    (
-      [AlignedAttention(np.full((2, 2), np.nan), {(0, 0)})],
-      "weights must be finite, got NaN or infinity",
-    ),
-    (
-      [FIRST._replace(alignment={(2, 0)})],
-      "alignment must link 2 target and 3 source words, counted from 0, got (2, 0)",
-    ),
-    (
-      [FIRST._replace(alignment={(0, 3)})],
-      "alignment must link 2 target and 3 source words, counted from 0, got (0, 3)",
-    ),
-    (
-      [FIRST._replace(alignment={(0, -1)})],
-      "alignment must link 2 target and 3 source words, counted from 0, got (0, -1)",
-    ),
-  ],
-)
-def test_wrong_attention_is_an_error(metric, sentences, message):
-  with pytest.raises(ValueError) as caught:
-    metric(sentences)
-  assert str(caught.value) == message
-
-
-def test_no_links_at_all_are_an_error():
+def test_no_links_are_an_error():
   nothing = AlignedAttention(np.array([[0.0, 1.0], [0.0, 1.0]]), ())
   with pytest.raises(ValueError, match=r"must have at least one true or attended link, got none$"):
     alignment_error_rate([nothing])
   with pytest.raises(ValueError, match=r"must have at least one true link, got none$"):
     attention_mass([nothing])
+
+
+@pytest.mark.parametrize("metric", [alignment_error_rate, attention_mass])
+@pytest.mark.parametrize("link", [(2, 0), (0, 3), (0, -1)])
+def test_links_must_be_words(metric, link):
+  message = rf"must link 2 target and 3 source words, counted from 0, got \({link[0]}, {link[1]}\)$"
+  with pytest.raises(ValueError, match=message):
+    metric([FIRST._replace(alignment={link})])

@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/pipeline.py."""
+"""Tests of the pipeline of experiments/translation/train.py."""
 
 import json
 
@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.runs.rows import ALL, Rows
 from experiments.tasks import make_task
-from experiments.translation.pipeline import make_pipeline
+from experiments.translation.train import make_pipeline
 
 CONFIG = base.Config(seed=3, train=base.Train(steps=11, batch_size=5))
 TASK = make_task(CONFIG)
 
 
-def pipeline(rows=ALL):
-  return make_pipeline(TASK, CONFIG.train, rows)
+def pipeline():
+  return make_pipeline(TASK, CONFIG.train, 1)
 
 
 def assert_equal(batch, expected):
@@ -23,7 +22,7 @@ def assert_equal(batch, expected):
     np.testing.assert_array_equal(array, wanted)
 
 
-def test_a_pipeline_has_the_batches_of_all_steps():
+def test_pipelines_have_all_steps():
   batches = list(pipeline())
   assert len(batches) == 11
   for step, batch in enumerate(batches):
@@ -31,7 +30,7 @@ def test_a_pipeline_has_the_batches_of_all_steps():
 
 
 @pytest.mark.parametrize("done", [0, 1, 5, 10, 11])
-def test_a_pipeline_goes_on_at_the_position_of_another(done):
+def test_pipelines_resume_at_a_position(done):
   first, whole = pipeline(), list(pipeline())
   for _ in range(done):
     next(first)
@@ -45,31 +44,27 @@ def test_a_pipeline_goes_on_at_the_position_of_another(done):
     assert_equal(batch, expected)
 
 
-def test_the_end_of_a_sentence_is_no_target_where_it_is_not_learnt():
+def test_ends_can_be_left_out():
   train = base.Train(steps=3, batch_size=5, learns_end=False)
-  for step, batch in enumerate(make_pipeline(TASK, train, ALL)):
+  for step, batch in enumerate(make_pipeline(TASK, train, 1)):
     whole = TASK.training_batch(step)
     np.testing.assert_array_equal(batch.targets, np.where(whole.targets == 2, 0, whole.targets))
     assert np.sum(whole.targets == 2) == 5 and batch.targets.dtype == whole.targets.dtype
     assert_equal(batch._replace(targets=whole.targets), whole)
 
 
-def test_a_position_belongs_to_all_processes():
-  first = pipeline(Rows(0, 1, 6))
-  next(first)
-  position = first.get_state()
-  halves = [pipeline(Rows(index, 2, 6)) for index in range(2)]
-  for half in halves:
-    half.set_state(position)
-  together, first_half, second_half = next(first), *map(next, halves)
-  halves = list(zip(first_half, second_half, strict=True))[:4]
-  assert_equal([np.concatenate(parts) for parts in halves], together[:4])
+def test_rows_fit_devices_and_parts():
+  train = base.Train(steps=2, batch_size=5, accumulation=2)
+  for batch, whole in zip(make_pipeline(TASK, train, 3), make_pipeline(TASK, train, 1), strict=True):
+    assert (len(batch.sources), len(whole.sources)) == (6, 6)
+    assert_equal(batch, whole)
+  assert len(next(make_pipeline(TASK, train, 4)).sources) == 8
 
 
-def test_an_error_in_a_batch_is_raised_where_it_is_asked_for():
+def test_errors_in_batches_are_raised():
   class Broken:
-    def training_batch(self, step, rows):
+    def training_batch(self, step):
       raise KeyError(step)
 
   with pytest.raises(KeyError):
-    next(make_pipeline(Broken(), CONFIG.train, ALL))
+    next(make_pipeline(Broken(), CONFIG.train, 1))

@@ -35,21 +35,26 @@ def _one_line(caught):
   return text
 
 
-def test_a_config_is_read_as_it_was_written(tmp_path):
+def test_configs_are_read_as_written(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   config = read_config(tmp_path)
   assert config == CONFIG
   assert isinstance(config.train, base.Train)
 
 
-def test_config_json_holds_every_field(tmp_path):
+def test_runs_of_before_are_read(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   values = json.loads((tmp_path / "config.json").read_text("utf-8"))
-  assert values == dataclasses.asdict(CONFIG)
-  assert values["train"]["steps"] == 7
+  values["data"]["subword_sampling"] = 0.0
+  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
+  assert read_config(tmp_path) == CONFIG
+  values["data"]["subword_sampling"] = 0.1
+  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
+  with pytest.raises(WorkdirError, match="got also subword_sampling"):
+    read_config(tmp_path)
 
 
-def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
+def test_same_configs_write_nothing(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").stat()
   check_same_config(tmp_path, dataclasses.replace(CONFIG))
@@ -58,7 +63,7 @@ def test_the_same_config_again_is_no_error_and_writes_nothing(tmp_path):
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
-def test_another_config_is_an_error_that_names_the_fields(tmp_path):
+def test_other_configs_name_the_fields(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").read_bytes()
   other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
@@ -72,7 +77,7 @@ def test_another_config_is_an_error_that_names_the_fields(tmp_path):
   assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_a_moved_file_is_no_other_config_and_another_file_is(tmp_path):
+def test_files_may_be_moved(tmp_path):
   config = copy.deepcopy(CONFIG)
   for name in ("train", "validation"):
     setattr(config.data, name, str(tmp_path / f"{name}.tsv"))
@@ -90,13 +95,6 @@ def test_a_moved_file_is_no_other_config_and_another_file_is(tmp_path):
     check_same_config(folder, moved)
 
 
-def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
-  with pytest.raises(WorkdirError, match="holds no run") as caught:
-    read_config(tmp_path / "nothing")
-  assert str(tmp_path / "nothing") in _one_line(caught)
-  assert not (tmp_path / "nothing").exists()
-
-
 @pytest.mark.parametrize(
   "text",
   [
@@ -110,14 +108,14 @@ def test_a_folder_without_a_run_is_an_error_that_names_it(tmp_path):
     json.dumps(dataclasses.asdict(CONFIG) | {"seed": -1}),
   ],
 )
-def test_what_is_no_config_is_an_error_that_names_the_file(tmp_path, text):
+def test_damaged_configs_are_named(tmp_path, text):
   (tmp_path / "config.json").write_text(text, "utf-8")
   with pytest.raises(WorkdirError) as caught:
     read_config(tmp_path)
   assert _one_line(caught).startswith(str(tmp_path / "config.json"))
 
 
-def test_languages_are_read_as_they_were_written(tmp_path):
+def test_languages_are_read_as_written(tmp_path):
   assert read_languages(tmp_path, CONFIG.data) is None
   write_run(tmp_path, CONFIG, LANGUAGES)
   assert read_languages(tmp_path, CONFIG.data) == LANGUAGES
@@ -128,35 +126,8 @@ def test_languages_are_read_as_they_were_written(tmp_path):
   assert target.detokenize(("i", "▁", "l")) == "i l"
 
 
-def test_subwords_are_read_as_they_were_written(tmp_path):
-  options = {"unit": "subword", "min_count": 1, "vocabulary_size": 280, "subwords": "bpe"}
-  languages = tuple(
-    Language.learn([text] * 3, lowercase=False, **options)
-    for text in ("the cat sees the dog", "il gatto vede il cane")
-  )
-  data = dataclasses.replace(CONFIG.data, unit="subword")
-  write_run(tmp_path, dataclasses.replace(CONFIG, data=data), languages)
-  assert read_languages(tmp_path, data) == languages
-  (tmp_path / "subwords.target.model").unlink()
-  with pytest.raises(WorkdirError, match=r"there is no .*subwords\.target\.model$"):
-    read_languages(tmp_path, data)
-  (tmp_path / "subwords.target.model").write_bytes(b"mine")
-  with pytest.raises(WorkdirError, match=r"subwords\.target\.model: model must be a sentencepiece model"):
-    read_languages(tmp_path, data)
-
-
-def test_languages_without_a_config_are_no_run(tmp_path):
-  # What is left of a run that was killed while its folder was made; the next one may be another.
-  write_run(tmp_path, CONFIG, LANGUAGES)
-  (tmp_path / "config.json").unlink()
-  assert read_languages(tmp_path, CONFIG.data) is None
-  others = tuple(reversed(LANGUAGES))
-  write_run(tmp_path, CONFIG, others)
-  assert read_languages(tmp_path, CONFIG.data) == others
-
-
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_folder_is_no_run_before_its_languages_are_written(tmp_path, monkeypatch, side):
+def test_configs_are_written_last(tmp_path, monkeypatch, side):
   save = Language.save
 
   def fail(language, folder, name):
@@ -172,7 +143,7 @@ def test_a_folder_is_no_run_before_its_languages_are_written(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
-def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_path, name):
+def test_remains_of_runs_are_reported(tmp_path, name):
   (tmp_path / name).mkdir()
   with pytest.raises(WorkdirError) as caught:
     check_same_config(tmp_path, CONFIG)
@@ -180,7 +151,7 @@ def test_what_is_left_of_a_run_without_its_config_is_no_place_for_another(tmp_pa
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_run_that_lost_a_vocabulary_is_an_error_that_names_the_file(tmp_path, side):
+def test_missing_vocabularies_are_named(tmp_path, side):
   write_run(tmp_path, CONFIG, LANGUAGES)
   path = tmp_path / f"vocabulary.{side}.txt"
   path.unlink()

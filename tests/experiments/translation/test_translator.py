@@ -1,7 +1,5 @@
 """Tests of experiments/translation/translator.py."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,15 +164,7 @@ def test_translations_are_greedy_and_in_order(kind):
   assert ends == {True, False}
 
 
-def test_the_size_of_the_batch_does_not_change_translations(translations):
-  others = best(_translator(batch_size=1), _sources())
-  for one, other in zip(translations, others, strict=True):
-    assert one.tokens == other.tokens
-    np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
-    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
-
-
-def test_translations_that_may_not_end_have_the_greatest_length():
+def test_translations_may_have_no_end():
   for source, found in zip(_sources(), best(_translator(ends=False), _sources()), strict=True):
     assert found.is_cut and len(found.tokens) == MAX_LENGTH
     inputs = LetterTask.target.vocabulary.encode(found.tokens)
@@ -183,7 +173,7 @@ def test_translations_that_may_not_end_have_the_greatest_length():
     assert np.argmax(log_probabilities, axis=-1).tolist() == inputs
 
 
-def test_the_end_has_no_part_in_scores_where_it_was_not_learnt(scored):
+def test_unlearnt_ends_have_no_score(scored):
   model, params = MODELS["additive"]
   options = {"batch_size": 5, "search": Search(MAX_LENGTH), "learns_end": False}
   found = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
@@ -194,12 +184,7 @@ def test_the_end_has_no_part_in_scores_where_it_was_not_learnt(scored):
     np.testing.assert_allclose(one.log_probability, whole.log_probability - end, rtol=1e-4)
 
 
-def test_no_sentences_have_no_translations():
-  assert _translator().translate([]) == []
-  assert _translator().score_tokens([]) == []
-
-
-def test_texts_are_cut_into_tokens_and_put_together_again():
+def test_texts_are_cut_and_joined():
   translator = _translator()
   texts = ["A b", "", "c"]
   found = translator.translate(texts)
@@ -212,7 +197,7 @@ def test_texts_are_cut_into_tokens_and_put_together_again():
   ]
 
 
-def test_scores_are_those_of_the_model_alone(scored):
+def test_scores_are_those_of_the_model(scored):
   for example, one in zip(_examples(), scored, strict=True):
     ids = LetterTask.target.vocabulary.encode(example.target)
     log_probabilities, weights = _alone(example.source, ids)
@@ -224,54 +209,14 @@ def test_scores_are_those_of_the_model_alone(scored):
     np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, rtol=1e-5)
 
 
-def test_the_size_of_the_batch_does_not_change_scores(scored):
-  others = _translator(batch_size=1).score_tokens(_pairs())
-  for one, other in zip(scored, others, strict=True):
-    assert one.num_tokens == other.num_tokens
-    np.testing.assert_allclose(one.log_probability, other.log_probability, rtol=1e-5)
-    np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
-
-
-def test_all_unknown_words_are_the_same_word(translations):
-  known, *_ = _sources()
-  strange, stranger = best(_translator(), [("q", *known[1:]), ("qq", *known[1:])])
-  assert strange.tokens == stranger.tokens
-  assert strange.score == stranger.score
-  assert strange.score != translations[0].score
-
-
-def test_without_weights_the_translations_are_the_same(translations):
-  others = best(_translator(), _sources(), with_attention=False)
-  for one, other in zip(translations, others, strict=True):
-    assert (one.tokens, one.is_cut, other.attention) == (other.tokens, other.is_cut, None)
-    np.testing.assert_allclose(one.score, other.score, rtol=1e-5)
-
-
-def test_the_weights_of_a_sentence_keep_no_others_in_memory(translations, scored):
-  assert all(found.attention.base is None for found in (*translations, *scored))
-
-
-def test_weights_are_kept_only_if_they_are_wanted(scored):
-  others = _translator().score_tokens(_pairs(), with_attention=False)
-  assert [one[:2] for one in others] == [one[:2] for one in scored]
-  assert all(one.attention is None for one in others)
-
-
-def test_a_translation_that_was_cut_has_a_row_for_each_word():
-  (found,) = best(_translator(batch_size=1, change=_with_bias([END], [-1e4])), [("a", "b", "c")])
-  assert len(found.tokens) == MAX_LENGTH
-  assert found.attention.shape == (MAX_LENGTH, 4)
-  assert found.is_cut
-
-
 @pytest.mark.parametrize("symbol", [PAD, START])
-def test_a_translation_has_no_symbol_that_is_no_word(symbol):
+def test_special_ids_are_never_chosen(symbol):
   change = _with_bias([symbol, END], [1e4, -1e4])
   (found,) = best(_translator(batch_size=1, change=change), [("a", "b", "c")])
   assert len(found.tokens) == MAX_LENGTH
 
 
-def test_a_model_that_diverged_is_told_so():
+def test_diverged_models_are_reported():
   translator = _translator(
     batch_size=1, change=lambda params: jax.tree.map(lambda leaf: leaf * np.nan, params)
   )
@@ -281,7 +226,7 @@ def test_a_model_that_diverged_is_told_so():
     best(translator, [("a", "b")])
 
 
-def test_what_is_computed_in_half_precision_is_summed_in_single():
+def test_half_precision_is_summed_in_single():
   half = _translator(change=lambda params: cast(params, "bfloat16"))
   scored = half.score_tokens(_pairs()[:5])
   assert all(one.attention.dtype == np.float32 for one in scored)
@@ -304,14 +249,14 @@ def _normalised(score, length):
   return score / ((5 + length) / 6) ** LENGTH_PENALTY
 
 
-def test_of_the_n_best_those_that_ended_come_first_and_each_is_the_best_of_the_rest(n_best):
+def test_n_best_are_in_order(n_best):
   for found in n_best:
     assert len(found) == NUM_BEST
     assert len({(one.tokens, one.is_cut) for one in found}) == NUM_BEST
     assert found == sorted(found, key=lambda one: (one.is_cut, -one.score))
 
 
-def test_scores_and_weights_of_the_n_best_are_those_of_the_model(n_best):
+def test_n_best_scores_and_weights(n_best):
   for source, found in zip(_sources(), n_best, strict=True):
     for one in found:
       ids = _ids(one)
@@ -322,49 +267,6 @@ def test_scores_and_weights_of_the_n_best_are_those_of_the_model(n_best):
       np.testing.assert_allclose(one.attention, weights[: len(ids)], atol=1e-5)
 
 
-def test_the_best_of_many_is_the_translation(n_best):
-  search = {"beam_size": BEAM_SIZE, "num_best": NUM_BEST, "length_penalty": LENGTH_PENALTY}
-  translations = best(_translator(**search), _sources())
-  assert [one.tokens for one in translations] == [found[0].tokens for found in n_best]
-
-
-def _all_translations(source, max_length):
-  """Returns (score, tokens) of all there are: those that end, the best first, and then those that are cut."""
-  words = [UNKNOWN, *LetterTask.target.vocabulary.encode(TARGET_WORDS)]
-  known = {(): 0.0}
-  ended = []
-  for length in range(1, max_length + 1):
-    longer = {}
-    for tokens, score in known.items():
-      log_probabilities = _alone(source, tokens)[0][len(tokens)]
-      ended.append((_normalised(score + log_probabilities[END], length), (*tokens, END)))
-      longer |= {(*tokens, word): score + log_probabilities[word] for word in words}
-    known = longer
-  cut = [(_normalised(score, max_length), tokens) for tokens, score in known.items()]
-  return sorted(ended, reverse=True) + sorted(cut, reverse=True)
-
-
-def test_a_wide_beam_finds_what_there_is():
-  # 1 + 6 + 36 translations end within three tokens, and 216 are cut: of 36, all seven continuations.
-  source = ("c", "a")
-  expected = _all_translations(source, 3)
-  assert len(expected) == 43 + 216
-  search = {"beam_size": 36 * 7, "num_best": 47, "length_penalty": LENGTH_PENALTY}
-  (found,) = _translator(batch_size=1, max_length=3, **search).n_best([source])
-  assert [one.is_cut for one in found] == [False] * 43 + [True] * 4
-  for one, (score, tokens) in zip(found, expected[:47], strict=True):
-    assert one.tokens == LetterTask.target.vocabulary.decode(tokens)
-    np.testing.assert_allclose(one.score, score, rtol=1e-4)
-
-
-def test_fewer_translations_than_asked_for_are_all_there_are():
-  # Of one token: the end, or one of six words, which are cut.
-  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
-  assert found[0].tokens == ()
-  assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
-  assert len(found) == 7
-
-
 DRAWING = {"temperature": 1.5, "top_k": 3}
 
 
@@ -372,7 +274,7 @@ def _drawn(seed, **options):
   return best(_translator(seed=seed, **DRAWING | options), _sources())
 
 
-def test_what_is_drawn_is_a_function_of_the_seed():
+def test_samples_depend_on_the_seed():
   first, again, *others = (_drawn(seed) for seed in (5, 5, 6, 2**32 - 1))
   for one, other in zip(first, again, strict=True):
     assert (one.tokens, one.score, one.is_cut) == (other.tokens, other.score, other.is_cut)
@@ -380,7 +282,7 @@ def test_what_is_drawn_is_a_function_of_the_seed():
     assert [one.tokens for one in other] != [one.tokens for one in first]
 
 
-def test_what_is_drawn_for_a_sentence_depends_on_its_number_and_not_on_the_batch():
+def test_samples_depend_on_the_number():
   whole = _drawn(5)
   numbers = list(range(len(whole)))
   alone = [
@@ -392,7 +294,7 @@ def test_what_is_drawn_for_a_sentence_depends_on_its_number_and_not_on_the_batch
   assert [best.tokens for (best,) in others] != [one.tokens for one in whole]
 
 
-def test_what_is_drawn_is_likely_and_scored_by_the_model():
+def test_samples_are_likely():
   ranks = set()
   for seed in range(3):
     for source, one in zip(_sources(), _drawn(seed), strict=True):
@@ -407,12 +309,7 @@ def test_what_is_drawn_is_likely_and_scored_by_the_model():
   assert ranks == {0, 1, 2}
 
 
-def test_from_the_likeliest_alone_the_greedy_translation_is_drawn(translations):
-  drawn = _drawn(5, top_k=0, top_p=1e-3)
-  assert [one.tokens for one in drawn] == [one.tokens for one in translations]
-
-
-def test_a_model_without_attention_has_no_weights():
+def test_no_attention_has_no_weights():
   translator = _translator("none")
   (found,) = best(translator, [("a", "b")])
   assert found.attention is None
@@ -424,13 +321,13 @@ def test_a_model_without_attention_has_no_weights():
 
 
 @pytest.mark.parametrize("texts", ["abc", [3], [("a", "b")]])
-def test_what_is_no_list_of_texts_is_an_error(texts):
+def test_texts_must_be_strings(texts):
   with pytest.raises(TypeError, match=r"^texts must be a list of strings, got "):
     _translator().translate(texts)
 
 
 @pytest.mark.parametrize("pairs", [("ab", "cd"), ["ab"], [("a", 3)], [("a", "b", "c")]])
-def test_what_is_no_list_of_pairs_is_an_error(pairs):
+def test_pairs_must_be_strings(pairs):
   for method in ("score", "heads"):
     with pytest.raises(
       TypeError, match=r"^pairs must be a list of \(source, translation\), both strings, got "
@@ -438,18 +335,10 @@ def test_what_is_no_list_of_pairs_is_an_error(pairs):
       getattr(_translator(), method)(pairs)
 
 
-def test_unknown_search_fields_are_errors():
+def test_unknown_search_fields_are_refused():
   model, params = MODELS["none"]
   with pytest.raises(ConfigError, match=r"^search must have the fields max_length, beam_size, .*, got beam$"):
     make_translator(base.Config(), LetterTask(), model, params, {"beam": 2})
-
-
-def test_another_search_is_another_translator():
-  translator = dataclasses.replace(_translator(), learns_end=False)
-  other = translator.with_search(beam_size=3)
-  assert other.search == translator.search._replace(beam_size=3) and translator.search.beam_size == 1
-  kept = ("task", "model", "params", "batch_size", "learns_end")
-  assert all(getattr(other, name) is getattr(translator, name) for name in kept)
 
 
 TEXTS = ("The cat, it sees the dog!", "A dog saw <unk> cats.", "l'albero \u00e8 alto: perch\u00e9?", "No cat")
@@ -464,7 +353,7 @@ class TextTask:
 
 
 @pytest.mark.parametrize("unit", ["word", "character", "subword"])
-def test_what_was_found_is_read_back_with_the_score_that_it_was_found_with(unit):
+def test_found_translations_keep_their_score(unit):
   task = TextTask(unit)
   size = len(task.source.vocabulary)
   model = make_model(
@@ -492,6 +381,14 @@ def test_what_was_found_is_read_back_with_the_score_that_it_was_found_with(unit)
   np.testing.assert_allclose([read.log_probability for read in translator.score(texts)], same, rtol=1e-4)
 
 
-def test_a_text_without_a_visible_character_is_not_translated():
+def test_invisible_texts_are_not_translated():
   translator = _translator()
   assert [one.tokens for one in translator.translate(["\u200b", " \u200d\ufeff "])] == [(), ()]
+
+
+def test_fewer_translations_than_asked():
+  # Of one token: the end, or one of six words, which are cut.
+  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
+  assert found[0].tokens == ()
+  assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
+  assert len(found) == 7

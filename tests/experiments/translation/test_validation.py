@@ -22,26 +22,15 @@ FILE = "the path of a file: source TAB target, one pair a line"
 # field, impossible value, what is allowed
 IMPOSSIBLE = [
   ("seed", -1, "from 0 to 4,294,967,295"),
-  ("seed", 2**32, "from 0 to 4,294,967,295"),
-  (
-    "data.task",
-    "toy",
-    "one of toy_translation, scan, parallel_text" + OWN,
-  ),
+  ("data.task", "toy", "one of toy_translation, scan, parallel_text" + OWN),
   ("data.split", "train", "one of simple, length, add_jump, add_turn_left"),
   ("data.unit", "words", "one of word, character, subword"),
   ("data.unit", "subword", "'word' for config.data.task=toy_translation"),
   ("data.subwords", "BPE", "one of unigram, bpe"),
   ("data.train", "train.tsv", "'' for config.data.task=toy_translation"),
-  ("data.validation", "validation.tsv", "'' for config.data.task=toy_translation"),
-  ("data.test", "test.tsv", "'' for config.data.task=toy_translation"),
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.scan_cutoff", 48, "from 1 to 47"),
   ("data.scan_cutoff", 21, "22 for another split than length"),
-  ("data.subword_sampling", 1.1, "from 0 to 1"),
-  ("data.subword_sampling", 0.1, "0, but for unigram subwords"),
-  ("data.lowercase", False, "True for config.data.task=toy_translation"),
-  ("data.max_length", 30, "31 for config.data.task=toy_translation"),
   ("data.vocabulary_size", -1, "from 0 to 1,048,576"),
   ("data.source_vocabulary_size", -1, "from 0 to 1,048,576"),
   ("data.target_vocabulary_size", -1, "from 0 to 1,048,576"),
@@ -52,17 +41,12 @@ IMPOSSIBLE = [
   ("model.encoder", "Transformer", ENCODERS),
   ("model.decoder", "Transformer", DECODERS),
   ("model.attention", "", ATTENTIONS),
-  (
-    "model.normalizer",
-    "relu",
-    "one of softmax, sparsemax, entmax15, sigmoid, or package.module:Name or file.py:Name of your own",
-  ),
+  ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid" + OWN),
   ("model.attention_width", -1, "from 0 to 1,048,576"),
   ("model.looks", "never", "one of before, after"),
   ("model.input_feeding", 1, "of type bool"),
   ("model.positions", "learnt", "one of sinusoidal, relative, rotary, none"),
   ("model.positions", "rotary", "sinusoidal, for no part of this model reads it"),
-  ("model.normalize_qk", True, "False, for no part of this model reads it"),
   ("model.embedding_width", 0, "from 1 to 1,048,576"),
   ("model.width", -2, "from 1 to 1,048,576"),
   ("model.num_layers", 0, "from 1 to 1,048,576"),
@@ -72,12 +56,9 @@ IMPOSSIBLE = [
   ("model.num_heads", 8, "4, for no part of this model reads it"),
   ("model.feed_forward_width", 512, "256, for no part of this model reads it"),
   ("model.dropout_rate", 1.0, "in [0, 1)"),
-  ("model.dropout_rate", -0.1, "in [0, 1)"),
-  ("model.dropout_rate", math.nan, "in [0, 1)"),
   ("model.recurrent_dropout_rate", 1.0, "in [0, 1)"),
   ("model.word_dropout_rate", -0.1, "in [0, 1)"),
   ("model.dtype", "float16", "one of float32, bfloat16"),
-  ("model.residual", 1, "of type bool"),
   ("train.steps", 0, "from 1 to 2,147,483,647"),
   ("train.batch_size", 0, "from 1 to 1,048,576"),
   ("train.accumulation", 0, "from 1 to 1,048,576"),
@@ -88,25 +69,18 @@ IMPOSSIBLE = [
   ("train.keep", 1, "from 2 to 1,048,576"),
   ("train.label_smoothing", 1.0, "in [0, 1)"),
   ("train.averaging", 1.0, "in [0, 1)"),
-  ("train.learns_end", 0, "of type bool"),
   ("train.alignment_weight", -0.1, "from 0 to 1e+38"),
   ("train.coverage_weight", math.nan, "from 0 to 1e+38"),
   ("train.weight_decay", -0.1, "from 0 to 1e+38"),
-  ("train.weight_decay", math.inf, "from 0 to 1e+38"),
   ("train.log_every", 0, "from 1 to 2,147,483,647"),
   ("train.validate_every", 0, "from 1 to 2,147,483,647"),
   ("train.warmup", -0.1, "in [0, 1)"),
-  ("train.warmup", 1.0, "in [0, 1)"),
   ("train.steps", 1.5, "of type int"),
   ("train.steps", True, "of type int"),
-  ("train.clip_norm", "1", "of type float"),
-  ("data.lowercase", 1, "of type bool"),
   ("model.encoder", None, "of type str"),
   ("train.learning_rate", 0.0, "from 1e-38 to 1e+38"),
   ("train.learning_rate", math.nan, "from 1e-38 to 1e+38"),
-  ("train.learning_rate", math.inf, "from 1e-38 to 1e+38"),
   ("train.clip_norm", -1.0, "from 1e-38 to 1e+38"),
-  ("train.clip_norm", math.inf, "from 1e-38 to 1e+38"),
   ("evaluation.sentences", -1, "from 0 to 2,147,483,647"),
   ("evaluation.sentences", 0, "at least 1, for the sentences of this task have no end"),
   ("evaluation.validation_sentences", 0, "at least 1, for the sentences of this task have no end"),
@@ -114,39 +88,25 @@ IMPOSSIBLE = [
   ("evaluation.batch_size", 0, "from 1 to 1,048,576"),
   ("evaluation.beam_size", 0, "from 1 to 1,048,576"),
   ("evaluation.length_penalty", -0.5, "from 0 to 10"),
-  ("evaluation.length_penalty", math.nan, "from 0 to 10"),
-  ("evaluation.length_penalty", math.inf, "from 0 to 10"),
   ("evaluation.max_target_length", 0, "from 1 to 1,048,576"),
-  ("evaluation.beam_size", 2**20 + 1, "from 1 to 1,048,576"),
   ("model.width", 2**20 + 2, "from 1 to 1,048,576"),
   ("train.steps", 2**31, "from 1 to 2,147,483,647"),
 ]
 
 # The least or greatest values that are possible.
 POSSIBLE = [
-  {"seed": 2**32 - 1},
-  {"data.task": "scan", "data.split": "add_turn_left"},
   {"data.task": "scan", "data.num_buckets": 1, "data.split": "length", "data.scan_cutoff": 47},
-  {"model.embedding_width": 1, "model.num_layers": 1},
-  {"model.encoder": "transformer", "model.feed_forward_width": 1},
   {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
   {"model.width": 7},  # no part of this model has heads
   {"model.attention": "multi_head", "model.width": 9, "model.num_heads": 3},
   {"model.encoder": "transformer", "model.width": 2, "model.num_heads": 1},
-  {"model.attention": "none"},
-  {"model.attention": "coverage", "model.normalizer": "entmax15"},
   {"model.attention": "multi_head", "model.num_heads": 2, "model.width": 4, "model.attention_width": 6},
   {"model.looks": "after", "model.input_feeding": True},
   {"model.encoder": "transformer", "model.positions": "rotary", "model.normalize_qk": True},
   {"model.decoder": "transformer", "model.positions": "none", "model.num_decoder_layers": 2},
   {"train.alignment_weight": 0.5, "train.coverage_weight": 1},
-  {"train.learning_rate": 1},
-  {"model.dropout_rate": 0.999},
   {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
   {"train.weight_decay": 0, "train.label_smoothing": 0, "train.averaging": 0.999, "train.patience": 0},
-  {"train.log_every": 1, "train.validate_every": 1},
-  {"evaluation.sentences": 1, "evaluation.validation_sentences": 1},
-  {"evaluation.batch_size": 1, "evaluation.max_target_length": 1},
   {"evaluation.beam_size": 1, "evaluation.length_penalty": 0},
 ]
 
@@ -169,7 +129,7 @@ def _set(config, field, value):
 
 
 @pytest.mark.parametrize(("field", "value", "allowed"), IMPOSSIBLE)
-def test_an_impossible_value_is_told_with_its_field_and_what_is_allowed(field, value, allowed):
+def test_impossible_values_are_named(field, value, allowed):
   with pytest.raises(ConfigError) as caught:
     validate(_set(base.Config(), field, value))
   assert str(caught.value) == f"config.{field} must be {allowed}, got {value!r}"
@@ -181,7 +141,7 @@ def test_every_number_has_impossible_values():
 
 
 @pytest.mark.parametrize("changes", POSSIBLE, ids=str)
-def test_extreme_values_that_are_possible_are_accepted(changes):
+def test_extreme_values_are_accepted(changes):
   config = base.Config()
   for field, value in changes.items():
     _set(config, field, value)
@@ -196,14 +156,9 @@ def test_parallel_text_needs_files(field):
   assert str(caught.value) == f"config.data.{field} must be {FILE}, got ''"
 
 
-@pytest.mark.parametrize("unit", ["word", "character", "subword"])
-def test_parallel_text_may_have_any_unit_and_a_test_file(unit):
-  validate(_set(_set(_parallel_text(), "data.unit", unit), "data.test", "test.tsv"))
-
-
 @pytest.mark.parametrize("task", ["parallel_text", "scan"])
 @pytest.mark.parametrize("field", ["sentences", "validation_sentences"])
-def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
+def test_finite_tasks_can_be_scored_whole(task, field):
   config = _parallel_text() if task == "parallel_text" else _scan()
   validate(_set(config, f"evaluation.{field}", 0))
   with pytest.raises(ConfigError) as caught:
@@ -211,21 +166,14 @@ def test_a_task_that_has_an_end_may_be_scored_on_all_there_is(task, field):
   assert str(caught.value) == f"config.evaluation.{field} must be from 0 to 2,147,483,647, got -1"
 
 
-@pytest.mark.parametrize("unit", ["character", "subword"])
-def test_scan_is_of_words(unit):
-  with pytest.raises(ConfigError) as caught:
-    validate(base.Config(data=base.Data(task="scan", unit=unit)))
-  assert str(caught.value) == f"config.data.unit must be 'word' for config.data.task=scan, got {unit!r}"
-
-
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
-def test_the_width_of_a_transformer_is_even(part):
+def test_transformer_widths_are_even(part):
   config = _set(base.Config(model=base.Model(**{part: "transformer"}, num_heads=1)), "model.width", 7)
   with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
     validate(config)
 
 
-def test_the_width_of_a_head_that_is_turned_is_even():
+def test_rotary_heads_are_even():
   model = base.Model(encoder="transformer", positions="rotary", num_heads=2, width=6)
   allowed = "such that a head's is even, for rotary positions"
   with pytest.raises(ConfigError, match=f"^config.model.width must be {allowed}, got 6$"):
@@ -248,7 +196,7 @@ TRANSFORMERS = base.Model(encoder="transformer", decoder="transformer")
     ("recurrent_dropout_rate", 0.1),
   ],
 )
-def test_what_transformers_do_not_read_is_left_as_it_is(field, value):
+def test_unread_fields_are_refused(field, value):
   validate(base.Config(model=TRANSFORMERS))
   config = _set(base.Config(model=dataclasses.replace(TRANSFORMERS)), f"model.{field}", value)
   default = getattr(base.Model(), field)
@@ -258,7 +206,7 @@ def test_what_transformers_do_not_read_is_left_as_it_is(field, value):
 
 
 @pytest.mark.parametrize("name", ["alignment_weight", "coverage_weight"])
-def test_losses_of_the_attention_need_attention(name):
+def test_attention_losses_need_attention(name):
   config = base.Config(model=base.Model(attention="none"), train=base.Train(**{name: 0.5}))
   with pytest.raises(ConfigError) as caught:
     validate(config)
@@ -266,7 +214,7 @@ def test_losses_of_the_attention_need_attention(name):
 
 
 @pytest.mark.parametrize("normalizer", ["sigmoid", "sparsemax", "entmax15"])
-def test_a_guided_alignment_loss_needs_weights_that_compete_and_are_not_zero(normalizer):
+def test_guided_alignment_needs_softmax(normalizer):
   config = base.Config(model=base.Model(normalizer=normalizer), train=base.Train(alignment_weight=0.5))
   with pytest.raises(ConfigError) as caught:
     validate(config)
@@ -277,7 +225,7 @@ def test_a_guided_alignment_loss_needs_weights_that_compete_and_are_not_zero(nor
   assert str(caught.value) == told
 
 
-def test_translations_without_ends_are_watched_by_their_loss():
+def test_endless_translations_watch_the_loss():
   validate(base.Config(train=base.Train(learns_end=False)))
   with pytest.raises(ConfigError) as caught:
     validate(base.Config(train=base.Train(learns_end=False, metric="bleu")))
@@ -285,7 +233,7 @@ def test_translations_without_ends_are_watched_by_their_loss():
   assert str(caught.value) == told
 
 
-def test_a_guided_alignment_loss_needs_alignments():
+def test_guided_alignment_needs_alignments():
   config = _set(_scan(), "train.alignment_weight", 0.5)
   with pytest.raises(ConfigError) as caught:
     validate(config)
@@ -296,7 +244,7 @@ def test_a_guided_alignment_loss_needs_alignments():
 @pytest.mark.parametrize(
   "changes", [{"encoder": "transformer"}, {"attention": "multi_head"}, {"decoder": "transformer"}], ids=str
 )
-def test_heads_must_divide_the_width_where_there_are_heads(changes):
+def test_heads_divide_the_width(changes):
   model = dataclasses.replace(base.Model(width=30, num_heads=4), **changes)
   with pytest.raises(ConfigError) as caught:
     validate(base.Config(model=model))

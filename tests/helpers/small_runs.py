@@ -1,0 +1,59 @@
+"""Small runs in this process: one config, whose step is compiled once."""
+
+import dataclasses
+import os
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from configs import base
+from experiments.runs.devices import AXES
+from experiments.translation.step import make_step
+
+STEPS = 6
+CONFIG = base.Config(
+  data=base.Data(num_buckets=1),  # one program for all
+  model=base.Model(attention="none", embedding_width=2, width=3),
+  train=base.Train(steps=STEPS, batch_size=2, averaging=0.9, log_every=1, validate_every=2),
+  evaluation=base.Evaluation(validation_sentences=2, batch_size=2, max_target_length=3),
+)
+ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+class Steps:
+  """A stand-in for `make_step` that is compiled once for all runs; `damage` changes what a step returns."""
+
+  step = None
+
+  def __init__(self, damage):
+    self.damage = damage
+
+  def __call__(self, recipe):
+    Steps.step = Steps.step or make_step(recipe)
+
+    def damaged_step(*arguments):
+      state, gradient_norm = Steps.step(*arguments)
+      return self.damage(state), gradient_norm
+
+    return damaged_step
+
+
+def config_with(train=None, evaluation=None):
+  return dataclasses.replace(
+    CONFIG,
+    train=dataclasses.replace(CONFIG.train, **(train or {})),
+    evaluation=dataclasses.replace(CONFIG.evaluation, **(evaluation or {})),
+  )
+
+
+def send(number):
+  def send(state):
+    os.kill(os.getpid(), number)
+    return state
+
+  return send
+
+
+def params_of(translator):
+  return jax.tree.leaves(translator.params)
