@@ -126,8 +126,7 @@ MASKS = {
 @pytest.mark.parametrize(
   ("name", "implementation"),
   always(
-    *(("window_of_heads", "blockwise"), ("not_near", "dense"), ("padding_in_front", "blockwise")),
-    *(("lengths", "dense"), ("own_of_heads", "dense")),
+    *(("window_of_heads", "blockwise"), ("padding_in_front", "blockwise"), ("own_of_heads", "dense")),
     of=list(itertools.product(MASKS, ENGINES)),
   ),
 )

@@ -45,7 +45,7 @@ def our_attention(**options):
 
 
 @pytest.mark.parametrize("use_bias", always(True, of=[True, False]), ids=["biases", "no_biases"])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", always("none", "heads", of=MASKS))
 def test_flax_parameters_give_flax_outputs(mask, use_bias):
   mask = None if MASKS[mask] is None else jnp.asarray(MASKS[mask])
   theirs, ours = flax_attention(use_bias), our_attention(use_bias=use_bias)
@@ -63,7 +63,7 @@ def test_parameters_match_flax(use_bias):
   chex.assert_trees_all_equal_shapes_and_dtypes(*trees)
 
 
-@pytest.mark.parametrize("K", [None, 3, 1])
+@pytest.mark.parametrize("K", always(1, of=[None, 3, 1]))
 def test_layer_equals_the_pure_function(K):
   layer = our_attention(num_key_value_heads=K)
   variables = random_parameters(layer, queries, sources)
@@ -401,8 +401,9 @@ def test_gradients_reach_every_parameter(name):
   def loss(variables):
     return jnp.sum(random * layer.apply(variables, *inputs))
 
-  assert_close(jax.jit(loss)(variables) / loss(variables), 1.0, MODEL)
-  gradients = jax.jit(jax.grad(loss))(variables)
+  value, gradients = jax.jit(jax.value_and_grad(loss))(variables)
+  if name == "decoder_layer":  # whose parts are the others
+    assert_close(value / loss(variables), 1.0, MODEL)
   for path, gradient in flax.traverse_util.flatten_dict(gradients).items():
     assert np.all(np.isfinite(gradient)), path
     # A bias of all keys shifts all scores of a query alike, which changes nothing.

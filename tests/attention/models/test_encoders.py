@@ -47,7 +47,6 @@ ENCODERS = {
     for places in ("relative", "rotary", "none")
   },
 }
-encoders = pytest.mark.parametrize("name", ENCODERS)
 few_encoders = pytest.mark.parametrize(
   "name", always("recurrent_deep", "transformer_post", "transformer_rotary", of=ENCODERS)
 )
@@ -173,7 +172,7 @@ def test_directions_see_past_and_future():
   np.testing.assert_array_equal(sees[:, 1], np.arange(DIMS.S) <= 3)
 
 
-@encoders
+@few_encoders
 def test_word_order_needs_positions(name):
   variables = variables_of(ENCODERS[name])
   swapped = TOKENS.copy()
@@ -195,7 +194,7 @@ def test_empty_sentence_is_finite(name):
   np.testing.assert_array_equal(results[1].summary[0], 0.0)
 
 
-@encoders
+@few_encoders
 def test_gradients_reach_every_parameter(name):
   encoder = ENCODERS[name]
   gradients, _ = differentiated(encoder)(variables_of(encoder), jnp.asarray(LENGTHS))

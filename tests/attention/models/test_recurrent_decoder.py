@@ -56,7 +56,7 @@ MODULES = [
 # Each option and each kind of attention; the steps of a decoder, its gradients and its padding need fewer.
 FEW_MODULES = (
   *(("additive", name) for name in ("all", "all_luong")),
-  *((kind, "plain") for kind in ("location_aware", "coverage", "multi_head", "monotonic", "none")),
+  *((kind, "plain") for kind in ("location_aware", "multi_head", "monotonic", "none")),
 )
 modules = pytest.mark.parametrize(("kind", "options"), always(*FEW_MODULES, of=MODULES))
 attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
@@ -118,7 +118,7 @@ def differentiated(kind, options="plain", deterministic=True):
   ("layer", "options"),
   always(
     *((kind, "plain") for kind in ATTENTIONS),
-    *(("additive", name) for name in OPTIONS if name != "plain"),
+    *(("additive", name) for name in ("residual", "one_norm", "tied", "after", "all_luong")),
     *(("location_aware", "luong"), ("multi_head", "wide")),
     of=MODULES,
   ),

@@ -1,5 +1,7 @@
 """Tests of experiments/translation/translator.py."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,8 +42,17 @@ def best(translator, sources, **options):
   return [found[0] for found in translator.n_best(sources, **options)]
 
 
-def _make(**changes):
+MODELS = {
+  "additive": {"attention": "additive"},
+  "none": {"attention": "none"},
+  "transformer": {"decoder": "transformer", "positions": "relative"},
+}
+
+
+@functools.cache
+def _model(name):
   """Returns an untrained model and its parameters."""
+  changes = MODELS[name]
   model = make_model(
     base.Model(embedding_width=5, width=6, num_heads=2, **changes),
     source_vocabulary_size=len(LetterTask.source.vocabulary),
@@ -58,13 +69,9 @@ def _make(**changes):
   return model, params
 
 
-MODELS = {kind: _make(attention=kind) for kind in ("additive", "none")}
-MODELS["transformer"] = _make(decoder="transformer", positions="relative")
-
-
 def _translator(attention="additive", batch_size=5, change=None, max_length=MAX_LENGTH, **search):
   """Returns a translator; `change` makes other parameters of the model's."""
-  model, params = MODELS[attention]
+  model, params = _model(attention)
   params = params if change is None else change(params)
   return Translator(LetterTask(), model, params, batch_size=batch_size, search=Search(max_length, **search))
 
@@ -111,7 +118,7 @@ def _alone(source, inputs, attention="additive"):
 
   What stands after the inputs does not change what comes before: one length of them is compiled once.
   """
-  model, params = MODELS[attention]
+  model, params = _model(attention)
   ids = LetterTask.source.vocabulary.encode(source)
   batch = make_batch([ids], [inputs], source_length=len(ids) + 1, target_length=18)
   logits, weights = _APPLY(params, batch.sources, batch.source_lengths, batch.inputs, model=model)
@@ -174,7 +181,7 @@ def test_translations_may_have_no_end():
 
 
 def test_unlearnt_ends_have_no_score(scored):
-  model, params = MODELS["additive"]
+  model, params = _model("additive")
   options = {"batch_size": 5, "search": Search(MAX_LENGTH), "learns_end": False}
   found = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
   for (source, target), one, whole in zip(_pairs(), found, scored, strict=True):
@@ -336,7 +343,7 @@ def test_pairs_must_be_strings(pairs):
 
 
 def test_unknown_search_fields_are_refused():
-  model, params = MODELS["none"]
+  model, params = _model("none")
   with pytest.raises(ConfigError, match=r"^search must have the fields max_length, beam_size, .*, got beam$"):
     make_translator(base.Config(), LetterTask(), model, params, {"beam": 2})
 
