@@ -293,7 +293,9 @@ def test_output_is_utf_8():
 
 
 def test_ctrl_c_ends_with_one_line():
-  finished = _run_main("__import__('signal').raise_signal(2)")
+  # A shell starts programs in the background with SIGINT ignored, and Python leaves it so.
+  handled = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+  finished = _run_main(f"(signal := __import__('signal'), {handled}, signal.raise_signal(2))")
   assert (finished.returncode, finished.stderr) == (130, b"stopped\n")
 
 
