@@ -3,6 +3,7 @@
 Each script has a process of its own, forked from a server that has imported JAX and not used it yet.
 """
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -103,4 +104,8 @@ def _run(script, flags, folder):
   sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (multiprocessing has closed it)
   os.chdir(ROOT)
   sys.argv = [script, *flags]
-  runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)
+  try:
+    runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)
+  finally:
+    # Processes of multiprocessing skip these; with them, processes that train together end together.
+    atexit._run_exitfuncs()
