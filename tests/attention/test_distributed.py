@@ -110,9 +110,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(
-  "name", always("window_and_lengths", "segments", "array_of_keys", "bias_function", of=RULES)
-)
+@pytest.mark.parametrize("name", always("window_and_lengths", "segments", "bias_function", of=RULES))
 def test_ring_matches_one_device(name):
   parts, specs, rules = RULES[name]
   compare("scaled_dot_product", parts, specs, rules)

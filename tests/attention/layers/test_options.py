@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from helpers import model_reference, reference
-from helpers.fixtures import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 from jax.sharding import PartitionSpec
 
@@ -62,7 +62,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("K", [None, DIMS.K])
+@pytest.mark.parametrize("K", always(DIMS.K, of=[None, DIMS.K]))
 def test_options_are_their_papers_formulas(name, K):
   options, desired_options = OPTIONS[name]
   layer = our_attention(num_key_value_heads=K, **options)
@@ -159,7 +159,9 @@ def test_default_width_of_prepared_sources():
   assert variables["params"]["query"]["kernel"].shape == DIMS["CNH"]
 
 
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize(
+  "dtype", always(None, jnp.bfloat16, of=[None, jnp.bfloat16, jnp.float16, jnp.float32])
+)
 @pytest.mark.parametrize("param_dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize(
   ("of_queries", "of_sources"),

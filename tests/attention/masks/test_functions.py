@@ -109,8 +109,7 @@ def context(inputs, mask, implementation):
 @pytest.mark.parametrize(
   ("name", "implementation"),
   always(
-    *(("tables_of_heads", "dense"), ("documents_of_batch", "blockwise")),
-    *(("lengths_with_block_mask", "blockwise"), ("joined", "blockwise")),
+    *(("tables_of_heads", "dense"), ("lengths_with_block_mask", "blockwise")),
     of=list(itertools.product(CLOSING_OVER, ENGINES)),
   ),
 )

@@ -432,7 +432,7 @@ ways = pytest.mark.parametrize("way", [{}, {"looks": "after"}, {"input_feeding":
 
 
 @ways
-@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("num_layers", always(2, of=[1, 2]))
 def test_recurrent_product_dropout(num_layers, way):
   bias = 0.3 + np.random.default_rng(2).random(DIMS.H).astype(np.float32)
   options = {"recurrent_dropout_rate": 0.5, "num_layers": num_layers, **way}

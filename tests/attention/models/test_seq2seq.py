@@ -154,7 +154,7 @@ def initial(module):
 @pytest.mark.parametrize(
   ("encoder", "kind"),
   always(
-    *(("deep", "additive"), ("variational", "transformer")),
+    ("variational", "transformer"),
     of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
   ),
 )

@@ -291,8 +291,8 @@ def test_the_coldest_draw_is_greedy():
 
 
 @pytest.mark.parametrize("temperature", [1e-10, 1e-30])
-@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 2, "top_p": 0.9}])
-def test_tiny_temperatures_are_greedy_when_compiled(temperature, options):
+def test_tiny_temperatures_are_greedy(temperature):
+  options = {"top_k": 2, "top_p": 0.9}
   desired = search_greedily().tokens
   found = jax.jit(lambda temperature: draw(temperature=temperature, **options))(temperature)
   np.testing.assert_array_equal(found.tokens, desired)
