@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import scripts
+from helpers.fixtures import always
 
 from configs import base
 from experiments.commands import own
@@ -217,49 +218,75 @@ def _mine(tmp_path, text):
   return path
 
 
+FAILING = {
+  "task_raises": (
+    "data.task",
+    "class Part:\n  def __init__(self, *_):\n    1 / 0",
+    "ZeroDivisionError: division by zero",
+  ),
+  "task_lacks_members": (
+    "data.task",
+    "class Part:\n  def __init__(self, *_):\n    self.source = 1",
+    "it has no target, splits, watched",
+  ),
+  "batch_raises": (
+    "data.task",
+    "class Part(own_parts.Backwards):\n  def training_batch(self, step, rows=None):\n    return nothing",
+    "NameError: name 'nothing' is not defined",
+  ),
+  "encoder_arguments": (
+    "model.encoder",
+    "def Part():\n  pass",
+    "takes 0 positional arguments but 2 were given",
+  ),
+  "encoder_raises_in_training": (
+    "model.encoder",
+    "import attention\n"
+    "class Mine(attention.RecurrentEncoder):\n"
+    "  def __call__(self, *inputs, deterministic=True):\n"
+    "    return super().__call__(*inputs) if deterministic else in_training\n"
+    "def Part(config, size):\n  return Mine(size, 8, 8)",
+    "NameError: name 'in_training' is not defined",
+  ),
+  "attention_raises": (
+    "model.attention",
+    "def Part(config):\n  raise KeyError('mine')",
+    "KeyError: 'mine' ({mine}, line 3)",
+  ),
+  "attention_ignores_mask": (
+    "model.attention",
+    "class Careless(own_parts.Gaussian):\n"
+    "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
+    "    return super().attend_prepared(queries, prepared, **options)\n"
+    "def Part(config):\n  return Careless(width=8)",
+    "padding must not change the logits",
+  ),
+  "metric_is_text": (
+    "evaluation.metrics",
+    "def Part(*_):\n  return 'good'",
+    "could not convert string to float: 'good'",
+  ),
+  "metric_arguments": (
+    "evaluation.metrics",
+    "def Part(translations):\n  return 1",
+    "takes 1 positional argument but 3 were given",
+  ),
+  "metric_name": (
+    "evaluation.metrics",
+    "",
+    "must be of different names after the colon, none of them sentences, loss,",
+  ),
+}
+
+
 @pytest.mark.parametrize(
-  ("part", "text", "words"),
-  [
-    ("data.task", "class Part:\n  def __init__(self, *_):\n    1 / 0", "ZeroDivisionError: division by zero"),
-    (
-      "data.task",
-      "class Part:\n  def __init__(self, *_):\n    self.source = 1",
-      "it has no target, splits, watched",
-    ),
-    (
-      "data.task",
-      "class Part(own_parts.Backwards):\n  def training_batch(self, step, rows=None):\n    return nothing",
-      "NameError: name 'nothing' is not defined",
-    ),
-    ("model.encoder", "def Part():\n  pass", "takes 0 positional arguments but 2 were given"),
-    (
-      "model.encoder",
-      "import attention\n"
-      "class Mine(attention.RecurrentEncoder):\n"
-      "  def __call__(self, *inputs, deterministic=True):\n"
-      "    return super().__call__(*inputs) if deterministic else in_training\n"
-      "def Part(config, size):\n  return Mine(size, 8, 8)",
-      "NameError: name 'in_training' is not defined",
-    ),
-    ("model.attention", "def Part(config):\n  raise KeyError('mine')", "KeyError: 'mine' ({mine}, line 3)"),
-    (
-      "model.attention",
-      "class Careless(own_parts.Gaussian):\n"
-      "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
-      "    return super().attend_prepared(queries, prepared, **options)\n"
-      "def Part(config):\n  return Careless(width=8)",
-      "padding must not change the logits",
-    ),
-    ("evaluation.metrics", "def Part(*_):\n  return 'good'", "could not convert string to float: 'good'"),
-    (
-      "evaluation.metrics",
-      "def Part(translations):\n  return 1",
-      "takes 1 positional argument but 3 were given",
-    ),
-    ("evaluation.metrics", "", "must be of different names after the colon, none of them sentences, loss,"),
-  ],
+  "case",
+  always(
+    "batch_raises", "encoder_raises_in_training", "attention_ignores_mask", "metric_is_text", of=FAILING
+  ),
 )
-def test_parts_that_will_fail_are_told_before_anything_is_written(tmp_path, part, text, words):
+def test_failing_parts_are_found_first(tmp_path, case):
+  part, text, words = FAILING[case]
   name = f"{_mine(tmp_path, text)}:{'Part' if text else 'loss'}"
   flags = [flag for flag in FLAGS if part not in flag]
   folder = tmp_path / "run"
