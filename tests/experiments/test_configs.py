@@ -71,7 +71,7 @@ def test_a_config_builds_a_model(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_is_fresh_at_each_call(name):
+def test_configs_are_fresh_objects(name):
   first, second = _module(name).get_config(), _module(name).get_config()
   assert first == second
   for group in ("data", "model", "train", "evaluation"):
@@ -79,7 +79,7 @@ def test_a_config_is_fresh_at_each_call(name):
 
 
 @pytest.mark.parametrize("name", MEANING)
-def test_a_config_differs_from_the_defaults_in_what_it_is_about(name):
+def test_configs_change_the_named_fields(name):
   defaults, fields = flat(base.Config()), flat(_module(name).get_config())
   differing = {field: value for field, value in fields.items() if value != defaults[field]}
   assert MEANING[name].items() <= differing.items()
@@ -87,11 +87,11 @@ def test_a_config_differs_from_the_defaults_in_what_it_is_about(name):
 
 
 @pytest.mark.parametrize("name", ["toy_translation", "toy_translation_fixed_context"])
-def test_the_baseline_is_trained_as_the_toy_translator_is(name):
+def test_baseline_trains_like_the_toy_config(name):
   assert _module(name).get_config().train == base.Train()
 
 
-def test_the_names_that_scripts_rely_on_are_flat():
+def test_config_names_are_flat():
   assert set(flat(base.Config())) >= {
     "seed",
     "train.steps",
@@ -105,14 +105,14 @@ def test_the_names_that_scripts_rely_on_are_flat():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_docstring_of_a_config_gives_the_command(name):
+def test_config_docstrings_give_the_command(name):
   # The name of the file, so that a copied config does not give the command of its model.
   script = "sweep" if hasattr(_module(name), "get_choices") else "train"
   assert f"python -m experiments.{script} --config=configs/{name}.py" in _module(name).__doc__
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if hasattr(_module(name), "get_choices")])
-def test_the_choices_of_a_sweep_are_possible(name):
+def test_sweep_choices_are_valid(name):
   module = _module(name)
   assert len(make_runs(module.get_config(), module.get_choices())) > 1
 

@@ -60,7 +60,7 @@ def test_live_runs_have_checkpoints_and_examples(folder):
   assert [each["step"] for each in run["checkpoints"]] == [2]
 
 
-def test_other_runs_are_recorded_side_by_side(folder):
+def test_other_runs_are_recorded(folder):
   runs, _ = explored(folder, "recurrent", "transformer", flags=["--recorded=2"])
   assert [each["name"] for each in runs] == ["recurrent", "transformer"]
   assert runs[1]["why"] == "config.model.encoder is transformer"

@@ -37,7 +37,7 @@ FLAGS = (
 )
 
 
-def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
+def test_custom_parts_from_training_to_translation(tmp_path):
   folder = tmp_path / "run"
   trained = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert trained.code == 0, trained.errors
@@ -55,7 +55,7 @@ def test_own_parts_are_trained_recorded_and_found_again(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path, monkeypatch):
+def test_custom_normalizer_with_any_weights(tmp_path, monkeypatch):
   path = tmp_path / "mine.py"
   path.write_text(
     "import dataclasses, attention\n"
@@ -87,7 +87,7 @@ def test_a_normalizer_of_ones_own_may_give_any_weights(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
 @pytest.mark.exhaustive
-def test_figures_that_fail_end_no_run_and_come_after_its_results(tmp_path, error, code):
+def test_failing_figures_do_not_end_a_run(tmp_path, error, code):
   metric = (
     "import matplotlib.figure\n"
     f"def fail(*_, **__):\n  raise {error}\n"
@@ -110,7 +110,7 @@ def test_figures_that_fail_end_no_run_and_come_after_its_results(tmp_path, error
 @pytest.mark.parametrize(
   ("name", "words"), [("wrong", "must make an attention.Normalizer, got int"), ("none", "has no 'none'")]
 )
-def test_what_is_no_normalizer_is_told(tmp_path, name, words):
+def test_invalid_normalizer_raises(tmp_path, name, words):
   (tmp_path / "mine.py").write_text("def wrong(config):\n  return 3\n", "utf-8")
   name = f"{tmp_path / 'mine.py'}:{name}"
   with pytest.raises(ConfigError) as caught:
@@ -129,7 +129,7 @@ def test_what_is_no_normalizer_is_told(tmp_path, name, words):
     {"decoder": f"{FILE}:looking_around"},
   ],
 )
-def test_a_normalizer_that_nothing_takes_is_told(fields):
+def test_unused_normalizer_raises(fields):
   config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
   with pytest.raises(
     ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
@@ -137,7 +137,7 @@ def test_a_normalizer_that_nothing_takes_is_told(fields):
     validate(config)
 
 
-def test_what_is_no_part_is_told_in_one_line(tmp_path):
+def test_invalid_parts_are_one_line(tmp_path):
   broken = tmp_path / "broken.py"
   broken.write_text("def nothing(config):\n  return config\nclass Raises:\n  pass\n", "utf-8")
   for name, words in (
@@ -152,14 +152,14 @@ def test_what_is_no_part_is_told_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_may_be_in_a_module_and_is_always_the_same_object():
+def test_parts_in_modules_are_cached():
   name = "experiments.tasks.scan:Scan"
   config = base.Config(data=base.Data(task=name, split="simple"))
   assert str(make_task(config)).startswith("SCAN")
   assert own.find("model.attention", f"{FILE}:gaussian") is own.find("model.attention", f"{FILE}:gaussian")
 
 
-def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
+def test_failing_custom_attention_writes_nothing(tmp_path):
   broken = tmp_path / "broken.py"
   broken.write_text(
     "from flax import linen as nn\n"
@@ -180,7 +180,7 @@ def test_an_own_part_that_makes_no_model_writes_nothing(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_decoder_of_ones_own_carries_its_state_through_a_search(tmp_path):
+def test_custom_decoder_in_a_search(tmp_path):
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "attention" not in flag]
   decoder = f"--config.model.decoder={FILE}:looking_around"
@@ -201,7 +201,7 @@ def test_a_decoder_of_ones_own_carries_its_state_through_a_search(tmp_path):
   np.testing.assert_allclose(found.attention, given.attention, rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_no_decoder_is_told(tmp_path):
+def test_invalid_decoder_raises(tmp_path):
   (tmp_path / "mine.py").write_text("def make(config, vocabulary_size):\n  return 3\n", "utf-8")
   name = f"{tmp_path}/mine.py:make"
   with pytest.raises(ConfigError) as caught:
@@ -298,7 +298,7 @@ def test_failing_parts_are_found_first(tmp_path, case):
 
 
 @pytest.mark.exhaustive
-def test_a_part_that_changed_after_training_is_told(tmp_path):
+def test_changed_parts_are_detected(tmp_path):
   path = _mine(tmp_path, "Part = own_parts.Backwards")
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
@@ -349,7 +349,7 @@ def test_parts_from_elsewhere_need_trust_workdir(stranger):
   assert f"{folder}: imports {file} (config.data.task)" in trusted.errors
 
 
-def test_the_file_of_a_part_is_found_without_importing_it(tmp_path, monkeypatch):
+def test_part_files_are_found_without_import(tmp_path, monkeypatch):
   (tmp_path / "package").mkdir()
   for file in ("__init__.py", "module.py"):
     (tmp_path / "package" / file).write_text("raise RuntimeError", "utf-8")
@@ -365,7 +365,7 @@ def test_the_file_of_a_part_is_found_without_importing_it(tmp_path, monkeypatch)
     assert own.origins(name) == []
 
 
-def test_a_trusted_module_in_an_untrusted_package_is_refused(tmp_path, monkeypatch):
+def test_untrusted_packages_are_refused(tmp_path, monkeypatch):
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "part.py").touch()
   theirs = tmp_path / "run" / "theirs"
@@ -381,7 +381,7 @@ def test_a_trusted_module_in_an_untrusted_package_is_refused(tmp_path, monkeypat
     settings.check_trusted(tmp_path / "run", config)
 
 
-def test_only_files_below_the_current_folder_are_trusted(tmp_path, monkeypatch):
+def test_trusted_files_are_below_current_folder(tmp_path, monkeypatch):
   monkeypatch.setattr(own.flags, "FLAGS", _Flags())
   monkeypatch.chdir(tmp_path)
   folder = tmp_path / "run"

@@ -100,7 +100,7 @@ def test_config_json_holds_the_flags(trained):
   assert config["model"]["attention"] == "additive"
 
 
-def test_metrics_are_recorded_by_step_and_the_loss_falls(trained):
+def test_recorded_loss_falls(trained):
   folder, _ = trained
   losses = _values(folder, "train/loss")
   assert list(losses) == [10, 20, 30, 40, 50, 60]
@@ -122,7 +122,7 @@ def test_tensorboard_has_events(trained):
   assert b"train/tokens_per_second" in content
 
 
-def test_a_profile_is_recorded_of_the_steps_asked_for(trained):
+def test_requested_steps_are_profiled(trained):
   folder, output = trained
   (trace,) = (folder / "profile").rglob("*.trace.json.gz")
   events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -131,7 +131,7 @@ def test_a_profile_is_recorded_of_the_steps_asked_for(trained):
   assert f"wrote {folder / 'profile'}, a profile" in output
 
 
-def test_each_start_is_recorded_with_what_it_was_made_with(trained):
+def test_launches_are_recorded(trained):
   folder, _ = trained
   (line,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
   launch = json.loads(line)
@@ -142,7 +142,7 @@ def test_each_start_is_recorded_with_what_it_was_made_with(trained):
   assert (launch["devices"], launch["processes"]) == (1, 1)
 
 
-def test_results_map_split_to_metric_to_value(trained):
+def test_results_have_splits_and_metrics(trained):
   folder, _ = trained
   results = json.loads((folder / "results.json").read_text("utf-8"))
   assert tuple(results) == SPLITS
@@ -162,7 +162,7 @@ def test_figures_are_drawn(trained):
   assert all(f"wrote {path}" in output for path in figures)
 
 
-def test_training_prints_its_progress_a_table_and_translations(trained):
+def test_training_prints_progress_and_translations(trained):
   _, output = trained
   assert f"step 10/{STEPS}, loss " in output
   assert "tokens/s" in output
@@ -173,7 +173,7 @@ def test_training_prints_its_progress_a_table_and_translations(trained):
 
 
 @pytest.mark.exhaustive
-def test_the_same_command_again_continues_and_does_not_train(trained, run):
+def test_finished_runs_do_not_train_again(trained, run):
   folder, _ = trained
   before = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
   results = (folder / "results.json").read_bytes()
@@ -185,7 +185,7 @@ def test_the_same_command_again_continues_and_does_not_train(trained, run):
   assert (folder / "results.json").read_bytes() == results
 
 
-def test_a_different_config_is_an_error_that_names_the_fields(trained):
+def test_different_config_names_the_fields(trained):
   folder, _ = trained
   before = _contents(folder)
   finished = scripts.run("train", f"--workdir={folder}", *SMALL, "--config.train.batch_size=16")
@@ -198,7 +198,7 @@ def test_a_different_config_is_an_error_that_names_the_fields(trained):
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, tmp_path):
+def test_resumed_runs_are_bit_identical(trained, run, tmp_path):
   whole, _ = trained
   folder = tmp_path / "run"
   with scripts.start("train", f"--workdir={folder}", *SMALL) as running:
@@ -222,7 +222,7 @@ def test_a_run_that_was_stopped_and_continued_is_the_same_bits(trained, run, tmp
   assert len((folder / "launches.jsonl").read_text("utf-8").splitlines()) == 2
 
 
-def test_evaluate_prints_the_table_of_training_and_writes_nothing(trained, run):
+def test_evaluate_prints_the_training_table(trained, run):
   folder, printed = trained
   before = _contents(folder)
   table = run("evaluate", f"--workdir={folder}").output
@@ -234,7 +234,7 @@ def test_evaluate_prints_the_table_of_training_and_writes_nothing(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_evaluate_scores_so_many_sentences_as_asked(trained, run):
+def test_evaluate_respects_sentences(trained, run):
   before = _contents(trained[0])
   header, *rows = run("evaluate", f"--workdir={trained[0]}", "--sentences=10").output.splitlines()
   column = header.split().index("sentences")
@@ -243,7 +243,7 @@ def test_evaluate_scores_so_many_sentences_as_asked(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_evaluate_takes_the_checkpoint_asked_for(trained, run, tmp_path):
+def test_evaluate_respects_checkpoint(trained, run, tmp_path):
   folder = shutil.copytree(trained[0], tmp_path / "run")
   config = json.loads((folder / "config.json").read_text("utf-8"))
   assert config["evaluation"]["checkpoint"] == "best"
@@ -253,7 +253,7 @@ def test_evaluate_takes_the_checkpoint_asked_for(trained, run, tmp_path):
   assert run("evaluate", f"--workdir={folder}", "--checkpoint=last").output != last
 
 
-def test_evaluate_of_all_endless_sentences_is_a_mistake(trained):
+def test_evaluate_of_endless_splits_raises(trained):
   before = _contents(trained[0])
   finished = scripts.run("evaluate", f"--workdir={trained[0]}", "--sentences=0")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
@@ -261,7 +261,7 @@ def test_evaluate_of_all_endless_sentences_is_a_mistake(trained):
 
 
 @pytest.mark.exhaustive
-def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
+def test_translate_reports_unknown_words(trained, run, tmp_path):
   figure = tmp_path / "map.png"
   finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--figure={figure}")
   assert len(finished.output.splitlines()) == 1
@@ -270,7 +270,7 @@ def test_translate_says_unknown_words_and_carries_on(trained, run, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_translate_says_that_a_translation_is_cut(trained, run):
+def test_translate_reports_cut_translations(trained, run):
   # After the few steps of this run, a long sentence does not end within 7 words.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
@@ -281,7 +281,7 @@ def test_translate_says_that_a_translation_is_cut(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_lines_that_are_not_utf_8_are_a_mistake(trained):
+def test_invalid_utf_8_lines_raise(trained):
   command = [sys.executable, "-m", "experiments.translate", f"--workdir={trained[0]}"]
   finished = subprocess.run(
     command, cwd=scripts.ROOT, input="caff\xe8\n".encode("latin-1"), capture_output=True, check=False
@@ -290,7 +290,7 @@ def test_lines_that_are_not_utf_8_are_a_mistake(trained):
   assert finished.stderr.startswith(b"error: standard input: expected UTF-8")
 
 
-def test_translate_reads_lines_and_prints_one_for_each(trained, run):
+def test_translate_prints_one_line_each(trained, run):
   known = TEXT.replace("zebra", "cat")
   finished = run("translate", f"--workdir={trained[0]}", lines=f"{TEXT}\n\n{known}\nthe cat sees\n{known}")
   assert finished.errors == "unknown words: zebra\n"
@@ -302,14 +302,14 @@ def test_translate_reads_lines_and_prints_one_for_each(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_an_empty_text_has_no_figure_and_says_so(trained, tmp_path):
+def test_empty_text_has_no_figure(trained, tmp_path):
   figure = tmp_path / "map.png"
   finished = scripts.run("translate", f"--workdir={trained[0]}", "--text= ", f"--figure={figure}")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
 
 
 @pytest.mark.exhaustive
-def test_a_figure_that_cannot_be_written_is_named(trained, tmp_path):
+def test_unwritable_figures_are_named(trained, tmp_path):
   (tmp_path / "file").write_text("mine", "utf-8")
   figure = tmp_path / "file" / "map.png"
   flags = (f"--workdir={trained[0]}", "--text=the cat", f"--figure={figure}")
@@ -331,7 +331,7 @@ def exported(tmp_path_factory, run):
   return train, validation
 
 
-def test_exported_sentences_are_those_of_the_task(exported):
+def test_exported_sentences_match_the_task(exported):
   # The seed draws the training sentences; all seeds are scored on the same ones.
   splits = ("train", 5, 50), ("validation", 0, 10)
   for path, (split, seed, count) in zip(exported, splits, strict=True):
@@ -371,7 +371,7 @@ def trained_on_files(exported, run, tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_a_persons_own_files_are_trained_on(trained_on_files):
+def test_files_are_trained_on(trained_on_files):
   folder, finished, _ = trained_on_files
   losses = _values(folder, "train/loss")
   assert list(losses) == [10, 20]
@@ -383,7 +383,7 @@ def test_a_persons_own_files_are_trained_on(trained_on_files):
 
 
 @pytest.mark.exhaustive
-def test_the_vocabularies_of_the_files_are_kept(trained_on_files, exported):
+def test_vocabularies_of_files_are_kept(trained_on_files, exported):
   folder, *_ = trained_on_files
   words = [word for pair in read_pairs(exported[0]) for word in pair.source.split()]
   frequent = {word for word in words if words.count(word) >= 2}
@@ -391,13 +391,13 @@ def test_the_vocabularies_of_the_files_are_kept(trained_on_files, exported):
 
 
 @pytest.mark.exhaustive
-def test_without_attention_only_the_curves_are_drawn(trained_on_files):
+def test_no_attention_draws_only_curves(trained_on_files):
   folder, *_ = trained_on_files
   assert [path.name for path in (folder / "figures").iterdir()] == ["training_curves.png"]
 
 
 @pytest.mark.exhaustive
-def test_a_map_of_no_attention_is_a_mistake(trained_on_files, tmp_path):
+def test_map_without_attention_raises(trained_on_files, tmp_path):
   folder, *_ = trained_on_files
   figure = tmp_path / "map.png"
   flags = (f"--workdir={folder}", "--text=the cat", f"--figure={figure}")
@@ -409,7 +409,7 @@ def test_a_map_of_no_attention_is_a_mistake(trained_on_files, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_translator_needs_its_training_files_no_more(trained_on_files, exported, run, tmp_path):
+def test_translation_needs_no_training_files(trained_on_files, exported, run, tmp_path):
   folder = shutil.copytree(trained_on_files[0], tmp_path / "run")
   moved = exported[0].rename(exported[0].with_suffix(".moved"))
   try:
@@ -430,7 +430,7 @@ def test_a_run_on_files_continues(trained_on_files, run):
 
 
 @pytest.mark.exhaustive
-def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
+def test_head_weights_are_files(trained, run, tmp_path):
   output = tmp_path / "heads"
   flags = (f"--workdir={trained[0]}", f"--output={output}")
   finished = run("heads", *flags, "--text=the red cat", "--translation=il gatto rosso")
@@ -448,7 +448,7 @@ def test_the_weights_of_each_head_are_files(trained, run, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_runs_with_commas_between_are_an_ensemble_and_checkpoints_have_an_average(trained, run):
+def test_ensembles_and_averaged_checkpoints(trained, run):
   text = "--text=the red cat sleeps"
   alone = run("translate", f"--workdir={trained[0]}", text)
   twice = run("translate", f"--workdir={trained[0]},{trained[0]}", text)

@@ -93,13 +93,13 @@ def _refused(trained, *flags):
   return finished.errors.removeprefix("error: ").rstrip("\n")
 
 
-def test_there_is_one_line_for_each_line(translated):
+def test_one_output_line_per_input_line(translated):
   lines, _ = translated
   assert len(lines) == len(LINES)
   assert [i for i, line in enumerate(lines) if not line] == list(EMPTY)
 
 
-def test_lines_are_translated_in_their_order_whatever_ends_them(translated):
+def test_lines_keep_their_order(translated):
   lines, _ = translated
   assert {lines[i] for i in SAME} == {lines[0]}
   assert {lines[i] for i in OTHERS} == {lines[2]}
@@ -107,12 +107,12 @@ def test_lines_are_translated_in_their_order_whatever_ends_them(translated):
   assert [lines[i].split()[0] for i in (0, 2, 8)] == ["uno", "tre", "uno"]
 
 
-def test_unknown_words_are_told_once(translated):
+def test_unknown_words_are_reported_once(translated):
   _, errors = translated
   assert errors.splitlines()[0] == "unknown words: zebra gnu"
 
 
-def test_translations_that_are_cut_are_counted(translated):
+def test_cut_translations_are_counted(translated):
   lines, errors = translated
   cut = [line for line in lines if len(line.split()) == LONGEST]
   assert lines[8] in cut
@@ -121,7 +121,7 @@ def test_translations_that_are_cut_are_counted(translated):
 
 
 @pytest.mark.exhaustive
-def test_a_translation_may_be_longer_than_the_config_says(translate, source, translated):
+def test_max_length_may_exceed_the_config(translate, source, translated):
   lines, _ = translated
   longer = translate(f"--input={source}", BEAM, f"--max_length={LONGEST + 4}").output.split("\n")[:-1]
   assert max(len(line.split()) for line in lines) <= LONGEST < max(len(line.split()) for line in longer)
@@ -134,7 +134,7 @@ def test_without_an_output_translations_are_printed(translate, source, translate
 
 
 @pytest.mark.exhaustive
-def test_standard_input_is_read_as_a_file_is(translate, translated):
+def test_standard_input_matches_a_file(translate, translated):
   lines, _ = translated
   finished = translate(BEAM, lines="\n".join(LINES))
   assert finished.output.split("\n")[:-1] == lines
@@ -145,7 +145,7 @@ def test_standard_input_is_read_as_a_file_is(translate, translated):
   ]
 
 
-def test_the_best_of_each_line_come_with_its_number_and_their_scores(translate, source, translated):
+def test_num_best_prints_numbers_and_scores(translate, source, translated):
   lines, _ = translated
   finished = translate(f"--input={source}", BEAM, "--num_best=3")
   found = {number: [] for number in range(1, len(LINES) + 1)}
@@ -170,7 +170,7 @@ def test_lines_of_standard_input_are_numbered(translate):
 
 
 @pytest.mark.exhaustive
-def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
+def test_samples_depend_on_the_seed(translate, source):
   first, again, other = (
     translate(f"--input={source}", "--temperature=3", f"--seed={seed}").output for seed in (5, 5, 7)
   )
@@ -179,7 +179,7 @@ def test_what_is_drawn_is_a_function_of_the_seed(translate, source):
 
 
 @pytest.mark.exhaustive
-def test_what_is_drawn_from_standard_input_is_what_is_drawn_from_a_file(translate, source):
+def test_samples_from_standard_input_match_file(translate, source):
   flags = "--temperature=3", "--seed=5"
   drawn = translate(f"--input={source}", *flags).output
   assert translate(*flags, lines="\n".join(LINES)).output == drawn
@@ -193,7 +193,7 @@ def test_an_empty_file_has_no_translations(translate, tmp_path):
   assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_a_file_that_is_not_utf_8_is_named(trained, tmp_path):
+def test_invalid_utf_8_files_are_named(trained, tmp_path):
   path = tmp_path / "latin"
   path.write_bytes("a b\ncaff\xe8\n".encode("latin-1"))
   message = _refused(trained, f"--input={path}", f"--output={tmp_path / 'out'}")
@@ -201,12 +201,12 @@ def test_a_file_that_is_not_utf_8_is_named(trained, tmp_path):
   assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_not_there_is_named(trained, tmp_path):
+def test_missing_files_are_named(trained, tmp_path):
   path = tmp_path / "gone"
   assert _refused(trained, f"--input={path}") == f"{path}: No such file or directory"
 
 
-def test_an_output_that_cannot_be_written_is_named(trained, source, tmp_path):
+def test_unwritable_outputs_are_named(trained, source, tmp_path):
   path = tmp_path / "gone" / "out"
   message = _refused(trained, f"--input={source}", f"--output={path}")
   assert message == f"--output must be in a folder that is there, got {str(path)!r}"
@@ -214,7 +214,7 @@ def test_an_output_that_cannot_be_written_is_named(trained, source, tmp_path):
   assert message == f"--output must be a file, got the folder {str(tmp_path)!r}"
 
 
-def test_a_file_is_not_translated_into_itself(trained, source, tmp_path):
+def test_output_must_differ_from_input(trained, source, tmp_path):
   content, link = source.read_bytes(), tmp_path / "link"
   link.symlink_to(source)
   for path in (source, link):
@@ -237,6 +237,6 @@ def test_a_file_is_not_translated_into_itself(trained, source, tmp_path):
     (("--num_best=3", "--beam_size=2"), "--num_best must be at most --beam_size=2, got 3"),
   ],
 )
-def test_flags_that_do_not_go_together_are_refused(trained, flags, message):
+def test_conflicting_flags_are_refused(trained, flags, message):
   assert not pathlib.Path("a").exists()
   assert _refused(trained, *flags) == message

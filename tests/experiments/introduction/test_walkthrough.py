@@ -89,7 +89,7 @@ def _four_heads():
   return inputs.astype(np.float64), types.SimpleNamespace(**four)
 
 
-def test_the_five_words_are_rows_of_the_embedding():
+def test_words_are_embedding_rows():
   one = _one_head()
   assert one.embedding.shape == (10, 16)
   np.testing.assert_array_equal(one.inputs, [one.embedding[token] for token in (2, 6, 8, 3, 1)])
@@ -103,14 +103,14 @@ def test_one_head_projects_each_word():
   assert one.query_kernel.shape == one.key_kernel.shape == one.value_kernel.shape == (16, 16)
 
 
-def test_the_weights_of_token_1_are_the_softmax_of_its_five_scores():
+def test_first_token_weights_are_a_softmax():
   one = _one_head()
   scores = [sum(one.queries[0] * key) / 4 for key in one.keys]
   exponentials = np.exp(scores)
   _close(one.weights[0], exponentials / sum(exponentials))
 
 
-def test_z_1_is_the_weighted_sum_of_the_five_values():
+def test_first_context_is_a_weighted_sum():
   one = _one_head()
   a, v = one.weights[0], one.values
   expected = a[0] * v[0] + a[1] * v[1] + a[2] * v[2] + a[3] * v[3] + a[4] * v[4]
@@ -129,7 +129,7 @@ def test_four_heads_equal_four_single_heads():
     _close(four.weights[n], weights)
 
 
-def test_concatenated_heads_times_the_output_kernel_are_the_result():
+def test_concatenated_heads_give_the_result():
   _, four = _four_heads()
   assert four.contexts.shape == (4, 5, 4)
   for n in range(4):
@@ -138,7 +138,7 @@ def test_concatenated_heads_times_the_output_kernel_are_the_result():
   _close(four.result, four.concatenated @ four.output_kernel)
 
 
-def test_heads_one_by_one_and_stacked_equal_the_formula():
+def test_single_and_stacked_heads_match_formula():
   config = heads_from_config.HeadsConfig(hidden_size=15, num_attention_heads=5)
   run = _run(heads_from_config.heads_from_config, config, 7)
   heads = []
@@ -153,13 +153,13 @@ def test_heads_one_by_one_and_stacked_equal_the_formula():
   _close(run.stacked, expected)
 
 
-def test_the_default_config_has_twelve_heads_of_64():
+def test_default_config_has_twelve_heads():
   config = heads_from_config.HeadsConfig()
   assert (config.hidden_size, config.num_attention_heads, config.head_width) == (768, 12, 64)
 
 
 @pytest.mark.parametrize(("hidden_size", "num_heads"), [(10, 3), (10, 0)])
-def test_a_size_that_the_heads_cannot_share_is_an_error(hidden_size, num_heads):
+def test_indivisible_head_size_raises(hidden_size, num_heads):
   with pytest.raises(ValueError) as caught:
     heads_from_config.HeadsConfig(hidden_size, num_heads)
   assert str(caught.value) == (
@@ -169,7 +169,7 @@ def test_a_size_that_the_heads_cannot_share_is_an_error(hidden_size, num_heads):
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_soft_look_up_finds_what_was_looked_for(place):
+def test_soft_lookup_finds_the_query(place):
   query = [1.0, 1.0, 1.0]
   query[place] = 10.0
   # Scores (10, 1, 1), not scaled: the softmax is (e^9, 1, 1) / (e^9 + 2).
@@ -180,13 +180,13 @@ def test_a_soft_look_up_finds_what_was_looked_for(place):
   _close(context, [expected], 1e-6)
 
 
-def test_masked_attention_has_the_sizes_of_its_text():
+def test_masked_attention_shapes():
   run = _run(masked_attention.masked_attention)
   assert (run.queries.shape, run.keys.shape, run.values.shape) == ((1, 3, 8), (1, 4, 8), (1, 4, 16))
   assert (run.context.shape, run.weights.shape) == ((1, 3, 16), (1, 3, 4))
 
 
-def test_without_a_mask_every_key_is_seen():
+def test_unmasked_attention_uses_every_key():
   run = _run(masked_attention.masked_attention)
   context, weights = _attend(run.queries, run.keys, run.values)
   _close(run.context, context)
@@ -194,7 +194,7 @@ def test_without_a_mask_every_key_is_seen():
   _close(run.weights.sum(axis=-1), np.ones((1, 3)), 1e-6)
 
 
-def test_masking_the_last_key_equals_deleting_it():
+def test_masked_key_equals_deleted_key():
   run = _run(masked_attention.masked_attention)
   np.testing.assert_array_equal(run.mask, [[[1, 1, 1, 0]]])
   context, weights = _attend(run.queries, run.keys[:, :3], run.values[:, :3])
@@ -215,7 +215,7 @@ def test_multi_head_layers_equal_the_formula(system, shape, num_heads):
   _close(run.outputs, _multi_head(run.params, run.inputs, getattr(run, "sources", run.inputs)))
 
 
-def test_the_shape_test_attends_to_other_vectors():
+def test_shape_test_uses_cross_attention():
   run = _run(soft_lookup.same_shape)
   assert np.abs(run.inputs - run.sources).min() > 0
 
@@ -256,7 +256,7 @@ def test_the_decoder_step_equals_the_formula():
   _close(run.logits, _dense(run.params["logits"], read))
 
 
-def test_the_decoder_step_has_the_sizes_of_its_text():
+def test_decoder_step_shapes():
   run = _run(translator_parts.decoder_step)
   assert run.params["embedding"]["embedding"].shape == (10_000, 256)
   assert run.memory.shape == (32, 50, 512)
@@ -280,12 +280,12 @@ def walk(tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_the_walkthrough_tells_the_five_texts_in_order(walk):
+def test_walkthrough_has_five_parts(walk):
   assert re.findall(r"^(\d)\. .*\n=+$", walk[0], flags=re.MULTILINE) == list("01234")
 
 
 @pytest.mark.exhaustive
-def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
+def test_walkthrough_prints_the_first_context(walk):
   """The weights listed word by word are those in front of the values, and sum to one."""
   listed = re.findall(r"^  (0\.\d{3})  (\w+)$", walk[0], flags=re.MULTILINE)
   assert [word for _, word in listed] == ["the", "cat", "sees", "a", "bird"]
@@ -313,12 +313,12 @@ def test_the_walkthrough_prints_z_1_as_a_weighted_sum(walk):
   ],
 )
 @pytest.mark.exhaustive
-def test_the_walkthrough_prints_what_the_texts_print(walk, text):
+def test_walkthrough_prints_expected_lines(walk, text):
   assert text in walk[0]
 
 
 @pytest.mark.exhaustive
-def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
+def test_printed_rows_sum_to_one(walk):
   _, masked = walk[0].split("last key masked: ")
   rows = re.findall(r"\[+(0\.\d+) (0\.\d+) (0\.\d+) (0\.\d+)\]", masked)
   assert [row[3] for row in rows] == ["0.000"] * 3
@@ -327,13 +327,13 @@ def test_the_printed_rows_sum_to_one_and_the_last_key_is_masked(walk):
 
 
 @pytest.mark.exhaustive
-def test_the_walkthrough_finds_no_difference_between_single_and_stacked_heads(walk):
+def test_walkthrough_compares_single_and_stacked_heads(walk):
   (difference,) = re.findall(r"largest difference: (\S+)", walk[0])
   assert float(difference) < 1e-4
 
 
 @pytest.mark.exhaustive
-def test_the_walkthrough_saves_the_heat_maps_it_names(walk):
+def test_walkthrough_saves_heat_maps(walk):
   names = re.findall(r"heat-map: (\S+)", walk[0])
   assert sorted(map(pathlib.Path, names)) == sorted(walk[1].iterdir())
   assert len(names) == 3
