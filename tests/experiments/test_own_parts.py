@@ -87,7 +87,7 @@ def test_custom_normalizer_with_any_weights(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
 @pytest.mark.exhaustive
-def test_failing_figures_do_not_end_a_run(tmp_path, error, code):
+def test_failing_figures_keep_the_results(tmp_path, error, code):
   metric = (
     "import matplotlib.figure\n"
     f"def fail(*_, **__):\n  raise {error}\n"
