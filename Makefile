@@ -1,5 +1,5 @@
 # make train       trains the toy translator, in about two minutes
-# make test        runs the tests, in thirteen minutes on two cores; in eight when run again
+# make test        runs the tests, in ten minutes on two cores; in six when run again
 # make exhaustive  runs them with all combinations of scores, engines, masks and derivatives
 # make quick       runs the tests of text, settings and files, and the most important numbers, in a minute
 # make check       runs the linter, the formatter and the type checker
