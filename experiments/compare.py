@@ -2,10 +2,10 @@
 
     python -m experiments.compare --workdirs=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
 
-Runs of one config but for the seed are one line: mean and standard deviation of each metric. With
---significance each run also translates the split once more, and the translations are told with BLEU and chrF,
-and with the probability that chance alone makes them as different from those of the first run (paired
-approximate randomization). Files of translations are compared by sacrebleu itself:
+Runs that differ in their seed only are one line: mean and standard deviation of each metric. With
+--significance each run translates the split again. BLEU and chrF of its translations are printed with a
+p-value: the probability of a difference at least as large from the first run by chance (paired approximate
+randomization). To compare files of translations, use sacrebleu:
 
     sacrebleu test.en --input ours.en theirs.en --metrics bleu chrf --paired-ar
 """

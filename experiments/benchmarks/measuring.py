@@ -27,7 +27,7 @@ _STATUS = pathlib.Path("/proc/self/status")
 
 
 class Wrong(Exception):
-  """What is wrong with a peer's results."""
+  """Raised if the results of a peer are wrong."""
 
 
 def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, Any]]:
@@ -105,10 +105,10 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
 
 
 def _wait_until_freed() -> None:
-  """Returns when this process shrinks no more, where the system tells how large it is; Linux does.
+  """Waits until this process has returned its memory to the system, on Linux.
 
-  XLA gives memory back after a call has returned: 4 GiB take a third of a second, in which whoever is called
-  next takes twice as long.
+  XLA frees memory after a call has returned. 4 GiB take a third of a second, during which the next call is
+  twice as slow.
   """
   before, now = math.inf, _resident_kibibytes()
   while now < before:

@@ -49,11 +49,11 @@ class Prepared(NamedTuple):
 
   Attributes:
     forward: does the forward pass; returns something for `to_numpy`.
-    both: does the forward and the backward pass; returns the context and the derivatives by all inputs. Given
-      other derivatives by the context than the inputs have, an array [B T N H], it takes these.
-    to_numpy: gives an array in the layout of the case's Inputs.
-    compile_seconds: how long compiling took, of the forward pass and of both; None if nothing is compiled.
-    temporary_mib: the temporary memory of each as the compiler states it, None if there is no such.
+    both: runs the forward and the backward pass. Returns the context and the gradients of all inputs. An
+      optional argument [B T N H] replaces the gradient of the context.
+    to_numpy: returns an array in the layout of the case's Inputs.
+    compile_seconds: compile times of the forward pass and of both passes. None if nothing is compiled.
+    temporary_mib: temporary memory of both programs, as reported by the compiler. None if it reports none.
   """
 
   forward: Callable[[], Any]

@@ -37,7 +37,7 @@ export function arcs({ id, change }, grid) {
   ]);
   const above = columns.map((word, s) => label(word, sourceAt(s), TOP - 8, -40, { "data-source": s }));
   const below = rows.map((word, t) => label(word, targetAt(t), BOTTOM + 16, 40, { "data-target": t }));
-  const told = rows.map((word, t) => `${word}: ${strongest(weights[t] ?? [], columns)}`).join("; ");
+  const strongestWords = rows.map((word, t) => `${word}: ${strongest(weights[t] ?? [], columns)}`).join("; ");
   const width = LEFT + inner + RIGHT;
   const attributes = {
     class: "arcs",
@@ -45,7 +45,7 @@ export function arcs({ id, change }, grid) {
     width,
     height: HEIGHT,
     role: "img",
-    "aria-label": `each word of the translation and the source word that it looks at most: ${told}`,
+    "aria-label": `each word of the translation and the source word that it looks at most: ${strongestWords}`,
   };
   const picture = svg("svg", attributes, lines(grid, curve), truths, above, below);
   picture.addEventListener("click", (event) => {
@@ -68,14 +68,14 @@ function lines({ weights, rows, columns, links }, curve) {
       const strength = strengths[t]?.[s] ?? 0;
       const isTrue = truth.has(`${t},${s}`);
       if (strength < LEAST && !isTrue) return null;
-      const told = `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`;
+      const label = `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`;
       const line = {
         d: curve(t, s),
         "data-cell": `${t},${s}`,
         "stroke-width": (0.5 + 7 * strength).toFixed(2),
         class: weight < 0 ? "arc below" : "arc",
       };
-      return svg("path", line, svg("title", {}, told));
+      return svg("path", line, svg("title", {}, label));
     }),
   );
 }

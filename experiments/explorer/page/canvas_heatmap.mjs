@@ -1,4 +1,4 @@
-// A map of more cells than a page holds as elements. A line tells of the cell that is pointed at.
+// A heat-map with too many cells for a table. A line of text describes the cell under the pointer.
 
 import { cutShort, html, svg } from "./dom.mjs";
 import { cellAfterKey } from "./keys.mjs";
@@ -10,7 +10,7 @@ import { strengthsOf } from "./strengths.mjs";
  * @import { Attributes } from "./dom.mjs"
  */
 
-const LINE = 14; // pixels of a word beside a canvas
+const LINE = 14; // height of a word label, in pixels
 const LONGEST_WORD = 16; // characters of one
 const WIDEST_CANVAS = 1000; // pixels, unless there are more columns
 const LEAST_OUTLINED = 3; // pixels of a cell
@@ -38,12 +38,12 @@ export function canvasHeatmap({ id, change }, grid) {
       `a map of ${rows.length} by ${columns.length} weights; walk by the arrow keys, ` +
       "the line below tells of each, Enter chooses it",
   });
-  const told = html("p", { class: "told", "aria-live": "polite" });
+  const description = html("p", { class: "told", "aria-live": "polite" });
   const picture = pictureOf(grid);
   let at = grid.cell ?? [0, 0];
   const tell = (/** @type {Cell} */ cell) => {
     at = cell;
-    told.textContent = describe(grid, cell);
+    description.textContent = describe(grid, cell);
     paint(canvas, picture, size, grid.links, cell);
   };
   canvas.addEventListener("mousemove", (event) => tell(pointed(event, canvas, grid)));
@@ -65,7 +65,7 @@ export function canvasHeatmap({ id, change }, grid) {
     { class: "scrolled", "data-kept": `${id}-map` },
     html("div", { class: "framed" }, framed),
   );
-  return html("div", {}, told, scrolled, html("p", { class: "facts" }, about));
+  return html("div", {}, description, scrolled, html("p", { class: "facts" }, about));
 }
 
 /**

@@ -154,13 +154,13 @@ function showLive(run, state, steps) {
  * @param {Changes} applied
  */
 function showChanges({ masked, words, rows }) {
-  const told = [
+  const changes = [
     counted(masked.length, "source word hidden", "source words hidden"),
     counted(Object.keys(words).length, "word chosen", "words chosen"),
     counted(Object.keys(rows).length, "row of weights changed", "rows of weights changed"),
   ].filter(Boolean);
-  element("changes").textContent = told.join(", ");
-  element("undo").hidden = !told.length;
+  element("changes").textContent = changes.join(", ");
+  element("undo").hidden = !changes.length;
 }
 
 /**

@@ -41,10 +41,10 @@ function messageOf(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** @param {string} told */
-function fail(told) {
+/** @param {string} message */
+function fail(message) {
   const failure = find("failure", HTMLElement);
-  failure.textContent = told;
+  failure.textContent = message;
   failure.hidden = false;
   failure.dataset.is = "told";
 }

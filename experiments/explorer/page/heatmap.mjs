@@ -56,9 +56,9 @@ function tableHeatmap({ id, change }, grid) {
     /** @type {HTMLElement | null} */ (table.querySelector(`[data-cell="${next}"]`))?.focus();
     change({ cell: next }, "walk");
   });
-  const told = `Numbers are shown from a weight of ${LEAST_NUMBER} on; empty cells have less.`;
+  const note = `Numbers are shown from a weight of ${LEAST_NUMBER} on; empty cells have less.`;
   const scrolled = html("div", { class: "scrolled", "data-kept": `${id}-map` }, table);
-  return html("div", {}, scrolled, html("p", { class: "facts" }, told));
+  return html("div", {}, scrolled, html("p", { class: "facts" }, note));
 }
 
 /**

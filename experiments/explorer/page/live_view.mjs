@@ -38,8 +38,8 @@ export function liveView(display, step, whole) {
   const about = ` ${run.summary}, step ${step.toLocaleString("en")}`;
   const title = html("h2", {}, run.name, html("small", {}, about));
   if (whole) return translationView(withTranslation(display, whole), title);
-  const told = "Nothing to translate yet: write a sentence above, or choose an example.";
-  return { article: html("article", {}, title, html("p", {}, told)), panel: null, spoken: "" };
+  const message = "Nothing to translate yet: write a sentence above, or choose an example.";
+  return { article: html("article", {}, title, html("p", {}, message)), panel: null, spoken: "" };
 }
 
 /**
@@ -185,17 +185,17 @@ function facts({ run, translation, state }) {
   const { beamSize, isWhole, leftOut, notTaken, unknown } = translation;
   const what = beamSize > 1 && isWhole ? "log-probability over length" : "log-probability";
   const of = isWhole ? "" : `, of the ${plural(translation.rows.length, "step")} shown`;
-  const told = [`${what} ${signed(translation.score, 3)}${of}`];
-  if (translation.isCut) told.push(`cut at ${run.max_length} tokens`);
-  if (unknown.length) told.push(`unknown words: ${unknown.join(" ")}`);
-  if (leftOut) told.push(`${leftOut} further tokens of the sentence are left out`);
-  if (notTaken.length) told.push(`no words of this model: ${notTaken.map(plain).join(" ")}`);
-  if (beamSize > 1 && state.temperature) told.push("with beams there is no temperature");
+  const facts = [`${what} ${signed(translation.score, 3)}${of}`];
+  if (translation.isCut) facts.push(`cut at ${run.max_length} tokens`);
+  if (unknown.length) facts.push(`unknown words: ${unknown.join(" ")}`);
+  if (leftOut) facts.push(`${leftOut} further tokens of the sentence are left out`);
+  if (notTaken.length) facts.push(`no words of this model: ${notTaken.map(plain).join(" ")}`);
+  if (beamSize > 1 && state.temperature) facts.push("with beams there is no temperature");
   if (run.longest && translation.tokens.length - 1 > run.longest) {
-    told.push(`longer than any sentence in training, ${run.longest} tokens`);
+    facts.push(`longer than any sentence in training, ${run.longest} tokens`);
   }
-  told.push(...hiding(translation.tokens.length, translation.applied.masked));
-  return told.join(" · ");
+  facts.push(...hiding(translation.tokens.length, translation.applied.masked));
+  return facts.join(" · ");
 }
 
 /**

@@ -99,13 +99,13 @@ function candidates({ run, translation, state, id, change }, t) {
     return toggle(`${id}-word-${word}`, token === candidate, take, `${plain(word)} `, probability);
   });
   const undo = () => change({ words: hasBeams ? {} : held });
-  const told = hasBeams ? "undo the chosen words" : "undo this choice";
+  const label = hasBeams ? "undo the chosen words" : "undo this choice";
   return html(
     "div",
     { class: "choices" },
     html("span", {}, "Next word, by ", html("span", { class: "formula" }, "softmax(W read-out)"), "take:"),
     buttons,
-    t in translation.applied.words ? toggle(`${id}-word-undo`, false, undo, told) : null,
+    t in translation.applied.words ? toggle(`${id}-word-undo`, false, undo, label) : null,
   );
 }
 

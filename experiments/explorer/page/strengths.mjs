@@ -41,8 +41,8 @@ export function strengthsOf(weights) {
 export function toldRange(weights) {
   const [low, high] = rangeOf(weights);
   if (areShares([low, high])) return null;
-  const told = `Weights from ${number(low)} to ${number(high)}, not in [0, 1]: the darkest is the largest`;
-  return `${told}${low < -ROUNDING ? "; those below 0 have another colour" : ""}.`;
+  const range = `Weights from ${number(low)} to ${number(high)}, not in [0, 1]: the darkest is the largest`;
+  return `${range}${low < -ROUNDING ? "; those below 0 have another colour" : ""}.`;
 }
 
 /** @param {number} value */
