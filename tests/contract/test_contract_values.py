@@ -1,8 +1,8 @@
 """Points 7 and 9 of the contract of attention: the values, one answer, what may be asked for beside it.
 
-The other points: test_contract_shapes.py (1), _masks.py (2), _empty_rows.py (3), _leaks.py (4), _precision.py
-(5, 6), _dropout.py (7), _gradients.py and _transformations.py (8), _errors.py (11), and _multi_head.py. What
-they share is in helpers/fixtures.py; helpers/reference.py is what they measure against.
+The other points: test_contract_shapes.py (1), _masks.py and _biases.py (2), _empty_rows.py (3), _leaks.py
+(4), _precision.py (5, 6), _dropout.py (7), _gradients.py and _transformations.py (8), _errors.py (11), and
+_multi_head.py. What they share is in helpers/fixtures.py; helpers/reference.py is what they measure against.
 """
 
 import jax
