@@ -37,8 +37,8 @@ def test_each_combination_is_a_run():
 
 def test_names_tell_fields_apart():
   sizes = {"train.batch_size": [8], "evaluation.batch_size": [4]}
-  (run,) = sweep.make_runs(base.Config(), sizes | {"model.attention": ["docs/own_parts.py:gaussian"]})
-  assert run.name == "train.batch_size=8_evaluation.batch_size=4_attention=docs-own_parts.py-gaussian"
+  (run,) = sweep.make_runs(base.Config(), sizes | {"model.attention": ["docs/custom_components.py:gaussian"]})
+  assert run.name == "train.batch_size=8_evaluation.batch_size=4_attention=docs-custom_components.py-gaussian"
 
 
 def test_groups_name_their_runs():

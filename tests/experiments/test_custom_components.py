@@ -1,4 +1,4 @@
-"""Parts of a person's own, named in a config: docs/own_parts.py, from training to translation."""
+"""Parts of a person's own, named in a config: docs/custom_components.py, from training to translation."""
 
 import argparse
 import dataclasses
@@ -19,11 +19,11 @@ from experiments.translation import load, settings
 from experiments.translation.model import make_model
 from experiments.translation.validation import validate
 
-FILE = str(scripts.ROOT / "docs" / "own_parts.py")
+FILE = str(scripts.ROOT / "docs" / "custom_components.py")
 FLAGS = (
-  f"--config.data.task={FILE}:Backwards",
+  f"--config.data.task={FILE}:Reversal",
   f"--config.model.attention={FILE}:gaussian",
-  f"--config.model.encoder={FILE}:bag",
+  f"--config.model.encoder={FILE}:bag_of_words",
   f"--config.evaluation.metrics={FILE}:length_ratio",
   "--config.data.num_buckets=1",
   "--config.model.width=8",
@@ -41,7 +41,7 @@ def test_custom_parts_from_training_to_translation(tmp_path):
   folder = tmp_path / "run"
   trained = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert trained.code == 0, trained.errors
-  assert "letters backwards" in trained.output
+  assert "reversal of letters" in trained.output
   results = json.loads((folder / "results.json").read_text("utf-8"))
   assert results["test"]["length_ratio"] > 0
   (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
@@ -126,7 +126,7 @@ def test_invalid_normalizer_raises(tmp_path, name, words):
     {"attention": "none"},
     {"attention": f"{FILE}:gaussian"},
     {"decoder": "transformer"},
-    {"decoder": f"{FILE}:looking_around"},
+    {"decoder": f"{FILE}:feedback_decoder"},
   ],
 )
 def test_unused_normalizer_raises(fields):
@@ -183,16 +183,16 @@ def test_failing_custom_attention_writes_nothing(tmp_path):
 def test_custom_decoder_in_a_search(tmp_path):
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "attention" not in flag]
-  decoder = f"--config.model.decoder={FILE}:looking_around"
+  decoder = f"--config.model.decoder={FILE}:feedback_decoder"
   trained = scripts.run("train", f"--workdir={folder}", *flags, decoder)
   assert trained.code == 0, trained.errors
   assert (
-    json.loads((folder / "config.json").read_text("utf-8"))["model"]["decoder"] == f"{FILE}:looking_around"
+    json.loads((folder / "config.json").read_text("utf-8"))["model"]["decoder"] == f"{FILE}:feedback_decoder"
   )
   text = "a b c d"
   with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
     translator = load(folder, search={"beam_size": 3})
-    assert type(translator.model.decoder).__name__ == "LookingAround"
+    assert type(translator.model.decoder).__name__ == "FeedbackDecoder"
     (found,) = translator.translate([text])
     (given,) = translator.score([(text, found.text)])
   # What a search finds, step by step and in the order of its beams, has the weights of the whole.
@@ -214,7 +214,7 @@ def test_invalid_decoder_raises(tmp_path):
 
 def _mine(tmp_path, text):
   path = tmp_path / "mine.py"
-  path.write_text(f"from docs import own_parts\n{text}\n", "utf-8")
+  path.write_text(f"from docs import custom_components\n{text}\n", "utf-8")
   return path
 
 
@@ -231,7 +231,7 @@ FAILING = {
   ),
   "batch_raises": (
     "data.task",
-    "class Part(own_parts.Backwards):\n  def training_batch(self, step, rows=None):\n    return nothing",
+    "class Part(custom_components.Reversal):\n  def training_batch(self, step, rows=None):\n    return nothing",
     "NameError: name 'nothing' is not defined",
   ),
   "encoder_arguments": (
@@ -255,7 +255,7 @@ FAILING = {
   ),
   "attention_ignores_mask": (
     "model.attention",
-    "class Careless(own_parts.Gaussian):\n"
+    "class Careless(custom_components.GaussianAttention):\n"
     "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
     "    return super().attend_prepared(queries, prepared, **options)\n"
     "def Part(config):\n  return Careless(width=8)",
@@ -299,7 +299,7 @@ def test_failing_parts_are_found_first(tmp_path, case):
 
 @pytest.mark.exhaustive
 def test_changed_parts_are_detected(tmp_path):
-  path = _mine(tmp_path, "Part = own_parts.Backwards")
+  path = _mine(tmp_path, "Part = custom_components.Reversal")
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
   trained = scripts.run("train", f"--workdir={folder}", *flags)

@@ -1,0 +1,217 @@
+r"""Custom components of an experiment: metric, task, attention, normalizer, encoder, decoder.
+
+The components do not depend on each other: copy the one that you need into a file of yours.
+
+    python -m experiments.train --workdir=runs/custom --config.train.steps=300 \
+        --config.data.task=docs/custom_components.py:Reversal \
+        --config.model.attention=docs/custom_components.py:gaussian \
+        --config.model.encoder=docs/custom_components.py:bag_of_words \
+        --config.evaluation.metrics=docs/custom_components.py:length_ratio
+
+A custom decoder replaces the attention, --config.model.decoder=docs/custom_components.py:feedback_decoder. A
+custom normalizer is used by a built-in attention, --config.model.normalizer=docs/custom_components.py:linear
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+import attention
+from attention.layers.single_head import ProjectedAttention
+from experiments.tasks import Example
+from experiments.text.batches import make_batch
+from experiments.text.languages import Language
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+
+# A metric: any function of three lists of the same length that returns a number.
+
+
+def length_ratio(translations, examples, scored):
+  """Returns the mean length of the translations divided by that of the references.
+
+  Args:
+    translations: what the search found, one `experiments.translation.translator.Translation` for each sentence.
+    examples: the sentences and their references, `experiments.tasks.Example`.
+    scored: the references with their log-probabilities and attention weights under the model,
+      `experiments.translation.translator.Scored`.
+  """
+  return sum(len(each.tokens) for each in translations) / sum(len(each.target) for each in examples)
+
+
+# A task: a class with the members of `experiments.tasks.Task`.
+
+
+class Reversal:
+  """Letters are written in reverse order."""
+
+  splits = ("test",)  # scored at the end of training, and by experiments.evaluate
+  watched = "test"  # scored during training
+
+  def __init__(self, config, languages=None):
+    """Args are the whole config, and the languages that a run has stored; this task can make its own."""
+    self._config = config
+    letters = Language(Words(), Vocabulary(tuple("abcdefgh")), lowercase=True)
+    self.source = self.target = letters
+
+  def __str__(self):
+    return "reversal of letters"  # printed when training begins
+
+  def training_batch(self, step):
+    """Returns the batch of a step. It depends only on the config and the step, so that runs can resume."""
+    letters = [self._letters(1 + step, row) for row in range(self._config.train.batch_size)]
+    encode = self.source.vocabulary.encode
+    sources, targets = [encode(each) for each in letters], [encode(each[::-1]) for each in letters]
+    return make_batch(sources, targets, source_length=8, target_length=8)  # 7 letters and the end
+
+  def examples(self, split, count):
+    """Returns the first `count` sentences of a split; 0 stands for all."""
+    letters = [self._letters(0, row) for row in range(count or 100)]  # 0: never used in training
+    return [
+      Example(
+        source=each,
+        target=each[::-1],
+        alignment=None,  # or {(target position, source position), ...}, to score attention
+        source_text=" ".join(each),
+        target_text=" ".join(each[::-1]),
+      )
+      for each in letters
+    ]
+
+  def _letters(self, *seed):
+    rng = np.random.default_rng((self._config.seed, *seed))
+    return tuple(rng.choice(self.source.vocabulary.words, rng.integers(1, 8)).tolist())
+
+
+# An attention: a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base
+# class projects queries and keys to `width`, so that only the score is left to write.
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class NegativeDistance(attention.Score):
+  sharpness: jax.Array
+
+  def tile(self, queries, keys):  # [... T A], [... S A] -> [... T S]
+    difference = queries[..., :, None, :] - keys[..., None, :, :]
+    return -self.sharpness * jnp.mean(difference**2, axis=-1)
+
+
+class GaussianAttention(ProjectedAttention):
+  @nn.compact
+  def score(self, queries, keys):
+    return NegativeDistance(self.param("sharpness", nn.initializers.ones, ()))
+
+
+def gaussian(config):
+  return GaussianAttention(width=config.width)
+
+
+# A normalizer: a function of `config.model` that returns an `attention.Normalizer`.
+
+
+@attention.register_pytree
+@dataclasses.dataclass(frozen=True)
+class Linear(attention.Normalizer):
+  """Weights are the scores divided by the number of keys. They may be negative, or greater than 1."""
+
+  def weights(self, rows):  # rows.scores are 0 where rows.used is False
+    count = jnp.sum(jnp.broadcast_to(rows.used, rows.scores.shape), axis=-1, keepdims=True)
+    return rows.scores / jnp.maximum(count, 1).astype(rows.scores.dtype)
+
+
+def linear(config):
+  return Linear()
+
+
+# An encoder: a function of `config.model` and the size of the source vocabulary that returns a Flax module.
+
+
+class BagOfWords(nn.Module):
+  """Embeddings of words and positions; the summary is their mean."""
+
+  vocabulary_size: int  # fields of a Flax module must be hashable, and `config.model` is not
+  width: int
+
+  @nn.compact
+  def __call__(self, tokens, lengths, *, deterministic=True):  # [B S], [B] -> [B S D], [B D]
+    positions = self.param("positions", nn.initializers.normal(0.1), (64, self.width))
+    memory = nn.Embed(self.vocabulary_size, self.width)(tokens) + positions[: tokens.shape[1]]
+    is_word = jnp.arange(tokens.shape[1]) < lengths[:, None]
+    summary = jnp.sum(memory * is_word[..., None], axis=1) / lengths[:, None].astype(memory.dtype)
+    return attention.Encoded(memory, summary)
+
+
+def bag_of_words(config, vocabulary_size):
+  return BagOfWords(vocabulary_size, config.width)
+
+
+# A decoder: a function of `config.model` and the size of the target vocabulary that returns a Flax module with
+# the methods of `attention.models.Decoder`: prepare, step, features, __call__ and output_weights.
+
+
+class FeedbackDecoder(nn.Module):
+  """A GRU decoder whose attention also reads its weights of the previous step.
+
+  The scores are additive in a convolution of those weights (Chorowski et al. 2015, arXiv:1506.07503). The state
+  is that of the GRU, [B H], and the weights, [B S].
+  """
+
+  vocabulary_size: int
+  width: int
+
+  def setup(self):
+    self.embedding = nn.Embed(self.vocabulary_size, self.width)
+    self.initial_state = nn.Dense(self.width)
+    self.cell = nn.GRUCell(self.width)
+    self.readout = nn.Dense(self.width)
+    self.project_state, self.project_memory = nn.Dense(self.width), nn.Dense(self.width)
+    self.convolution = nn.Conv(self.width, kernel_size=(5,))
+    self.score = nn.Dense(1)
+    self.kernel = self.param("kernel", nn.initializers.lecun_normal(), (self.width, self.vocabulary_size))
+    self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
+
+  def prepare(self, encoded, lengths, max_length):
+    """Returns the initial state, and what every step reads."""
+    is_word = jnp.arange(encoded.memory.shape[1]) < lengths[:, None]
+    first_word = jnp.zeros_like(encoded.memory[..., 0]).at[:, 0].set(1)
+    return (jnp.tanh(self.initial_state(encoded.summary)), first_word), (encoded.memory, is_word)
+
+  def step(self, state, tokens, memory):
+    """Returns the next state, the logits and the weights for the previous tokens, [B]."""
+    state, features, weights = self._advance(state, tokens, memory)
+    return state, features @ self.kernel + self.bias, weights
+
+  def features(self, state, targets, memory, *, deterministic=True):
+    """Returns features and weights at all positions; `targets` begin with the start token, [B T]."""
+    steps = []
+    for tokens in targets.T:
+      state, features, weights = self._advance(state, tokens, memory)
+      steps.append((features, weights))
+    return tuple(jnp.stack(each, axis=1) for each in zip(*steps, strict=True))
+
+  def __call__(self, state, targets, memory, *, deterministic=True):
+    """Returns logits and weights at all positions."""
+    features, weights = self.features(state, targets, memory, deterministic=deterministic)
+    return features @ self.kernel + self.bias, weights
+
+  def output_weights(self):
+    """Returns what makes logits of features, so that the loss can do it in chunks."""
+    return self.kernel, self.bias
+
+  def _advance(self, state, tokens, memory):
+    (hidden, previous), (vectors, is_word) = state, memory
+    sums = self.project_state(hidden)[:, None] + self.project_memory(vectors)
+    scores = self.score(jnp.tanh(sums + self.convolution(previous[..., None])))[..., 0]
+    weights = attention.masked_softmax(scores[:, None], is_word[:, None])[:, 0]
+    context = jnp.einsum("BS,BSD->BD", weights, vectors)
+    hidden, _ = self.cell(hidden, jnp.concatenate([self.embedding(tokens), context], axis=-1))
+    features = jnp.tanh(self.readout(jnp.concatenate([hidden, context], axis=-1)))
+    return (hidden, weights), features, weights
+
+
+def feedback_decoder(config, vocabulary_size):
+  return FeedbackDecoder(vocabulary_size, config.width)
