@@ -34,7 +34,7 @@ def length_ratio(translations, examples, scored):
   """Returns the mean length of the translations divided by that of the references.
 
   Args:
-    translations: what the search found, one `experiments.translation.translator.Translation` for each sentence.
+    translations: what the search found, `experiments.translation.translator.Translation`.
     examples: the sentences and their references, `experiments.tasks.Example`.
     scored: the references with their log-probabilities and attention weights under the model,
       `experiments.translation.translator.Scored`.
@@ -149,15 +149,15 @@ def bag_of_words(config, vocabulary_size):
   return BagOfWords(vocabulary_size, config.width)
 
 
-# A decoder: a function of `config.model` and the size of the target vocabulary that returns a Flax module with
-# the methods of `attention.models.Decoder`: prepare, step, features, __call__ and output_weights.
+# A decoder: a function of `config.model` and the size of the target vocabulary that returns a Flax module. It
+# has the methods of `attention.models.Decoder`: prepare, step, features, __call__ and output_weights.
 
 
 class FeedbackDecoder(nn.Module):
   """A GRU decoder whose attention also reads its weights of the previous step.
 
-  The scores are additive in a convolution of those weights (Chorowski et al. 2015, arXiv:1506.07503). The state
-  is that of the GRU, [B H], and the weights, [B S].
+  The scores are additive in a convolution of those weights (Chorowski et al. 2015, arXiv:1506.07503).
+  The state is that of the GRU, [B H], and the weights, [B S].
   """
 
   vocabulary_size: int

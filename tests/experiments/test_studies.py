@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.fixtures import always
 
 import attention
 from configs import base
@@ -55,7 +56,7 @@ def test_pages_are_of_stored_numbers(name, tmp_path):
 
 
 @studies
-@pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.parametrize("step", always(3, of=(0, 3)))
 def test_pages_of_unfinished_runs_are_written(name, step, tmp_path):
   stored = findings.read(FOLDER / f"{name}.csv")
   paths = findings.write_page(tmp_path, name, runs_of(name)[0], stored[::step] if step else [])
