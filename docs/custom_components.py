@@ -34,7 +34,8 @@ def length_ratio(translations, examples, scored):
   """Returns the mean length of the translations divided by that of the references.
 
   Args:
-    translations: what the search found, `experiments.translation.translator.Translation`.
+    translations: what the search found, `experiments.translation.translator.Translation`. Their `tokens` may
+      be empty, and they have no attention weights.
     examples: the sentences and their references, `experiments.tasks.Example`.
     scored: the references with their log-probabilities and attention weights under the model,
       `experiments.translation.translator.Scored`.
@@ -50,6 +51,7 @@ class Reversal:
 
   splits = ("test",)  # scored at the end of training, and by experiments.evaluate
   watched = "test"  # scored during training
+  knows_alignments = True  # batches have links, for config.train.alignment_weight
 
   def __init__(self, config, languages=None):
     """Args are the whole config, and the languages that a run has stored; this task can make its own."""
@@ -65,7 +67,9 @@ class Reversal:
     letters = [self._letters(1 + step, row) for row in range(self._config.train.batch_size)]
     encode = self.source.vocabulary.encode
     sources, targets = [encode(each) for each in letters], [encode(each[::-1]) for each in letters]
-    return make_batch(sources, targets, source_length=8, target_length=8)  # 7 letters and the end
+    links = [_links(each) for each in letters]
+    # 7 letters and the end of the sentence.
+    return make_batch(sources, targets, source_length=8, target_length=8, alignments=links)
 
   def examples(self, split, count):
     """Returns the first `count` sentences of a split; 0 stands for all."""
@@ -74,7 +78,7 @@ class Reversal:
       Example(
         source=each,
         target=each[::-1],
-        alignment=None,  # or {(target position, source position), ...}, to score attention
+        alignment=_links(each),  # None if it is unknown
         source_text=" ".join(each),
         target_text=" ".join(each[::-1]),
       )
@@ -84,6 +88,11 @@ class Reversal:
   def _letters(self, *seed):
     rng = np.random.default_rng((self._config.seed, *seed))
     return tuple(rng.choice(self.source.vocabulary.words, rng.integers(1, 8)).tolist())
+
+
+def _links(letters):
+  """Returns the true alignment: pairs (target position, source position), counted from 0, without the end."""
+  return frozenset((t, len(letters) - 1 - t) for t in range(len(letters)))
 
 
 # An attention: a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base
@@ -141,7 +150,8 @@ class BagOfWords(nn.Module):
     positions = self.param("positions", nn.initializers.normal(0.1), (64, self.width))
     memory = nn.Embed(self.vocabulary_size, self.width)(tokens) + positions[: tokens.shape[1]]
     is_word = jnp.arange(tokens.shape[1]) < lengths[:, None]
-    summary = jnp.sum(memory * is_word[..., None], axis=1) / lengths[:, None].astype(memory.dtype)
+    counts = jnp.maximum(lengths, 1)[:, None]  # rows that only fill up a batch have length 0
+    summary = jnp.sum(memory * is_word[..., None], axis=1) / counts.astype(memory.dtype)
     return attention.Encoded(memory, summary)
 
 

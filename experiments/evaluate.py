@@ -2,6 +2,7 @@
 
     python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
     python -m experiments.evaluate --workdir=runs/mine --data=new.tsv --output=scores.json
+    python -m experiments.evaluate --workdir=runs/mine --metrics=docs/custom_components.py:length_ratio
 
 With --data it is scored on the pairs of a file instead: source TAB target, one a line, plain or .gz.
 """
@@ -19,16 +20,23 @@ from experiments.text.pairs import read_pairs
 from experiments.translation import report, search_flags
 from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import load
-from experiments.translation.settings import read_config
+from experiments.translation.settings import data_files, read_config
+from experiments.translation.validation import validate
 
 _WORKDIR = commands.define_workdir(None)
 _CHECKPOINT = search_flags.define_checkpoint()
 _SEARCH = search_flags.define_search()
 _SENTENCES = flags.DEFINE_integer(
-  "sentences", None, "number of sentences of each split, 0 for all (default: the config's)", lower_bound=0
+  "sentences",
+  None,
+  "number of sentences of each split, 0 for all (default: the config's; with --data all)",
+  lower_bound=0,
 )
-
-
+_METRICS = flags.DEFINE_string(
+  "metrics",
+  None,
+  "custom metrics, separated by commas, each package.module:name or file.py:name (default: the config's)",
+)
 _DATA = flags.DEFINE_string("data", None, "file of pairs to score it on, instead of the splits of its task")
 _ALIGNMENT_TOKENS = search_flags.define_alignment_tokens()
 _OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value")
@@ -38,9 +46,14 @@ def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
   search = search_flags.chosen_search(_SEARCH)
   config = read_config(folder)
+  if _METRICS.value is not None:
+    config.evaluation.metrics = _METRICS.value
+    validate(config, imports=False)
   check_files(_DATA, _OUTPUT)
+  if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
+    raise commands.UsageError(f"--alignment_tokens is for --data, got {_ALIGNMENT_TOKENS.value!r} without it")
   if _DATA.value is None:
-    provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
+    provenance.check_same_data(folder, data_files(config, "validation", "test"))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   search_flags.check_search(_SEARCH, translator.search.beam_size)
   count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value

@@ -10,7 +10,7 @@ import importlib.util
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -76,10 +76,10 @@ def told(error: BaseException) -> str:
   return f"{type(error).__name__}: {error}{where}"
 
 
-def files(names: Iterable[str]) -> list[str]:
-  """Returns the files of those parts that are read from one, to be recorded with a run."""
-  paths = (name.rpartition(":")[0] for name in names if is_own(name))
-  return [path for path in paths if path.endswith(".py")]
+def files(parts: Mapping[str, str]) -> dict[str, str]:
+  """Returns the files that define the parts that fields of a config name, to be recorded with a run."""
+  found = {field: origins(name) for field, name in parts.items()}
+  return {field: str(paths[-1]) for field, paths in found.items() if paths}
 
 
 def origins(name: str) -> list[pathlib.Path]:

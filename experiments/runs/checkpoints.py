@@ -222,8 +222,13 @@ def _damage(path: pathlib.Path, *names: str) -> str:
     return ""
   except ValueError:
     return f"{_DIGESTS} has changed"
+  except OSError as error:
+    return f"it cannot be read: {error.strerror}"
   expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-  digests = _digests(path, *names)
+  try:
+    digests = _digests(path, *names)
+  except OSError as error:
+    return f"it cannot be read: {error.strerror}"
   changed = [name for name in names or {**expected, **digests} if digests.get(name) != expected.get(name)]
   return f"{changed[0]} has changed" if changed else ""
 

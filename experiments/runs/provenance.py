@@ -10,7 +10,7 @@ import platform
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,13 +53,13 @@ def describe_launch(data: dict[str, str]) -> dict[str, Any]:
   }
 
 
-def digests(paths: Iterable[str]) -> dict[str, str]:
-  """Returns the SHA-256 of files; an empty path is none.
+def digests(files: Mapping[str, str]) -> dict[str, str]:
+  """Returns the SHA-256 of the file that each field of the config names; a field without a path is left out.
 
   Raises:
     DataError: if a file cannot be read.
   """
-  return {path: _sha256(path) for path in paths if path}
+  return {field: _sha256(path) for field, path in files.items() if path}
 
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
@@ -68,27 +68,27 @@ def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
   write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
 
 
-def check_same_data(folder: pathlib.Path, found: dict[str, str]) -> None:
-  """Checks that the data files are what they were when a run began; without a run there is nothing to check.
+def check_same_data(folder: pathlib.Path, files: Mapping[str, str]) -> None:
+  """Checks that files are what they were when a run began, wherever they are; without a run it does nothing.
 
   Args:
     folder: the workdir.
-    found: from `digests`.
+    files: as for `digests`.
 
   Raises:
     DataError: if one is not.
     WorkdirError: if nothing says what they were.
   """
+  found = digests(files)
   if not found or not holds_run(folder):
     return
   began_with = first_launch(folder)
   if began_with is None:
     raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
-  # By what is in them: a file may have been moved.
-  for name, digest in found.items():
-    if digest not in began_with["data"].values():
+  for field, digest in found.items():
+    if digest != began_with["data"].get(field):
       began = f"the file that the run in {folder} began with"
-      raise DataError(f"{name}: expected {began}, got a changed one; take another --workdir")
+      raise DataError(f"{files[field]}: expected {began}, got a changed one; take another --workdir")
 
 
 def first_launch(folder: pathlib.Path) -> dict[str, Any] | None:

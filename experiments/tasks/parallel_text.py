@@ -39,6 +39,7 @@ class ParallelText:
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
     self.max_length = config.data.max_length
+    self._read_once = functools.cache(self._read)  # a file may change while a run trains
     self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
     self.source, self.target = languages or (self._learn("source"), self._learn("target"))
 
@@ -56,7 +57,7 @@ class ParallelText:
     allowed = ("train", *self.splits)
     if split not in allowed:
       raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
-    pairs = self._read(split)
+    pairs = self._read(split) if split == "train" else self._read_once(split)
     return [example_of(pair, self.source, self.target) for pair in pairs[: count or None]]
 
   @functools.cached_property
@@ -75,7 +76,7 @@ class ParallelText:
     targets = self.target.encode_all(self._training_texts[1])
     self.notes = [
       *self._size_notes(),
-      *notes(self._training_texts, self._read("validation"), unit=data.unit),
+      *notes(self._training_texts, self._read_once("validation"), unit=data.unit),
     ]
     del self._training_texts
     self._num_pairs = len(sources)

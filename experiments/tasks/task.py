@@ -34,23 +34,25 @@ _SIDES = ("source", "target")
 
 
 class Task(Protocol):
-  """What scripts need to know about a task.
+  """What is translated, and to what.
+
+  A task may also have these attributes:
+
+  * reads: names of the fields of `config.data` that it reads, besides `task`. Others must then have their
+    defaults. Without `reads`, all fields are accepted.
+  * is_endless: whether any number of sentences of a split can be made. Default: False.
+  * knows_alignments: whether its training batches have links (`make_batch(..., alignments=...)`), which
+    `config.train.alignment_weight` needs. Default: False.
+  * max_length: no source in training is longer, in tokens; longer ones are reported when translating.
+  * notes: lines about its text that are printed when training begins.
 
   Attributes:
     source: the language that is translated.
     target: the language that it is translated to.
     splits: those that are scored at the end.
     watched: the split that is scored while training.
-    reads: the fields of `config.data` that it reads, beside `task`; the others must be as they are.
-    is_endless: whether there are as many sentences of a split as are asked for.
-
-  A task may also have `knows_alignments`, if its training batches have links where
-  `config.train.alignment_weight` asks for them; `max_length`, which no source in training is longer than, in
-  tokens; and `notes`, lines about its text that a person is told when training begins.
   """
 
-  reads: tuple[str, ...]
-  is_endless: bool
   source: Language
   target: Language
   splits: tuple[str, ...]

@@ -15,7 +15,7 @@ from experiments.commands import fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation.loading import load
-from experiments.translation.settings import read_config
+from experiments.translation.settings import data_files, read_config
 
 # With fewer sentences a p-value says little.
 FEW = 50
@@ -173,7 +173,7 @@ def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str,
   references: list[str] = []
   for folder in folders:
     config = read_config(folder)
-    provenance.check_same_data(folder, provenance.digests([config.data.validation, config.data.test]))
+    provenance.check_same_data(folder, data_files(config, "validation", "test"))
     translator = load(folder)
     examples = translator.task.examples(split, config.evaluation.sentences)
     own = [example.target_text for example in examples]

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from configs import base
 from experiments.commands import own
+from experiments.commands.fields import ConfigError
 from experiments.tasks import Example
 from experiments.text.vocabularies import compose
 from experiments.translation import metrics
@@ -23,13 +25,25 @@ Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[Scored]], 
 
 
 def own_metrics(config: base.Evaluation) -> dict[str, Metric]:
-  """Returns the metrics of a person's own that a config names, by their names."""
-  return {name.rpartition(":")[2]: own.find("evaluation.metrics", name) for name in metric_names(config)}
+  """Returns the custom metrics that a config names. An error in one is a ConfigError that names it."""
+  return {name.rpartition(":")[2]: _custom_metric(name) for name in metric_names(config)}
 
 
 def metric_names(config: base.Evaluation) -> list[str]:
   """Returns where a config finds metrics of a person's own."""
   return [name.strip() for name in config.metrics.split(",") if name.strip()]
+
+
+def _custom_metric(name: str) -> Metric:
+  metric = own.find("evaluation.metrics", name)
+
+  def checked(*inputs: Any) -> float:
+    try:
+      return float(metric(*inputs))
+    except Exception as error:  # custom code may raise anything
+      raise ConfigError(f"config.evaluation.metrics={name}: {own.told(error)}") from error
+
+  return checked
 
 
 def evaluate(
@@ -59,7 +73,7 @@ def evaluate(
     "token_accuracy": metrics.token_accuracy(words, true_words),
     "loss": -sum(one.log_probability for one in scored) / sum(one.num_tokens for one in scored),
   }
-  found_by_others = {name: float(metric(translations, examples, scored)) for name, metric in others.items()}
+  found_by_others = {name: metric(translations, examples, scored) for name, metric in others.items()}
   return values | _alignment_metrics(examples, scored) | found_by_others
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flax import linen as nn
+
 import attention
 from configs import base
 from experiments.commands import own
@@ -49,7 +51,7 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder that a config describes."""
   if own.is_own(config.decoder):
-    made = own.make("model.decoder", config.decoder, config, vocabulary_size)
+    made = _make_custom("decoder", config.decoder, config, vocabulary_size)
     return _checked("decoder", config.decoder, made, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
     return attention.TransformerDecoder(
@@ -60,7 +62,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     )
   layer: Any = config.attention
   if own.is_own(config.attention):
-    made = own.make("model.attention", config.attention, config)
+    made = _make_custom("attention", config.attention, config)
     layer = _checked("attention", config.attention, made, _LAYER_METHODS, "attention.RecurrentDecoder")
   return attention.RecurrentDecoder(
     vocabulary_size,
@@ -77,7 +79,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder that a config describes."""
   if own.is_own(config.encoder):
-    return own.make("model.encoder", config.encoder, config, vocabulary_size)
+    return _make_custom("encoder", config.encoder, config, vocabulary_size)
   options: dict[str, Any] = {"num_layers": config.num_layers}
   if config.encoder == "transformer":
     options |= _fields(config, _TRANSFORMER)
@@ -97,6 +99,16 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
       f"got {type(normalizer).__name__}"
     )
   return normalizer
+
+
+def _make_custom(field: str, name: str, *arguments: Any) -> Any:
+  """Returns the custom module that a function makes, or raises ConfigError if `name` is a module's class."""
+  maker = own.find(f"model.{field}", name)
+  if isinstance(maker, type) and issubclass(maker, nn.Module):
+    raise ConfigError(
+      f"config.model.{field}={name} must be a function that returns a Flax module, got the class itself"
+    )
+  return own.make(f"model.{field}", name, *arguments)
 
 
 def _checked(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:

@@ -16,13 +16,20 @@ from experiments.commands import own
 from experiments.commands.fields import ConfigError
 from experiments.commands.mistakes import Mistake
 from experiments.runs import provenance, workdir
-from experiments.runs.devices import check_shares, make_mesh
+from experiments.runs.devices import check_shares, make_mesh, own_rows, place_batch
 from experiments.runs.processes import begin_together, is_main
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.evaluate import evaluate, own_metrics
 from experiments.translation.loading import check_beginning
 from experiments.translation.model import make_task_model
-from experiments.translation.settings import check_same_config, inherited_languages, own_parts, write_run
+from experiments.translation.settings import (
+  check_same_config,
+  data_files,
+  inherited_languages,
+  own_parts,
+  trained_parts,
+  write_run,
+)
 from experiments.translation.step import Recipe, abstract_state, make_recipe, make_rngs, train_step
 from experiments.translation.translator import make_translator
 from experiments.translation.validation import validate
@@ -44,9 +51,9 @@ def open_run(
         raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_nothing_lost(folder)
-      own_files = own.files(own_parts(config).values())
-      data = provenance.digests([config.data.train, config.data.validation, config.data.test, *own_files])
-      provenance.check_same_data(folder, data)
+      files = data_files(config) | own.files(trained_parts(config))
+      data = provenance.digests(files)
+      provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
       task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
       provenance.check_same_words(folder, words_of(task))
@@ -82,16 +89,23 @@ def _try_own_parts(config: base.Config, task: Task, recipe: Recipe) -> None:
   """Raises ConfigError if custom parts cannot be trained, evaluated or compiled."""
   names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
   try:
+    batch = task.training_batch(0)
+    if config.train.alignment_weight and batch.links is None:
+      raise ConfigError(
+        "config.train.alignment_weight must be 0 if the batches of a task have no links "
+        f"(`make_batch(..., alignments=...)`), got {config.train.alignment_weight}"
+      )
     model, rngs = recipe.model, make_rngs(config.seed)
     hash(model)  # it is a static argument of compiled functions
     words = np.ones((1, 2), np.int32)
     params = jax.jit(model.init)(rngs.params, words, words[:, 0], words)["params"]
-    _check_ignores_padding(model, params, task.training_batch(0).sources.shape[1])
+    _check_ignores_padding(model, params, batch.sources.shape[1])
     translator = make_translator(config, task, model, params, {"beam_size": 1})
     for split in dict.fromkeys((task.watched, *task.splits)):
       evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
     step = functools.partial(train_step, recipe=recipe)
-    jax.eval_shape(step, abstract_state(recipe), task.training_batch(0), rngs.dropout)
+    rows = own_rows(batch, recipe.mesh.size * config.train.accumulation)
+    jax.eval_shape(step, abstract_state(recipe), place_batch(rows, recipe.mesh), rngs.dropout)
   except Mistake:
     raise
   except Exception as error:  # custom code may raise anything
@@ -99,13 +113,16 @@ def _try_own_parts(config: base.Config, task: Task, recipe: Recipe) -> None:
 
 
 def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:
-  """Raises ValueError if the logits depend on how far the source is padded."""
-  words, length = np.ones((1, 3), np.int32), np.full(1, 3, np.int32)
+  """Raises ValueError if the logits depend on how far the source is padded, or a row of padding gives NaN."""
+  words, lengths = np.ones((2, 3), np.int32), np.array([3, 0], np.int32)
   apply = jax.jit(model.apply)
   alone, padded = (
-    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), length, words)[0]
+    apply({"params": params}, np.pad(words, ((0, 0), (0, count))), lengths, words)[0]
     for count in (0, max(width - 3, 1))
   )
+  if not np.isfinite(padded).all():
+    raise ValueError("the logits must be finite, also for rows of length 0, which fill up a batch")
+  alone, padded = alone[:1], padded[:1]
   if not np.allclose(alone, padded, rtol=0, atol=1e-3):
     raise ValueError(
       "padding must not change the logits, "

@@ -24,9 +24,6 @@ def read_config(folder: pathlib.Path) -> base.Config:
     WorkdirError: if the folder holds no run, or its config is not one of this version.
   """
   values, path = workdir.read_config(folder), folder / "config.json"
-  data = values.get("data") if isinstance(values, dict) else None
-  if isinstance(data, dict) and data.get("subword_sampling") == 0:
-    del data["subword_sampling"]  # a field of earlier versions, at its default
   try:
     config = fields.from_dict(base.Config, values)
     validate(config, imports=False)
@@ -55,11 +52,12 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
 
 
 def told_changes(folder: pathlib.Path, config: base.Config) -> str:
-  """Returns a line about the files of a person's own parts that are not what a run began with, or nothing."""
+  """Returns a line about the files of `trained_parts` that are not what a run began with, or nothing."""
   # A file that is missing is an error of the field that names it, when it is imported.
-  paths = [path for path in own.files(own_parts(config).values()) if pathlib.Path(path).exists()]
-  launch, found = provenance.first_launch(folder), provenance.digests(paths)
-  changed = [path for path in found if launch and found[path] not in launch["data"].values()]
+  files = own.files(trained_parts(config))
+  files = {field: path for field, path in files.items() if pathlib.Path(path).exists()}
+  launch, found = provenance.first_launch(folder), provenance.digests(files)
+  changed = {files[field]: None for field in found if launch and found[field] != launch["data"].get(field)}
   return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
 
 
@@ -71,6 +69,16 @@ def own_parts(config: base.Config) -> dict[str, str]:
   for i, name in enumerate(metric_names(config.evaluation)):
     named[f"evaluation.metrics[{i}]"] = name
   return {name: value for name, value in named.items() if own.is_own(value)}
+
+
+def trained_parts(config: base.Config) -> dict[str, str]:
+  """Returns the custom parts on which training depends: all but the metrics."""
+  return {field: name for field, name in own_parts(config).items() if not field.startswith("evaluation.")}
+
+
+def data_files(config: base.Config, *splits: str) -> dict[str, str]:
+  """Returns the paths of files of sentences by their fields; empty for none."""
+  return {f"data.{split}": getattr(config.data, split) for split in splits or ("train", "validation", "test")}
 
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
@@ -110,7 +118,7 @@ def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
   if name == "init_from":
     return pathlib.Path(theirs) == pathlib.Path(ours)
   launch = provenance.first_launch(folder)
-  return launch is not None and provenance.digests([ours])[ours] == launch["data"].get(theirs)
+  return launch is not None and provenance.digests({name: ours})[name] == launch["data"].get(name)
 
 
 def inherited_languages(config: base.Config) -> tasks.Languages | None:
@@ -132,7 +140,7 @@ def inherited_languages(config: base.Config) -> tasks.Languages | None:
 
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:
-  """Writes what a run begins with, unless it is there already; of one that is made longer, what changes."""
+  """Writes what a run begins with; of one that is there, what `check_same_config` lets change."""
   if not workdir.holds_run(folder):
     tasks.write_languages(folder, languages)
     workdir.write_config(folder, dataclasses.asdict(config))
@@ -140,5 +148,5 @@ def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Langua
   began_with = read_config(folder)
   if began_with.train.steps != config.train.steps:
     workdir.keep_results(folder, f"{began_with.train.steps}_steps")
-    began_with.train.steps, began_with.train.warmup = config.train.steps, config.train.warmup
-    workdir.write_config(folder, dataclasses.asdict(began_with))
+  if began_with != config:
+    workdir.write_config(folder, dataclasses.asdict(config))

@@ -139,7 +139,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     has_end = not getattr(kind, "is_endless", False) or getattr(config.evaluation, name) > 0
     yield f"evaluation.{name}", has_end, "at least 1, for the sentences of this task have no end"
   is_known = not config.train.alignment_weight or getattr(kind, "knows_alignments", False)
-  yield "train.alignment_weight", is_known, "0, for this task knows no alignments"
+  yield "train.alignment_weight", is_known, "0 for a task without `knows_alignments = True`"
 
 
 def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:

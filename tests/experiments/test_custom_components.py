@@ -26,6 +26,7 @@ FLAGS = (
   f"--config.model.encoder={FILE}:bag_of_words",
   f"--config.evaluation.metrics={FILE}:length_ratio",
   "--config.data.num_buckets=1",
+  "--config.train.accumulation=3",  # not a divisor of the batch size: the last part is padded
   "--config.model.width=8",
   "--config.model.embedding_width=8",
   "--config.train.steps=4",
@@ -45,13 +46,54 @@ def test_custom_parts_from_training_to_translation(tmp_path):
   results = json.loads((folder / "results.json").read_text("utf-8"))
   assert results["test"]["length_ratio"] > 0
   (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
-  assert FILE in json.loads(launch)["data"]
+  assert set(json.loads(launch)["data"]) == {"data.task", "model.attention", "model.encoder"}
   evaluated = scripts.run("evaluate", f"--workdir={folder}")
   assert evaluated.code == 0, evaluated.errors
   assert evaluated.output.strip() in trained.output
   assert "length_ratio" in evaluated.output
   translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c")
   assert translated.code == 0, translated.errors
+  (tmp_path / "mine.py").write_text("def first(translations, *_):\n  return len(translations)\n", "utf-8")
+  other = scripts.run("evaluate", f"--workdir={folder}", f"--metrics={tmp_path}/mine.py:first")
+  assert other.code == 0, other.errors
+  assert other.output.split("\n")[0].split()[-1] == "first" and "length_ratio" not in other.output
+
+
+@pytest.mark.exhaustive
+def test_failing_metrics_can_be_mended(tmp_path):
+  path, folder = tmp_path / "mine.py", tmp_path / "run"
+  calls = "calls = []\ndef late(*_):\n  calls.append(0)\n  return {}\n"
+  flags = [flag for flag in FLAGS if "metrics" not in flag] + [f"--config.evaluation.metrics={path}:late"]
+  path.write_text(calls.format("1 / (len(calls) < 3)"), "utf-8")  # before training, then at steps 2 and 4
+  failed = scripts.run("train", f"--workdir={folder}", *flags)
+  assert failed.code == 2 and failed.errors.splitlines()[-1] == (
+    f"error: config.evaluation.metrics={path}:late: ZeroDivisionError: division by zero ({path}, line 4)"
+  )
+  path.write_text(calls.format("1"), "utf-8")
+  resumed = scripts.run("train", f"--workdir={folder}", *flags)
+  assert resumed.code == 0, resumed.errors
+  assert "continuing after step 2 of 4" in resumed.output
+
+
+@pytest.mark.exhaustive
+def test_alignment_loss_needs_links(tmp_path):
+  text = "class Part(custom_components.Reversal):\n  def training_batch(self, step):\n"
+  path = _mine(tmp_path, f"{text}    return super().training_batch(step)._replace(links=None)")
+  flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
+  folder, weight = tmp_path / "run", "--config.train.alignment_weight=0.5"
+  finished = scripts.run("train", f"--workdir={folder}", *flags, weight)
+  assert (finished.code, folder.exists()) == (2, False), finished
+  words = "config.train.alignment_weight must be 0 if the batches of a task have no links"
+  assert finished.errors.startswith(f"error: {words}") and finished.errors.count("\n") == 1
+
+
+def test_module_classes_are_no_functions(tmp_path):
+  name = f"{FILE}:GaussianAttention"
+  with pytest.raises(ConfigError) as caught:
+    make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)
+  assert str(caught.value) == (
+    f"config.model.attention={name} must be a function that returns a Flax module, got the class itself"
+  )
 
 
 @pytest.mark.exhaustive
@@ -72,7 +114,7 @@ def test_custom_normalizer_with_any_weights(tmp_path, monkeypatch):
   trained = scripts.run("train", f"--workdir={folder}", *flags, f"--config.model.normalizer={path}:doubled")
   assert (trained.code, trained.errors.count("warning")) == (0, 0), trained
   (launch,) = (folder / "launches.jsonl").read_text("utf-8").splitlines()
-  assert str(path) in json.loads(launch)["data"]
+  assert "model.normalizer" in json.loads(launch)["data"]
   assert len([*(folder / "figures").glob("attention_*.png")]) == 5
   explored = scripts.run("explore", f"--workdir={folder}", f"--output={page}", "--trust_workdir")
   assert explored.code == 0, explored.errors
@@ -260,6 +302,16 @@ FAILING = {
     "    return super().attend_prepared(queries, prepared, **options)\n"
     "def Part(config):\n  return Careless(width=8)",
     "padding must not change the logits",
+  ),
+  "encoder_divides_by_length": (
+    "model.encoder",
+    "import attention\n"
+    "class Mine(attention.RecurrentEncoder):\n"
+    "  def __call__(self, tokens, lengths, *, deterministic=True):\n"
+    "    encoded = super().__call__(tokens, lengths)\n"
+    "    return encoded._replace(summary=encoded.summary / lengths[:, None].astype('float32'))\n"
+    "def Part(config, size):\n  return Mine(size, 8, 8)",
+    "the logits must be finite, also for rows of length 0",
   ),
   "metric_is_text": (
     "evaluation.metrics",

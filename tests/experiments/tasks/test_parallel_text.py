@@ -150,6 +150,7 @@ def test_splits_are_the_given_files(tmp_path):
   task = _task(tmp_path, [("a", "x")], test=test)
   assert task.splits == ("validation", "test")
   assert [example.source for example in task.examples("test", 0)] == [("b",), ("c",)]
+  _write(tmp_path / "test.tsv", [("a", "y")])  # it was changed during training
   assert [example.source for example in task.examples("test", 1)] == [("b",)]
   for split in ("train", "validation"):
     assert [example.source for example in task.examples(split, 0)] == [("a",)]

@@ -13,7 +13,7 @@ from experiments.tasks import read_languages
 from experiments.text.languages import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
-from experiments.translation.settings import check_same_config, read_config, write_run
+from experiments.translation.settings import check_same_config, data_files, read_config, write_run
 
 CONFIG = base.Config(
   seed=3,
@@ -40,18 +40,6 @@ def test_configs_are_read_as_written(tmp_path):
   config = read_config(tmp_path)
   assert config == CONFIG
   assert isinstance(config.train, base.Train)
-
-
-def test_runs_of_before_are_read(tmp_path):
-  write_run(tmp_path, CONFIG, LANGUAGES)
-  values = json.loads((tmp_path / "config.json").read_text("utf-8"))
-  values["data"]["subword_sampling"] = 0.0
-  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
-  assert read_config(tmp_path) == CONFIG
-  values["data"]["subword_sampling"] = 0.1
-  (tmp_path / "config.json").write_text(json.dumps(values), "utf-8")
-  with pytest.raises(WorkdirError, match="got also subword_sampling"):
-    read_config(tmp_path)
 
 
 def test_same_configs_write_nothing(tmp_path):
@@ -84,12 +72,17 @@ def test_files_may_be_moved(tmp_path):
     (tmp_path / f"{name}.tsv").write_text(f"{name}\tx\n", "utf-8")
   folder = tmp_path / "run"
   folder.mkdir()
-  record_launch(folder, {"data": digests([config.data.train, config.data.validation])})
+  record_launch(folder, {"data": digests(data_files(config))})
   write_run(folder, config, LANGUAGES)
   moved = copy.deepcopy(config)
   moved.data.train = str(tmp_path / "moved.tsv")
   (tmp_path / "train.tsv").rename(moved.data.train)
   check_same_config(folder, moved)
+  write_run(folder, moved, LANGUAGES)
+  assert read_config(folder) == moved  # where `evaluate` looks for them
+  (tmp_path / "moved.tsv").rename(config.data.train)
+  check_same_config(folder, config)
+  moved = copy.deepcopy(config)
   moved.data.train, moved.data.validation = moved.data.validation, moved.data.train
   with pytest.raises(WorkdirError, match=r"another config: data.train .*, data.validation "):
     check_same_config(folder, moved)

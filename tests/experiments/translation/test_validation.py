@@ -237,7 +237,7 @@ def test_guided_alignment_needs_alignments():
   config = _set(_scan(), "train.alignment_weight", 0.5)
   with pytest.raises(ConfigError) as caught:
     validate(config)
-  told = "config.train.alignment_weight must be 0, for this task knows no alignments, got 0.5"
+  told = "config.train.alignment_weight must be 0 for a task without `knows_alignments = True`, got 0.5"
   assert str(caught.value) == told
 
 
