@@ -290,7 +290,7 @@ def test_the_coldest_draw_is_greedy():
     assert_close(found.scores, search_greedily().scores, FLOAT32)
 
 
-@pytest.mark.parametrize("temperature", [1e-10, 1e-30])
+@pytest.mark.parametrize("temperature", [1e-10, 1e-38])
 def test_tiny_temperatures_are_greedy(temperature):
   options = {"top_k": 2, "top_p": 0.9}
   desired = search_greedily().tokens
