@@ -32,11 +32,11 @@ test exhaustive: $(INSTALLED)
 
 # The values of each score in both engines, empty rows, search, text and settings.
 QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/contract/test_contract_empty_rows.py \
-  tests/attention/test_projections.py tests/attention/test_positions.py tests/attention/search/test_search.py \
-  $(addprefix tests/experiments/,commands/test_fields.py text/test_languages.py text/test_pairs.py \
+  tests/attention/test_linear.py tests/attention/test_positions.py tests/attention/decoding/test_search.py \
+  $(addprefix tests/experiments/,cli/test_config_fields.py text/test_text_processor.py text/test_parallel_corpus.py \
   text/test_tokenizers.py text/test_vocabularies.py tasks/test_parallel_text.py translation/test_metrics.py \
-  translation/test_validation.py translation/test_report.py translation/test_sweep.py runs/test_workdir.py \
-  runs/test_progress.py runs/test_jobs.py) experiments/text experiments/commands/fields.py
+  translation/test_validation.py translation/test_reporting.py translation/test_sweep.py runs/test_workdir.py \
+  runs/test_progress.py runs/test_job_runner.py) experiments/text experiments/cli/config_fields.py
 
 quick: $(INSTALLED)
 	QUICK_COMPILATION=1 $(PYTEST) -m "not exhaustive" $(QUICK)

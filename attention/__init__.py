@@ -3,12 +3,14 @@
 The pure functions come first; the layers and models below hold parameters and call them.
 """
 
+from attention import decoding as decoding
 from attention import jax_nn as jax_nn
 from attention import losses as losses
 from attention import masks as masks
 from attention import positions as positions
-from attention import search as search
 from attention.arrays.pytrees import register_pytree as register_pytree
+from attention.combine import merge as merge
+from attention.combine import with_sink as with_sink
 from attention.distributed import ring_attention as ring_attention
 from attention.distributed import zigzag_order as zigzag_order
 from attention.engines.dense import Attended as Attended
@@ -40,9 +42,9 @@ from attention.layers import LocalAttention as LocalAttention
 from attention.layers import LocationAwareAttention as LocationAwareAttention
 from attention.layers import MonotonicAttention as MonotonicAttention
 from attention.layers import MultiHeadAttention as MultiHeadAttention
+from attention.linear import merge_heads as merge_heads
+from attention.linear import project_heads as project_heads
 from attention.masks import Mask as Mask
-from attention.merging import merge as merge
-from attention.merging import with_sink as with_sink
 from attention.models import AttentionWeights as AttentionWeights
 from attention.models import DecoderMemory as DecoderMemory
 from attention.models import Encoded as Encoded
@@ -60,8 +62,6 @@ from attention.models import gru as gru
 from attention.models import gru_step as gru_step
 from attention.multi_head import MultiHeadWeights as MultiHeadWeights
 from attention.multi_head import multi_head_attention as multi_head_attention
-from attention.projections import merge_heads as merge_heads
-from attention.projections import project_heads as project_heads
 from attention.scores import Additive as Additive
 from attention.scores import Bilinear as Bilinear
 from attention.scores import Cosine as Cosine

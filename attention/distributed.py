@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.devices import matmul_precision, varying
 from attention.arrays.pytrees import axes_of
+from attention.arrays.sharding import matmul_precision, varying
+from attention.engines.attention_inputs import prepare
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
-from attention.engines.inputs import prepare
 from attention.masks import Array, Mask
 from attention.scores.score import Score
 from attention.validation import check_options, check_vectors

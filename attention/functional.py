@@ -4,13 +4,13 @@ from typing import Any
 
 import jax
 
-from attention.arrays.devices import matmul_precision
 from attention.arrays.eager_jit import eager_jit
+from attention.arrays.sharding import matmul_precision
+from attention.engines.attention_inputs import Options, prepare
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
 from attention.engines.dense import Attended, dense
-from attention.engines.inputs import Options, prepare
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive

@@ -11,11 +11,11 @@ from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit, has_user_code
 from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
+from attention.engines.attention_inputs import Inputs, Options
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import Attended
-from attention.engines.inputs import Inputs, Options
-from attention.engines.plan import tile_has_leading_axes
 from attention.engines.softmax import Normalizer
+from attention.engines.tiling import tile_has_leading_axes
 from attention.functional import attend_checked
 from attention.masks import Array, Mask
 from attention.scores.dot_product import ScaledDotProduct

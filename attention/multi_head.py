@@ -9,13 +9,13 @@ from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
+from attention.engines.attention_inputs import Options
 from attention.engines.bias import BiasLike
 from attention.engines.dense import Attended
-from attention.engines.inputs import Options
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads_checked
+from attention.linear import merge_heads, project_heads
 from attention.masks import Array, Mask
-from attention.projections import merge_heads, project_heads
 from attention.scores.dot_product import ScaledDotProduct
 from attention.scores.score import Score
 from attention.validation import check_options

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, as_integers, as_real, check_number, check_rank, check_size
-from attention.arrays.devices import compute_dtype
 from attention.arrays.pytrees import HasAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
+from attention.arrays.sharding import compute_dtype
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:

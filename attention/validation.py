@@ -10,8 +10,8 @@ import numpy as np
 from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
 from attention.arrays.pytrees import HasAxes, axes_of
 from attention.arrays.shapes import LAYOUT, broadcast_leading
+from attention.engines.attention_inputs import Options
 from attention.engines.bias import BiasLike, as_bias
-from attention.engines.inputs import Options
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask, as_mask
 from attention.scores.score import Score

@@ -20,10 +20,10 @@ import numpy as np
 from flax import linen as nn
 
 import attention
-from attention.layers.single_head import ProjectedAttention
+from attention.layers.attention_layers import ProjectedAttention
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 

@@ -11,18 +11,18 @@ tokens, as `experiments.translate --tokens` writes them) a third column is passe
 
 import sys
 
-from experiments.commands import flags as commands
-from experiments.commands.files import check_files, define_input, define_output, input_path, write_lines
-from experiments.commands.flags import UsageError
+from experiments.cli import flags as commands
+from experiments.cli.flags import UsageError
+from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
 from experiments.text.alignments import format_alignment
-from experiments.text.pairs import read_pairs
+from experiments.text.parallel_corpus import read_pairs
 from experiments.text.tokenizers import Words
-from experiments.translation import load, metrics, search_flags
+from experiments.translation import decoding_flags, load, metrics
 
 _WORKDIR = commands.define_workdir(None)
-_CHECKPOINT = search_flags.define_checkpoint()
-_TOKENS = search_flags.define_tokens()
-_ALIGNMENT_TOKENS = search_flags.define_alignment_tokens()
+_CHECKPOINT = decoding_flags.define_checkpoint()
+_TOKENS = decoding_flags.define_tokens()
+_ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
 _INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
 _OUTPUT = define_output("file for the alignments; without it they are printed")
 

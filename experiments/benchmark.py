@@ -15,10 +15,10 @@ from typing import Any
 from absl import flags
 
 from experiments.benchmarks import report
-from experiments.benchmarks.measuring import measure
-from experiments.benchmarks.peers import PEERS
-from experiments.benchmarks.sets import SETS
-from experiments.commands import flags as commands
+from experiments.benchmarks.baselines import PEERS
+from experiments.benchmarks.suites import SETS
+from experiments.benchmarks.timing import measure
+from experiments.cli import flags as commands
 
 _SETS = flags.DEFINE_list(
   "sets", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"

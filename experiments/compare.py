@@ -15,8 +15,8 @@ import sys
 
 from absl import flags
 
-from experiments.commands import flags as commands
-from experiments.commands.flags import UsageError
+from experiments.cli import flags as commands
+from experiments.cli.flags import UsageError
 from experiments.translation import compare
 
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs")

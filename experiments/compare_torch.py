@@ -18,8 +18,8 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.commands import flags as commands
-from experiments.runs.devices import make_mesh, place_batch
+from experiments.cli import flags as commands
+from experiments.runs.sharding import make_mesh, place_batch
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import NUM_SPECIALS
 from experiments.translation.model import make_model

@@ -11,21 +11,21 @@ import pathlib
 
 from absl import flags
 
-from experiments.commands import flags as commands
-from experiments.commands.files import check_files, define_output
+from experiments.cli import flags as commands
+from experiments.cli.io import check_files, define_output
 from experiments.runs import provenance
 from experiments.runs.workdir import write_json
 from experiments.tasks import example_of
-from experiments.text.pairs import read_pairs
-from experiments.translation import report, search_flags
+from experiments.text.parallel_corpus import read_pairs
+from experiments.translation import decoding_flags, reporting
 from experiments.translation.evaluate import evaluate, own_metrics
-from experiments.translation.loading import load
-from experiments.translation.settings import data_files, read_config
+from experiments.translation.restore import load
+from experiments.translation.run_config import data_files, read_config
 from experiments.translation.validation import validate
 
 _WORKDIR = commands.define_workdir(None)
-_CHECKPOINT = search_flags.define_checkpoint()
-_SEARCH = search_flags.define_search()
+_CHECKPOINT = decoding_flags.define_checkpoint()
+_SEARCH = decoding_flags.define_search()
 _SENTENCES = flags.DEFINE_integer(
   "sentences",
   None,
@@ -38,13 +38,13 @@ _METRICS = flags.DEFINE_string(
   "custom metrics, separated by commas, each package.module:name or file.py:name (default: the config's)",
 )
 _DATA = flags.DEFINE_string("data", None, "file of pairs to score it on, instead of the splits of its task")
-_ALIGNMENT_TOKENS = search_flags.define_alignment_tokens()
+_ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
 _OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value")
 
 
 def main() -> None:
   folder = commands.workdir_path(_WORKDIR)
-  search = search_flags.chosen_search(_SEARCH)
+  search = decoding_flags.chosen_search(_SEARCH)
   config = read_config(folder)
   if _METRICS.value is not None:
     config.evaluation.metrics = _METRICS.value
@@ -55,16 +55,16 @@ def main() -> None:
   if _DATA.value is None:
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
-  search_flags.check_search(_SEARCH, translator.search.beam_size)
+  decoding_flags.check_search(_SEARCH, translator.search.beam_size)
   count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
   others = own_metrics(config.evaluation)
   if _DATA.value is None:
-    results = report.evaluate_splits(translator, count, others)
+    results = reporting.evaluate_splits(translator, count, others)
   else:
     pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _SENTENCES.value or None]
     examples = [example_of(pair, translator.task.source, translator.task.target) for pair in pairs]
     results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, others)}
-  print(report.table(results))
+  print(reporting.table(results))
   if _OUTPUT.value is not None:
     write_json(pathlib.Path(_OUTPUT.value), results)
 

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from absl import flags
 
 from configs import base
-from experiments.commands import flags as commands
-from experiments.commands.files import check_files, define_input, define_output, read_lines, write_text
+from experiments.cli import flags as commands
+from experiments.cli.io import check_files, define_input, define_output, read_lines, write_text
+from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, why_not
-from experiments.explorer.page import page
 from experiments.explorer.recorded import recorded_model
 from experiments.tasks import Example
-from experiments.text.pairs import SentencePair
+from experiments.text.parallel_corpus import SentencePair
 from experiments.translation import load
-from experiments.translation.loading import kept_params
-from experiments.translation.settings import read_config
+from experiments.translation.restore import kept_params
+from experiments.translation.run_config import read_config
 from experiments.translation.translator import Translator
 
 _WORKDIR = commands.define_workdir(

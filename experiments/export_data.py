@@ -9,9 +9,9 @@ Each line is source TAB target and, where known, TAB alignment of words in Phara
 
 from absl import flags
 
-from experiments.commands import flags as commands
+from experiments.cli import flags as commands
 from experiments.tasks import make_task
-from experiments.text.pairs import SentencePair, write_pairs
+from experiments.text.parallel_corpus import SentencePair, write_pairs
 from experiments.translation.validation import validate
 
 commands.define_config()

@@ -16,12 +16,12 @@ import sys
 
 from absl import flags
 
-from experiments.commands import flags as commands
-from experiments.commands.flags import UsageError
-from experiments.runs.jobs import run_all
+from experiments.cli import flags as commands
+from experiments.cli.flags import UsageError
+from experiments.runs.job_runner import run_all
 from experiments.runs.workdir import holds_run
 from experiments.translation import sweep
-from experiments.translation.settings import told_changes
+from experiments.translation.run_config import told_changes
 
 commands.define_config()
 _WORKDIR = commands.define_workdir(None)

@@ -15,11 +15,11 @@ import jax
 from absl import flags
 
 from configs import base
-from experiments.commands import flags as commands
-from experiments.runs.devices import divide_cpu
-from experiments.runs.processes import is_main, wait_for_all
+from experiments.cli import flags as commands
+from experiments.runs.multihost import is_main, wait_for_all
+from experiments.runs.sharding import divide_cpu
 from experiments.runs.workdir import workdir_lock
-from experiments.translation import report
+from experiments.translation import reporting
 from experiments.translation.evaluate import own_metrics
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
@@ -109,11 +109,11 @@ def _join_cluster() -> None:
 
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Scores the translator, and shows what it can do."""
-  results = report.evaluate_splits(translator, config.sentences, own_metrics(config))
-  report.write_results(folder, results)  # first: what is shown of them may fail
-  print(report.table(results))
-  report.show_translations(translator)
-  for path in report.draw_figures(folder, translator):
+  results = reporting.evaluate_splits(translator, config.sentences, own_metrics(config))
+  reporting.write_results(folder, results)  # first: what is shown of them may fail
+  print(reporting.table(results))
+  reporting.show_translations(translator)
+  for path in reporting.draw_figures(folder, translator):
     print(f"wrote {path}")
 
 

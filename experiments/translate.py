@@ -8,7 +8,7 @@ r"""Translates with a trained translator: one text, the lines of a file, or the 
 
 A file is translated in batches, line by line. With --num_best=N there are up to N lines for each line of the
 source, the best first: its number, from 1, TAB the score TAB the translation. With --tokens a translation is
-its tokens with spaces between, as `experiments.score` and `experiments.align` read them with --tokens.
+its tokens with spaces between, as `experiments.score_pairs` and `experiments.align` read them with --tokens.
 """
 
 import pathlib
@@ -18,24 +18,24 @@ from typing import Any
 
 from absl import flags
 
-from experiments.commands import flags as commands
-from experiments.commands.files import check_files, define_input, define_output, read_lines, write_lines
-from experiments.text.languages import Language
+from experiments.cli import flags as commands
+from experiments.cli.io import check_files, define_input, define_output, read_lines, write_lines
+from experiments.text.text_processor import Language
 from experiments.text.visible import escaped
 from experiments.text.words import plain
-from experiments.translation import attention_maps, report, search_flags
-from experiments.translation.loading import load_ensemble
+from experiments.translation import attention_maps, decoding_flags, reporting
+from experiments.translation.restore import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
 _WORKDIR = commands.define_workdir(None, "folder of the run; several, with commas between, are an ensemble")
-_CHECKPOINT = search_flags.define_checkpoint()
+_CHECKPOINT = decoding_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string(
   "text", None, "what to translate; without it and --input, standard input", allow_overwrite=False
 )
 _INPUT = define_input("file whose lines are translated")
 _OUTPUT = define_output("file for the translations of --input; without it they are printed")
 _FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
-_SEARCH = search_flags.define_search()
+_SEARCH = decoding_flags.define_search()
 _NUM_BEST = flags.DEFINE_integer(
   "num_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
 )
@@ -46,13 +46,13 @@ _TOKENS = flags.DEFINE_bool(
 
 def main() -> None:
   folders = commands.workdir_paths(_WORKDIR)
-  search = search_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
+  search = decoding_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
   translator = load_ensemble(
     folders, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
-  search_flags.check_search(_SEARCH, translator.search.beam_size)
+  decoding_flags.check_search(_SEARCH, translator.search.beam_size)
   if _NUM_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
     raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")
@@ -130,7 +130,7 @@ def _draw(language: Language, source: Sequence[str], translation: Translation, p
     raise commands.UsageError(f"--figure is for at most {attention_maps.LONGEST} tokens, got {longest}")
   if translation.attention is None:
     raise commands.UsageError("--figure needs a model with attention; this one has none")
-  if report.draw_translation(path, language, source, translation):
+  if reporting.draw_translation(path, language, source, translation):
     _note(f"wrote {path}")
 
 

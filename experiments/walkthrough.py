@@ -10,7 +10,7 @@ import pathlib
 import jax
 from absl import flags
 
-from experiments.commands import flags as commands
+from experiments.cli import flags as commands
 from experiments.introduction import (
   heads_from_config,
   masked_attention,

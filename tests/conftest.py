@@ -10,8 +10,8 @@ import jax
 import pytest
 
 from attention import functional
-from attention.arrays import devices
-from attention.scores import sums_of_tanh as additive
+from attention.arrays import sharding
+from attention.scores import additive_kernel as additive
 
 # Nearly all the time of the tests is compilation: what is compiled is kept for the next time, and for the
 # scripts that tests start.
@@ -92,7 +92,7 @@ def additive_in_loops(fresh_programs, monkeypatch):
 def alone(request, monkeypatch):
   """Runs a test as on a machine with one device, unless it asks for `spread`."""
   if "spread" not in request.fixturenames:
-    monkeypatch.setattr(devices, "leading_axes_may_be_spread", lambda: False)
+    monkeypatch.setattr(sharding, "leading_axes_may_be_spread", lambda: False)
 
 
 @pytest.fixture

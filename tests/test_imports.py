@@ -18,8 +18,8 @@ PURE = (
   "masks",
   "scores",
   "engines",
-  "projections",
-  "merging",
+  "linear",
+  "combine",
   "validation",
   "functional",
   "distributed",
@@ -27,7 +27,7 @@ PURE = (
   "multi_head",
   "jax_nn",
   "positions",
-  "search",
+  "decoding",
   "losses",
 )
 FLAX = ("layers", "models")
@@ -40,7 +40,7 @@ PARTS = {
   "experiments": {"attention", "configs", "experiments"},
 }
 # Each room of the laboratory may import those before it; the rooms that are not here, any of these.
-ROOMS = ("commands", "runs", "text", "tasks", "translation")
+ROOMS = ("cli", "runs", "text", "tasks", "translation")
 LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
 FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
 

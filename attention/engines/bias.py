@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array
-from attention.arrays.closures import Closure, at_pairs, closure
+from attention.arrays.closure_conversion import Closure, at_pairs, closure
 from attention.arrays.pytrees import HasAxes, register_pytree
 from attention.arrays.shapes import with_rank
 from attention.masks import Mask

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.devices import are_spread_by_type, varying_like
 from attention.arrays.pytrees import combine
 from attention.arrays.shapes import with_rank
+from attention.arrays.sharding import are_spread_by_type, varying_like
+from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import Attended, dense
-from attention.engines.inputs import Inputs
 from attention.engines.masking import finished, has_weights, lowest, masked_scores, shift_of
-from attention.engines.plan import Plan, plan_for
 from attention.engines.tiles import over_tiles
+from attention.engines.tiling import Plan, plan_for
 
 Tree = TypeVar("Tree")
 

@@ -2,9 +2,9 @@
 
 import jax
 
-from attention.arrays import devices
-from attention.arrays.devices import are_spread_by_type
+from attention.arrays import sharding
 from attention.arrays.shapes import assumed_product, broadcast_leading
+from attention.arrays.sharding import are_spread_by_type
 
 # Up to so many scores are stored: 64 MiB in float32.
 FEW_SCORES = 2**24
@@ -26,4 +26,4 @@ def fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weigh
     return "blockwise"  # weights are then made by themselves, and not at all under jit if nobody reads them
   if return_weights:
     return "dense"  # all scores are stored anyway
-  return "blockwise" if devices.runs_sequentially() and scores >= SCORES_OF_A_TILE else "dense"
+  return "blockwise" if sharding.runs_sequentially() and scores >= SCORES_OF_A_TILE else "dense"

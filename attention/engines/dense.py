@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.shapes import with_rank
-from attention.engines.inputs import VECTORS, Inputs
+from attention.engines.attention_inputs import VECTORS, Inputs
 from attention.engines.masking import finished, finite
 from attention.engines.softmax import Normalizer, Rows, Softmax
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_array, as_floating, check_numbers, check_rank
-from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
+from attention.arrays.sharding import compute_dtype
 from attention.engines.softmax import Normalizer, Softmax
 
 

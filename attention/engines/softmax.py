@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_floating, check_rank
-from attention.arrays.devices import compute_dtype
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import HasAxes, register_pytree
-from attention.engines.inputs import check_pairs
+from attention.arrays.sharding import compute_dtype
+from attention.engines.attention_inputs import check_pairs
 from attention.engines.masking import (
   finished,
   has_weights,

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays import devices
-from attention.arrays.devices import varying_like
-from attention.arrays.loops import any_at_all, over, over_leading, recomputed
+from attention.arrays import sharding
+from attention.arrays.batched_loops import any_at_all, over, over_leading, recomputed
 from attention.arrays.pytrees import combine
-from attention.engines.plan import Blocks, Plan
+from attention.arrays.sharding import varying_like
+from attention.engines.tiling import Blocks, Plan
 
 Tree = TypeVar("Tree")
 
@@ -127,7 +127,7 @@ def over_key_blocks(
   @recomputed
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
     # A branch needs one decision for all devices.
-    if not plan.has_mask or not devices.runs_sequentially() or devices.leading_axes_may_be_spread():
+    if not plan.has_mask or not sharding.runs_sequentially() or sharding.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
     assert tile.mask is not None

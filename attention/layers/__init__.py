@@ -1,14 +1,14 @@
 """Flax layers: they hold parameters and call the pure functions of this package."""
 
+from attention.layers.attention_layers import AdditiveAttention as AdditiveAttention
+from attention.layers.attention_layers import BilinearAttention as BilinearAttention
+from attention.layers.attention_layers import CosineAttention as CosineAttention
+from attention.layers.attention_layers import DotProductAttention as DotProductAttention
+from attention.layers.attention_layers import LocalAttention as LocalAttention
 from attention.layers.cache import KeyValueCache as KeyValueCache
 from attention.layers.decoder_layer import DecoderLayer as DecoderLayer
 from attention.layers.encoder_layer import EncoderLayer as EncoderLayer
 from attention.layers.encoder_layer import FeedForward as FeedForward
 from attention.layers.multi_head import MultiHeadAttention as MultiHeadAttention
-from attention.layers.single_head import AdditiveAttention as AdditiveAttention
-from attention.layers.single_head import BilinearAttention as BilinearAttention
-from attention.layers.single_head import CosineAttention as CosineAttention
-from attention.layers.single_head import DotProductAttention as DotProductAttention
-from attention.layers.single_head import LocalAttention as LocalAttention
-from attention.layers.stepwise import LocationAwareAttention as LocationAwareAttention
-from attention.layers.stepwise import MonotonicAttention as MonotonicAttention
+from attention.layers.stateful_attention import LocationAwareAttention as LocationAwareAttention
+from attention.layers.stateful_attention import MonotonicAttention as MonotonicAttention

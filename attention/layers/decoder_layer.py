@@ -13,7 +13,7 @@ from attention.engines.bias import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.encoder_layer import TransformerLayer
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.parameters import LayerNorm, is_deterministic
+from attention.layers.projections import LayerNorm, is_deterministic
 from attention.masks import Array, Mask
 
 

@@ -13,7 +13,7 @@ from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
 from attention.layers.cache import KeyValueCache
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.parameters import LayerNorm, Linear, is_deterministic, promoted
+from attention.layers.projections import LayerNorm, Linear, is_deterministic, promoted
 from attention.masks import Array, Mask
 
 

@@ -14,9 +14,9 @@ from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads
 from attention.layers import cache as caches
 from attention.layers.cache import KeyValueCache
-from attention.layers.parameters import HeadLinear, LayerNorm, is_deterministic, kernel_init, promoted
+from attention.layers.projections import HeadLinear, LayerNorm, is_deterministic, kernel_init, promoted
+from attention.linear import project
 from attention.masks import Array, Mask
-from attention.projections import project
 from attention.scores.score import Score
 
 

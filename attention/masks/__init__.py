@@ -9,8 +9,16 @@ Arrays inside a mask have leading axes that broadcast like any other: lengths [B
 With heads, [B N T S], pass `lengths[:, None]`.
 """
 
-from attention.masks.functions import FromFunction as FromFunction
-from attention.masks.functions import from_function as from_function
+from attention.masks.base import Array as Array
+from attention.masks.base import BlockMask as BlockMask
+from attention.masks.base import Both as Both
+from attention.masks.base import FromArray as FromArray
+from attention.masks.base import Mask as Mask
+from attention.masks.base import Not as Not
+from attention.masks.base import as_mask as as_mask
+from attention.masks.base import from_array as from_array
+from attention.masks.from_function import FromFunction as FromFunction
+from attention.masks.from_function import from_function as from_function
 from attention.masks.patterns import Band as Band
 from attention.masks.patterns import Lengths as Lengths
 from attention.masks.patterns import Segments as Segments
@@ -19,11 +27,3 @@ from attention.masks.patterns import lengths as lengths
 from attention.masks.patterns import prefix as prefix
 from attention.masks.patterns import segments as segments
 from attention.masks.patterns import sliding_window as sliding_window
-from attention.masks.rules import Array as Array
-from attention.masks.rules import BlockMask as BlockMask
-from attention.masks.rules import Both as Both
-from attention.masks.rules import FromArray as FromArray
-from attention.masks.rules import Mask as Mask
-from attention.masks.rules import Not as Not
-from attention.masks.rules import as_mask as as_mask
-from attention.masks.rules import from_array as from_array

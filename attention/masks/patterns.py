@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_integers, check_rank
 from attention.arrays.pytrees import register_pytree
-from attention.masks.rules import Array, BlockMask, Mask, aligned, all_of
+from attention.masks.base import Array, BlockMask, Mask, aligned, all_of
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -1,15 +1,15 @@
 """Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
 
+from attention.models.decoder_attention import DecoderMemory as DecoderMemory
 from attention.models.encoders import Encoded as Encoded
 from attention.models.encoders import RecurrentEncoder as RecurrentEncoder
 from attention.models.encoders import TransformerEncoder as TransformerEncoder
 from attention.models.ensemble import Ensemble as Ensemble
-from attention.models.looking import DecoderMemory as DecoderMemory
-from attention.models.parameters import GRUParameters as GRUParameters
-from attention.models.recurrent import GRUWeights as GRUWeights
-from attention.models.recurrent import attentive_gru as attentive_gru
-from attention.models.recurrent import gru as gru
-from attention.models.recurrent import gru_step as gru_step
+from attention.models.gru import GRUWeights as GRUWeights
+from attention.models.gru import attentive_gru as attentive_gru
+from attention.models.gru import gru as gru
+from attention.models.gru import gru_step as gru_step
+from attention.models.gru_params import GRUParameters as GRUParameters
 from attention.models.recurrent_decoder import RecurrentDecoder as RecurrentDecoder
 from attention.models.seq2seq import AttentionWeights as AttentionWeights
 from attention.models.seq2seq import Decoder as Decoder

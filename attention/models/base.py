@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import positions
-from attention.arrays.devices import compute_dtype
+from attention.arrays.sharding import compute_dtype
 from attention.layers import MultiHeadAttention
-from attention.layers.parameters import kernel_init
-from attention.projections import linear
+from attention.layers.projections import kernel_init
+from attention.linear import linear
 
 # How the layers of a transformer know where a word stands.
 POSITIONS = ("sinusoidal", "relative", "rotary", "none")

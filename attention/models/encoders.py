@@ -10,10 +10,10 @@ from flax import linen as nn
 from attention import masks, positions
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.encoder_layer import EncoderLayer
-from attention.layers.parameters import LayerNorm, is_deterministic
+from attention.layers.projections import LayerNorm, is_deterministic
 from attention.models.base import RecurrentModel, RelativeBias, TransformerModel
-from attention.models.parameters import GRUParameters
-from attention.models.recurrent import gru
+from attention.models.gru import gru
+from attention.models.gru_params import GRUParameters
 
 
 class Encoded(NamedTuple):

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.pytrees import register_pytree
-from attention.projections import linear
+from attention.linear import linear
 
 # find(memory, states [B H]) -> contexts [B D]
 Find: TypeAlias = Callable[[Any, jax.Array], jax.Array]

@@ -9,13 +9,13 @@ from flax import linen as nn
 
 from attention.engines.softmax import Normalizer
 from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
-from attention.layers.parameters import LayerNorm, Linear
-from attention.models import looking
+from attention.layers.projections import LayerNorm, Linear
+from attention.models import decoder_attention
 from attention.models.base import RecurrentModel, TokenDecoder, logits_of
+from attention.models.decoder_attention import DecoderMemory, Looked, look, mean_of_heads, remembers
 from attention.models.encoders import Encoded
-from attention.models.looking import DecoderMemory, Looked, look, mean_of_heads, remembers
-from attention.models.parameters import GRUParameters
-from attention.models.recurrent import attentive_gru, gru, project_inputs
+from attention.models.gru import attentive_gru, gru, project_inputs
+from attention.models.gru_params import GRUParameters
 
 LOOKS = ("before", "after")
 
@@ -113,7 +113,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     self.drop_states = StateDropout(self.recurrent_dropout_rate)
     self.look_up: Any = self.attention
     if isinstance(self.attention, str):
-      self.look_up = looking.make_attention(
+      self.look_up = decoder_attention.make_attention(
         self.attention,
         width=self.attention_width or self.width,
         num_heads=self.num_heads,
@@ -262,7 +262,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   ) -> tuple[jax.Array, jax.Array, Looked]:
     """Returns the first layer's last state and states [B T H], and what the state before each has found."""
     E = self.embedding_width
-    cell = self.cells[0](E + looking.context_width(self.look_up, memory))
+    cell = self.cells[0](E + decoder_attention.context_width(self.look_up, memory))
     words, context_cell = (dataclasses.replace(cell, input=rows) for rows in jnp.split(cell.input, [E]))
     if self.is_initializing():
       look(self.look_up, state[:, None], memory)  # makes the parameters

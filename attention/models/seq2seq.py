@@ -85,7 +85,7 @@ class Seq2Seq(nn.Module):
     decoder: a `RecurrentDecoder`, a `TransformerDecoder`, or a module with the methods of `Decoder`.
 
   >>> import jax.numpy as jnp
-  >>> from attention import RecurrentEncoder, TransformerDecoder, search
+  >>> from attention import RecurrentEncoder, TransformerDecoder, decoding
   >>> encoder = RecurrentEncoder(vocabulary_size=11, embedding_width=4, width=8)
   >>> model = Seq2Seq(encoder, TransformerDecoder(vocabulary_size=13, width=8))
   >>> sources, lengths = jnp.array([[3, 4, 5], [6, 7, 0]]), jnp.array([3, 2])
@@ -99,7 +99,7 @@ class Seq2Seq(nn.Module):
   >>> state, memory = model.apply(params, sources, lengths, 6, method="encode")
   >>> def step(state, tokens):
   ...   return model.apply(params, state, tokens, memory, method="step")
-  >>> search.greedy(step, state, batch_size=2, max_length=6, start=1, end=2).tokens.shape
+  >>> decoding.greedy(step, state, batch_size=2, max_length=6, start=1, end=2).tokens.shape
   (2, 6)
   """
 

@@ -11,7 +11,7 @@ from attention import masks, positions
 from attention.layers import KeyValueCache, MultiHeadAttention
 from attention.layers.decoder_layer import DecoderLayer
 from attention.layers.dropout import WordDropout, unit_dropout
-from attention.layers.parameters import LayerNorm
+from attention.layers.projections import LayerNorm
 from attention.models.base import RelativeBias, TokenDecoder, TransformerModel, logits_of
 from attention.models.encoders import Encoded
 

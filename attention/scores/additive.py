@@ -4,16 +4,16 @@ import dataclasses
 
 import jax
 
-from attention.arrays import devices
+from attention.arrays import sharding
+from attention.arrays.batched_loops import over_leading
 from attention.arrays.checks import as_real, check_rank
-from attention.arrays.devices import varying_like
 from attention.arrays.eager_jit import eager_jit
-from attention.arrays.loops import over_leading
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import assumed_product, broadcast_leading, with_rank
-from attention.scores.arguments import check_width, floating
+from attention.arrays.sharding import varying_like
+from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.score import Score
-from attention.scores.sums_of_tanh import sums_of_tanh
+from attention.scores.validation import check_width, floating
 
 # How many scores of additive attention are calculated at once.
 CACHED_PAIRS = 2**19
@@ -60,7 +60,7 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
   # On a CPU as many leading axes at once as stay in the cache.
-  kept = 0 if devices.runs_sequentially() and not devices.leading_axes_may_be_spread() else len(leading)
+  kept = 0 if sharding.runs_sequentially() and not sharding.leading_axes_may_be_spread() else len(leading)
   while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   looped = leading[: len(leading) - kept]

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import as_real, check_rank
-from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.scores.arguments import floating
+from attention.arrays.sharding import matmul_precision
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score
+from attention.scores.validation import floating
 
 
 def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:

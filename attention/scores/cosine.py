@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.pytrees import register_pytree
-from attention.scores.arguments import floating, scaled
 from attention.scores.dot_product import dot_product_scores
 from attention.scores.score import Score
+from attention.scores.validation import floating, scaled
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:

@@ -5,11 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.devices import matmul_precision
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
-from attention.scores.arguments import check_width, floating, scaled
+from attention.arrays.sharding import matmul_precision
 from attention.scores.score import Score
+from attention.scores.validation import check_width, floating, scaled
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:

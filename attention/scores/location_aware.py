@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention.arrays.batched_loops import recomputed
 from attention.arrays.checks import as_array, as_floating, check_rank
-from attention.arrays.devices import matmul_precision
-from attention.arrays.loops import recomputed
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import same_rank
-from attention.scores.arguments import check_width
+from attention.arrays.sharding import matmul_precision
 from attention.scores.score import Score
+from attention.scores.validation import check_width
 
 
 def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:

@@ -13,8 +13,8 @@ import jax
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from experiments.benchmarks.measuring import PASSES
-from experiments.commands import tables
+from experiments.benchmarks.timing import PASSES
+from experiments.cli import tables
 from experiments.translation import figures, png
 
 Records = Sequence[dict[str, Any]]

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from configs import base
-from experiments.explorer.packing import packed
+from experiments.explorer.encode_arrays import packed
 from experiments.tasks import Example
 from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Characters, Words
-from experiments.translation.loading import Kept
+from experiments.translation.restore import Kept
 from experiments.translation.translator import Translator
 
 ATTENTIONS = ("additive", "dot_product", "scaled_dot_product", "bilinear", "cosine", "none")

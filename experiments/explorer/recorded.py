@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.explorer.packing import packed
-from experiments.text.pairs import SentencePair
+from experiments.explorer.encode_arrays import packed
+from experiments.text.parallel_corpus import SentencePair
 from experiments.text.words import plain
 from experiments.translation.translator import Heads, Translation, Translator
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
-from experiments.commands.files import write_text
-from experiments.commands.mistakes import Mistake
-from experiments.runs.processes import is_main, of_main, wait_for_all
+from experiments.cli.errors import Mistake
+from experiments.cli.io import write_text
+from experiments.runs.multihost import is_main, of_main, wait_for_all
 
 _DELETED = "deleted"  # checkpoints are moved here before they are deleted, so none is deleted by half
 _DIGESTS = "sha256"

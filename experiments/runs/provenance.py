@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from experiments.commands.files import write_text
-from experiments.commands.mistakes import DataError
+from experiments.cli.errors import DataError
+from experiments.cli.io import write_text
 from experiments.runs.workdir import WorkdirError, holds_run, read_lines
 
 _LAUNCHES = "launches.jsonl"

@@ -27,9 +27,9 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from experiments.commands.files import write_text
-from experiments.commands.mistakes import Mistake
-from experiments.runs.processes import is_main
+from experiments.cli.errors import Mistake
+from experiments.cli.io import write_text
+from experiments.runs.multihost import is_main
 
 
 class WorkdirError(Mistake):

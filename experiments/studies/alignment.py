@@ -1,7 +1,7 @@
 r"""How well does attention align?
 
     python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
-    python -m experiments.study --study=alignment --workdir=runs/alignment
+    python -m experiments.write_findings --study=alignment --workdir=runs/alignment
 
 Ways to attend on the toy, whose true alignments are known, 450 steps, five seeds. A target word is linked
 to the source word with the largest weight. Weights are also read one word earlier and one later: some
@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 
 from configs import base
-from experiments.commands.tables import markdown
-from experiments.studies import findings
-from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Row, Runs, beside
-from experiments.tasks import Example, drawing
+from experiments.cli.tables import markdown
+from experiments.studies import analysis
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Row, Runs, beside
+from experiments.tasks import Example, sentence_sampler
 from experiments.tasks.grammar import Pair
 from experiments.text.alignments import parse_alignment
 from experiments.translation import compare, figures
@@ -73,7 +73,7 @@ SHIFTS = {-1: "one word earlier", 0: "as it is", 1: "one word later"}
 
 
 def get_config() -> base.Config:
-  return findings.with_steps(base.Config(), 450)
+  return analysis.with_steps(base.Config(), 450)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
@@ -111,7 +111,7 @@ def _eflomal() -> dict[str, float]:
   """Returns the alignment error rates of each direction, and of the links that both have."""
   train, tests = get_config().train, _test_pairs()
   count = train.steps * train.batch_size
-  pairs = [*tests, *(drawing.pair(seed=0, split="train", index=i) for i in range(count))]
+  pairs = [*tests, *(sentence_sampler.pair(seed=0, split="train", index=i) for i in range(count))]
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     for side in ("source", "target"):
@@ -135,7 +135,7 @@ def write(runs: Runs) -> Finding:
   groups = {name: runs.of(group=name) for name in VARIANTS}
   metrics = {split: f"{split}/exact_match" for split in SPLITS}
   metrics |= {title: f"aer/shift={shift}" for shift, title in SHIFTS.items()}
-  rows = findings.rows_beside(groups, metrics.values())
+  rows = analysis.rows_beside(groups, metrics.values())
   rows = [[*row, _best_head(group)] for row, group in zip(rows, groups.values(), strict=True)]
   aligners: dict[str, list[float]] = {}
   for row in runs.of(config=None).rows:
@@ -161,7 +161,7 @@ def _best_head(group: Runs) -> str:
 
 
 def _test_pairs() -> list[Pair]:
-  return [drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
+  return [sentence_sampler.pair(seed=0, split="test", index=i) for i in range(1000)]
 
 
 def _one_link(pair: Pair) -> np.ndarray:

@@ -2,7 +2,7 @@ r"""Which attention goes on beyond the lengths that it saw? The toy.
 
     python -m experiments.sweep --config=experiments/studies/beyond_lengths.py \
         --workdir=runs/beyond_lengths --jobs=2
-    python -m experiments.study --study=beyond_lengths --workdir=runs/beyond_lengths
+    python -m experiments.write_findings --study=beyond_lengths --workdir=runs/beyond_lengths
 
 Ways to attend, 900 steps, five seeds; 75 minutes on two cores. Sentences of the split `length` are of 15 to
 22 words, those in training of up to 14. GRUs have one layer of 128 units in each direction, and one in the
@@ -21,8 +21,8 @@ weights of location-aware and of monotonic attention, though, align worse than t
 from typing import Any
 
 from configs import base
-from experiments.studies import findings
-from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs
+from experiments.studies import analysis
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Runs
 from experiments.translation import compare, figures
 
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
@@ -36,7 +36,7 @@ METRICS = {
 
 
 def get_config() -> base.Config:
-  return findings.with_steps(base.Config(), 900)
+  return analysis.with_steps(base.Config(), 900)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
@@ -58,7 +58,7 @@ def write(runs: Runs) -> Finding:
   }
   text = (
     "Exact match of the splits, and alignment error rate of the test split:\n\n"
-    f"{findings.table(groups, METRICS)}\n\n"
+    f"{analysis.table(groups, METRICS)}\n\n"
     f"{NOTE.format('additive attention')}"
   )
   return Finding(text, {"splits": figures.spread(compare.panels(groups, METRICS))})

@@ -1,7 +1,7 @@
 r"""Is attention an explanation?
 
     python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
-    python -m experiments.study --study=explanation --workdir=runs/alignment
+    python -m experiments.write_findings --study=explanation --workdir=runs/alignment
 
 Some of the translators of the study `alignment` read 200 test sentences along their true translations. At
 each word the weights alone are changed, the state before stays, and it is measured how far the distribution
@@ -35,8 +35,8 @@ import numpy as np
 from flax import linen as nn
 
 from configs import base
-from experiments.studies import alignment, findings
-from experiments.studies.findings import NOTE, Finding, Runs
+from experiments.studies import alignment, analysis
+from experiments.studies.analysis import NOTE, Finding, Runs
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import PAD
 from experiments.translation import compare, figures
@@ -110,11 +110,11 @@ def write(runs: Runs) -> Finding:
   share = compare.mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   text = (
     "How far the distribution of the next word moves (TVD; of shuffles their mean), and the adversaries, of "
-    f"words with a true alignment:\n\n{findings.table(groups, METRICS)}\n\n"
+    f"words with a true alignment:\n\n{analysis.table(groups, METRICS)}\n\n"
     f"The same of words without a true alignment and of the ends of sentences, {share} of all:\n\n"
-    f"{findings.table(groups, METRICS_ELSEWHERE)}\n\n"
+    f"{analysis.table(groups, METRICS_ELSEWHERE)}\n\n"
     "The probability of the right word, of words with a true alignment:\n\n"
-    f"{findings.table(groups, CHANCES)}\n\n"
+    f"{analysis.table(groups, CHANCES)}\n\n"
     f"{NOTE.format('the first line')}"
   )
   return Finding(text, {"distances": figures.spread(compare.panels(groups, METRICS))})

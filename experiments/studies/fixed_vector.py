@@ -2,7 +2,7 @@ r"""What does a fixed vector lose?
 
     python -m experiments.sweep --config=experiments/studies/fixed_vector.py \
         --workdir=runs/fixed_vector --jobs=2
-    python -m experiments.study --study=fixed_vector --workdir=runs/fixed_vector
+    python -m experiments.write_findings --study=fixed_vector --workdir=runs/fixed_vector
 
 The toy with and without attention, 900 steps, five seeds; 12 minutes on two cores. Sentences of up to 14
 words are of lengths seen in training; longer ones are those of the split `length`.
@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from configs import base
-from experiments.commands.tables import markdown
-from experiments.studies import findings
-from experiments.studies.findings import NOTE, SEEDS, Finding, Runs, beside
+from experiments.cli.tables import markdown
+from experiments.studies import analysis
+from experiments.studies.analysis import NOTE, SEEDS, Finding, Runs, beside
 from experiments.tasks import Example
 from experiments.translation import figures
 from experiments.translation.metrics import corpus_bleu, exact_match
@@ -34,7 +34,7 @@ METRICS = {"exact match": "exact_match", "BLEU": "bleu"}
 
 
 def get_config() -> base.Config:
-  return findings.with_steps(base.Config(), 900)
+  return analysis.with_steps(base.Config(), 900)
 
 
 def get_choices() -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@ r"""What does a fixed vector lose? Real text.
 
     python -m experiments.sweep --config=experiments/studies/fixed_vector_multi30k.py \
         --workdir=runs/fixed_vector_multi30k
-    python -m experiments.study --study=fixed_vector_multi30k --workdir=runs/fixed_vector_multi30k
+    python -m experiments.write_findings --study=fixed_vector_multi30k --workdir=runs/fixed_vector_multi30k
 
 Multi30k, German to English, by configs/multi30k.py with and without attention, 1,000 steps, four seeds. The
 files are those of multi30k.py, in the folder where the commands are given. Greedy search; 5 to
@@ -16,8 +16,8 @@ in that long sentences lose most; there short ones lost little, after training f
 from typing import Any
 
 from configs import base, multi30k
-from experiments.studies import findings, fixed_vector
-from experiments.studies.findings import Finding, Runs
+from experiments.studies import analysis, fixed_vector
+from experiments.studies.analysis import Finding, Runs
 from experiments.text.tokenizers import Words
 from experiments.translation.metrics import corpus_bleu
 from experiments.translation.translator import Translator
@@ -27,7 +27,7 @@ BANDS = (1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 40)
 
 
 def get_config() -> base.Config:
-  config = findings.with_steps(multi30k.get_config(), 1000)
+  config = analysis.with_steps(multi30k.get_config(), 1000)
   config.data.train, config.data.validation = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
   config.evaluation.beam_size = 1
   return config

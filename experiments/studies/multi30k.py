@@ -3,7 +3,7 @@ r"""Real text: how well do a recurrent and a transformer translator do on Multi3
     zcat train.de-en.tsv.gz | awk -F'\t' '{print $2 "\t" $1}' | gzip > train.en-de.tsv.gz
     zcat val.de-en.tsv.gz | awk -F'\t' '{print $2 "\t" $1}' | gzip > val.en-de.tsv.gz
     python -m experiments.sweep --config=experiments/studies/multi30k.py --workdir=runs/multi30k
-    python -m experiments.study --study=multi30k --workdir=runs/multi30k
+    python -m experiments.write_findings --study=multi30k --workdir=runs/multi30k
 
 The 29,000 pairs of Elliott et al. 2016 (arXiv:1605.00459) in both directions, in files of the folder where
 the commands are given, one pair a line, German TAB English. By configs/multi30k.py and
@@ -25,10 +25,10 @@ import jax
 
 import attention
 from configs import base, multi30k, multi30k_transformer
-from experiments.commands import fields
-from experiments.commands.tables import markdown
-from experiments.runs.devices import make_mesh
-from experiments.studies.findings import Finding, Runs
+from experiments.cli import config_fields
+from experiments.cli.tables import markdown
+from experiments.runs.sharding import make_mesh
+from experiments.studies.analysis import Finding, Runs
 from experiments.translation import compare, figures
 from experiments.translation.compare import differing
 from experiments.translation.evaluate import evaluate
@@ -58,7 +58,7 @@ def get_choices() -> dict[str, dict[str, list[Any]]]:
   names = differing([*configs.values()])
   return {
     f"{direction}, {kind}": {
-      **{name: [fields.flat(config)[name]] for name in names},
+      **{name: [config_fields.flat(config)[name]] for name in names},
       "data.train": [f"train.{direction}.tsv.gz"],
       "data.validation": [f"val.{direction}.tsv.gz"],
       "seed": [0],

@@ -2,7 +2,7 @@ r"""Which attention goes on beyond the lengths that it saw? SCAN, with and witho
 
     python -m experiments.sweep --config=experiments/studies/scan_lengths.py \
         --workdir=runs/scan_lengths --jobs=2
-    python -m experiments.study --study=scan_lengths --workdir=runs/scan_lengths
+    python -m experiments.write_findings --study=scan_lengths --workdir=runs/scan_lengths
 
 The split by length of configs/scan.py with 1,500 steps and five seeds: ways to attend at the published
 cut-off of 22 actions, and additive attention at others. A model that never learns the end of a sentence
@@ -23,9 +23,9 @@ could explain the difference, at 26 it is 0.004. Tried: the four cut-offs below,
 from typing import Any
 
 from configs import base, scan
-from experiments.commands.tables import markdown
-from experiments.studies import findings
-from experiments.studies.findings import NOTE, SEEDS, TRANSFORMER, Finding, Runs, beside
+from experiments.cli.tables import markdown
+from experiments.studies import analysis
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Runs, beside
 from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
@@ -35,7 +35,7 @@ CUTOFFS = 22, 26, 30, 36
 
 
 def get_config() -> base.Config:
-  return findings.with_steps(scan.get_config(), 1500)
+  return analysis.with_steps(scan.get_config(), 1500)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:
@@ -94,7 +94,7 @@ def write(runs: Runs) -> Finding:
   by_cutoff.append(["commands in the test", *(f"{size:,.0f}" for size in sizes)])
   text = (
     "Exact match of the test commands, of more than 22 actions:\n\n"
-    f"{findings.table(groups, metrics)}\n\n"
+    f"{analysis.table(groups, metrics)}\n\n"
     f"{NOTE.format('additive attention')}\n\n"
     f"Additive attention, by the most actions in training:\n\n{markdown(['', *CUTOFFS], by_cutoff)}\n\n"
     "The star as above, beside the line of models that learn the end and are told the length."

@@ -1,7 +1,7 @@
 r"""What does chance make of SCAN?
 
     python -m experiments.sweep --config=experiments/studies/scan_seeds.py --workdir=runs/scan_seeds --jobs=2
-    python -m experiments.study --study=scan_seeds --workdir=runs/scan_seeds
+    python -m experiments.write_findings --study=scan_seeds --workdir=runs/scan_seeds
 
 The four splits of Lake and Baroni (2018, arXiv:1711.00350) by configs/scan.py, ten seeds each; two hours on
 two cores. Published are the means, over five runs, of the architecture that did best on the split.
@@ -18,9 +18,9 @@ many as the best on this split; others were not tried here. On `length` our mean
 from typing import Any
 
 from configs import scan
-from experiments.commands.tables import markdown
+from experiments.cli.tables import markdown
 from experiments.studies import scan_lengths
-from experiments.studies.findings import Finding, Runs
+from experiments.studies.analysis import Finding, Runs
 from experiments.translation import compare, figures
 
 SEEDS = range(10)

@@ -2,7 +2,7 @@ r"""Which score, and how wide?
 
     python -m experiments.sweep --config=experiments/studies/score_and_width.py \
         --workdir=runs/score_and_width --jobs=2
-    python -m experiments.study --study=score_and_width --workdir=runs/score_and_width
+    python -m experiments.write_findings --study=score_and_width --workdir=runs/score_and_width
 
 Five scores of the decoder's attention on the toy, 450 steps, five seeds. Queries and keys are projected to 16
 to 512 units; the model around them stays as it is. The bilinear score has no width of its own. 50 minutes on
@@ -19,9 +19,9 @@ best. All this is after 450 steps, half of the toy's training: it says how fast 
 from typing import Any
 
 from configs import base
-from experiments.commands.tables import markdown
-from experiments.studies import findings
-from experiments.studies.findings import NOTE, SEEDS, Finding, Runs, beside
+from experiments.cli.tables import markdown
+from experiments.studies import analysis
+from experiments.studies.analysis import NOTE, SEEDS, Finding, Runs, beside
 from experiments.translation import figures
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
@@ -29,7 +29,7 @@ WIDTHS = 16, 64, 128, 512
 
 
 def get_config() -> base.Config:
-  return findings.with_steps(base.Config(), 450)
+  return analysis.with_steps(base.Config(), 450)
 
 
 def get_choices() -> dict[str, dict[str, list[Any]]]:

@@ -1,8 +1,8 @@
 """What is translated: built-in languages, or a person's own parallel text. A module for each."""
 
 from configs import base
-from experiments.commands import own
-from experiments.commands.fields import ConfigError
+from experiments.cli import plugins
+from experiments.cli.config_fields import ConfigError
 from experiments.tasks.parallel_text import ParallelText
 from experiments.tasks.scan import Scan
 from experiments.tasks.task import (
@@ -37,9 +37,9 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     DataError: if a file cannot be used, or the languages are not those of the task.
     ConfigError: if a person's own task is none.
   """
-  if not own.is_own(config.data.task):
+  if not plugins.is_own(config.data.task):
     return kind_of(config.data)(config, languages)
-  task = own.make("data.task", config.data.task, config, languages)
+  task = plugins.make("data.task", config.data.task, config, languages)
   missing = [name for name in _OF_TASKS if not hasattr(task, name)]
   if missing:
     raise ConfigError(
@@ -55,8 +55,8 @@ def kind_of(data: base.Data) -> type[Task]:
   Raises:
     ConfigError: if there is none.
   """
-  if own.is_own(data.task):
-    return own.find("data.task", data.task)
+  if plugins.is_own(data.task):
+    return plugins.find("data.task", data.task)
   if data.task not in TASKS:
     raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")
   return TASKS[data.task]

@@ -1,7 +1,8 @@
 """A toy language: English sentences, their Italian translations, and what translates what.
 
 A sentence is a tree (clauses, noun phrases, prepositional phrases). The tree is written in both languages
-at once, so the true alignment is known. The words are in lexicon.py and nouns.py; drawing.py draws the trees.
+at once, so the true alignment is known. The words are in lexicon.py and nouns.py; sentence_sampler.py draws
+the trees.
 
 Every English sentence has one translation:
 

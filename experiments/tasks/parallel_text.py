@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from configs import base
-from experiments.commands.mistakes import DataError
+from experiments.cli.errors import DataError
 from experiments.tasks.task import Example, Languages, example_of
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.languages import Language
-from experiments.text.notes import notes
-from experiments.text.pairs import SentencePair, read_pairs
+from experiments.text.data_checks import notes
+from experiments.text.parallel_corpus import SentencePair, read_pairs
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import DEFAULT_SIZE
 
 _SIDES = "source", "target"
 
 
 class ParallelText:
-  """Sentence pairs from files: `source TAB target`, one a line. See ../text/pairs.py.
+  """Sentence pairs from files: `source TAB target`, one a line. See ../text/parallel_corpus.py.
 
   Of the training text only the ids are kept. Alignments count words, so they are used where words are the
   unit.

@@ -3,13 +3,13 @@
 import numpy as np
 
 from configs import base
-from experiments.commands.mistakes import DataError
+from experiments.cli.errors import DataError
 from experiments.tasks import scan_grammar
 from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.languages import Language
-from experiments.text.sentences import Sentences
+from experiments.text.ragged import Sentences
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 

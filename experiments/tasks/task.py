@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 from configs import base
 from experiments.runs.workdir import WorkdirError, holds_run
 from experiments.text.batches import Batch
-from experiments.text.languages import Language
-from experiments.text.pairs import SentencePair
+from experiments.text.parallel_corpus import SentencePair
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from configs import base
-from experiments.commands.mistakes import DataError
-from experiments.tasks import drawing, grammar
+from experiments.cli.errors import DataError
+from experiments.tasks import grammar, sentence_sampler
 from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch, make_batch
 from experiments.text.buckets import least_padding
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 from experiments.text.words import plain
@@ -20,7 +20,7 @@ from experiments.text.words import plain
 # For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
 ROUND = 16
 
-_LONGEST = max(drawing.TRAIN_MAX_SOURCE_LENGTH, drawing.TRAIN_MAX_TARGET_LENGTH) + 1
+_LONGEST = max(sentence_sampler.TRAIN_MAX_SOURCE_LENGTH, sentence_sampler.TRAIN_MAX_TARGET_LENGTH) + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +35,18 @@ class ItalianWords(Words):
 
 
 class ToyTranslation:
-  """Endless sentences of drawing.py. Every seed is scored on the same ones.
+  """Endless sentences of sentence_sampler.py. Every seed is scored on the same ones.
 
   Those of a training batch are alike in length: the sentences of a few batches are drawn, put in order of
   length, and cut into batches, which come in any order. Each is padded to one of a few lengths.
   """
 
-  splits = tuple(split for split in drawing.SPLITS if split != "train")
+  splits = tuple(split for split in sentence_sampler.SPLITS if split != "train")
   watched = "validation"
   reads: tuple[str, ...] = ("num_buckets",)
   is_endless = True
   knows_alignments = True
-  max_length = drawing.TRAIN_MAX_SOURCE_LENGTH
+  max_length = sentence_sampler.TRAIN_MAX_SOURCE_LENGTH
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed
@@ -82,18 +82,20 @@ class ToyTranslation:
     """Returns the sentences of some batches in a row."""
     count = self._batch_size
     first = number * ROUND * count
-    drawn = (drawing.pair(seed=self._seed, split="train", index=first + i) for i in range(ROUND * count))
+    drawn = (
+      sentence_sampler.pair(seed=self._seed, split="train", index=first + i) for i in range(ROUND * count)
+    )
     pairs = sorted(drawn, key=_size)
     order = np.random.default_rng((self._seed, number)).permutation(ROUND)
     return [pairs[i * count : (i + 1) * count] for i in order]
 
   def examples(self, split: str, count: int) -> list[Example]:
-    if split not in drawing.SPLITS:
-      raise DataError(f"split must be one of {', '.join(drawing.SPLITS)}, got {split!r}")
+    if split not in sentence_sampler.SPLITS:
+      raise DataError(f"split must be one of {', '.join(sentence_sampler.SPLITS)}, got {split!r}")
     if not count:
       raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
     seed = self._seed if split == "train" else 0
-    pairs = (drawing.pair(seed=seed, split=split, index=i) for i in range(count))
+    pairs = (sentence_sampler.pair(seed=seed, split=split, index=i) for i in range(count))
     return [Example(*pair, " ".join(pair.source), grammar.join(pair.target)) for pair in pairs]
 
 

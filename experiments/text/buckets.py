@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
-from experiments.text.sentences import Sentences
+from experiments.text.ragged import Sentences
 
 
 class Buckets:

@@ -3,6 +3,6 @@
 `load` gives the translator of a run, to be used from Python; `load_ensemble` that of several.
 """
 
-from experiments.translation.loading import load, load_ensemble
+from experiments.translation.restore import load, load_ensemble
 
 __all__ = ["load", "load_ensemble"]

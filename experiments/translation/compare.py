@@ -11,11 +11,11 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
 from configs import base
-from experiments.commands import fields, tables
+from experiments.cli import config_fields, tables
 from experiments.runs import provenance, workdir
 from experiments.runs.workdir import WorkdirError
-from experiments.translation.loading import load
-from experiments.translation.settings import data_files, read_config
+from experiments.translation.restore import load
+from experiments.translation.run_config import data_files, read_config
 
 # With fewer sentences a p-value says little.
 FEW = 50
@@ -63,7 +63,7 @@ def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) 
   configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
   different = differing(configs)
   if names is None and different:
-    flat = map(fields.flat, configs)
+    flat = map(config_fields.flat, configs)
     names = [", ".join(f"{field}={values[field]}" for field in different) for values in flat]
   elif names is None:
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
@@ -88,7 +88,7 @@ def splits(found: Groups) -> list[list[str]]:
 
 def differing(configs: Sequence[base.Config]) -> list[str]:
   """Returns the fields in which configs differ."""
-  flat = [fields.flat(config) for config in configs]
+  flat = [config_fields.flat(config) for config in configs]
   return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import attention
-from attention.search import Hypotheses, beam, greedy, sample
+from attention.decoding import Hypotheses, beam, greedy, sample
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import END, PAD, START
 from experiments.translation.loss import linear_losses
@@ -21,9 +21,9 @@ class Search(NamedTuple):
   Attributes:
     max_length: tokens, the end of the sentence included, after which a translation is cut.
     beam_size: of beam search; 1 for the greedy search.
-    length_penalty: as in `attention.search.beam`.
+    length_penalty: as in `attention.decoding.beam`.
     num_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
-    temperature: tokens are drawn at this temperature, as by `attention.search.sample`; 0 to draw none.
+    temperature: tokens are drawn at this temperature, as by `attention.decoding.sample`; 0 to draw none.
     top_k: so many of the likeliest tokens can be drawn; 0 for all.
     top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
     seed: of the drawing.

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import Any
 
 from configs import base
-from experiments.commands import own
-from experiments.commands.fields import ConfigError
+from experiments.cli import plugins
+from experiments.cli.config_fields import ConfigError
 from experiments.tasks import Example
 from experiments.text.vocabularies import compose
 from experiments.translation import metrics
@@ -35,13 +35,13 @@ def metric_names(config: base.Evaluation) -> list[str]:
 
 
 def _custom_metric(name: str) -> Metric:
-  metric = own.find("evaluation.metrics", name)
+  metric = plugins.find("evaluation.metrics", name)
 
   def checked(*inputs: Any) -> float:
     try:
       return float(metric(*inputs))
     except Exception as error:  # custom code may raise anything
-      raise ConfigError(f"config.evaluation.metrics={name}: {own.told(error)}") from error
+      raise ConfigError(f"config.evaluation.metrics={name}: {plugins.told(error)}") from error
 
   return checked
 

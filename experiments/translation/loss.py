@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.devices import compute_dtype
-from attention.engines.plan import even_blocks
+from attention.arrays.sharding import compute_dtype
+from attention.engines.tiling import even_blocks
 from experiments.text.vocabularies import PAD
 
 # So many logits are held at once: few enough for the cache of a CPU, enough for large products.

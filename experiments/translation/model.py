@@ -7,8 +7,8 @@ from flax import linen as nn
 
 import attention
 from configs import base
-from experiments.commands import own
-from experiments.commands.fields import ConfigError
+from experiments.cli import plugins
+from experiments.cli.config_fields import ConfigError
 from experiments.tasks import Task
 
 DTYPES = ("float32", "bfloat16")
@@ -50,7 +50,7 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder that a config describes."""
-  if own.is_own(config.decoder):
+  if plugins.is_own(config.decoder):
     made = _make_custom("decoder", config.decoder, config, vocabulary_size)
     return _checked("decoder", config.decoder, made, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
@@ -61,7 +61,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
       **_fields(config, (*_TRANSFORMER, "tied_embeddings")),
     )
   layer: Any = config.attention
-  if own.is_own(config.attention):
+  if plugins.is_own(config.attention):
     made = _make_custom("attention", config.attention, config)
     layer = _checked("attention", config.attention, made, _LAYER_METHODS, "attention.RecurrentDecoder")
   return attention.RecurrentDecoder(
@@ -78,7 +78,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder that a config describes."""
-  if own.is_own(config.encoder):
+  if plugins.is_own(config.encoder):
     return _make_custom("encoder", config.encoder, config, vocabulary_size)
   options: dict[str, Any] = {"num_layers": config.num_layers}
   if config.encoder == "transformer":
@@ -90,9 +90,9 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
   """Returns what makes the weights of the decoder's attention; None for the softmax."""
-  if not own.is_own(config.normalizer):
+  if not plugins.is_own(config.normalizer):
     return NORMALIZERS[config.normalizer]
-  normalizer = own.make("model.normalizer", config.normalizer, config)
+  normalizer = plugins.make("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):
     raise ConfigError(
       f"config.model.normalizer={config.normalizer} must make an attention.Normalizer, "
@@ -103,12 +103,12 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
 
 def _make_custom(field: str, name: str, *arguments: Any) -> Any:
   """Returns the custom module that a function makes, or raises ConfigError if `name` is a module's class."""
-  maker = own.find(f"model.{field}", name)
+  maker = plugins.find(f"model.{field}", name)
   if isinstance(maker, type) and issubclass(maker, nn.Module):
     raise ConfigError(
       f"config.model.{field}={name} must be a function that returns a Flax module, got the class itself"
     )
-  return own.make(f"model.{field}", name, *arguments)
+  return plugins.make(f"model.{field}", name, *arguments)
 
 
 def _checked(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from experiments.commands.files import write_bytes
+from experiments.cli.io import write_bytes
 from experiments.translation import labels
 
 _DOTS_PER_INCH = 150

@@ -12,17 +12,17 @@ import numpy as np
 
 import attention
 from configs import base
-from experiments.commands import own
-from experiments.commands.fields import ConfigError
-from experiments.commands.mistakes import Mistake
+from experiments.cli import plugins
+from experiments.cli.config_fields import ConfigError
+from experiments.cli.errors import Mistake
 from experiments.runs import provenance, workdir
-from experiments.runs.devices import check_shares, make_mesh, own_rows, place_batch
-from experiments.runs.processes import begin_together, is_main
+from experiments.runs.multihost import begin_together, is_main
+from experiments.runs.sharding import check_shares, make_mesh, own_rows, place_batch
 from experiments.tasks import Task, make_task, read_languages, words_of
 from experiments.translation.evaluate import evaluate, own_metrics
-from experiments.translation.loading import check_beginning
 from experiments.translation.model import make_task_model
-from experiments.translation.settings import (
+from experiments.translation.restore import check_beginning
+from experiments.translation.run_config import (
   check_same_config,
   data_files,
   inherited_languages,
@@ -51,7 +51,7 @@ def open_run(
         raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_nothing_lost(folder)
-      files = data_files(config) | own.files(trained_parts(config))
+      files = data_files(config) | plugins.files(trained_parts(config))
       data = provenance.digests(files)
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
@@ -109,7 +109,7 @@ def _try_own_parts(config: base.Config, task: Task, recipe: Recipe) -> None:
   except Mistake:
     raise
   except Exception as error:  # custom code may raise anything
-    raise ConfigError(f"{names}: {own.told(error)}") from error
+    raise ConfigError(f"{names}: {plugins.told(error)}") from error
 
 
 def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 import attention
 from attention import losses
 from configs import base
-from experiments.runs.devices import AXES, everywhere, state_shardings
+from experiments.runs.sharding import AXES, everywhere, state_shardings
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import PAD
 from experiments.translation.loss import linear_cross_entropy

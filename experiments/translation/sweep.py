@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from configs import base
-from experiments.commands import fields
-from experiments.commands.fields import ConfigError
-from experiments.commands.files import write_text
-from experiments.runs.jobs import Job
+from experiments.cli import config_fields
+from experiments.cli.config_fields import ConfigError
+from experiments.cli.io import write_text
+from experiments.runs.job_runner import Job
 from experiments.runs.workdir import holds_run, is_locked
-from experiments.translation import compare, figures, report
-from experiments.translation.settings import check_same_config, read_config
+from experiments.translation import compare, figures, reporting
+from experiments.translation.run_config import check_same_config, read_config
 from experiments.translation.validation import validate
 
 Choices = Mapping[str, Sequence[Any]]
@@ -65,7 +65,7 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
       chosen = dict(zip(own, values, strict=True))
       run = Run(_name(group, {name: chosen[name] for name in named}), copy.deepcopy(config), group)
       for name, value in chosen.items():
-        fields.set_field(run.config, name, value)
+        config_fields.set_field(run.config, name, value)
       validate(run.config)
       runs.append(run)
   if len({run.name for run in runs}) < len(runs):
@@ -93,10 +93,12 @@ def by_group(choices: Mapping[str, Any]) -> Mapping[str, Choices]:
 
 def _check_choices(config: base.Config, choices: Choices) -> None:
   """Raises ConfigError for a field that is not there, or values that are no choices."""
-  known = fields.flat(config)
+  known = config_fields.flat(config)
   for name, values in choices.items():
     if name not in known:
-      raise ConfigError(f"config has no field {name!r} to choose{fields.closest(str(name), list(known))}")
+      raise ConfigError(
+        f"config has no field {name!r} to choose{config_fields.closest(str(name), list(known))}"
+      )
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
       raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
@@ -118,7 +120,7 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
     run.name,
     [
       *(sys.executable, "-m", "experiments.train", f"--workdir={workdir}"),
-      *(f"--config.{name}={value}" for name, value in fields.flat(run.config).items()),
+      *(f"--config.{name}={value}" for name, value in config_fields.flat(run.config).items()),
     ],
     log=folder / "logs" / f"{run.name}.txt",
     is_done=lambda: is_done(workdir, run.config),
@@ -152,7 +154,7 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   for split in splits:
     panels = compare.panels(found, compare.metrics_of(found, split))
     drawn[split] = functools.partial(figures.spread, panels, title=split)
-  return text, [*tables, *report.write_figures(folder / "figures", drawn, found)]
+  return text, [*tables, *reporting.write_figures(folder / "figures", drawn, found)]
 
 
 def _name(group: str, chosen: Mapping[str, Any]) -> str:

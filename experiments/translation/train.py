@@ -9,19 +9,19 @@ import jax
 import numpy as np
 
 from configs import base
-from experiments.commands.mistakes import Diverged, Interrupted
-from experiments.commands.stopping import stop_requests
+from experiments.cli.errors import Diverged, Interrupted
+from experiments.cli.signals import stop_requests
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.devices import everywhere, local_copy, own_rows, place_batch
-from experiments.runs.processes import is_main, largest, of_main, say
+from experiments.runs.multihost import is_main, largest, of_main, say
 from experiments.runs.progress import Profile, Progress
+from experiments.runs.sharding import everywhere, local_copy, own_rows, place_batch
 from experiments.tasks import Task
 from experiments.text.batches import Batch, without_ends
 from experiments.translation.evaluate import evaluate, own_metrics, summary
-from experiments.translation.loading import chosen_params, open_checkpoints, warm_start
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
+from experiments.translation.restore import chosen_params, open_checkpoints, warm_start
 from experiments.translation.run_setup import open_run
 from experiments.translation.step import (
   Recipe,

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 import attention
-from attention.search import Hypotheses
+from attention.decoding import Hypotheses
 from configs import base
-from experiments.commands.fields import ConfigError
-from experiments.commands.mistakes import DataError, Diverged
+from experiments.cli.config_fields import ConfigError
+from experiments.cli.errors import DataError, Diverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up, without_ends
 from experiments.text.tokenizers import Subwords

@@ -4,15 +4,15 @@ import dataclasses
 from collections.abc import Iterator
 
 from attention.models.base import POSITIONS
-from attention.models.looking import ATTENTIONS
+from attention.models.decoder_attention import ATTENTIONS
 from attention.models.recurrent_decoder import LOOKS
 from configs import base
 from experiments import tasks
-from experiments.commands import fields, own
-from experiments.commands.fields import ConfigError
+from experiments.cli import config_fields, plugins
+from experiments.cli.config_fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.text.alignments import ALIGNMENT_TOKENS
-from experiments.text.languages import UNITS
+from experiments.text.text_processor import UNITS
 from experiments.text.tokenizers import KINDS
 from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY, METRICS, metric_names
 from experiments.translation.metrics import HIGHER_IS_BETTER
@@ -34,7 +34,7 @@ _CHOICES = {
   "train.metric": HIGHER_IS_BETTER,
   "evaluation.checkpoint": CHECKPOINTS,
 }
-_CHOICES_OR_OWN = {  # a part of the user's own has a colon in its name: see own.py
+_CHOICES_OR_OWN = {  # a part of the user's own has a colon in its name: see plugins.py
   "data.task": tasks.TASKS,
   "model.encoder": ENCODERS,
   "model.decoder": DECODERS,
@@ -93,7 +93,7 @@ def validate(config: base.Config, *, imports: bool = True) -> None:
     config: the experiment.
     imports: whether a task of the user's own is imported, to see which fields it reads.
   """
-  values = fields.flat(config)
+  values = config_fields.flat(config)
   for name, is_allowed, allowed in _rules(config, imports):
     if not is_allowed:
       raise ConfigError(f"config.{name} must be {allowed}, got {values[name]!r}")
@@ -101,7 +101,7 @@ def validate(config: base.Config, *, imports: bool = True) -> None:
 
 def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
   """Yields fields, whether their values are allowed, and what is."""
-  values, defaults = fields.flat(config), fields.flat(base.Config())
+  values, defaults = config_fields.flat(config), config_fields.flat(base.Config())
   for name, default in defaults.items():
     kind, wanted = type(values[name]), type(default)
     yield name, kind is wanted or (kind, wanted) == (int, float), f"of type {wanted.__name__}"
@@ -109,7 +109,7 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
     yield name, values[name] in choices, f"one of {', '.join(choices)}"
   for name, choices in _CHOICES_OR_OWN.items():
     allowed = f"one of {', '.join(choices)}, or package.module:Name or file.py:Name of your own"
-    yield name, values[name] in choices or own.is_own(values[name]), allowed
+    yield name, values[name] in choices or plugins.is_own(values[name]), allowed
   for name, (least, most) in _RANGES.items():
     yield name, least <= values[name] <= most, f"from {least:,} to {most:,}"
   for name in _SHARES:
@@ -127,7 +127,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     allowed = "the path of a file: source TAB target, one pair a line"
     yield "data.train", bool(data.train), allowed
     yield "data.validation", bool(data.validation), allowed
-  if own.is_own(data.task) and not imports:
+  if plugins.is_own(data.task) and not imports:
     return
   kind = tasks.kind_of(data)
   every = [field.name for field in dataclasses.fields(defaults)]
@@ -158,10 +158,10 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
     yield "model.width", is_even, "such that a head's is even, for rotary positions"
   if model.attention == "multi_head":
     yield "model.attention_width", model.attention_width % model.num_heads == 0, of_heads
-  if own.is_own(model.normalizer):
-    is_read = takes_normalizer and not own.is_own(model.attention)
+  if plugins.is_own(model.normalizer):
+    is_read = takes_normalizer and not plugins.is_own(model.attention)
     yield "model.normalizer", is_read, "softmax, for no part of this model reads it"
-  if any(map(own.is_own, (model.encoder, model.decoder, model.attention))):
+  if any(map(plugins.is_own, (model.encoder, model.decoder, model.attention))):
     return  # these may read any field
   for name, is_read in (
     ("num_heads", has_heads),
@@ -195,7 +195,11 @@ def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
     is_allowed = not getattr(train, name) or config.model.attention != "none"
     yield f"train.{name}", is_allowed, "0, for there is no attention"
   names = metric_names(config.evaluation)
-  yield "evaluation.metrics", all(map(own.is_own, names)), "package.module:Name or file.py:Name, and so on"
+  yield (
+    "evaluation.metrics",
+    all(map(plugins.is_own, names)),
+    "package.module:Name or file.py:Name, and so on",
+  )
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
   allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
   yield "evaluation.metrics", len({*all_names}) == len(all_names), allowed

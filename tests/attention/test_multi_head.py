@@ -15,7 +15,7 @@ from helpers.model_reference import MODEL
 import attention
 from attention import masks, positions
 from attention.arrays.shapes import same_rank
-from attention.projections import merge_heads, project_heads
+from attention.linear import merge_heads, project_heads
 
 # The keys' heads must divide N. D, E, M: widths of queries, sources and result; W: of a value's head.
 DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, H=7, D=11, E=13, W=17, M=19)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attention
-from attention import jax_nn, losses, masks, positions, search
+from attention import decoding, jax_nn, losses, masks, positions
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
 W = jax.nn.softmax(X[..., :3])
@@ -29,7 +29,7 @@ def step(state, tokens):
 
 
 def run(method, **options):
-  return getattr(search, method)(step, jnp.zeros((2, 1)), **(ENDS | options))
+  return getattr(decoding, method)(step, jnp.zeros((2, 1)), **(ENDS | options))
 
 
 ARGUMENTS = {

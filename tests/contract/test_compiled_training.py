@@ -13,7 +13,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from experiments.runs.devices import AXES, place_batch
+from experiments.runs.sharding import AXES, place_batch
 from experiments.tasks import make_task
 from experiments.text.batches import make_batch
 from experiments.translation.model import make_model

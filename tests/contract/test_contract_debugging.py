@@ -8,7 +8,7 @@ from helpers.fixtures import BLOCK_SIZES, SCORES, always, draw, engines
 
 import attention
 from attention import masks
-from attention.projections import project
+from attention.linear import project
 
 # The last leaves the first query, and all queries of the second sentence, with nothing to attend to.
 MASKS = {

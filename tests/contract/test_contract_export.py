@@ -11,7 +11,7 @@ from helpers.fixtures import FLOAT32, always, assert_trees_close
 from helpers.model_reference import random_parameters
 
 import attention
-from attention import losses, masks, positions, search
+from attention import decoding, losses, masks, positions
 
 # Batch, target and source lengths that are not known when a function is exported, and then these.
 UNKNOWN = {"b": 3, "t": 5, "s": 7}
@@ -247,7 +247,7 @@ def test_search_with_symbolic_batch(method):
   def run(state):
     options = {"batch_size": state.shape[0], "max_length": 4, "start": 1, "end": 2}
     options |= {"beam": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
-    return getattr(search, method)(lambda state, token: (state, table[token], None), state, **options)
+    return getattr(decoding, method)(lambda state, token: (state, table[token], None), state, **options)
 
   check({method: (run, (("b 4", normal("b 4")),))})
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import attention
 from attention import masks
-from attention.arrays import devices
+from attention.arrays import sharding
 
 pytestmark = pytest.mark.usefixtures("spread", "additive_in_loops")
 
@@ -164,7 +164,7 @@ def test_shard_map_arrays_are_not_sharded():
   found = []
 
   def remember(array):
-    found.append(devices.leading_axes_may_be_spread())
+    found.append(sharding.leading_axes_may_be_spread())
     return array
 
   array = np.ones((B, T), np.float32)
@@ -172,4 +172,4 @@ def test_shard_map_arrays_are_not_sharded():
     array
   )
   assert found == [False]
-  assert devices.leading_axes_may_be_spread()
+  assert sharding.leading_axes_may_be_spread()

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from configs import base
-from experiments.commands.fields import flat
+from experiments.cli.config_fields import flat
 from experiments.translation.model import make_model
 from experiments.translation.sweep import make_runs
 from experiments.translation.validation import validate

@@ -12,10 +12,10 @@ from helpers import scripts
 from helpers.fixtures import always
 
 from configs import base
-from experiments.commands import own
-from experiments.commands.fields import ConfigError
+from experiments.cli import plugins
+from experiments.cli.config_fields import ConfigError
 from experiments.tasks import make_task
-from experiments.translation import load, settings
+from experiments.translation import load, run_config
 from experiments.translation.model import make_model
 from experiments.translation.validation import validate
 
@@ -198,7 +198,9 @@ def test_parts_in_modules_are_cached():
   name = "experiments.tasks.scan:Scan"
   config = base.Config(data=base.Data(task=name, split="simple"))
   assert str(make_task(config)).startswith("SCAN")
-  assert own.find("model.attention", f"{FILE}:gaussian") is own.find("model.attention", f"{FILE}:gaussian")
+  assert plugins.find("model.attention", f"{FILE}:gaussian") is plugins.find(
+    "model.attention", f"{FILE}:gaussian"
+  )
 
 
 def test_failing_custom_attention_writes_nothing(tmp_path):
@@ -407,12 +409,12 @@ def test_part_files_are_found_without_import(tmp_path, monkeypatch):
   (tmp_path / "runs" / "theirs" / "part.py").write_text("raise RuntimeError", "utf-8")
   monkeypatch.syspath_prepend(tmp_path)
   package = tmp_path / "package"
-  assert own.origins("package:Name") == [package / "__init__.py"]
-  assert own.origins("package.module:Name") == [package / "__init__.py", package / "module.py"]
-  assert own.origins("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
-  assert own.origins("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
+  assert plugins.origins("package:Name") == [package / "__init__.py"]
+  assert plugins.origins("package.module:Name") == [package / "__init__.py", package / "module.py"]
+  assert plugins.origins("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
+  assert plugins.origins("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
   for name in ("package.none:Name", "no_such_module:Name", "sys:exit"):
-    assert own.origins(name) == []
+    assert plugins.origins(name) == []
 
 
 def test_untrusted_packages_are_refused(tmp_path, monkeypatch):
@@ -426,20 +428,20 @@ def test_untrusted_packages_are_refused(tmp_path, monkeypatch):
   config.data.task = "run.theirs.part:Name"
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.setattr(own.flags, "FLAGS", _Flags())
-  with pytest.raises(settings.WorkdirError, match=r"__init__\.py"):
-    settings.check_trusted(tmp_path / "run", config)
+  monkeypatch.setattr(plugins.flags, "FLAGS", _Flags())
+  with pytest.raises(run_config.WorkdirError, match=r"__init__\.py"):
+    run_config.check_trusted(tmp_path / "run", config)
 
 
 def test_trusted_files_are_below_current_folder(tmp_path, monkeypatch):
-  monkeypatch.setattr(own.flags, "FLAGS", _Flags())
+  monkeypatch.setattr(plugins.flags, "FLAGS", _Flags())
   monkeypatch.chdir(tmp_path)
   folder = tmp_path / "run"
-  assert own.is_trusted(pathlib.Path("mine.py"), folder)
+  assert plugins.is_trusted(pathlib.Path("mine.py"), folder)
   (tmp_path / "loop.py").symlink_to("loop.py")
   for path in ("../theirs.py", "run/theirs.py", "/theirs.py", "loop.py", "\0.py"):
-    assert not own.is_trusted(pathlib.Path(path), folder)
-  assert not own.is_trusted(None, folder)
+    assert not plugins.is_trusted(pathlib.Path(path), folder)
+  assert not plugins.is_trusted(None, folder)
 
 
 class _Flags(dict):

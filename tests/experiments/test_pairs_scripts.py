@@ -1,4 +1,4 @@
-"""Tests of experiments/score.py, align.py and evaluate.py: what is said of given translations."""
+"""Tests of experiments/score_pairs.py, align.py and evaluate.py: what is said of given translations."""
 
 import json
 import math
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from helpers import scripts
 
-from experiments.text.pairs import read_pairs
-from experiments.translation import load, metrics, report
+from experiments.text.parallel_corpus import read_pairs
+from experiments.translation import load, metrics, reporting
 
 SMALL = (
   "--config.data.num_buckets=1",
@@ -74,7 +74,7 @@ def test_any_file_can_be_evaluated(folder, pairs, tmp_path):
   ((split, values),) = json.loads(output.read_text("utf-8")).items()
   assert (split, values["sentences"]) == ("pairs.tsv", 5.0)
   assert "alignment_error_rate" in values
-  assert finished.output == f"{report.table({split: values})}\n"
+  assert finished.output == f"{reporting.table({split: values})}\n"
   # The same sentences of the task's own split have the same numbers.
   own = succeed("evaluate", folder, "--sentences=5")
   row = next(line for line in own.output.splitlines() if line.startswith("test "))

@@ -14,8 +14,8 @@ import pytest
 from helpers import scripts
 
 from experiments.runs import workdir
-from experiments.tasks import drawing, grammar
-from experiments.text.pairs import read_pairs
+from experiments.tasks import grammar, sentence_sampler
+from experiments.text.parallel_corpus import read_pairs
 
 STEPS = 60
 SIZES = (
@@ -338,13 +338,13 @@ def test_exported_sentences_match_the_task(exported):
     pairs = read_pairs(path)
     assert len(pairs) == count
     for index, pair in enumerate(pairs):
-      source, target, alignment = drawing.pair(seed=seed, split=split, index=index)
+      source, target, alignment = sentence_sampler.pair(seed=seed, split=split, index=index)
       assert pair == (" ".join(source), grammar.join(target), alignment)
 
 
 def test_exported_alignments_are_source_target_positions(exported):
   line = exported[0].read_text("utf-8").splitlines()[0]
-  *_, alignment = drawing.pair(seed=5, split="train", index=0)
+  *_, alignment = sentence_sampler.pair(seed=5, split="train", index=0)
   links = {tuple(map(int, link.split("-"))) for link in line.split("\t")[2].split(" ")}
   assert links == {(source, target) for target, source in alignment}
 

@@ -15,14 +15,14 @@ from helpers.fixtures import always
 import attention
 from configs import base
 from experiments import studies as folder
-from experiments.commands.fields import flat
+from experiments.cli.config_fields import flat
 from experiments.runs import workdir
-from experiments.studies import alignment, explanation, findings, fixed_vector, scan_lengths
+from experiments.studies import alignment, analysis, explanation, fixed_vector, scan_lengths
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
 from experiments.translation import compare, sweep
 
-NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "findings")
+NAMES = sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if module.name != "analysis")
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "findings"
 studies = pytest.mark.parametrize("name", NAMES)
 
@@ -45,12 +45,12 @@ def test_runs_are_possible_with_five_seeds(name):
 @studies
 def test_pages_are_of_stored_numbers(name, tmp_path):
   study, runs = runs_of(name)
-  stored = findings.read(FOLDER / f"{name}.csv")
-  paths = findings.write_page(tmp_path, name, study, stored)
+  stored = analysis.read(FOLDER / f"{name}.csv")
+  paths = analysis.write_page(tmp_path, name, study, stored)
   assert all((FOLDER / path.name).exists() for path in paths)
   assert (FOLDER / f"{name}.md").read_text("utf-8") == paths[-1].read_text("utf-8")
   # These are of the runs that the study has now.
-  digests = {run.name: findings.digest(run.config) for run in runs}
+  digests = {run.name: analysis.digest(run.config) for run in runs}
   for row in stored:
     assert row["config"] is None or row["config"] == digests[row["run"]], row["run"]
 
@@ -58,8 +58,8 @@ def test_pages_are_of_stored_numbers(name, tmp_path):
 @studies
 @pytest.mark.parametrize("step", always(3, of=(0, 3)))
 def test_pages_of_unfinished_runs_are_written(name, step, tmp_path):
-  stored = findings.read(FOLDER / f"{name}.csv")
-  paths = findings.write_page(tmp_path, name, runs_of(name)[0], stored[::step] if step else [])
+  stored = analysis.read(FOLDER / f"{name}.csv")
+  paths = analysis.write_page(tmp_path, name, runs_of(name)[0], stored[::step] if step else [])
   assert "So far" in paths[-1].read_text("utf-8")
 
 
@@ -69,12 +69,12 @@ def test_rows_are_read_as_written(tmp_path):
     {"run": "a", **same, "test/bleu": 40.125},
     {"run": "b", **same, "train.learns_end": False, "other/bleu": 1e-7, "size/parameters": 12345678},
   ]
-  findings.write(tmp_path / "new" / "rows.csv", rows)
+  analysis.write(tmp_path / "new" / "rows.csv", rows)
   names = dict.fromkeys([*rows[0], *rows[1]])
-  assert findings.read(tmp_path / "new" / "rows.csv") == [
+  assert analysis.read(tmp_path / "new" / "rows.csv") == [
     {name: row.get(name) for name in names} for row in rows
   ]
-  assert findings.read(tmp_path / "none.csv") == []
+  assert analysis.read(tmp_path / "none.csv") == []
 
 
 def test_runs_are_chosen_by_fields():
@@ -103,19 +103,19 @@ def test_finished_runs_are_collected_once(tmp_path):
   for run in runs[:3]:
     finish(tmp_path, run.name, run.config, 40.0 + run.config.seed)
   stored = [
-    {"run": runs[0].name, "config": findings.digest(runs[0].config), "test/bleu": 7.0},
+    {"run": runs[0].name, "config": analysis.digest(runs[0].config), "test/bleu": 7.0},
     {"run": runs[1].name, "config": "of another version of the study", "test/bleu": 8.0},
-    {"run": "renamed", "config": findings.digest(runs[3].config), "model.attention": 3, "test/bleu": 9.0},
+    {"run": "renamed", "config": analysis.digest(runs[3].config), "model.attention": 3, "test/bleu": 9.0},
     {"run": "another program's", "config": None, "test/bleu": 6.0},
   ]
-  rows = findings.collect(tmp_path, runs, stored, measure=None)
+  rows = analysis.collect(tmp_path, runs, stored, measure=None)
   assert [(row["run"], row["model.attention"], row["seed"], row["test/bleu"]) for row in rows] == [
     (runs[0].name, "additive", 0, 7.0),  # stored, and not measured again
     (runs[1].name, "additive", 1, 41.0),
     (runs[2].name, "none", 0, 40.0),
     (runs[3].name, "none", 1, 9.0),  # its folder is gone
   ]
-  assert findings.collect(tmp_path, runs[:2], rows) == [
+  assert analysis.collect(tmp_path, runs[:2], rows) == [
     {k: v for k, v in row.items() if k != "model.attention"} for row in rows[:2]
   ]
 
@@ -123,16 +123,16 @@ def test_finished_runs_are_collected_once(tmp_path):
 def test_runs_of_other_configs_are_refused(tmp_path):
   (run,) = sweep.make_runs(base.Config(), {"seed": [0]})
   finish(tmp_path, run.name, base.Config(model=base.Model(width=16)), 40.0)
-  stored = [{"run": run.name, "config": findings.digest(run.config), "test/bleu": 7.0}]
+  stored = [{"run": run.name, "config": analysis.digest(run.config), "test/bleu": 7.0}]
   for rows in ([], stored):
     with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
-      findings.collect(tmp_path, [run], rows)
+      analysis.collect(tmp_path, [run], rows)
 
 
 def test_digests_tell_configs_apart():
   configs = [base.Config(), base.Config(seed=1), base.Config(model=base.Model(width=64))]
-  assert len({findings.digest(config) for config in configs}) == 3
-  assert findings.digest(base.Config()) == findings.digest(base.Config())
+  assert len({analysis.digest(config) for config in configs}) == 3
+  assert analysis.digest(base.Config()) == analysis.digest(base.Config())
 
 
 def test_weights_are_shifted():
@@ -143,7 +143,7 @@ def test_weights_are_shifted():
 
 
 def test_words_are_truly_linked_once():
-  pair = alignment.drawing.pair(seed=0, split="test", index=0)
+  pair = alignment.sentence_sampler.pair(seed=0, split="test", index=0)
   weights = alignment._one_link(pair)
   assert weights.sum() == len(pair.target)
   for t, s in zip(*np.nonzero(weights), strict=True):
@@ -164,7 +164,7 @@ set -e
   program.chmod(0o755)
   monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
   monkeypatch.setattr(alignment, "get_config", lambda: base.Config(train=base.Train(steps=1, batch_size=3)))
-  pairs = [alignment.drawing.pair(seed=0, split="test", index=i) for i in range(1000)]
+  pairs = [alignment.sentence_sampler.pair(seed=0, split="test", index=i) for i in range(1000)]
   total = sum(len(pair.alignment) for pair in pairs)
   right = [sum(link in pair.alignment for pair in pairs) for link in ((1, 0), (1, 1))]
   assert alignment._eflomal() == {
@@ -176,12 +176,12 @@ set -e
 
 def test_p_values_count_permutations():
   # Of the 10 ways to part 1, 2, 3, 4 and 10 into three and two, in this one the means differ most.
-  assert findings.p_value([1.0, 2.0, 3.0], [4.0, 10.0]) == pytest.approx(0.1)
-  assert findings.p_value([4.0, 10.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
+  assert analysis.p_value([1.0, 2.0, 3.0], [4.0, 10.0]) == pytest.approx(0.1)
+  assert analysis.p_value([4.0, 10.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
   far, near = [0.1, 0.2, 0.3, 0.4], [0.15, 0.25, 0.35, 0.45]
-  assert findings.beside([value + 9 for value in far], far).endswith("*")
-  assert not findings.beside(near, far).endswith("*")
-  assert not findings.beside([9.0, 9.1, 9.2], [0.1, 0.2, 0.3]).endswith("*")  # too few to tell
+  assert analysis.beside([value + 9 for value in far], far).endswith("*")
+  assert not analysis.beside(near, far).endswith("*")
+  assert not analysis.beside([9.0, 9.1, 9.2], [0.1, 0.2, 0.3]).endswith("*")  # too few to tell
 
 
 class Told:

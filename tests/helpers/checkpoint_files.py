@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.commands.mistakes import Mistake
+from experiments.cli.errors import Mistake
 from experiments.runs.checkpoints import Checkpoints
 from helpers import scripts  # noqa: F401 (it tells the server of forks to import JAX once)
 

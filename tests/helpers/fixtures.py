@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attention
-from attention.scores import sums_of_tanh as additive
+from attention.scores import additive_kernel as additive
 from helpers import reference
 
 ENGINES = ("dense", "blockwise")

@@ -15,10 +15,10 @@ import time
 from typing import NamedTuple
 
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.devices import make_mesh
+from experiments.runs.sharding import make_mesh
 from experiments.tasks import make_task, read_languages
-from experiments.translation.loading import make_task_model
-from experiments.translation.settings import read_config
+from experiments.translation.restore import make_task_model
+from experiments.translation.run_config import read_config
 from experiments.translation.step import abstract_state, make_recipe
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -26,9 +26,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
   [
-    "experiments.commands.flags",
+    "experiments.cli.flags",
     "experiments.translation.train",
-    "experiments.translation.report",
+    "experiments.translation.reporting",
   ]
 )
 

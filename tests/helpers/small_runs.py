@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from configs import base
-from experiments.runs.devices import AXES
+from experiments.runs.sharding import AXES
 from experiments.translation.step import make_step
 
 STEPS = 6

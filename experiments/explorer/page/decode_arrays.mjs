@@ -1,4 +1,4 @@
-// The arrays of the page, which packing.py writes as text.
+// The arrays of the page, which encode_arrays.py writes as text.
 
 /**
  * @import { ArrayLayout, PackedWeights } from "./data"

@@ -1,4 +1,4 @@
-// Greedy search, sampling and beam search, as in attention/search.
+// Greedy search, sampling and beam search, as in attention/decoding.
 
 import { argmax, largest, logSoftmax, random, softmax } from "./linalg.mjs";
 import { step } from "./model.mjs";
@@ -93,7 +93,7 @@ function sample(logits, temperature, chance) {
 }
 
 /**
- * Translates by beam search; see attention.search.beam.
+ * Translates by beam search; see attention.decoding.beam.
  *
  * @param {Model} model
  * @param {Source} source

@@ -10,8 +10,8 @@ from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees
 import attention
 from attention import masks
 from attention.arrays.pytrees import axes_of
-from attention.engines.inputs import prepare
-from attention.engines.plan import plan_for
+from attention.engines.attention_inputs import prepare
+from attention.engines.tiling import plan_for
 from attention.validation import check_options
 
 MASKS = {

@@ -15,7 +15,7 @@ from helpers.fixtures import ENGINES, FLOAT32, always, assert_close, assert_tree
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention import masks, positions, search
+from attention import decoding, masks, positions
 from attention.layers.cache import KeyValueCache, mask_after
 
 # T tokens in all, S slots for them. N: two heads share one of K heads of keys and values. D = N H.
@@ -379,7 +379,7 @@ def test_beam_search_with_a_cache():
   prompt = jnp.asarray([[3, 4], [5, 6], [7, 8]])  # so that the sequences differ
   cache = model.apply(variables, prompt, 5 + 2, method="init_cache")
   _, cache = compiled(model)(variables, prompt, cache)
-  found = jax.jit(lambda cache: search.beam(step, cache, **options))(cache)
+  found = jax.jit(lambda cache: decoding.beam(step, cache, **options))(cache)
 
   def slow_step(state, words):  # remembers the words and reads them all again
     history, count = state
@@ -388,7 +388,7 @@ def test_beam_search_with_a_cache():
     return (history, count + 1), last, None
 
   history = jnp.pad(prompt, ((0, 0), (0, 5)))
-  slow = jax.jit(lambda state: search.beam(slow_step, state, **options))
+  slow = jax.jit(lambda state: decoding.beam(slow_step, state, **options))
   desired = slow((history, jnp.full(B, 2)))
   np.testing.assert_array_equal(found.tokens, desired.tokens)
   assert_close(found.scores, desired.scores, 10 * MODEL)

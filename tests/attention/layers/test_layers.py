@@ -15,8 +15,8 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import masks
-from attention.layers.parameters import LayerNorm
-from attention.models.parameters import GRUParameters
+from attention.layers.projections import LayerNorm
+from attention.models.gru_params import GRUParameters
 
 # C, E: widths of queries and sources; the layers' width is N H. F: of the feed-forward network. A: alignment.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=3, H=11, C=13, E=17, F=19, A=23)

@@ -12,7 +12,7 @@ from helpers.fixtures import FLOAT32, always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention.models.looking import ATTENTIONS
+from attention.models.decoder_attention import ATTENTIONS
 
 # E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)

@@ -12,7 +12,7 @@ from helpers.fixtures import always, assert_close
 from helpers.model_reference import MODEL, compiled, random_parameters
 
 import attention
-from attention.models.looking import ATTENTIONS
+from attention.models.decoder_attention import ATTENTIONS
 
 # H: width of the decoder's state; the transformer's width is 2 E.
 DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)

@@ -12,7 +12,7 @@ from helpers.fixtures import always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention import search
+from attention import decoding
 from attention.models.base import POSITIONS
 
 # D: of the memory. N divides W, the decoder's width, whose heads are even.
@@ -285,10 +285,10 @@ def test_search_with_caches_matches_rereading(encoder, places):
     return model.apply(variables, state, tokens, memory, method="step")
 
   how = {"batch_size": DIMS.B, "max_length": 6, "start": 1, "end": V}  # no sentence ends
-  found = jax.jit(lambda state: search.greedy(step, state, **how))(state)
+  found = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
   np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
   # Beams change places, and their caches with them: a score is that of the tokens read at once.
-  found = jax.jit(lambda state: search.beam(step, state, beam_size=4, num_best=4, **how))(state)
+  found = jax.jit(lambda state: decoding.beam(step, state, beam_size=4, num_best=4, **how))(state)
   for k in range(4):
     targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
     logits, weights = compiled(model)(variables, sources, lengths, targets)

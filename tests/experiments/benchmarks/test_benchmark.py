@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers import scripts
 
-from experiments.benchmarks import cases, measuring, peers, report
+from experiments.benchmarks import baselines, cases, report, timing
+from experiments.benchmarks.baselines import Peer
 from experiments.benchmarks.cases import Case
-from experiments.benchmarks.peers import Peer
 
 CAUSAL = Case("dot_product", 2, 7, 3, 5, causal=True)
 SMALL = [
@@ -28,7 +28,7 @@ SMALL = [
 def results(case, name="attention"):
   """Returns inputs, and the context and the derivatives that a peer finds."""
   inputs = cases.of_checked(cases.draw(case))
-  peer = peers.prepare(name, case, inputs)
+  peer = baselines.prepare(name, case, inputs)
   context, gradients = peer.both()
   np.testing.assert_allclose(peer.to_numpy(context), peer.to_numpy(peer.forward()), atol=1e-6)
   return inputs, np.array(peer.to_numpy(context)), [*map(peer.to_numpy, gradients)]
@@ -60,7 +60,7 @@ def test_other_peers_agree(name):
 
 
 def test_absent_peers_say_why(monkeypatch):
-  monkeypatch.setitem(peers.MOST_BYTES, "cpu", 2**20)
+  monkeypatch.setitem(baselines.MOST_BYTES, "cpu", 2**20)
   for name, case, reason in (
     ("jax.nn", SMALL[3], "has no additive attention"),
     ("einsum", SMALL[2], "has no sliding window"),
@@ -68,19 +68,19 @@ def test_absent_peers_say_why(monkeypatch):
     ("jax.nn", Case("dot_product", 1, 2**15, 1, 32), "would store 4 GiB"),
     ("jax.nn cudnn", CAUSAL, "for half precision on a GPU"),
   ):
-    with pytest.raises(peers.Absent, match=reason):
-      peers.prepare(name, case, None)
-  with pytest.raises(peers.Absent, match="not installed"):
-    peers._imported("no_such_package")
+    with pytest.raises(baselines.Absent, match=reason):
+      baselines.prepare(name, case, None)
+  with pytest.raises(baselines.Absent, match="not installed"):
+    baselines._imported("no_such_package")
 
 
 def test_times_are_medians_with_quartiles(monkeypatch):
-  monkeypatch.setattr(measuring, "_in_turn", lambda calls, repeats: {name: [5, 1, 4, 2, 3] for name in calls})
-  monkeypatch.setitem(peers.PEERS, "fails", Peer(lambda case: 1 / 0))
-  monkeypatch.setitem(peers.PEERS, "wrong", Peer(lambda case: lambda *arrays: 2 * arrays[2]))
-  records = measuring.measure(CAUSAL, ("fails", "attention", "wrong", "torch", "einsum"), repeats=5)
+  monkeypatch.setattr(timing, "_in_turn", lambda calls, repeats: {name: [5, 1, 4, 2, 3] for name in calls})
+  monkeypatch.setitem(baselines.PEERS, "fails", Peer(lambda case: 1 / 0))
+  monkeypatch.setitem(baselines.PEERS, "wrong", Peer(lambda case: lambda *arrays: 2 * arrays[2]))
+  records = timing.measure(CAUSAL, ("fails", "attention", "wrong", "torch", "einsum"), repeats=5)
   assert [(record["peer"], record.get("pass")) for record in records[:4]] == [
-    (peer, which) for which in measuring.PASSES for peer in ("attention", "einsum")
+    (peer, which) for which in timing.PASSES for peer in ("attention", "einsum")
   ]
   for record in records[:4]:
     assert (record["milliseconds"], record["quartiles"]) == (3000, [2000, 4000])
@@ -91,10 +91,10 @@ def test_times_are_medians_with_quartiles(monkeypatch):
 
 
 def test_calls_are_timed_in_turn(monkeypatch):
-  monkeypatch.setattr(measuring, "SHORTEST_SECONDS", 0)
-  monkeypatch.setattr(measuring, "_wait_until_freed", lambda: called.append("wait"))
+  monkeypatch.setattr(timing, "SHORTEST_SECONDS", 0)
+  monkeypatch.setattr(timing, "_wait_until_freed", lambda: called.append("wait"))
   called = []
-  seconds = measuring._in_turn({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
+  seconds = timing._in_turn({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
   assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
   assert all(time > 0 for times in seconds.values() for time in times)
   # Twice to begin with; then each after a call that is not timed.
@@ -105,15 +105,15 @@ def test_calls_are_timed_in_turn(monkeypatch):
 @pytest.mark.parametrize("name", ["attention", "attention dense"])
 def test_ours_must_not_be_wrong(name, monkeypatch):
   wrong = Peer(lambda case: lambda *arrays: 2 * arrays[2], heads_first=True)
-  monkeypatch.setitem(peers.PEERS, name, wrong)
-  with pytest.raises(measuring.Wrong, match="context off by"):
-    measuring.measure(CAUSAL, (name,), repeats=1)
+  monkeypatch.setitem(baselines.PEERS, name, wrong)
+  with pytest.raises(timing.Wrong, match="context off by"):
+    timing.measure(CAUSAL, (name,), repeats=1)
 
 
 def test_memory_being_freed_is_waited_for(monkeypatch):
   sizes = iter([900, 500, 100, 100, 50])
-  monkeypatch.setattr(measuring, "_resident_kibibytes", lambda: next(sizes))
-  measuring._wait_until_freed()
+  monkeypatch.setattr(timing, "_resident_kibibytes", lambda: next(sizes))
+  timing._wait_until_freed()
   assert next(sizes) == 50
 
 
@@ -170,12 +170,12 @@ def test_sets_have_a_summary_each():
 def test_several_lengths_are_drawn(tmp_path):
   records = [
     made_up(peer, which, length / 100, length)
-    for which in measuring.PASSES
+    for which in timing.PASSES
     for peer in ("attention", "torch")
     for length in (512, 1024)
   ]
   panels = report._figure(records, "milliseconds", "ms").axes
-  assert [panel.get_title() for panel in panels] == [f"dot product, {which}" for which in measuring.PASSES]
+  assert [panel.get_title() for panel in panels] == [f"dot product, {which}" for which in timing.PASSES]
   assert [text.get_text() for text in panels[1].get_legend().get_texts()] == ["attention", "torch"]
   np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[512, 5.12], [1024, 10.24]])
   paths = report.draw(tmp_path, records)

@@ -11,8 +11,8 @@ from helpers import browser, fixtures, model_reference
 from configs import base
 from experiments.explorer.live import ATTENTIONS, live_model, why_not
 from experiments.tasks import make_task
-from experiments.translation.loading import Kept
 from experiments.translation.model import make_task_model
+from experiments.translation.restore import Kept
 from experiments.translation.translator import make_translator
 
 pytestmark = browser.needs_node

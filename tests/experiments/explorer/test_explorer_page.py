@@ -6,13 +6,13 @@ import pytest
 from helpers import browser
 from test_explorer_live import TEXT, TWO_LAYERS, assert_same, make, texts_of
 
+from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model
-from experiments.explorer.page import page
 from experiments.explorer.recorded import recorded_model
 from experiments.tasks import Example
-from experiments.text.pairs import SentencePair
-from experiments.translation.loading import Kept
+from experiments.text.parallel_corpus import SentencePair
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
+from experiments.translation.restore import Kept
 
 pytestmark = browser.needs_chromium
 

@@ -8,12 +8,12 @@ from helpers import browser
 from test_explorer_live import make
 
 from experiments.explorer import recorded
+from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model
-from experiments.explorer.page import page
 from experiments.tasks import Example
-from experiments.text.pairs import SentencePair
-from experiments.translation.loading import Kept
+from experiments.text.parallel_corpus import SentencePair
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
+from experiments.translation.restore import Kept
 from experiments.translation.translator import Heads, Translation
 
 pytestmark = browser.needs_chromium

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.commands.mistakes import DataError, Mistake
+from experiments.cli.errors import DataError, Mistake
 from experiments.runs import provenance
 from experiments.runs.provenance import (
   check_same_data,

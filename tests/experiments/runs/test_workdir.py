@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from experiments.commands.files import write_text
+from experiments.cli.io import write_text
 from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError, workdir_lock
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.commands.mistakes import DataError
+from experiments.cli.errors import DataError
 from experiments.tasks import make_task
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import END, PAD, UNKNOWN, Vocabulary
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.commands.fields import ConfigError
-from experiments.commands.mistakes import DataError
-from experiments.tasks import ToyTranslation, drawing, grammar, make_task
+from experiments.cli.config_fields import ConfigError
+from experiments.cli.errors import DataError
+from experiments.tasks import ToyTranslation, grammar, make_task, sentence_sampler
 from experiments.tasks.toy_translation import ROUND
 from experiments.text.vocabularies import PAD, UNKNOWN
 
@@ -37,7 +37,7 @@ def test_batches_have_each_sentence_once():
     assert batch.source_lengths.tolist() == [len(source) + 1 for source in _sources(task, batch)]
     assert not (batch.sources == UNKNOWN).any()
     assert not (batch.targets == UNKNOWN).any()
-  pairs = [drawing.pair(seed=5, split="train", index=index) for index in range(len(found))]
+  pairs = [sentence_sampler.pair(seed=5, split="train", index=index) for index in range(len(found))]
   assert sorted(found) == sorted((pair.source, pair.target) for pair in pairs)
 
 
@@ -48,7 +48,8 @@ def test_batches_have_links_if_asked():
   assert batch.links.shape == (5, batch.targets.shape[1], batch.sources.shape[1])
   task = _toy()
   pairs = {
-    pair.source: pair for pair in (drawing.pair(seed=0, split="train", index=i) for i in range(5 * ROUND))
+    pair.source: pair
+    for pair in (sentence_sampler.pair(seed=0, split="train", index=i) for i in range(5 * ROUND))
   }
   for words, links in zip(_sources(task, batch), batch.links, strict=True):
     assert set(map(tuple, np.argwhere(links).tolist())) == pairs[words].alignment
@@ -69,7 +70,7 @@ def test_batches_have_few_shapes(num_buckets):
   batches = [task.training_batch(step) for step in range(3 * ROUND)]
   lengths = [batch.sources.shape[1] for batch in batches]
   assert len(set(lengths)) == num_buckets
-  assert max(lengths) == drawing.TRAIN_MAX_TARGET_LENGTH + 1
+  assert max(lengths) == sentence_sampler.TRAIN_MAX_TARGET_LENGTH + 1
   assert {batch.targets.shape for batch in batches} == {(20, length) for length in lengths}
   assert num_buckets == 1 or len({tuple(lengths[i * ROUND : (i + 1) * ROUND]) for i in range(3)}) == 3
 
@@ -86,10 +87,10 @@ def test_batches_have_similar_lengths():
 
 
 def test_examples_have_words_and_text():
-  for split in drawing.SPLITS:
+  for split in sentence_sampler.SPLITS:
     for index, example in enumerate(_toy(seed=5).examples(split, 4)):
       # All seeds are scored on the same sentences.
-      pair = drawing.pair(seed=5 if split == "train" else 0, split=split, index=index)
+      pair = sentence_sampler.pair(seed=5 if split == "train" else 0, split=split, index=index)
       assert example == (*pair, " ".join(pair.source), grammar.join(pair.target))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.text.buckets import Buckets, least_padding
-from experiments.text.sentences import Sentences
+from experiments.text.ragged import Sentences
 
 # Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
 LENGTHS = {(3, 2): 17, (1, 5): 13, (11, 7): 5}

@@ -10,7 +10,7 @@ from helpers import browser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from experiments.tasks import drawing, grammar, scan_grammar
+from experiments.tasks import grammar, scan_grammar, sentence_sampler
 from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
 from experiments.text.tokenizers import Characters
@@ -103,7 +103,7 @@ def test_case_does_not_change_boundaries():
 
 def test_generated_languages_keep_their_words():
   for split in ("train", "test", "length"):
-    for pair in (drawing.pair(seed=0, split=split, index=i) for i in range(300)):
+    for pair in (sentence_sampler.pair(seed=0, split=split, index=i) for i in range(300)):
       assert tokenize(grammar.join(pair.source)) == tuple(pair.source)
       assert ItalianWords().tokenize(grammar.join(pair.target)) == tuple(pair.target)
       assert len(tokenize(grammar.join(pair.target))) == len(pair.target)

@@ -4,7 +4,7 @@ import jax
 import pytest
 from helpers.small_runs import CONFIG, ONE_DEVICE, Steps
 
-from experiments.translation import loading, run_setup
+from experiments.translation import restore, run_setup
 from experiments.translation import train as loop
 
 
@@ -12,7 +12,7 @@ from experiments.translation import train as loop
 def fast():
   """Trains on one device, by steps that are compiled once."""
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
-    for module in (run_setup, loading):
+    for module in (run_setup, restore):
       patch.setattr(module, "make_mesh", lambda shards=1: ONE_DEVICE)
     patch.setattr(loop, "make_step", Steps(lambda state: state))
     yield

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.tasks import Example
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation import metrics

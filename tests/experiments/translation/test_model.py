@@ -8,7 +8,7 @@ import pytest
 from helpers.fixtures import always
 
 import attention
-from attention.models.looking import ATTENTIONS
+from attention.models.decoder_attention import ATTENTIONS
 from configs import base
 from experiments.text.batches import make_batch
 from experiments.translation.model import ENCODERS, make_model

@@ -10,10 +10,10 @@ from configs import base
 from experiments.runs.provenance import digests, record_launch
 from experiments.runs.workdir import WorkdirError
 from experiments.tasks import read_languages
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import Vocabulary
-from experiments.translation.settings import check_same_config, data_files, read_config, write_run
+from experiments.translation.run_config import check_same_config, data_files, read_config, write_run
 
 CONFIG = base.Config(
   seed=3,

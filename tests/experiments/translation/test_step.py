@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 
 from attention.losses import alignment_loss, coverage_loss
 from configs import base
-from experiments.runs.devices import AXES
+from experiments.runs.sharding import AXES
 from experiments.text.batches import make_batch
 from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.model import make_model

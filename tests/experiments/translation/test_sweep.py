@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from configs import base
-from experiments.commands import fields
-from experiments.commands.fields import ConfigError
+from experiments.cli import config_fields
+from experiments.cli.config_fields import ConfigError
 from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation import sweep
@@ -90,7 +90,7 @@ def test_jobs_need_no_file(tmp_path):
   script, folder, values = job.command[:3], job.command[3], job.command[4:]
   assert script == [sys.executable, "-m", "experiments.train"]
   assert folder == f"--workdir={tmp_path}/attention=bilinear_seed=1"
-  assert len(values) == len(fields.flat(run.config))
+  assert len(values) == len(config_fields.flat(run.config))
   assert {"--config.seed=1", "--config.model.attention=bilinear", "--config.train.steps=7"} <= set(values)
   assert not job.is_done() and not job.is_taken()
   finish(tmp_path, run, {"test": {"bleu": 1.0}})

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from helpers.small_runs import CONFIG, ONE_DEVICE, STEPS, config_with, params_of, send
 
-from experiments.commands.mistakes import Diverged, Interrupted
+from experiments.cli.errors import Diverged, Interrupted
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.devices import DeviceError
+from experiments.runs.sharding import DeviceError
 from experiments.tasks import make_task
 from experiments.text.vocabularies import PAD
 from experiments.translation import load, run_setup
 from experiments.translation import train as loop
-from experiments.translation.settings import read_config
+from experiments.translation.run_config import read_config
 from experiments.translation.step import abstract_state, make_recipe
 
 pytestmark = pytest.mark.usefixtures("fast")
@@ -213,9 +213,9 @@ def test_loading_writes_nothing(trained):
 
 def test_launch_errors_write_nothing(tmp_path, monkeypatch):
   monkeypatch.undo()
-  from experiments.runs import devices
+  from experiments.runs import sharding
 
-  monkeypatch.setattr(run_setup, "make_mesh", devices.make_mesh)
+  monkeypatch.setattr(run_setup, "make_mesh", sharding.make_mesh)
   with pytest.raises(
     DeviceError, match="--parameter_shards must be a divisor of the number of devices, 8, got 3"
   ):

@@ -9,11 +9,11 @@ import pytest
 from helpers.model_reference import random_parameters
 
 from configs import base
-from experiments.commands.fields import ConfigError
-from experiments.commands.mistakes import Diverged
+from experiments.cli.config_fields import ConfigError
+from experiments.cli.errors import Diverged
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.text.languages import Language
+from experiments.text.text_processor import Language
 from experiments.text.tokenizers import Words
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
 from experiments.translation.decoding import Search

@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/settings.py."""
+"""Tests of experiments/translation/run_config.py."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import math
 import pytest
 
 from configs import base
-from experiments.commands.fields import ConfigError, flat
+from experiments.cli.config_fields import ConfigError, flat
 from experiments.translation.validation import validate
 
 OWN = ", or package.module:Name or file.py:Name of your own"

@@ -1,0 +1,193 @@
+"""One sequence for each of the batch, one token after the other: the likeliest, or one drawn by chance."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention.arrays.checks import check_number, check_size, key_shape
+from attention.decoding.hypotheses import Hypotheses, Step, check_search
+
+# choose(i, logits [B V]) -> tokens [B]
+Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def greedy(
+  step: Step,
+  state: Any,
+  *,
+  batch_size: int,
+  max_length: int,
+  start: int,
+  end: int,
+  pad: int = 0,
+) -> Hypotheses:
+  """Takes the likeliest token at every step, until all sequences have ended.
+
+  Works under `jax.jit`: shapes are fixed, and the loop stops at the last end symbol.
+
+  Args:
+    step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None).
+    state: before the first step.
+    batch_size: B.
+    max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
+      for, if it holds caches: beyond that logits are NaN.
+    start: the token that is read first.
+    end: the token that ends a sequence.
+    pad: what stands after the end.
+
+  Returns:
+    The hypotheses, one for each sequence of the batch.
+
+  Raises:
+    ValueError: if max_length is less than 1.
+  """
+  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  return _one_by_one(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
+
+
+def sample(
+  step: Step,
+  state: Any,
+  rng: jax.Array,
+  *,
+  batch_size: int,
+  max_length: int,
+  start: int,
+  end: int,
+  pad: int = 0,
+  temperature: float | jax.Array = 1.0,
+  top_k: int | None = None,
+  top_p: float | jax.Array = 1.0,
+) -> Hypotheses:
+  """Draws every token by its probability, until all sequences have ended.
+
+  What is drawn for a sequence depends on its key, or on its place in the batch, and on nothing else of it.
+
+  Args:
+    step: as in `greedy`, like the other arguments that are not here.
+    state: before the first step.
+    rng: a random key, from `jax.random.key` or `jax.random.PRNGKey`, or one for each sequence, [B].
+    batch_size: B.
+    max_length: T.
+    start: the token that is read first.
+    end: the token that ends a sequence.
+    pad: what stands after the end.
+    temperature: divides the logits; near 0 the search is greedy.
+    top_k: only so many of the likeliest tokens are drawn; None for all.
+    top_p: only the likeliest tokens, as few as have this probability together, are drawn; 1 for all. Both
+      limits are for the probabilities at the temperature; top_k comes first.
+
+  Returns:
+    The hypotheses; their scores are the model's own log-probabilities, whatever the temperature.
+
+  Raises:
+    ValueError: if rng is no key; if max_length or top_k is less than 1, or a temperature or top_p that is
+      known is not above 0 and finite, or top_p is above 1.
+
+  Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
+  """
+  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  largest = np.finfo(np.float32).max
+  check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
+  _check_share(top_p)
+  is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
+  rngs = rng
+  if key_shape(rng) == ():
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
+  elif key_shape(rng) != (batch_size,):
+    raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {rng!r}")
+
+  def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
+    logits = _below_largest(logits.astype(jnp.float32), temperature)
+    logits = logits if top_k is None else keep_top_k(logits, top_k)
+    logits = logits if is_all else keep_top_p(logits, top_p)
+    return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
+
+  return _one_by_one(step, state, choose, *sizes_and_tokens)
+
+
+def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
+  """Returns (logits - the largest) / temperature, 0 for the largest even if it is infinite."""
+  largest = jnp.max(logits, axis=-1, keepdims=True)
+  below = logits - largest
+  # Compiled, the division may be a product with 1 / temperature, which is 0 where that is very large.
+  return jnp.where(logits == largest, 0, jnp.where(jnp.isneginf(below), -jnp.inf, below / temperature))
+
+
+def _check_share(top_p: float | jax.Array) -> None:
+  """Raises ValueError unless it is a probability above 0."""
+  check_number("top_p", top_p, "a number above 0 and at most 1", lambda p: 0 < p <= 1)
+
+
+def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
+  """Returns logits [... V] with -inf for all but the k largest; of equals the first are kept.
+
+  Raises:
+    ValueError: if k is less than 1.
+
+  >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
+  [-inf, 3.0, 2.0]
+  """
+  count = min(check_size("top_k", k), logits.shape[-1])
+  return _keep(logits, jax.lax.top_k(logits, count)[1], True)
+
+
+def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
+  """Returns logits [... V] with -inf for all but the largest, as few as have probability p together.
+
+  Of equals the first are kept.
+
+  Raises:
+    ValueError: if p is known, and not above 0 and at most 1.
+
+  >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
+  [0.0, 0.5, 0.0]
+  """
+  _check_share(p)
+  by_size = jnp.argsort(logits, axis=-1, descending=True)
+  probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
+  # A token is kept if those above it do not make up p alone; the first always is, even if p is 0 in float32.
+  is_large = (jnp.cumsum(probabilities, axis=-1) - probabilities < p).at[..., 0].set(True)
+  return _keep(logits, by_size, is_large)
+
+
+def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> jax.Array:
+  """Returns logits [... V] with -inf for all but those of the tokens [... K] that are kept."""
+  mask = jnp.put_along_axis(jnp.zeros(logits.shape, bool), tokens, is_kept, axis=-1, inplace=False)
+  return jnp.where(mask, logits, -jnp.inf)
+
+
+def _one_by_one(
+  step: Step, state: Any, choose: Choose, B: int, T: int, start: jax.Array, end: jax.Array, pad: jax.Array
+) -> Hypotheses:
+  """Returns the sequences that `choose` makes."""
+  tokens = jnp.full((B,), start)
+  weights = jax.eval_shape(step, state, tokens)[2]
+  found = Hypotheses(
+    tokens=jnp.full((B, T), pad),
+    scores=jnp.zeros((B,), jnp.float32),
+    weights=None if weights is None else jnp.zeros((B, T, weights.shape[-1]), weights.dtype),
+  )
+
+  def goes_on(carry):
+    i, _, _, ended, _ = carry
+    return (i < T) & ~jnp.all(ended)
+
+  def advance(carry):
+    i, state, tokens, ended, found = carry
+    state, logits, weights = step(state, tokens)
+    chosen = choose(i, logits).astype(jnp.int32)
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
+    tokens = jnp.where(ended, pad, chosen)
+    if weights is not None:
+      weights = found.weights.at[:, i].set(jnp.where(ended[:, None], 0, weights))
+    scores = found.scores + jnp.where(ended, 0.0, gained)
+    found = Hypotheses(found.tokens.at[:, i].set(tokens), scores, weights)
+    return i + 1, state, tokens, ended | (chosen == end), found
+
+  carry = (jnp.int32(0), state, tokens, jnp.zeros((B,), bool), found)
+  return jax.lax.while_loop(goes_on, advance, carry)[-1]

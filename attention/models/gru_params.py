@@ -1,0 +1,32 @@
+"""Flax: the weights of a GRU, for functions that take them whole."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attention.arrays.checks import check_size
+from attention.layers.projections import kernel_init
+from attention.models.gru import GRUWeights
+
+
+class GRUParameters(nn.Module):
+  """Holds the weights of a GRU with states of the given width."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, input_width: int) -> GRUWeights:
+    check_size("width", self.width)
+    H = self.width
+    orthogonal = nn.initializers.orthogonal()
+
+    def recurrent_init(rng, shape, dtype):
+      blocks = [orthogonal(block_rng, (H, H), dtype) for block_rng in jax.random.split(rng, 3)]
+      return jnp.concatenate(blocks, axis=1)
+
+    return GRUWeights(
+      input=self.param("input", kernel_init, (input_width, 3 * H), jnp.float32),
+      recurrent=self.param("recurrent", recurrent_init, (H, 3 * H), jnp.float32),
+      bias=self.param("bias", nn.initializers.zeros, (3 * H,), jnp.float32),
+      recurrent_bias=self.param("recurrent_bias", nn.initializers.zeros, (H,), jnp.float32),
+    )

@@ -1,0 +1,50 @@
+"""Arguments of score functions: checks and conversions."""
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.checks import as_array, as_real, check_rank
+from attention.arrays.shapes import broadcast_leading, with_rank
+from attention.arrays.sharding import compute_dtype
+
+
+def scaled(vectors: jax.Array, scale: jax.Array | float, name: str = "scale") -> jax.Array:
+  """Returns the vectors [... T H] times a scale [...], a single number or one for each head, say."""
+  factors = per_score(name, scale, vectors)
+  broadcast_leading(vectors, factors, names=f"queries and {name} [... 1 1]")
+  rank = max(vectors.ndim, factors.ndim)
+  return with_rank(vectors, rank) * with_rank(factors, rank)
+
+
+def per_score(name: str, numbers: jax.Array | float, arrays: jax.Array) -> jax.Array:
+  """Returns numbers [...], one for each head, say, as [... 1 1], in the dtype of the arrays [... X Y].
+
+  Raises:
+    ValueError: if they are no numbers, or have these two axes already, and would bring others.
+  """
+  numbers = as_real(name, numbers).astype(arrays.dtype)
+  if numbers.ndim > arrays.ndim - 2 and numbers.ndim > 1 and numbers.shape[-2:] == (1, 1):
+    raise ValueError(
+      f"{name} must be a number, or numbers for the leading axes, [N] for heads, without axes for T and S, "
+      f"got shape {numbers.shape}"
+    )
+  return numbers[..., None, None]
+
+
+def floating(**arrays: jax.Array) -> list[jax.Array]:
+  """Checks two arrays of vectors by name, and returns them at least in float32."""
+  arrays = {name: as_array(name, array) for name, array in arrays.items()}
+  for (name, array), axes in zip(arrays.items(), ("[... T H]", "[... S H]"), strict=True):
+    check_rank(name, array, axes)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+      raise ValueError(f"{name} must be of a floating type, got {array.dtype}")
+  dtypes = {array.dtype for array in arrays.values()}
+  if len(dtypes) > 1:
+    got = ", ".join(f"{name} {array.dtype}" for name, array in arrays.items())
+    raise ValueError(f"{' and '.join(arrays)} must have one dtype, got {got}")
+  return [array.astype(compute_dtype(array.dtype)) for array in arrays.values()]
+
+
+def check_width(name: str, array: jax.Array, width: int, allowed: str) -> None:
+  if array.shape[-1] != width:
+    raise ValueError(f"{name} must have {allowed}, {width}, got shape {array.shape}")

@@ -1,0 +1,324 @@
+"""Beam search against exhaustive search, greedy search, and values worked out by hand."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.fixtures import FLOAT32, always, assert_close
+
+from attention import decoding
+
+DIMS = chex.Dimensions(B=5, T=4, S=7, V=5)
+PAD, START, END = 0, 1, 2
+random = np.random.default_rng(3)
+# The logits after each token, in each of 17 states; the next state; the attention in each state.
+LOGITS = (1.5 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
+NEXT = random.integers(17, size=(17, DIMS.V))
+WEIGHTS = random.dirichlet(np.ones(DIMS.S), size=17).astype(np.float32)
+STATES = np.array([3, 8, 0, 15, 11])
+ALL = 3 * DIMS.V ** (DIMS.T - 1)  # beams for all that there is
+
+
+def step(state, tokens):
+  return jnp.asarray(NEXT)[state, tokens], jnp.asarray(LOGITS)[state, tokens], jnp.asarray(WEIGHTS)[state]
+
+
+def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, **options):
+  return compiled(step, beam_size, len(states), max_length, **options)(jnp.asarray(states))
+
+
+@functools.cache
+def compiled(step, beam_size, batch_size, max_length, **options):
+  """Returns a search of a batch of states, compiled once for its options."""
+  return jax.jit(lambda states: uncompiled(step, beam_size, states, max_length, **options))
+
+
+def uncompiled(step, beam_size, states, max_length, **options):
+  return decoding.beam(
+    step,
+    states,
+    batch_size=len(states),
+    max_length=max_length,
+    beam_size=beam_size,
+    start=START,
+    end=END,
+    pad=PAD,
+    **options,
+  )
+
+
+def follow(state, tokens):
+  """Returns the log-probability of tokens, and the attention at each."""
+  score, weights, last = 0.0, [], START
+  for token in tokens:
+    logits = np.float64(LOGITS[state, last])
+    score += logits[token] - np.log(np.sum(np.exp(logits)))
+    weights.append(WEIGHTS[state])
+    state, last = NEXT[state, last], token
+  return score, np.stack(weights)
+
+
+def all_that_end(state, length_penalty=0.0):
+  """Returns every sequence of at most T tokens that ends, with its score, the best first."""
+  others = [token for token in range(DIMS.V) if token != END]
+  found = []
+  for length in range(DIMS.T):
+    for words in itertools.product(others, repeat=length):
+      tokens = (*words, END)
+      penalty = ((5 + len(tokens)) / 6) ** length_penalty
+      found.append((follow(state, tokens)[0] / penalty, tokens))
+  return sorted(found, reverse=True)
+
+
+def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
+  """Returns the tokens and scores of one sequence's best hypotheses, by a search over lists."""
+
+  def penalised(score, length):
+    return score / ((5 + length) / 6) ** length_penalty
+
+  alive, ended, is_exhaustive = [((), 0.0)], [], True
+  for t in range(max_length):
+    best_alive = max((score for _, score in alive), default=-np.inf)
+    if len(ended) >= num_best and ended[num_best - 1][1] >= penalised(best_alive, max_length):
+      break
+    longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
+    longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
+    continuations = [pair for pair in longer if pair[0][-1] != END]
+    is_exhaustive &= t == max_length - 1 or len(continuations) <= beam_size
+    least = -np.inf if is_exhaustive else continuations[:beam_size][-1][1]
+    new = [
+      (tokens, penalised(score, len(tokens)))
+      for tokens, score in longer
+      if tokens[-1] == END and score >= least
+    ]
+    ended = sorted(ended + new, key=lambda pair: -pair[1])[:beam_size]
+    alive = continuations[:beam_size]
+  cut = [(tokens, penalised(score, max_length)) for tokens, score in alive]
+  return (ended + cut)[:num_best]
+
+
+@pytest.mark.parametrize("end_is_likely", [False, True])
+@pytest.mark.parametrize(
+  ("beam_size", "max_length", "length_penalty", "num_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
+)
+def test_beam_search_matches_a_loop(
+  beam_size, max_length, length_penalty, num_best, end_is_likely, monkeypatch
+):
+  if end_is_likely:
+    monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
+  states = jnp.arange(17)
+  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, num_best=num_best)
+  for b, state in enumerate(range(17)):
+    desired = by_a_loop(state, beam_size, max_length, length_penalty, num_best)
+    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for tokens, _ in desired]
+    assert_close(found.scores[b], [score for _, score in desired], FLOAT32)
+
+
+def words_of(row):
+  """Returns the tokens of a row up to its end."""
+  row = row.tolist()
+  return tuple(row[: row.index(END) + 1]) if END in row else tuple(row)
+
+
+def best_of_all(logits, V, T, length_penalty):
+  """Returns the best sequence that ends, and its score, by enumeration; logits [T V V] of (step, last)."""
+  log_p = np.float64(logits) - np.log(np.sum(np.exp(np.float64(logits)), axis=-1, keepdims=True))
+  others = [token for token in range(V) if token != END]
+  best = -np.inf, ()
+  for length in range(T):
+    prefixes = np.array([*itertools.product(others, repeat=length)], int).reshape((V - 1) ** length, length)
+    words = np.concatenate(
+      [np.full((len(prefixes), 1), START), prefixes, np.full((len(prefixes), 1), END)], axis=1
+    )
+    scores = sum(log_p[t, words[:, t], words[:, t + 1]] for t in range(length + 1))
+    scores = scores / ((6 + length) / 6) ** length_penalty
+    best = max(best, (scores.max(), tuple(words[scores.argmax(), 1:].tolist())))
+  return best
+
+
+@pytest.mark.parametrize(
+  ("V", "T", "length_penalty"),
+  always(
+    (5, 4, 0.6),
+    of=[(*sizes, penalty) for sizes in ((3, 7), (4, 5), (5, 4), (6, 3)) for penalty in (0.0, 0.6, 1.0, 2.0)],
+  ),
+)
+def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
+  B = 25
+  logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)
+  logits[::2, ..., END] -= 9  # so that nearly all continuations are likelier
+
+  def by_table(state, tokens):
+    t, b = state
+    return (t + 1, b), jnp.asarray(logits)[b, jnp.minimum(t, T - 1), tokens], None
+
+  state = jnp.zeros(B, int), jnp.arange(B)
+  options = {"batch_size": B, "max_length": T, "start": START, "end": END, "pad": PAD}
+  for num_prefixes in ((V - 1) ** (T - 1), V ** (T - 1)):
+    found = decoding.beam(by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options)
+    for b in range(B):
+      score, tokens = best_of_all(logits[b], V, T, length_penalty)
+      assert words_of(np.asarray(found.tokens[b, 0])) == tokens
+      assert_close(found.scores[b, 0], score, FLOAT32)
+
+
+def test_likelier_hypotheses_are_waited_for():
+  # Greedy: "2" 0.7, "3" 0.8, then certain words to the end: 0.56. One word alone has 0.3, two have 0.14.
+  table = np.full((7, 7), -np.inf, np.float32)
+  table[START, [END, 3]] = np.log([0.3, 0.7])
+  table[3, [END, 4]] = np.log([0.2, 0.8])
+  for before, after in [(4, 5), (5, 6), (6, END)]:
+    table[before, after] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], None
+
+  for beam_size in (1, 2, 3, 4):
+    found = find(beam_size, states=[0], step=by_table, max_length=8)
+    assert_close(found.scores, [[np.log(0.56)]], FLOAT32)
+    assert words_of(np.asarray(found.tokens[0, 0])) == (3, 4, 5, 6, END)
+
+
+def test_wide_beam_finds_the_best():
+  found = find(ALL, length_penalty=0.6, num_best=6)
+  for b, state in enumerate(STATES):
+    desired = all_that_end(state, 0.6)[:6]
+    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for _, tokens in desired]
+    assert_close(found.scores[b], [score for score, _ in desired], FLOAT32)
+
+
+def test_length_penalty_changes_the_best():
+  best = {p: [words_of(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)] for p in (0.0, 2.0)}
+  assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
+
+
+@pytest.mark.parametrize("max_length", [2, 3, 13])
+def test_one_beam_is_greedy(max_length):
+  options = {"max_length": max_length, "start": START, "end": END, "pad": PAD}
+  desired = decoding.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
+  found = find(1, max_length=max_length)
+  for one, other in zip(found, desired, strict=True):
+    assert_close(one[:, 0], other, FLOAT32)
+
+
+def test_two_beams_find_what_greedy_misses():
+  # First "a" 0.6 or "b" 0.4; after "a" four words of 0.25, after "b" the end for certain: 0.4 > 0.15.
+  a, b = 3, 4
+  table = np.full((5, 5), -np.inf, np.float32)
+  table[START, [a, b]] = np.log([0.6, 0.4])
+  table[a] = np.log([0.25, 1e-9, 0.25, 0.25, 0.25])
+  table[b, END] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], None
+
+  found = find(2, states=[0], step=by_table, max_length=2)
+  np.testing.assert_array_equal(found.tokens, [[[b, END]]])
+  assert_close(found.scores, np.log([[0.4]]), FLOAT32)
+  assert found.weights is None
+
+
+@pytest.mark.parametrize(("beam_size", "length_penalty"), [(2, 1.0), (5, 0.0)])
+def test_scores_and_weights_match_tokens(beam_size, length_penalty):
+  found = find(beam_size, max_length=6, length_penalty=length_penalty, num_best=beam_size)
+  for b, n in np.ndindex(len(STATES), beam_size):
+    tokens = words_of(np.asarray(found.tokens[b, n]))
+    score, weights = follow(STATES[b], tokens)
+    assert_close(found.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
+    assert_close(found.weights[b, n, : len(tokens)], weights, FLOAT32)
+    np.testing.assert_array_equal(found.weights[b, n, len(tokens) :], 0.0)
+    np.testing.assert_array_equal(found.tokens[b, n, len(tokens) :], PAD)
+
+
+def test_hypotheses_are_distinct_and_ordered():
+  found = find(5, max_length=3, num_best=5)
+  for b in range(len(STATES)):
+    rows = [words_of(row) for row in np.asarray(found.tokens[b])]
+    assert len(set(rows)) == 5
+    ended = [END in row for row in rows]
+    assert ended == sorted(ended, reverse=True)
+    for group in (True, False):
+      scores = [score for score, own in zip(found.scores[b], ended, strict=True) if own == group]
+      assert scores == sorted(scores, reverse=True)
+
+
+def test_single_eager_sequence_matches_batch():
+  options = {"max_length": 7, "length_penalty": 0.6, "num_best": 2}
+  whole = find(3, **options)
+  step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
+  jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), step_by_step, whole)
+  for b in range(len(STATES)):
+    alone = find(3, states=STATES[b : b + 1], **options)
+    jax.tree.map(lambda one, other, b=b: assert_close(one[0], other[b], FLOAT32), alone, whole)
+
+
+def test_missing_hypotheses_score_minus_infinity():
+  # After the start only the end, or one other word, which is followed by the end alone.
+  table = np.full((4, 4), -np.inf, np.float32)
+  table[START, [END, 3]] = np.log([0.3, 0.7])
+  table[3, END] = 0.0
+
+  def by_table(state, tokens):
+    return state, jnp.asarray(table)[tokens], jnp.ones((len(tokens), 3))
+
+  found = find(4, states=[0], step=by_table, max_length=5, num_best=4)
+  np.testing.assert_array_equal(
+    found.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
+  )
+  assert_close(found.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], FLOAT32)
+  np.testing.assert_array_equal(found.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
+
+
+def test_search_stops_early():
+  steps = []
+  table = np.full((4, 4), -5.0, np.float32)
+  table[:, END] = 5.0
+
+  def by_table(state, tokens):
+    jax.debug.callback(lambda: steps.append(1))
+    return state, jnp.asarray(table)[tokens], None
+
+  jax.block_until_ready(find(2, step=by_table, max_length=50))
+  jax.effects_barrier()
+  assert len(steps) == 1
+
+
+def test_closed_over_memory_is_not_repeated():
+  memory = jnp.asarray(random.normal(size=(len(STATES), DIMS.V)), jnp.float32)
+
+  def with_memory(memory):
+    def with_row(state, tokens):
+      assert state.shape == tokens.shape == memory.shape[:1]
+      state, logits, weights = step(state, tokens)
+      return state, logits + memory, weights
+
+    return with_row
+
+  found = find(3, step=with_memory(memory), max_length=6)
+  for b in (0, 3):
+    alone = find(3, step=with_memory(memory[b : b + 1]), states=STATES[b : b + 1], max_length=6)
+    np.testing.assert_array_equal(alone.tokens[0], found.tokens[b])
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"beam_size": 0}, "beam_size must be an integer of at least 1, got 0"),
+    ({"beam_size": 2, "max_length": 0}, "max_length must be an integer of at least 1, got 0"),
+    ({"beam_size": 2, "num_best": 3}, "num_best must be at most beam_size=2, got 3"),
+    ({"beam_size": 2, "num_best": 0}, "num_best must be an integer of at least 1, got 0"),
+    (
+      {"beam_size": 2, "length_penalty": -0.5},
+      "length_penalty must be 0 or above, .*, got -0.5",
+    ),
+    ({"beam_size": 2, "length_penalty": 1e3}, "finite in float32, got 1000.0"),
+  ],
+  ids=str,
+)
+def test_a_wrong_argument_is_told(options, message):
+  with pytest.raises(ValueError, match=message):
+    find(**options)

@@ -1,0 +1,392 @@
+"""Greedy search over any step function."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.fixtures import FLOAT32, assert_close
+from helpers.model_reference import compiled, random_parameters
+
+import attention
+from attention import decoding
+
+DIMS = chex.Dimensions(B=5, T=7, S=11, V=13)
+START, END, PAD = 1, 2, 0
+random = np.random.default_rng(0)
+# The logits after each token, in each of 17 states; the next state; the attention in each state.
+LOGITS = (2 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
+LOGITS[:, :, END] += 1.0
+NEXT = random.integers(17, size=(17, DIMS.V))
+WEIGHTS = random.dirichlet(np.ones(DIMS.S), size=17).astype(np.float32)
+STATES = np.array([3, 8, 0, 15, 11])
+
+
+def step(state, tokens):
+  return jnp.asarray(NEXT)[state, tokens], jnp.asarray(LOGITS)[state, tokens], jnp.asarray(WEIGHTS)[state]
+
+
+def step_without_weights(state, tokens):
+  return *step(state, tokens)[:2], None
+
+
+def search_greedily(step=step, states=STATES, max_length=DIMS.T, start=START, end=END, pad=PAD):
+  return decoding.greedy(
+    step,
+    jnp.asarray(states),
+    batch_size=len(states),
+    max_length=max_length,
+    start=start,
+    end=end,
+    pad=pad,
+  )
+
+
+def by_a_loop(state, max_length=DIMS.T, start=START, end=END, pad=PAD):
+  """Returns tokens [T], score and weights [T S] of one sequence."""
+  tokens = np.full(max_length, pad)
+  score, weights = 0.0, np.zeros((max_length, DIMS.S))
+  token = start
+  for t in range(max_length):
+    logits = np.float64(LOGITS[state, token])
+    weights[t] = WEIGHTS[state]
+    state = NEXT[state, token]
+    token = tokens[t] = np.argmax(logits)
+    score += logits[token] - np.log(np.sum(np.exp(logits)))
+    if token == end:
+      break
+  return tokens, score, weights
+
+
+def assert_found(found, states=STATES, **options):
+  desired = [by_a_loop(state, **options) for state in states]
+  tokens, scores, weights = (np.stack(parts) for parts in zip(*desired, strict=True))
+  np.testing.assert_array_equal(found.tokens, tokens)
+  assert_close(found.scores, scores, FLOAT32)
+  assert_close(found.weights, weights, 0.0)
+
+
+def test_table_covers_all_endings():
+  lengths = [np.flatnonzero(by_a_loop(state)[0] == END) for state in STATES]
+  ends = [int(found[0]) if found.size else None for found in lengths]
+  assert None in ends and len(set(ends)) >= 3
+
+
+def test_greedy_matches_a_loop():
+  assert_found(search_greedily())
+
+
+def test_jit_finds_the_same():
+  assert_found(jax.jit(lambda states: search_greedily(states=states))(STATES))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"pad": 12},
+    {"end": 5},
+    {"start": 4},
+    {"start": END},
+    {"max_length": 1},
+    {"max_length": 3},
+    {"max_length": 29},
+  ],
+  ids=str,
+)
+def test_symbols_and_max_length_are_respected(options):
+  assert_found(search_greedily(**options), **options)
+
+
+def test_score_matches_hand_value():
+  # Probabilities 3/4, then 9/10 for the end: ln(3/4) + ln(9/10) = ln(27/40) = -0.393042588.
+  table = jnp.log(jnp.asarray([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]]))
+
+  def step(state, tokens):
+    return state + 1, table[state], None
+
+  found = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, start=0, end=0, pad=7)
+  np.testing.assert_array_equal(found.tokens, [[1, 0, 7, 7, 7]])
+  assert_close(found.scores, [-0.393042588], FLOAT32)
+
+
+@pytest.mark.parametrize("b", range(DIMS.B))
+def test_single_sequence_matches_batch(b):
+  whole, alone = search_greedily(), search_greedily(states=STATES[b : b + 1])
+  for one, other in zip(alone, whole, strict=True):
+    np.testing.assert_array_equal(one[0], other[b])
+
+
+def test_steps_without_weights():
+  found, desired = search_greedily(step_without_weights), search_greedily()
+  assert found.weights is None
+  np.testing.assert_array_equal(found.tokens, desired.tokens)
+  np.testing.assert_array_equal(found.scores, desired.scores)
+
+
+def test_search_stops_at_last_end():
+  # Only the sequences that end; nobody waits for the others.
+  states = [state for state in STATES if END in by_a_loop(state)[0]]
+  longest = max(int(np.argmax(by_a_loop(state)[0] == END)) + 1 for state in states)
+  calls = []
+
+  def counted(state, tokens):
+    jax.debug.callback(lambda: calls.append(1))
+    return step(state, tokens)
+
+  found = search_greedily(counted, states=np.array(states), max_length=1009)
+  jax.block_until_ready(found)
+  jax.effects_barrier()
+  assert len(calls) == longest
+
+
+def test_an_infinite_logit_is_the_likeliest():
+  def step(state, tokens):
+    return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
+
+  found = attention.decoding.greedy(step, None, batch_size=1, max_length=3, start=1, end=2)
+  assert found.tokens.tolist() == [[2, 0, 0]]
+
+
+def test_half_precision_logits_sum_in_float32():
+  def half(state, tokens):
+    state, logits, weights = step(state, tokens)
+    return state, logits.astype(jnp.bfloat16), weights
+
+  def rounded(state, tokens):
+    state, logits, weights = half(state, tokens)
+    return state, logits.astype(jnp.float32), weights
+
+  found, desired = search_greedily(half), search_greedily(rounded)
+  assert found.scores.dtype == jnp.float32
+  np.testing.assert_array_equal(found.tokens, desired.tokens)
+  assert_close(found.scores, desired.scores, 0.0)
+
+
+def test_an_empty_batch_finds_nothing():
+  found = search_greedily(states=np.zeros(0, int))
+  assert found.tokens.shape == (0, DIMS.T)
+  assert found.weights.shape == (0, DIMS.T, DIMS.S)
+
+
+@pytest.mark.parametrize("max_length", [0, -3])
+def test_invalid_length_raises(max_length):
+  with pytest.raises(ValueError, match=f"max_length must be an integer of at least 1, got {max_length}"):
+    search_greedily(max_length=max_length)
+
+
+@pytest.mark.parametrize("kind", ["additive", "none"])
+def test_model_translation_matches_a_loop(kind):
+  B, S, V = DIMS["BSV"]
+  rng = np.random.default_rng(1)
+  sources, lengths = jnp.asarray(rng.integers(V, size=(B, S))), jnp.asarray([11, 3, 7, 1, 5])
+  model = attention.Seq2Seq(
+    attention.RecurrentEncoder(V, 3, 5), attention.RecurrentDecoder(V, 3, 5, attention=kind)
+  )
+  variables = random_parameters(model, sources, lengths, sources)
+
+  @jax.jit
+  def translate(variables, sources, lengths):
+    state, memory = model.apply(variables, sources, lengths, method="encode")
+    return decoding.greedy(
+      lambda state, tokens: model.apply(variables, state, tokens, memory, method="step"),
+      state,
+      batch_size=B,
+      max_length=DIMS.T,
+      start=START,
+      end=END,
+    )
+
+  found = translate(variables, sources, lengths)
+  tokens = np.asarray(found.tokens)
+  # Teacher forcing with what was found: each word must be the likeliest, and the scores add up.
+  before = np.concatenate([np.full((B, 1), START), tokens[:, :-1]], axis=1)
+  logits, weights = compiled(model)(variables, sources, lengths, jnp.asarray(before))
+  logits = np.float64(logits)
+  has_ended = np.cumsum(tokens == END, axis=1) - (tokens == END) > 0
+  np.testing.assert_array_equal(tokens, np.where(has_ended, 0, np.argmax(logits, axis=-1)))
+  gained = np.max(logits, axis=-1) - np.log(np.sum(np.exp(logits), axis=-1))
+  assert_close(found.scores, np.sum(np.where(has_ended, 0, gained), axis=1), 10 * FLOAT32)
+  if kind == "none":
+    assert found.weights is None
+  else:
+    desired = np.where(has_ended[:, :, None], 0, weights)
+    assert_close(found.weights, desired, FLOAT32)
+
+
+def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
+  return decoding.sample(
+    step,
+    jnp.asarray(states),
+    jax.random.key(rng) if isinstance(rng, int) else rng,
+    batch_size=len(states),
+    max_length=max_length,
+    start=START,
+    end=END,
+    pad=PAD,
+    **options,
+  )
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+  states = np.full(20_011, STATES[0])
+  first = np.asarray(draw(states=states, max_length=1).tokens)[:, 0]
+  desired = np.asarray(jax.nn.softmax(LOGITS[STATES[0], START]))
+  found = np.bincount(first, minlength=DIMS.V) / len(states)
+  # Four standard deviations of a share.
+  assert np.all(np.abs(found - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
+
+
+@pytest.mark.parametrize(
+  ("options", "probabilities"),
+  [
+    ({}, [0.1, 0.2, 0.3, 0.4]),
+    ({"temperature": 0.5}, [1 / 30, 4 / 30, 9 / 30, 16 / 30]),
+    ({"top_k": 2}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.65}, [0, 0, 3 / 7, 4 / 7]),
+    ({"top_p": 0.75}, [0, 2 / 9, 3 / 9, 4 / 9]),
+    ({"top_k": 3, "top_p": 0.5}, [0, 0, 3 / 7, 4 / 7]),
+    ({"temperature": 0.5, "top_p": 0.53}, [0, 0, 0, 1]),
+  ],
+  ids=str,
+)
+def test_token_probabilities_match_hand_values(options, probabilities):
+  logits = jnp.log(jnp.asarray([0.1, 0.2, 0.3, 0.4]))
+  count = 10_007
+
+  def step(state, tokens):
+    return state, jnp.broadcast_to(logits, (count, 4)), None
+
+  found = draw(states=np.zeros(count, int), step=step, max_length=1, **options)
+  shares = np.bincount(np.asarray(found.tokens)[:, 0], minlength=4) / count
+  np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
+  assert np.max(np.abs(shares - probabilities)) < 0.02
+  # Scores are the model's own, whatever limits there are.
+  assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
+
+
+@pytest.mark.parametrize(
+  ("function", "limit", "kept"),
+  [
+    (decoding.keep_top_k, 1, [0, 0, 1, 0, 0]),
+    (decoding.keep_top_k, 3, [0, 1, 1, 1, 0]),
+    (decoding.keep_top_k, 9, [1, 1, 1, 1, 1]),
+    (decoding.keep_top_p, 0.3, [0, 0, 1, 0, 0]),
+    (decoding.keep_top_p, 0.6, [0, 1, 1, 0, 0]),
+    (decoding.keep_top_p, 1.0, [1, 1, 1, 1, 1]),
+  ],
+)
+def test_ties_do_not_exceed_top_k(function, limit, kept):
+  logits = jnp.log(jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.2] * 5]))
+  found = function(logits, limit)
+  np.testing.assert_array_equal(found[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
+  count = limit if isinstance(limit, int) else round(5 * limit + 0.49)
+  assert np.isfinite(found[1]).sum() == min(count, 5)
+  assert np.isfinite(found[1, : min(count, 5)]).all()
+
+
+def test_the_coldest_draw_is_greedy():
+  for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
+    np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
+    assert_close(found.scores, search_greedily().scores, FLOAT32)
+
+
+@pytest.mark.parametrize("temperature", [1e-10, 1e-38])
+def test_tiny_temperatures_are_greedy(temperature):
+  options = {"top_k": 2, "top_p": 0.9}
+  desired = search_greedily().tokens
+  found = jax.jit(lambda temperature: draw(temperature=temperature, **options))(temperature)
+  np.testing.assert_array_equal(found.tokens, desired)
+  np.testing.assert_array_equal(jax.jit(lambda: draw(temperature=temperature, **options))().tokens, desired)
+
+
+def test_top_p_keeps_infinite_logits():
+  kept = decoding.keep_top_p(jnp.array([0.0, jnp.inf, -jnp.inf, 1.0]), 0.9)
+  np.testing.assert_array_equal(kept, [-jnp.inf, jnp.inf, -jnp.inf, -jnp.inf])
+
+
+def test_raw_and_typed_keys_agree():
+  np.testing.assert_array_equal(draw(jax.random.PRNGKey(5)).tokens, draw(jax.random.key(5)).tokens)
+  typed = jax.random.split(jax.random.key(7), len(STATES))
+  np.testing.assert_array_equal(draw(jax.random.key_data(typed)).tokens, draw(typed).tokens)
+
+
+def test_draws_depend_on_key_only():
+  whole, again, other = draw(rng=1), draw(rng=1), draw(rng=2)
+  jax.tree.map(np.testing.assert_array_equal, whole, again)
+  assert not np.array_equal(whole.tokens, other.tokens)
+  first_two = draw(rng=1, states=STATES[:2])
+  np.testing.assert_array_equal(first_two.tokens, whole.tokens[:2])
+  compiled = jax.jit(lambda temperature: draw(rng=1, temperature=temperature))(1.0)
+  np.testing.assert_array_equal(compiled.tokens, whole.tokens)
+
+
+def test_sequences_may_have_separate_keys():
+  keys = jax.random.split(jax.random.key(7), len(STATES))
+  whole, turned = draw(keys), draw(keys[::-1], states=STATES[::-1])
+  np.testing.assert_array_equal(turned.tokens[::-1], whole.tokens)
+
+
+def test_sequences_of_one_state_differ():
+  tokens = np.asarray(draw(states=np.full(29, 3)).tokens)
+  assert len({tuple(row) for row in tokens}) > 20
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"temperature": 0.0}, "temperature must be a number above 0, and finite, got 0.0"),
+    ({"temperature": float("nan")}, "temperature must be a number above 0, and finite, got nan"),
+    ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
+    ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
+    ({"top_p": 1.5}, "top_p must be a number above 0 and at most 1, got 1.5"),
+    ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
+    ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
+    ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
+    (
+      {"rng": jax.random.split(jax.random.key(0), 3)},
+      r"one for each of 5 sequences, got Array\(\(3,\), dtype=key<fry>\)",
+    ),
+  ],
+  ids=str,
+)
+def test_a_wrong_limit_is_told(options, message):
+  with pytest.raises(ValueError, match=message):
+    draw(**options)
+
+
+def test_high_temperature_respects_forbidden_tokens():
+  def forbids(state, tokens):
+    return state, jnp.broadcast_to(jnp.asarray([-jnp.inf, 0.0, -jnp.inf, 1.0]), (2, 4)), None
+
+  for temperature in (1e38, 3e38):
+    found = jax.jit(
+      lambda rng, temperature=temperature: decoding.sample(
+        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, start=1, end=9, temperature=temperature
+      )
+    )(jax.random.key(0))
+    assert set(np.ravel(found.tokens).tolist()) == {1, 3}
+  with pytest.raises(ValueError, match="temperature must be a number above 0, and finite"):
+    decoding.sample(
+      forbids, jnp.zeros(2), jax.random.key(0), batch_size=2, max_length=5, start=1, end=9, temperature=1e39
+    )
+
+
+def test_smallest_top_p_keeps_the_likeliest():
+  np.testing.assert_array_equal(
+    decoding.keep_top_p(jnp.asarray([0.0, 2.0, 1.0]), 1e-300), [-np.inf, 2, -np.inf]
+  )
+
+
+def test_sizes_may_be_integer_arrays():
+  found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
+  assert found.tokens.shape[1] == 3
+  with pytest.raises(ValueError, match="start must be one token, got shape"):
+    search_greedily(start=jnp.asarray([0, 2]))
+
+
+@pytest.mark.parametrize("end", [-1, 99])
+def test_end_outside_vocabulary_ends_nothing(end):
+  options = {"batch_size": len(STATES), "max_length": 4, "start": START, "end": end}
+  greedy = decoding.greedy(step, STATES, **options)
+  found = decoding.beam(step, STATES, beam_size=1, **options)
+  np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)

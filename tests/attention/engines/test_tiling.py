@@ -1,0 +1,57 @@
+"""Cutting arrays into tiles, and putting them together again."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.engines import tiles, tiling
+from attention.engines.choice import fastest
+
+
+@pytest.mark.parametrize(
+  ("length", "largest", "count", "size"),
+  [(7, 7, 1, 7), (7, 9, 1, 7), (7, 3, 3, 3), (10, 4, 3, 4), (1, 1, 1, 1)],
+)
+def test_blocks_are_few_and_even(length, largest, count, size):
+  blocks = tiling.even_blocks(length, largest)
+  assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
+  assert blocks.beyond_end == count * size - length
+
+
+@pytest.mark.parametrize("axis", [-1, -2, -3])
+def test_joined_blocks_are_the_array(axis):
+  rng = np.random.default_rng(0)
+  array = jnp.moveaxis(jnp.asarray(rng.normal(size=(2, 7, 5))), 1, axis)
+  blocks = tiling.even_blocks(7, 3)
+  stacked = tiles.split(array, axis, blocks)
+  last = jnp.moveaxis(stacked, axis, 1)
+  assert last.shape == (3, 3, 2, 5)
+  np.testing.assert_array_equal(tiles.join(stacked, axis, blocks), array)
+  np.testing.assert_array_equal(last[-1, 1:], np.repeat(jnp.moveaxis(array, axis, 0)[-1:], 2, axis=0))
+
+
+def test_blocks_do_not_cross_parts():
+  for length, largest, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
+    blocks = tiling.even_blocks(length, largest, parts=2)
+    assert (blocks.count * blocks.size, blocks.size, blocks.beyond_end) == (length, size, 0)
+
+
+def test_beyond_the_end_nothing_is_allowed():
+  stacked = tiles.split(jnp.ones(7, bool), -1, tiling.even_blocks(7, 4))
+  np.testing.assert_array_equal(stacked, [[True] * 4, [True] * 3 + [False]])
+
+
+@pytest.mark.parametrize("of_blocks", [False, True])
+def test_windows_are_slices_from_their_starts(of_blocks):
+  rng = np.random.default_rng(0)
+  array = jnp.asarray(rng.normal(size=(3, 11, 2) if of_blocks else (11, 2)))
+  starts = 0, 5, 7
+  actual = tiles.windows_of(array, -2, starts, 4, of_blocks=of_blocks)
+  for i, start in enumerate(starts):
+    np.testing.assert_array_equal(actual[i], (array[i] if of_blocks else array)[start : start + 4])
+
+
+def test_returned_weights_make_auto_dense():
+  array = jnp.ones((1, 512, 2))
+  assert fastest(array, array, array, return_weights=True) == "dense"
+  assert fastest(array, array, array, return_weights=False) == "blockwise"

@@ -1,0 +1,143 @@
+"""The sums of additive attention: score_vector . tanh(query + key), and their derivatives."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.fixtures import EPSILON, always, assert_close
+
+from attention.scores import additive_kernel as additive
+from attention.scores.additive_kernel import sums_of_tanh
+
+# Sizes below, above and between the number of rows that a step of a loop takes.
+# What is exact must be so where the formula that is fast for many scores is at work.
+pytestmark = pytest.mark.usefixtures("additive_in_loops")
+
+SIZES = [(2, 3, 5), (13, 11, 17), (2, 19, 8), (16, 2, 1)]
+
+
+def draw(leading, T, S, A, scale=1.0):
+  rng = np.random.default_rng(0)
+  shapes = (*leading, T, A), (*leading, S, A), (*leading, 1, A)
+  queries, keys, vector = (rng.normal(size=shape) for shape in shapes)
+  return tuple(np.float32(array) for array in (scale * queries, scale * keys, vector))
+
+
+def exact(queries, keys, vector):
+  """Returns the sums, and d sum / d pre-activation [... T S A], in float64."""
+  queries, keys, vector = (array.astype(np.float64) for array in (queries, keys, vector))
+  tanh = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])
+  vectors = vector[..., None, :]
+  return np.sum(vectors * tanh, axis=-1), vectors * (1 - tanh**2), tanh
+
+
+def tolerance(A):
+  return 16 * EPSILON * A
+
+
+# Pre-activations within the range of the factored form, beyond it, and far beyond.
+@pytest.mark.parametrize(
+  ("leading", "size", "scale"),
+  always(
+    *(((2,), size, 1.0) for size in SIZES),
+    *(((), SIZES[1], scale) for scale in (20.0, 1e4)),
+    of=list(itertools.product([(), (2,)], SIZES, [1.0, 20.0, 1e4])),
+  ),
+)
+def test_sums_and_gradients_are_exact(leading, size, scale):
+  inputs = draw(leading, *size, scale=scale)
+  desired, slopes, tanh = exact(*inputs)
+  of_loss = np.random.default_rng(1).normal(size=desired.shape)
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), *inputs)
+  d_queries, d_keys, d_vector = pull(jnp.asarray(of_loss, jnp.float32))
+  limit = tolerance(max(size))
+  assert_close(actual, desired, limit)
+  weighted = of_loss[..., None] * slopes
+  assert_close(d_queries, np.sum(weighted, axis=-2), limit)
+  assert_close(d_keys, np.sum(weighted, axis=-3), limit)
+  assert_close(d_vector[..., 0, :], np.einsum("...ts,...tsa->...a", of_loss, tanh), limit)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_forward_mode_is_exact(scale):
+  T, S, A = SIZES[1]
+  inputs = draw((), T, S, A, scale=scale)
+  directions = draw((), T, S, A)[::-1]
+  directions = (directions[2], directions[1], directions[0])
+  _, slopes, tanh = exact(*inputs)
+  changes = (
+    np.einsum("tsa,ta->ts", slopes, directions[0]),
+    np.einsum("tsa,sa->ts", slopes, directions[1]),
+    np.einsum("tsa,a->ts", tanh, directions[2][0]),
+  )
+  for i, desired in enumerate(changes):
+
+    def alone(array, i=i):
+      return sums_of_tanh(*inputs[:i], array, *inputs[i + 1 :])
+
+    actual = jax.jvp(jax.jit(alone), (inputs[i],), (directions[i],))[1]
+    assert_close(actual, desired, tolerance(A))
+
+
+@pytest.mark.parametrize("one", [20.0, 21.0, 21.5, 43.0, 44.0, 89.0])
+def test_exact_at_range_limits(one):
+  # Pre-activations that cancel, and those that do not: exp(2 one) alone, its square, and its fourth power.
+  queries = np.float32([[one, -one, one, 0.25]])
+  keys = np.float32([[-one, one, one, 0.5], [0.5 - one, one - 0.5, 0, -0.25]])
+  vector = np.float32([[1.0, 2.0, 3.0, 5.0]])
+  desired, slopes, _ = exact(queries, keys, vector)
+  actual, pull = jax.vjp(sums_of_tanh, queries, keys, vector)
+  assert_close(actual, desired, tolerance(4))
+  assert_close(pull(jnp.ones((1, 2)))[0], np.sum(slopes, axis=-2), tolerance(4))
+
+
+def test_vmap_over_small_and_large():
+  T, S, A = SIZES[0]
+  inputs = [np.stack(pair) for pair in zip(draw((), T, S, A), draw((), T, S, A, scale=1e4), strict=True)]
+  desired, slopes, _ = exact(*inputs)
+
+  def run(*inputs):
+    sums, pull = jax.vjp(sums_of_tanh, *inputs)
+    return sums, pull(jnp.ones_like(sums))
+
+  actual, (d_queries, d_keys, _) = jax.jit(jax.vmap(run))(*inputs)
+  assert_close(actual, desired, tolerance(A))
+  assert_close(d_queries, np.sum(slopes, axis=-2), tolerance(A))
+  assert_close(d_keys, np.sum(slopes, axis=-3), tolerance(A))
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
+def test_small_pre_activations_keep_their_digits(scale):
+  queries, keys, vector = draw((), *SIZES[1], scale=scale)
+  desired, _, tanh = exact(queries, keys, vector / np.float32(scale))
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), queries, keys, vector / np.float32(scale))
+  assert_close(actual, desired, tolerance(SIZES[1][2]))
+  d_vector = pull(jnp.ones_like(actual))[2] / scale
+  assert_close(d_vector[0], np.sum(tanh, axis=(0, 1)) / scale, tolerance(max(SIZES[1]) ** 2))
+
+
+@pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
+def test_few_sums_are_computed_directly(size, monkeypatch):
+  monkeypatch.setattr(additive, "FEW_TERMS", 2**13)
+  monkeypatch.setattr(additive, "_in_loops", None)
+  inputs = draw((2,), *size)
+  desired, slopes, tanh = exact(*inputs)
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), *inputs)
+  d_queries, d_keys, d_vector = pull(jnp.ones_like(actual))
+  assert_close(actual, desired, tolerance(max(size)))
+  assert_close(d_queries, np.sum(slopes, axis=-2), tolerance(max(size)))
+  assert_close(d_keys, np.sum(slopes, axis=-3), tolerance(max(size)))
+  assert_close(d_vector[..., 0, :], np.sum(tanh, axis=(-3, -2)), tolerance(max(size)))
+
+
+def test_no_three_axis_array():
+  T, S, A = 64, 128, 256
+  inputs = draw((), T, S, A)
+
+  def loss(*inputs):
+    return jnp.sum(sums_of_tanh(*inputs) ** 2)
+
+  program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*inputs).compile()
+  assert program.memory_analysis().temp_size_in_bytes < T * S * A * 4 / 8

@@ -1,0 +1,367 @@
+"""Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers import scripts
+
+from configs import base
+from experiments.tasks import make_task
+from experiments.translation.run_config import write_run
+
+TOY = make_task(base.Config())
+LANGUAGES = TOY.source, TOY.target
+
+
+def _tree(folder):
+  """Returns every file under a folder with its content."""
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _mistake(script, *flags):
+  """Returns the one line that a script ends with."""
+  finished = scripts.run(script, *flags)
+  assert finished.code == 2, finished
+  assert finished.output == ""
+  assert finished.errors.startswith("error: ")
+  assert finished.errors.count("\n") == 1
+  assert finished.errors.endswith("\n")
+  return finished.errors[len("error: ") : -1]
+
+
+def _train_mistake(tmp_path, *flags):
+  folder = tmp_path / "run"
+  line = _mistake("train", f"--workdir={folder}", *flags)
+  assert not folder.exists()
+  return line
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--config.train.step=3", "unknown flag --config.train.step; did you mean --config.train.steps?"),
+    ("--config.modle.width=3", "unknown flag --config.modle.width; did you mean --config.model.width?"),
+    ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
+    ("--stpes=10", "unknown flag --stpes; did you mean --config.train.steps?"),
+    ("--nonsense", "unknown flag --nonsense"),
+  ],
+)
+def test_unknown_flags_name_the_nearest(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, flag) == line
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("train.steps=abc", "invalid literal for int() with base 10: 'abc'"),
+    ("train.steps=1.5", "invalid literal for int() with base 10: '1.5'"),
+    ("train.learning_rate=fast", "could not convert string to float: 'fast'"),
+    ("data.lowercase=maybe", "('Non-boolean argument to boolean flag', 'maybe')"),
+  ],
+)
+def test_wrong_types_name_the_flag(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, f"--config.{flag}") == f"flag --config.{flag}: {line}"
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--config.train.steps=-1", "config.train.steps must be from 1 to 2,147,483,647, got -1"),
+    (
+      "--config.model.encoder=lstm",
+      "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
+      "your own, got 'lstm'",
+    ),
+  ],
+)
+def test_impossible_values_name_the_field(tmp_path, flag, line):
+  assert _train_mistake(tmp_path, flag) == line
+
+
+def test_errors_in_configs_are_shown(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
+
+
+def _python_elsewhere(folder, *arguments):
+  """Returns what Python did in another folder than that of the scripts."""
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=folder,
+    env=os.environ | {"PYTHONPATH": str(scripts.ROOT)},
+    capture_output=True,
+    encoding="utf-8",
+    check=False,
+  )
+
+
+def test_default_configs_need_no_folder(tmp_path):
+  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.steps=0")
+  assert finished.returncode == 2
+  assert finished.stderr == "error: config.train.steps must be from 1 to 2,147,483,647, got 0\n"
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "steps: 3\nencoder = {\n",
+    "x = 1\n",
+    "1 / 0\n",
+    "import sys\nsys.exit(3)\n",
+    "def get_config(): return 3\n",
+    "from configs import base\ndef get_config(): return base.Config(data=None)\n",
+  ],
+)
+def test_other_files_are_no_config(tmp_path, text):
+  path = tmp_path / "mine.py"
+  path.write_text(text, "utf-8")
+  assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
+
+
+def test_misspelt_fields_name_the_nearest(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.widht = 8\n", "utf-8")
+  message = "AttributeError: 'Model' object has no attribute 'widht'; did you mean 'width'?"
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: {message}"
+
+
+_FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\n"
+
+
+@pytest.mark.parametrize(
+  ("text", "before", "after", "width"),
+  [
+    (_FLAGS_IN_FILE, [], [], -1),
+    (_FLAGS_IN_FILE, [], ["--config.model.width=-2"], -2),
+    ("--config.model.width=-3\n", [], [], -3),
+    ("--config=configs/scan.py\n", [], ["--config.model.width=-4"], -4),
+  ],
+)
+def test_flag_files_set_fields(tmp_path, text, before, after, width):
+  path = tmp_path / "flags"
+  path.write_text(text, "utf-8")
+  line = _train_mistake(tmp_path, *before, f"--flagfile={path}", *after)
+  assert line == f"config.model.width must be from 1 to 1,048,576, got {width}"
+
+
+def test_flag_files_name_the_config(tmp_path):
+  path = tmp_path / "flags"
+  path.write_text("--config=nothing.py\n", "utf-8")
+  assert "nothing.py: FileNotFoundError" in _train_mistake(tmp_path, f"--flagfile={path}")
+  path.write_text("--config.train.stepps=5\n", "utf-8")
+  assert "did you mean --config.train.steps?" in _train_mistake(tmp_path, "--flagfile", str(path))
+
+
+def test_unreadable_flag_files_are_named(tmp_path):
+  binary = tmp_path / "binary"
+  binary.write_bytes(b"\xd0\xd0")
+  for flag, reason in (
+    ("--flagfile=/nowhere", "No such file or directory: '/nowhere'"),
+    (f"--flagfile={tmp_path}", "Is a directory"),
+    (f"--flagfile={binary}", "can't decode byte 0xd0"),
+    ("--flagfile", "--flagfile with no argument"),
+  ):
+    for script in ("train", "evaluate"):
+      assert reason in _mistake(script, flag)
+
+
+def test_long_values_are_cut_short(tmp_path):
+  bad = tmp_path / "bad.tsv"
+  for text in ("a\tb\t" + "x" * 10**6, "a\tb\t" + "0-0 " * 10**5 + "x", "a\tb\t" + "9" * 10**6 + "-0"):
+    bad.write_text(text, "utf-8")
+    line = _train_mistake(tmp_path, *_data_flags(bad, bad))
+    assert line.startswith(f"{bad}:1: ") and len(line) < 2_100
+  line = _train_mistake(tmp_path, f"--config.model.attention={'x' * 10**5}")
+  assert line.startswith("config.model.attention must be one of additive") and len(line) < 2_100
+
+
+def test_other_arguments_are_named(tmp_path):
+  line = _train_mistake(tmp_path, "configs/toy_translation.py")
+  assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
+
+
+def _data_flags(train, validation, test=""):
+  return (
+    "--config=configs/parallel_text.py",
+    f"--config.data.train={train}",
+    f"--config.data.validation={validation}",
+    f"--config.data.test={test}",
+    "--config.data.min_count=1",
+    # If a mistake goes unseen, at least the training is short.
+    "--config.model.width=2",
+    "--config.model.embedding_width=1",
+    "--config.train.steps=1",
+  )
+
+
+def test_malformed_lines_are_named(tmp_path):
+  bad = tmp_path / "bad.tsv"
+  bad.write_text("a b\tx y\nno tab here\n", "utf-8")
+  assert _train_mistake(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
+
+
+def test_other_configs_name_the_fields(tmp_path):
+  write_run(tmp_path, base.Config(), LANGUAGES)
+  before = _tree(tmp_path)
+  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
+  assert f"train.steps {base.Train().steps} (here 7)" in line
+  assert "seed 0 (here 3)" in line
+  assert "batch_size" not in line
+  assert _tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+  ("flag", "line"),
+  [
+    ("--parameter_shards=3", "--parameter_shards must be a divisor of the number of devices, "),
+    ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
+    ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
+    ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
+    ("--profile=901:999", "--profile must begin at one of the 900 steps, got '901:999'"),
+    (
+      "--num_processes=2",
+      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      "got None, 2, None",
+    ),
+    ("--coordinator=localhost:1", "must be given together"),
+    ("--process_id=-1", "--process_id=-1"),
+    ("--num_processes=0", "--num_processes=0"),
+  ],
+)
+def test_launch_errors_are_one_line(tmp_path, flag, line):
+  assert line in _train_mistake(tmp_path, flag)
+
+
+@pytest.mark.parametrize(
+  ("coordinator", "line"),
+  [
+    ("auto", "or --coordinator=auto alone, got 'auto', 2, 2"),
+    ("localhost", "--coordinator must be HOST:PORT, got 'localhost'"),
+    ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
+  ],
+)
+def test_cluster_flags_must_fit(tmp_path, coordinator, line):
+  flags = (f"--coordinator={coordinator}", "--num_processes=2", "--process_id=2")
+  assert line in _train_mistake(tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
+    (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
+    (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
+    (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
+    (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
+    (["--length_penalty=nan"], "--length_penalty must be from 0 to 10, got nan"),
+    (["--beam_size=0"], "--beam_size=0"),
+    (["--checkpoint=newest"], "best|last"),
+  ],
+)
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_search_flags_must_fit(tmp_path, script, flags, line):
+  text = ["--text=a"] if script == "translate" else []
+  assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
+
+
+def _run_main(main, **environment):
+  """Returns the result of a script whose main function is an expression."""
+  text = f"import jax; from experiments.cli import flags as commands; commands.run(lambda: {main})"
+  return subprocess.run(
+    [sys.executable, "-c", text],
+    cwd=scripts.ROOT,
+    env={**os.environ, **environment},
+    capture_output=True,
+    check=False,
+  )
+
+
+@pytest.mark.parametrize("main", ["jax.numpy.zeros(2**50)", "bytes(10**17)"])
+def test_full_memory_is_one_line(main):
+  finished = _run_main(main)
+  assert finished.returncode == 2
+  assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
+  assert finished.stderr.count(b"\n") == 1
+
+
+def test_output_is_utf_8():
+  finished = _run_main(r"print('\u00e8')", PYTHONIOENCODING="ascii")
+  assert (finished.returncode, finished.stdout) == (0, "\u00e8\n".encode())
+
+
+def test_ctrl_c_ends_with_one_line():
+  # A shell starts programs in the background with SIGINT ignored, and Python leaves it so.
+  handled = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+  finished = _run_main(f"(signal := __import__('signal'), {handled}, signal.raise_signal(2))")
+  assert (finished.returncode, finished.stderr) == (130, b"stopped\n")
+
+
+def test_pipes_are_refused(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  line = _train_mistake(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
+  assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
+
+
+def test_workdirs_must_be_folders(tmp_path):
+  path = tmp_path / "file"
+  path.write_text("mine", "utf-8")
+  assert _mistake("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
+  assert str(path) in _mistake("evaluate", f"--workdir={path}")
+  assert path.read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize("script", ["evaluate", "translate"])
+def test_workdirs_must_hold_a_run(tmp_path, script):
+  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path} holds no run")
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    (["--figure=map.png"], "--figure draws the attention of one --text, got no --text"),
+    (["--figure=map.jpg", "--text=a"], "--figure must end in .png, got 'map.jpg'"),
+  ],
+)
+def test_figures_need_text_and_name(tmp_path, flags, line):
+  assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
+
+
+@pytest.mark.parametrize(
+  ("flags", "line"),
+  [
+    ([], "--output must name the file to write, got none"),
+    (["--count=0"], "endless sentences: their number must be at least 1, got 0"),
+    (["--count=-1"], "--count=-1"),
+    (
+      ["--split=training"],
+      "split must be one of train, validation, test, length, composition, got 'training'",
+    ),
+    (["--config.train.stepz=3"], "did you mean --config.train.steps?"),
+  ],
+)
+def test_export_errors_are_one_line(tmp_path, flags, line):
+  output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
+  assert line in _mistake("export_data", *flags, *output)
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
+def test_help_explains_all_flags(script):
+  finished = scripts.run(script, "--help")
+  assert finished.code == 1  # as absl ends
+  assert f"python -m experiments.{script}" in finished.output
+  expected = ["--output"] if script == "export_data" else ["--workdir"]
+  expected += ["--config"] if script in ("train", "export_data") else []
+  for flag in expected:
+    assert f"{flag}:" in finished.output
+
+
+def test_long_errors_are_one_line(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
+  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"

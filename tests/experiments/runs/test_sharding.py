@@ -1,0 +1,236 @@
+"""Tests of experiments/runs/sharding.py: training on meshes of the 8 devices that conftest.py makes."""
+
+import functools
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from configs import base
+from experiments.cli.errors import Mistake
+from experiments.runs import sharding
+from experiments.runs.sharding import DeviceError, local_copy, make_mesh, own_rows, place_batch
+from experiments.text.batches import Batch, make_batch
+from experiments.translation.model import make_model
+from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
+
+NUM_ROWS, S, T, V = 11, 7, 5, 211
+STEPS = 3
+SHARDS = (1, 4)
+shards = pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
+MODEL = base.Model(
+  embedding_width=24, width=32, dropout_rate=0.3, recurrent_dropout_rate=0.2, word_dropout_rate=0.1
+)
+# Learning rates that are too low for the order of additions to matter.
+TRAIN = base.Train(steps=10, warmup=0.0, learning_rate=1e-3, averaging=0.9, accumulation=2)
+ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def conditions():
+  """Cuts small parameters too, and lets optax divide numbers by integers."""
+  with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+    patch.setattr(sharding, "_LEAST_TO_CUT", 2**9)
+    yield
+
+
+def batch_of(step, mesh, num_rows=NUM_ROWS):
+  """Returns sentences of a step, with the rows of padding that the mesh needs."""
+  rng = np.random.default_rng(step)
+  sources, targets = (
+    [rng.integers(4, V, rng.integers(1, length)).tolist() for _ in range(num_rows)] for length in (S, T)
+  )
+  batch = make_batch(sources, targets, source_length=S, target_length=T)
+  return own_rows(batch, mesh.size * TRAIN.accumulation)
+
+
+class Trained(NamedTuple):
+  losses: list[float]
+  start: object
+  state: object
+  compiled: object
+
+
+def recipe_on(mesh):
+  model = make_model(MODEL, source_vocabulary_size=V, target_vocabulary_size=V)
+  return make_recipe(base.Config(model=MODEL, train=TRAIN), model, mesh)
+
+
+@functools.cache
+def trained(mesh):
+  """Returns what some steps on a mesh came to."""
+  recipe, rngs = recipe_on(mesh), make_rngs(3)
+  state, losses = init_state(recipe, rngs.params), []
+  start, compiled = jax.tree.map(lambda leaf: leaf.copy(), state), None
+  for step in range(STEPS):
+    batch = place_batch(batch_of(step, mesh), mesh)
+    compiled = compiled or make_step(recipe).lower(state, batch, rngs.dropout).compile()
+    before = float(state.sums.loss)
+    state, _ = compiled(state, batch, rngs.dropout)
+    losses.append(float(state.sums.loss) - before)
+  return Trained(losses, start, state, compiled)
+
+
+@shards
+def test_mesh_losses_equal_one_device(shards):
+  alone, shared = trained(ONE_DEVICE), trained(make_mesh(shards))
+  np.testing.assert_allclose(shared.losses, alone.losses, rtol=1e-5)
+  assert len(set(alone.losses)) == STEPS
+
+
+@shards
+def test_mesh_state_equals_one_device(shards):
+  alone, shared = trained(ONE_DEVICE).state, trained(make_mesh(shards)).state
+  for ours, theirs in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@shards
+def test_parameters_and_moments_are_cut(shards):
+  state = trained(make_mesh(shards)).state
+  kernels = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (V, 24)]
+  assert len(kernels) == 2 * 4  # of source and target: the parameter, its average, two moments
+  for kernel in kernels:
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(V, 24 // shards)}
+  biases = [leaf for leaf in jax.tree.leaves(state) if leaf.ndim < 2]
+  assert all(leaf.is_fully_replicated for leaf in biases)
+
+
+def flops(compiled):
+  return compiled.cost_analysis()["flops"]
+
+
+def gathered_shapes(compiled):
+  """Returns the shapes of the arrays that devices put together from their parts."""
+  text = compiled.as_text()
+  return {
+    tuple(map(int, filter(None, shape.split(","))))
+    for line in text.splitlines()
+    if re.search(r" = .* all-gather(-start)?\(", line)
+    for shape in re.findall(r"\w+\[([\d,]*)\]", line.split(" all-gather")[0])
+  }
+
+
+@shards
+def test_devices_compute_their_rows(shards):
+  compiled = trained(make_mesh(shards)).compiled
+  assert flops(compiled) < 1.15 * flops_of_one_share()
+
+
+@functools.cache
+def flops_of_one_share():
+  """Returns what a single device computes for as many rows as each of 8 has."""
+  recipe = recipe_on(ONE_DEVICE)
+  state = jax.eval_shape(functools.partial(init_state, recipe), jax.random.key(0))
+  batch = batch_of(0, ONE_DEVICE, num_rows=2)
+  return flops(make_step(recipe).lower(state, batch, jax.random.key(1)).compile())
+
+
+@pytest.mark.parametrize("shards", SHARDS[1:])
+def test_activations_are_never_sent(shards):
+  run = trained(make_mesh(shards))
+  whole = {leaf.shape for leaf in jax.tree.leaves(run.state.params)}
+  gathered = gathered_shapes(run.compiled)
+  assert (V, 24) in gathered
+  assert {tuple(sorted(shape)) for shape in gathered} <= {tuple(sorted(shape)) for shape in whole}
+
+
+@shards
+def test_batches_use_both_axes(shards):
+  rows = np.arange(16 * 5, dtype=np.int32).reshape(16, 5)
+  lengths = np.arange(16, dtype=np.int32)
+  placed = place_batch(Batch(rows, lengths, rows, rows), make_mesh(shards))
+  assert {shard.data.shape for shard in placed.sources.addressable_shards} == {(2, 5)}
+  assert {shard.data.shape for shard in placed.source_lengths.addressable_shards} == {(2,)}
+  assert len({shard.index[0].start for shard in placed.sources.addressable_shards}) == 8
+  np.testing.assert_array_equal(placed.sources, rows)
+  np.testing.assert_array_equal(placed.source_lengths, lengths)
+
+
+def test_longest_possible_axis_is_cut():
+  mesh = make_mesh(4)
+  shapes = {"first": (64, 13), "second": (13, 64), "longest": (32, 64, 3), "none": (65, 13), "few": (4, 4)}
+  arrays = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+  specs = {name: each.spec for name, each in sharding.state_shardings(arrays, mesh).items()}
+  assert specs == {
+    "first": PartitionSpec("parameters", None),
+    "second": PartitionSpec(None, "parameters"),
+    "longest": PartitionSpec(None, "parameters", None),
+    "none": PartitionSpec(None, None),
+    "few": PartitionSpec(None, None),
+  }
+
+
+@shards
+def test_local_copies_are_whole(shards):
+  run = trained(make_mesh(shards))
+  copies = local_copy(run.state.params, make_mesh(shards))
+  for copy, leaf in zip(jax.tree.leaves(copies), jax.tree.leaves(run.state.params), strict=True):
+    assert copy.devices() == {jax.devices()[0]}
+    np.testing.assert_array_equal(copy, leaf)
+
+
+@pytest.mark.parametrize("shards", [3, 16, 0, -1])
+def test_parameter_shards_must_divide_devices(shards):
+  with pytest.raises(DeviceError) as caught:
+    make_mesh(shards)
+  assert isinstance(caught.value, Mistake)
+  assert (
+    str(caught.value) == f"--parameter_shards must be a divisor of the number of devices, 8, got {shards}"
+  )
+
+
+@pytest.mark.parametrize(("count", "multiple"), [(1, 1), (2, 2), (2, 8), (7, 7)])
+def test_processes_share_rows_and_padding(monkeypatch, count, multiple):
+  whole = make_batch([[7]] * 5, [[8, 9]] * 5, source_length=3, target_length=3, alignments=[{(0, 0)}] * 5)
+  monkeypatch.setattr(jax, "process_count", lambda: count)
+  parts = []
+  for index in range(count):
+    monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+    parts.append(own_rows(whole, multiple))
+  for array, *own in zip(whole, *parts, strict=True):
+    together = np.concatenate(own)
+    assert together.dtype == array.dtype
+    assert len(together) == {1: 5, 2: 6, 8: 8, 7: 7}[multiple]
+    np.testing.assert_array_equal(together[:5], array)
+    assert not together[5:].any()
+
+
+def test_cpus_can_be_divided():
+  program = """
+import jax
+from experiments.runs.sharding import divide_cpu
+divide_cpu(3)
+print(jax.device_count())
+"""
+  ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+  assert ended.stdout == "3\n"
+
+
+def test_used_cpus_cannot_be_divided():
+  with pytest.raises(
+    DeviceError, match=r"^--cpu_devices=3 comes too late: the config has used JAX's devices$"
+  ):
+    sharding.divide_cpu(3)
+
+
+def test_processes_need_equal_devices(monkeypatch):
+  class Device(NamedTuple):
+    process_index: int
+    id: int
+
+  monkeypatch.setattr(jax, "devices", lambda: [Device(0, 0), Device(1, 1), Device(1, 2)])
+  with pytest.raises(DeviceError, match=r"^all processes must have as many devices, got \[1, 2\]$"):
+    sharding.check_shares()
+
+
+@shards
+def test_steps_keep_shardings(shards):
+  run = trained(make_mesh(shards))
+  for before, after in zip(jax.tree.leaves(run.start), jax.tree.leaves(run.state), strict=True):
+    assert before.sharding.is_equivalent_to(after.sharding, after.ndim)

@@ -1,0 +1,159 @@
+"""Tests of experiments/text/text_processor.py."""
+
+import functools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.text import text_processor
+from experiments.text.text_processor import UNITS, Language
+from experiments.text.tokenizers import KINDS, Subwords
+from experiments.text.vocabularies import UNKNOWN, compose
+
+TRAINING = ("The cat sees the dog.", "A dog saw the cat!", "L'albero è alto.", "Perche\u0301 no?")
+ODD = (
+  "e\u0301",
+  "\u0301",
+  "👩\u200d🚀",
+  "שלום",
+  "▁",
+  "\xa0",
+  "\t",
+  "\u2028",
+  "\x00",
+  "\x1c",
+  "\ufeff",
+  "<unk>",
+)
+ODD += ("J\u030c", "\u0130", "Σ", "The cat ", "the dog ", "</s>", "l'", "\ud7ff", "\uffff")
+TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), max_size=5), max_size=7).map(
+  "".join
+)
+OPTIONS = {"lowercase": True, "min_count": 1, "vocabulary_size": 285, "subwords": "bpe"}
+
+units = pytest.mark.parametrize("unit", UNITS)
+
+
+@functools.cache
+def learn(unit, texts=TRAINING, **changed):
+  return Language.learn(texts, unit=unit, **{**OPTIONS, **changed})
+
+
+@units
+@given(st.lists(TEXTS, max_size=5))
+@settings(max_examples=50)
+def test_ids_are_those_of_tokens(unit, texts):
+  language = learn(unit)
+  sentences = language.encode_all(iter(texts))
+  expected = [language.vocabulary.encode(language.tokenize(text)) for text in texts]
+  assert [sentence.tolist() for sentence in sentences] == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(TEXTS)
+@settings(max_examples=50)
+def test_subwords_give_back_any_text(kind, text):
+  language = learn("subword", subwords=kind, vocabulary_size=283)
+  ids = language.encode_all([text])[0]
+  assert UNKNOWN not in ids
+  tokens = language.vocabulary.decode(ids)
+  assert tokens == language.tokenize(text)
+  assert language.detokenize(tokens) == compose(re.sub(r"\s+", " ", text.lower()).strip())
+
+
+@pytest.mark.parametrize("unit", ["word", "subword"])
+def test_accents_are_composed(unit):
+  composed = ("the cat sees the dog.", "a dog saw the cat!", "l'albero è alto.", "perché no?")
+  assert learn(unit, composed, lowercase=False).vocabulary == learn(unit).vocabulary
+  both = learn(unit).encode_all(["perche\u0301 no", "perché no"])
+  assert both[0].tolist() == both[1].tolist()
+
+
+@units
+def test_lower_case_is_an_option(unit):
+  lower, both = learn(unit), learn(unit, lowercase=False)
+  assert lower.normalize("PERCHE\u0301") == "perche\u0301"
+  assert both.normalize("PERCHE\u0301") == "PERCHE\u0301"
+  assert lower.detokenize(lower.tokenize("The Cat")) == "the cat"
+  assert both.detokenize(both.tokenize("The Cat")) == "The Cat"
+  assert not any("T" in word for word in lower.vocabulary.words if word[0] != "<")
+  assert any("T" in word for word in both.vocabulary.words if word[0] != "<")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subwords_have_the_given_size(kind):
+  language = learn("subword", vocabulary_size=283, subwords=kind)
+  assert len(language.vocabulary) == 283
+  lines = [language.normalize(text) for text in TRAINING]
+  assert language.tokenizer == Subwords.learn(lines, vocabulary_size=283, kind=kind)
+
+
+def test_training_lines_are_evenly_spaced(monkeypatch):
+  monkeypatch.setattr(text_processor, "_TRAINING_LINES", 2)
+  texts = ("aab aab", "x", "y", "acd acd", "z", "z", "z")
+  language = learn("subword", texts, vocabulary_size=260 + 5 + 1)
+  assert language == learn("subword", (texts[0], texts[3]), vocabulary_size=260 + 5 + 1)
+
+
+@units
+def test_load_reads_what_save_wrote(unit, tmp_path):
+  learn(unit).save(tmp_path, "source")
+  learn(unit, TRAINING[:3], vocabulary_size=280).save(tmp_path, "target")
+  loaded = Language.load(tmp_path, "source", unit=unit, lowercase=True)
+  assert loaded == learn(unit)
+  assert loaded.encode_all(TRAINING).ids.tolist() == learn(unit).encode_all(TRAINING).ids.tolist()
+  other = Language.load(tmp_path, "target", unit=unit, lowercase=False)
+  assert other.vocabulary == learn(unit, TRAINING[:3], vocabulary_size=280).vocabulary
+  assert not other.lowercase
+
+
+def test_the_files_of_a_language(tmp_path):
+  learn("word").save(tmp_path, "source")
+  assert [path.name for path in tmp_path.iterdir()] == ["vocabulary.source.txt"]
+  learn("subword").save(tmp_path, "target")
+  names = ["subwords.target.model", "vocabulary.source.txt", "vocabulary.target.txt"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == names
+  words = (tmp_path / "vocabulary.target.txt").read_text("utf-8").split("\n")
+  assert (words[0], words[255], len(words)) == ("<0x00>", "<0xFF>", 285 - 4 + 1)
+
+
+def test_damaged_models_are_named(tmp_path):
+  learn("subword").save(tmp_path, "source")
+  path = tmp_path / "subwords.source.model"
+  path.write_bytes(path.read_bytes()[:-7])
+  with pytest.raises(ValueError) as caught:
+    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+  assert re.fullmatch(
+    rf"{re.escape(str(path))}: model must be a sentencepiece model, got \d+ other bytes", str(caught.value)
+  )
+
+
+def test_models_must_match_their_vocabulary(tmp_path):
+  learn("subword").save(tmp_path, "source")
+  vocabulary = tmp_path / "vocabulary.source.txt"
+  learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
+  with pytest.raises(ValueError) as caught:
+    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+  model = tmp_path / "subwords.source.model"
+  assert str(caught.value) == f"{model}: model must have the pieces of {vocabulary}, got others"
+
+
+@pytest.mark.parametrize(
+  ("unit", "changed", "message"),
+  [
+    ("word", {"min_count": 9}, r"min_count must leave at least one word, got min_count=9 "),
+    (
+      "subword",
+      {"vocabulary_size": 9000},
+      r"vocabulary_size must be at most \d+ for this text, got 9000",
+    ),
+    ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
+    ("subword", {"texts": ()}, r"texts must be at least one that is not blank, got none"),
+  ],
+)
+def test_impossible_options_are_refused(unit, changed, message):
+  with pytest.raises(ValueError, match=message) as caught:
+    learn(unit, **changed)
+  assert "\n" not in str(caught.value)

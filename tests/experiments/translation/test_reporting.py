@@ -1,0 +1,168 @@
+"""Tests of experiments/translation/reporting.py."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.runs import workdir
+from experiments.tasks import Example
+from experiments.text.text_processor import Language
+from experiments.text.tokenizers import Words
+from experiments.text.vocabularies import Vocabulary
+from experiments.translation import reporting
+from experiments.translation.translator import Heads, Scored, Translation
+
+EXAMPLES = [
+  Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "the cat", "il gatto"),
+  Example(
+    ("she", "sees", "l'", "ami"), ("vede", "l'", "amico"), frozenset(), "she sees l'ami", "vede l'amico"
+  ),
+  Example(("hi",), ("ciao",), None, "hi", "ciao"),
+]
+
+
+SOURCE = Language(Words(), Vocabulary(("the", "she", "sees", "l'", "ami")), lowercase=True)
+
+
+class FakeTask:
+  """Three sentences in each of two splits."""
+
+  splits = ("validation", "test")
+  source = SOURCE
+  target = Language(Words(), Vocabulary(("ciao",)), lowercase=True)
+
+  def examples(self, split, count):
+    return EXAMPLES[:count] if count else EXAMPLES
+
+
+class FakeTranslator:
+  """Translates by a table; its attention is even, or none at all."""
+
+  def __init__(self, *, attends=True):
+    self.task = FakeTask()
+    self._attends = attends
+
+  def n_best(self, sources, *, with_attention=True):
+    # One has other tokens than the true translation, but the same text.
+    table = {("hi",): ("ciao",), ("the", "cat"): ("la", "gatta")}
+    found = [table.get(source, ("vede", "l'amico")) for source in sources]
+    return [[Translation(" ".join(tokens), tokens, -1.0, None)] for tokens in found]
+
+  def score_tokens(self, pairs, *, with_attention=True):
+    return [Scored(-1.0, len(target) + 1, self._weights(source, target)) for source, target in pairs]
+
+  def _weights(self, source, target):
+    shape = len(target) + 1, len(source) + 1
+    return np.full(shape, 1 / shape[1]) if self._attends else None
+
+
+def test_tables_have_dashes_for_missing_values():
+  scores = {"exact_match": 1.0, "bleu": 100.0, "chrf": 100.0, "loss": 1.0, "alignment_error_rate": 0.0625}
+  results = {
+    "test": {"loss": 0.12345, "sentences": 1000.0, "exact_match": 0.5, "bleu": 61.25, "chrf": 70.0},
+    "composition": {"sentences": 20.0, **scores},
+  }
+  assert reporting.table(results).splitlines() == [
+    "split        sentences  exact_match   bleu   chrf    loss  alignment_error_rate",
+    "test             1,000        0.500   61.2   70.0  0.1235                     -",
+    "composition         20        1.000  100.0  100.0  1.0000                 0.062",
+  ]
+
+
+@pytest.mark.parametrize("count", [2, 0])
+def test_every_split_is_evaluated(monkeypatch, count):
+  monkeypatch.setattr(
+    reporting, "evaluate", lambda translator, examples, others: {"sentences": len(examples)}
+  )
+  results = reporting.evaluate_splits(FakeTranslator(), count)
+  assert results == {"validation": {"sentences": count or 3}, "test": {"sentences": count or 3}}
+
+
+def test_results_are_json(tmp_path):
+  results = {"test": {"exact_match": 0.99, "bleu": 98.5}}
+  reporting.write_results(tmp_path, results)
+  assert json.loads((tmp_path / "results.json").read_text("utf-8")) == results
+
+
+def test_translations_are_shown_as_text(capsys):
+  reporting.show_translations(FakeTranslator())
+  blocks = capsys.readouterr().out.strip("\n").split("\n\n")
+  # The longest source first.
+  assert [[line.strip() for line in block.splitlines()] for block in blocks] == [
+    ["source       she sees l'ami", "translation  vede l'amico", "(correct)"],
+    ["source       the cat", "translation  la gatta", "reference    il gatto"],
+    ["source       hi", "translation  ciao", "(correct)"],
+  ]
+
+
+@pytest.fixture
+def with_metrics(tmp_path):
+  with workdir.MetricsWriter(tmp_path, 0) as metrics:
+    metrics.write(5, {"train/loss": 2.5})
+    metrics.write(10, {"train/loss": 2.0})
+  return tmp_path
+
+
+def test_figures_of_runs_are_files(with_metrics):
+  paths = reporting.draw_figures(with_metrics, FakeTranslator())
+  names = ["training_curves", "attention_0", "attention_1", "attention_2"]
+  assert paths == [with_metrics / "figures" / f"{name}.png" for name in names]
+  assert all(path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for path in paths)
+
+
+def test_without_attention_curves_are_drawn(with_metrics):
+  paths = reporting.draw_figures(with_metrics, FakeTranslator(attends=False))
+  assert [path.name for path in paths] == ["training_curves.png"]
+  with pytest.raises(ValueError, match="translation must have attention, got none"):
+    reporting.draw_translation(with_metrics, SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
+
+
+def test_a_figure_that_fails_leaves_others(with_metrics, monkeypatch, capsys):
+  monkeypatch.setattr(reporting.figures, "training_curves", lambda *_: 1 / 0)
+  paths = reporting.draw_figures(with_metrics, FakeTranslator())
+  assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
+  path = with_metrics / "figures" / "training_curves.png"
+  told = f"warning: {path} could not be drawn: ZeroDivisionError: division by zero\n"
+  assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+  ("source", "columns", "is_cut"),
+  [
+    (EXAMPLES[1].source, ["she", "sees", "l'", "ami", "</s>"], False),
+    (("the", "cat"), ["the", "cat (unknown)", "</s>"], True),  # what is cut has no end
+    (("x" * 100_000,), ["x" * 21 + "… (unknown)", "</s>"], False),
+  ],
+)
+def test_maps_of_translations_have_their_words(source, columns, is_cut, tmp_path, monkeypatch):
+  rows = ["il", "gatto", *([] if is_cut else ["</s>"])]
+  weights = np.full((len(rows), len(columns)), 1 / len(columns))
+  drawn = []
+  monkeypatch.setattr(reporting.png, "try_to_save", lambda make, path: drawn.append((path, make())) or True)
+  found = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_cut)
+  assert reporting.draw_translation(tmp_path / "map.png", SOURCE, source, found)
+  ((path, figure),) = drawn
+  assert path == tmp_path / "map.png"
+  axes = figure.axes[0]
+  assert [label.get_text() for label in axes.get_xticklabels()] == columns
+  assert [label.get_text() for label in axes.get_yticklabels()] == rows
+
+
+def test_heads_are_figures_and_arrays(tmp_path):
+  decoder = np.random.default_rng(0).uniform(0, 0.5, (1, 2, 3, 4))
+  encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
+  heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
+  paths = reporting.draw_heads(tmp_path, FakeTranslator(), heads)
+  assert [path.name for path in paths] == ["heads.npz", "decoder_heads.png", "encoder_heads.png"]
+  with np.load(paths[0]) as arrays:
+    np.testing.assert_array_equal(arrays["decoder"], decoder)
+    np.testing.assert_array_equal(arrays["encoder"], encoder)
+    assert arrays["source"].tolist() == ["the", "cat", "sees"]
+    assert arrays["target"].tolist() == ["ciao", "a"]
+  many = heads._replace(decoder=np.full((1, 9999, 3, 4), 0.1))
+  paths = reporting.draw_heads(tmp_path, FakeTranslator(), many)
+  assert [path.name for path in paths] == ["heads.npz", "encoder_heads.png"]
+  assert (
+    reporting.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
+  )
