@@ -14,7 +14,7 @@ from attention.engines.masking import is_minus_infinity, where
 
 
 @eager_jit
-def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
   """Returns the attention to all keys, from the attention to each of several disjoint sets of them.
 
       logsumexp = log(sum over i of exp(logsumexps[i]))
@@ -36,7 +36,8 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   Raises:
     ValueError: if there is no partial, one's context and logsumexp do not fit, or the dtypes differ.
 
-  >>> context, logsumexp = merge([(jnp.ones((1, 2)), jnp.zeros(1)), (jnp.zeros((1, 2)), jnp.zeros(1))])
+  >>> first, second = (jnp.ones((1, 2)), jnp.zeros(1)), (jnp.zeros((1, 2)), jnp.zeros(1))
+  >>> context, logsumexp = merge_partials([first, second])
   >>> context.tolist(), logsumexp.round(3).tolist()
   ([[0.5, 0.5]], [0.6930000185966492])
   """
@@ -58,24 +59,24 @@ def merge(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, j
   rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps))
   compute = compute_dtype(dtype)
   stacked = jnp.stack(jnp.broadcast_arrays(*(with_rank(one, rank) for one in logsumexps))).astype(compute)
-  largest = jnp.max(stacked, axis=0)
-  shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
+  max_logsumexp = jnp.max(stacked, axis=0)
+  shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(max_logsumexp), max_logsumexp, 0))
   shares = jnp.exp(stacked - shift[None])
-  total = jnp.sum(shares, axis=0)
-  is_empty = total == 0
-  safe_total = jnp.where(is_empty, 1, total)
+  denominator = jnp.sum(shares, axis=0)
+  is_empty = denominator == 0
+  safe_denominator = jnp.where(is_empty, 1, denominator)
   merged: Any = 0
   for share, one, context in zip(shares, stacked, contexts, strict=True):
     context = with_rank(context, rank + 1).astype(compute)
     # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
     merged += share[..., None] * jnp.where(is_minus_infinity(one)[..., None], 0, context)
-  logsumexp = where(is_empty, "-inf", jnp.log(safe_total) + shift)
-  context = (merged / safe_total[..., None]).astype(dtype)
+  logsumexp = where(is_empty, "-inf", jnp.log(safe_denominator) + shift)
+  context = (merged / safe_denominator[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
 
 
 @eager_jit
-def with_sink(
+def add_sink(
   context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the attention with one more key, of a given score and a value of zero.
@@ -96,9 +97,9 @@ def with_sink(
     The new context [... T D] and logsumexp [... T].
 
   Raises:
-    ValueError: if the sink does not broadcast, or as in `merge`.
+    ValueError: if the sink does not broadcast, or as in `merge_partials`.
 
-  >>> context, _ = with_sink(jnp.ones((2, 3, 1)), jnp.zeros((2, 3)), jnp.array([0.0, -jnp.inf]))
+  >>> context, _ = add_sink(jnp.ones((2, 3, 1)), jnp.zeros((2, 3)), jnp.array([0.0, -jnp.inf]))
   >>> context[:, 0, 0].tolist()
   [0.5, 1.0]
   """
@@ -110,4 +111,4 @@ def with_sink(
       f"got shape {jnp.shape(sink)}"
     )
   scores = jnp.broadcast_to(with_rank(scores, logsumexp.ndim), logsumexp.shape)
-  return merge([(context, logsumexp), (jnp.zeros_like(context), scores)])
+  return merge_partials([(context, logsumexp), (jnp.zeros_like(context), scores)])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import axes_of
+from attention.arrays.pytrees import leaf_axes
 from attention.arrays.sharding import matmul_precision, varying
 from attention.engines.attention_inputs import prepare
 from attention.engines.bias import BiasLike
@@ -54,11 +54,11 @@ def ring_attention(
     dropout_rng: the same on all devices.
     return_logsumexp: as in `attend`.
     block_sizes: as in `attend`.
-    zigzag: whether the sequences are in the order of `zigzag_order`: device i of n has the parts i and
+    zigzag: whether the sequences are in the order of `zigzag_layout`: device i of n has the parts i and
       2 n - 1 - i of 2 n.
 
   Returns:
-    This device's part of the context, [... T D]; or an `Attended` with it and the logsumexp, [... T].
+    This device's part of the context, [... T D]; or an `AttentionOutput` with it and the logsumexp, [... T].
 
   Raises:
     ValueError: as `attend`; if there is no such axis; or if mask or bias hold an array [... T S].
@@ -102,13 +102,13 @@ def ring_attention(
       shape,
       block_sizes=options.block_sizes,
       ring=axis_name,
-      parts=1 + zigzag,
+      num_segments=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )
   return options.returned(attended._replace(context=attended.context.astype(queries.dtype)))
 
 
-def zigzag_order(length: int, num_devices: int) -> np.ndarray:
+def zigzag_layout(length: int, num_devices: int) -> np.ndarray:
   """Returns the order of positions in which causal attention gives all devices as much to do, [length].
 
   Of 2 n parts of a sequence, device i of n gets the parts i and 2 n - 1 - i. `vectors[..., order, :]` puts
@@ -121,7 +121,7 @@ def zigzag_order(length: int, num_devices: int) -> np.ndarray:
   Raises:
     ValueError: if the length is no such multiple.
 
-  >>> zigzag_order(8, 2).tolist()
+  >>> zigzag_layout(8, 2).tolist()
   [0, 1, 6, 7, 2, 3, 4, 5]
   """
   if num_devices < 1 or length % (2 * num_devices):
@@ -147,7 +147,7 @@ def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> Non
 
   Or an array that could belong to either this device's queries or its keys.
   """
-  for array, own in zip(jax.tree.leaves(rule), axes_of(rule), strict=True):
+  for array, own in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
     sizes = dict(zip(reversed(own or ""), reversed(jnp.shape(array)), strict=False))
     if num_pairs == 1 and own == "TS" and axis_name in varying(jnp.asarray(array)):
       raise ValueError(

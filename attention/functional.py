@@ -10,7 +10,7 @@ from attention.engines.attention_inputs import Options, prepare
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import fastest
-from attention.engines.dense import Attended, dense
+from attention.engines.dense import AttentionOutput, dense
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
@@ -79,8 +79,8 @@ def attend(
       They do not choose the implementation, and have no effect on "dense", which has no tiles.
 
   Returns:
-    The context [... T D]; or, if more is asked for, an `Attended`: a named tuple of the context, the weights
-    [... T S] (before dropout) and the logsumexp [... T]; those not asked for are None. All have the
+    The context [... T D]; or, if more is asked for, an `AttentionOutput`: a named tuple of the context, the
+    weights [... T S] (before dropout) and the logsumexp [... T]; those not asked for are None. All have the
     dtype of the inputs, only the logsumexp is never below float32.
 
   Raises:
@@ -107,7 +107,9 @@ def attend(
 
 
 @eager_jit
-def attend_checked(queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options) -> Attended:
+def attend_checked(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
+) -> AttentionOutput:
   """Returns what `attend` does, from arguments that are checked."""
   dtype = queries.dtype
   implementation = options.implementation
@@ -123,7 +125,7 @@ def attend_checked(queries: jax.Array, keys: jax.Array, values: jax.Array, optio
       attended = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=returns)
       if options.return_weights:
         attended = attended._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
-  return Attended(
+  return AttentionOutput(
     attended.context.astype(dtype),
     attended.weights.astype(dtype) if options.return_weights else None,
     attended.logsumexp if options.return_logsumexp else None,

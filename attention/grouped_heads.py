@@ -9,11 +9,11 @@ import numpy as np
 
 from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit, has_user_code
-from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
+from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
 from attention.engines.attention_inputs import Inputs, Options
 from attention.engines.bias import BiasLike, FunctionBias
-from attention.engines.dense import Attended
+from attention.engines.dense import AttentionOutput
 from attention.engines.softmax import Normalizer
 from attention.engines.tiling import tile_has_leading_axes
 from attention.functional import attend_checked
@@ -58,7 +58,7 @@ def attend_heads(
     normalizer: likewise.
 
   Returns:
-    As `attend`: the context [... N T D], or an `Attended` of N heads.
+    As `attend`: the context [... N T D], or an `AttentionOutput` of N heads.
 
   Raises:
     ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
@@ -82,7 +82,7 @@ def attend_heads(
 @eager_jit
 def attend_heads_checked(
   queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
-) -> Attended:
+) -> AttentionOutput:
   """Returns the result of `attend_heads`, from options that are checked."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
@@ -129,15 +129,15 @@ def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bo
     queries=score.query_features(queries),
     keys=score.key_features(keys),
     values=keys,
-    bad_queries=jnp.zeros(T, bool),
-    bad_keys=jnp.zeros(S, bool),
+    nonfinite_queries=jnp.zeros(T, bool),
+    nonfinite_keys=jnp.zeros(S, bool),
     t=jnp.arange(T)[:, None],
     s=jnp.arange(S)[None, :],
     mask=options.mask,
     # What a function returns is split when it is called.
     bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  own_axes = [*axes_of(inputs), *axes_of(options.normalizer)]
+  own_axes = [*leaf_axes(inputs), *leaf_axes(options.normalizer)]
   is_named = not any("?" in own for own in own_axes) and not has_user_code(options.normalizer)
   return is_named and not tile_has_leading_axes(inputs)
 
@@ -177,14 +177,14 @@ class _Heads(NamedTuple):
     leaves, structure = jax.tree.flatten(tree)
     split = [
       leaf if np.ndim(leaf) == 0 else self.split(name, jnp.asarray(leaf), len(own))
-      for leaf, own in zip(leaves, axes_of(tree), strict=True)
+      for leaf, own in zip(leaves, leaf_axes(tree), strict=True)
     ]
     return jax.tree.unflatten(structure, split)
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class _GroupedBias(HasAxes):
+class _GroupedBias(NamedAxes):
   """A bias for [... N T S] as one for [... K G T S]."""
 
   bias: FunctionBias

@@ -37,7 +37,7 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     ValueError: if the vectors are not of a floating type.
   """
   if not jnp.issubdtype(inputs.dtype, jnp.floating):
-    raise ValueError(f"queries, keys, sources and contexts must be of a floating type, got {inputs.dtype}")
+    raise ValueError(f"queries, keys, inputs_q, inputs_kv and contexts must be floating, got {inputs.dtype}")
   finite = jnp.all(jnp.isfinite(inputs), axis=-1, keepdims=True)
   with jax.default_matmul_precision(matmul_precision()):
     outputs = function(jnp.where(finite, inputs, 0))

@@ -11,7 +11,7 @@ from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
 from attention.engines.attention_inputs import Options
 from attention.engines.bias import BiasLike
-from attention.engines.dense import Attended
+from attention.engines.dense import AttentionOutput
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads_checked
 from attention.linear import merge_heads, project_heads
@@ -28,7 +28,7 @@ class MultiHeadWeights:
 
   Attributes:
     query: [D N H].
-    key: [D N H]; D is the width of the sources. Fewer heads than the query's, a divisor of N, make
+    key: [D N H]; D is the width of inputs_kv. Fewer heads than the query's, a divisor of N, make
       grouped-query attention; one makes multi-query attention.
     value: [D N H], with as many heads as the key; its H may differ from the query's and key's.
     output: [N H D], H that of the value.
@@ -47,8 +47,8 @@ class MultiHeadWeights:
 
 
 def multi_head_attention(
-  queries: jax.Array,
-  sources: jax.Array,
+  inputs_q: jax.Array,
+  inputs_kv: jax.Array,
   weights: MultiHeadWeights,
   *,
   score: Score | None = None,
@@ -64,7 +64,7 @@ def multi_head_attention(
 ) -> Any:
   """Returns what N heads find in the sources, each with its own projections, joined by a projection.
 
-      head_n = attention(queries W_Q[n], sources W_K[n], sources W_V[n])
+      head_n = attention(inputs_q W_Q[n], inputs_kv W_K[n], inputs_kv W_V[n])
       result = sum over n of head_n W_O[n]
 
   The sum is the paper's product of the concatenated heads with W_O.
@@ -73,8 +73,8 @@ def multi_head_attention(
   2023, arXiv:2305.13245.
 
   Args:
-    queries: [... T D].
-    sources: what to attend to, [... S D]; the queries themselves for self-attention.
+    inputs_q: [... T D].
+    inputs_kv: what to attend to, [... S D]; the queries themselves for self-attention.
     weights: the projections; converted to the dtype of the inputs.
     score: how well a key fits a query; None for `ScaledDotProduct()`.
 
@@ -82,7 +82,7 @@ def multi_head_attention(
   `lengths[:, None]`.
 
   Returns:
-    [... T D], D the width of the output projection; or, if more is asked for, an `Attended` of it, the
+    [... T D], D the width of the output projection; or, if more is asked for, an `AttentionOutput` of it, the
     weights [... N T S] and the logsumexp [... N T].
 
   Raises:
@@ -94,15 +94,15 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
-  queries, sources = as_array("queries", queries), as_array("sources", sources)
-  check_rank("queries", queries, "[... T D]")
-  check_rank("sources", sources, "[... S D]")
+  inputs_q, inputs_kv = as_array("inputs_q", inputs_q), as_array("inputs_kv", inputs_kv)
+  check_rank("inputs_q", inputs_q, "[... T D]")
+  check_rank("inputs_kv", inputs_kv, "[... S D]")
   if not isinstance(weights, MultiHeadWeights):
     raise ValueError(f"weights must be MultiHeadWeights, got {weights!r}")
-  if queries.dtype != sources.dtype:
-    got = f"queries {queries.dtype}, sources {sources.dtype}"
-    raise ValueError(f"queries and sources must have one dtype, got {got}")
-  broadcast_leading(queries, sources, names="queries and sources")
+  if inputs_q.dtype != inputs_kv.dtype:
+    got = f"inputs_q {inputs_q.dtype}, inputs_kv {inputs_kv.dtype}"
+    raise ValueError(f"inputs_q and inputs_kv must have one dtype, got {got}")
+  broadcast_leading(inputs_q, inputs_kv, names="inputs_q and inputs_kv")
   options = check_options(
     ScaledDotProduct() if score is None else score,
     mask=mask,
@@ -115,17 +115,17 @@ def multi_head_attention(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return options.returned(_multi_head_attention(queries, sources, weights, options))
+  return options.returned(_multi_head_attention(inputs_q, inputs_kv, weights, options))
 
 
 @eager_jit
 def _multi_head_attention(
-  queries: jax.Array, sources: jax.Array, weights: MultiHeadWeights, options: Options
-) -> Attended:
+  inputs_q: jax.Array, inputs_kv: jax.Array, weights: MultiHeadWeights, options: Options
+) -> AttentionOutput:
   heads = attend_heads_checked(
-    project_heads(queries, weights.query, weights.query_bias, name="query"),
-    project_heads(sources, weights.key, weights.key_bias, name="key"),
-    project_heads(sources, weights.value, weights.value_bias, name="value"),
+    project_heads(inputs_q, weights.query, weights.query_bias, name="query"),
+    project_heads(inputs_kv, weights.key, weights.key_bias, name="key"),
+    project_heads(inputs_kv, weights.value, weights.value_bias, name="value"),
     options,
   )
   return heads._replace(context=merge_heads(heads.context, weights.output, weights.output_bias))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, as_integers, as_real, check_number, check_rank, check_size
-from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 from attention.arrays.sharding import compute_dtype
 
@@ -103,7 +103,7 @@ def _as_positions(given: jax.Array) -> jax.Array:
   return as_real("positions", given) if is_float else as_integers("positions", given)
 
 
-def within_segments(segments: jax.Array) -> jax.Array:
+def segment_positions(segments: jax.Array) -> jax.Array:
   """Returns the position of each token within its own segment, counted from 0.
 
   A segment is a run of equal numbers. Several sequences are packed in one row this way (see
@@ -119,7 +119,7 @@ def within_segments(segments: jax.Array) -> jax.Array:
   Raises:
     ValueError: if the segments are not of an integer type, or have no axis.
 
-  >>> within_segments(jnp.array([7, 7, 7, 2, 2, 5])).tolist()
+  >>> segment_positions(jnp.array([7, 7, 7, 2, 2, 5])).tolist()
   [0, 1, 2, 0, 1, 0]
   """
   segments = as_integers("segments", segments)
@@ -131,11 +131,11 @@ def within_segments(segments: jax.Array) -> jax.Array:
   return positions - jax.lax.cummax(jnp.where(is_first, positions, 0), axis=segments.ndim - 1)
 
 
-class Bias(HasAxes):
+class PositionBias(NamedAxes):
   """A term of the scores that depends on positions. Subclasses are dataclasses, registered as pytrees.
 
-  Any function of two index tiles is a bias for `attend`. One that is a Bias and names the axes of its arrays
-  in `axes` is also cut with the rest, head by head.
+  Any function of two index tiles is a bias for `attend`. One that is a PositionBias and names the axes of its
+  arrays in `axes` is also cut with the rest, head by head.
   """
 
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
@@ -148,7 +148,7 @@ class Bias(HasAxes):
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class ALiBi(Bias):
+class ALiBi(PositionBias):
   """Takes from a score in proportion to the distance: -slope |t - s|.
 
   Source: Press et al. 2022, arXiv:2108.12409, section 3; `alibi_slopes` are theirs.
@@ -163,7 +163,7 @@ class ALiBi(Bias):
   axes = {"slopes": ""}
   slopes: jax.Array
 
-  def check_values(self):
+  def validate(self):
     slopes = as_array("slopes", self.slopes)
     if not jnp.issubdtype(slopes.dtype, jnp.floating):
       raise ValueError(f"slopes must be floating, such as alibi_slopes(8) for 8 heads, got {self.slopes!r}")
@@ -199,7 +199,7 @@ def alibi_slopes(num_heads: int) -> jax.Array:
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class RelativePositions(Bias):
+class RelativePositionBias(PositionBias):
   """A trained term for each distance; distances that are large share one with their like.
 
   Half of the buckets are for keys ahead of the query, if there may be such. Of the others the first half
@@ -226,12 +226,14 @@ class RelativePositions(Bias):
     if 0 in (T, S):
       return jnp.zeros((*table.shape[:-1], T, S), table.dtype)
     distances = s[0, 0] - t[0, 0] - (T - 1) + jnp.arange(T + S)
-    buckets = relative_bucket(distances, table.shape[-1], self.max_distance, self.bidirectional)
+    buckets = relative_position_bucket(distances, table.shape[-1], self.max_distance, self.bidirectional)
     terms = jnp.tile(jnp.take(table, buckets, axis=-1), T)[..., T - 1 : T - 1 + T * (T + S - 1)]
     return terms.reshape(*table.shape[:-1], T, T + S - 1)[..., :S]
 
 
-def relative_bucket(distances: jax.Array, count: int, max_distance: int, bidirectional: bool) -> jax.Array:
+def relative_position_bucket(
+  distances: jax.Array, count: int, max_distance: int, bidirectional: bool
+) -> jax.Array:
   """Returns the bucket of each distance s - t, integers in [0, count).
 
   Raises:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array, check_number, check_rank, check_size, key_shape
-from attention.arrays.pytrees import HasAxes, axes_of
+from attention.arrays.pytrees import NamedAxes, leaf_axes
 from attention.arrays.shapes import LAYOUT, broadcast_leading
 from attention.engines.attention_inputs import Options
 from attention.engines.bias import BiasLike, as_bias
@@ -141,7 +141,7 @@ def with_arrays(tree: T) -> T:
     ValueError: if it names axes of a field that it does not have, or more than an array has, is not
       registered as a pytree, or holds a name or a function that is not static.
   """
-  if not isinstance(tree, HasAxes):
+  if not isinstance(tree, NamedAxes):
     return tree
   for name in tree.axes:
     if not hasattr(tree, name):
@@ -156,13 +156,13 @@ def with_arrays(tree: T) -> T:
     return tree
   for field in dataclasses.fields(tree):
     held = getattr(tree, field.name)
-    if isinstance(held, HasAxes):
+    if isinstance(held, NamedAxes):
       changed[field.name] = with_arrays(held)
     elif isinstance(held, (list, tuple)) and field.name in tree.axes:
       changed[field.name] = as_array(field.name, held)
   tree = dataclasses.replace(tree, **changed) if changed else tree
-  tree.check_values()
-  axes_of(tree)
+  tree.validate()
+  leaf_axes(tree)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, str) or callable(leaf):
       raise ValueError(

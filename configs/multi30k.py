@@ -1,7 +1,7 @@
 r"""Multi30k, German to English: a recurrent encoder and a decoder with additive attention, on subwords.
 
     python -m experiments.train --config=configs/multi30k.py --workdir=runs/multi30k \
-        --config.data.train=train.de-en.tsv.gz --config.data.validation=val.de-en.tsv.gz
+        --config.data.train_file=train.de-en.tsv.gz --config.data.validation_file=val.de-en.tsv.gz
 
 The 29,000 pairs of Elliott et al. 2016 (arXiv:1605.00459), one a line, German TAB English. On 2 CPU
 cores, seed 0: 18 minutes of training; validation BLEU (sacrebleu, lower-cased) 42.8 greedy, 43.7 with 5 beams
@@ -14,27 +14,27 @@ from configs import base
 def get_config() -> base.Config:
   config = base.Config()
   config.data.task = "parallel_text"
-  config.data.unit = "subword"
+  config.data.tokenization = "subword"
   config.data.vocabulary_size = 4000
-  config.data.max_length = 50
+  config.data.max_train_length = 50
   config.data.num_buckets = 5
-  config.model.embedding_width = 256
-  config.model.width = 256
-  config.model.looks = "after"
+  config.model.embed_dim = 256
+  config.model.features = 256
+  config.model.attend_order = "after"
   config.model.input_feeding = True
-  config.model.use_norm = True
+  config.model.layer_norm = True
   config.model.tied_embeddings = True
   config.model.dropout_rate = 0.35
   config.model.word_dropout_rate = 0.05
-  config.train.steps = 4000
+  config.train.num_train_steps = 4000
   config.train.learning_rate = 2e-3
-  config.train.warmup = 0.05
+  config.train.warmup_fraction = 0.05
   config.train.label_smoothing = 0.1
-  config.train.averaging = 0.998
-  config.train.metric = "bleu"
-  config.train.validate_every = 500
-  config.evaluation.sentences = 0
-  config.evaluation.validation_sentences = 0
+  config.train.ema_decay = 0.998
+  config.train.best_metric = "bleu"
+  config.train.eval_every_steps = 500
+  config.evaluation.num_eval_examples = 0
+  config.evaluation.num_validation_examples = 0
   config.evaluation.beam_size = 5
-  config.evaluation.max_target_length = 80
+  config.evaluation.max_decode_length = 80
   return config

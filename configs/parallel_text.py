@@ -1,7 +1,7 @@
 r"""Translation learnt from your own parallel text: tab-separated UTF-8, source first, plain or .gz.
 
     python -m experiments.train --config=configs/parallel_text.py --workdir=runs/parallel_text \
-        --config.data.train=train.tsv --config.data.validation=validation.tsv
+        --config.data.train_file=train.tsv --config.data.validation_file=validation.tsv
 
 The size and the number of steps are for some 30,000 short sentences and less than ten minutes on 2 CPU
 cores. A larger one, with its score, is configs/multi30k.py.
@@ -13,14 +13,14 @@ from configs import base
 def get_config() -> base.Config:
   config = base.Config()
   config.data.task = "parallel_text"
-  config.data.unit = "subword"
-  config.data.max_length = 50
+  config.data.tokenization = "subword"
+  config.data.max_train_length = 50
   config.data.num_buckets = 4
-  config.model.embedding_width = 256
-  config.model.width = 256
+  config.model.embed_dim = 256
+  config.model.features = 256
   config.model.dropout_rate = 0.3
-  config.train.steps = 650
+  config.train.num_train_steps = 650
   config.train.learning_rate = 2e-3
-  config.train.validate_every = 325
-  config.evaluation.sentences = 0
+  config.train.eval_every_steps = 325
+  config.evaluation.num_eval_examples = 0
   return config

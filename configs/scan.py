@@ -19,12 +19,12 @@ def get_config() -> base.Config:
   config.data.task = "scan"
   config.data.num_buckets = 4
   config.model.dropout_rate = 0.1
-  config.train.steps = 3000
+  config.train.num_train_steps = 3000
   config.train.batch_size = 64
   config.train.learning_rate = 3e-3
-  config.train.averaging = 0.995
-  config.train.validate_every = 1000
+  config.train.ema_decay = 0.995
+  config.train.eval_every_steps = 1000
   config.evaluation.checkpoint = "last"
-  config.evaluation.sentences = 0
-  config.evaluation.max_target_length = 60
+  config.evaluation.num_eval_examples = 0
+  config.evaluation.max_decode_length = 60
   return config

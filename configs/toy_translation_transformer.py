@@ -14,6 +14,6 @@ def get_config() -> base.Config:
   config.model.encoder = "transformer"
   config.model.attention = "multi_head"
   config.model.num_layers = 2
-  config.train.steps = 1200
+  config.train.num_train_steps = 1200
   config.train.learning_rate = 3e-3
   return config

@@ -2,11 +2,11 @@ r"""Custom components of an experiment: metric, task, attention, normalizer, enc
 
 The components do not depend on each other: copy the one that you need into a file of yours.
 
-    python -m experiments.train --workdir=runs/custom --config.train.steps=300 \
+    python -m experiments.train --workdir=runs/custom --config.train.num_train_steps=300 \
         --config.data.task=docs/custom_components.py:Reversal \
         --config.model.attention=docs/custom_components.py:gaussian \
         --config.model.encoder=docs/custom_components.py:bag_of_words \
-        --config.evaluation.metrics=docs/custom_components.py:length_ratio
+        --config.evaluation.custom_metrics=docs/custom_components.py:length_ratio
 
 A custom decoder replaces the attention, --config.model.decoder=docs/custom_components.py:feedback_decoder. A
 custom normalizer is used by a built-in attention, --config.model.normalizer=docs/custom_components.py:linear
@@ -23,8 +23,8 @@ import attention
 from attention.layers.attention_layers import ProjectedAttention
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
 # A metric: any function of three lists of the same length that returns a number.
@@ -38,7 +38,7 @@ def length_ratio(translations, examples, scored):
       be empty, and they have no attention weights.
     examples: the sentences and their references, `experiments.tasks.Example`.
     scored: the references with their log-probabilities and attention weights under the model,
-      `experiments.translation.translator.Scored`.
+      `experiments.translation.translator.PairScore`.
   """
   return sum(len(each.tokens) for each in translations) / sum(len(each.target) for each in examples)
 
@@ -50,13 +50,13 @@ class Reversal:
   """Letters are written in reverse order."""
 
   splits = ("test",)  # scored at the end of training, and by experiments.evaluate
-  watched = "test"  # scored during training
-  knows_alignments = True  # batches have links, for config.train.alignment_weight
+  validation_split = "test"  # scored during training
+  has_alignments = True  # batches have links, for config.train.alignment_loss_weight
 
   def __init__(self, config, languages=None):
     """Args are the whole config, and the languages that a run has stored; this task can make its own."""
     self._config = config
-    letters = Language(Words(), Vocabulary(tuple("abcdefgh")), lowercase=True)
+    letters = TextProcessor(WordTokenizer(), Vocabulary(tuple("abcdefgh")), lowercase=True)
     self.source = self.target = letters
 
   def __str__(self):
@@ -104,7 +104,7 @@ def _links(letters):
 class NegativeDistance(attention.Score):
   sharpness: jax.Array
 
-  def tile(self, queries, keys):  # [... T A], [... S A] -> [... T S]
+  def scores(self, queries, keys):  # [... T A], [... S A] -> [... T S]
     difference = queries[..., :, None, :] - keys[..., None, :, :]
     return -self.sharpness * jnp.mean(difference**2, axis=-1)
 
@@ -116,7 +116,7 @@ class GaussianAttention(ProjectedAttention):
 
 
 def gaussian(config):
-  return GaussianAttention(width=config.width)
+  return GaussianAttention(features=config.features)
 
 
 # A normalizer: a function of `config.model` that returns an `attention.Normalizer`.
@@ -127,8 +127,8 @@ def gaussian(config):
 class Linear(attention.Normalizer):
   """Weights are the scores divided by the number of keys. They may be negative, or greater than 1."""
 
-  def weights(self, rows):  # rows.scores are 0 where rows.used is False
-    count = jnp.sum(jnp.broadcast_to(rows.used, rows.scores.shape), axis=-1, keepdims=True)
+  def weights(self, rows):  # rows.scores are 0 where rows.valid is False
+    count = jnp.sum(jnp.broadcast_to(rows.valid, rows.scores.shape), axis=-1, keepdims=True)
     return rows.scores / jnp.maximum(count, 1).astype(rows.scores.dtype)
 
 
@@ -143,12 +143,12 @@ class BagOfWords(nn.Module):
   """Embeddings of words and positions; the summary is their mean."""
 
   vocabulary_size: int  # fields of a Flax module must be hashable, and `config.model` is not
-  width: int
+  features: int
 
   @nn.compact
   def __call__(self, tokens, lengths, *, deterministic=True):  # [B S], [B] -> [B S D], [B D]
-    positions = self.param("positions", nn.initializers.normal(0.1), (64, self.width))
-    memory = nn.Embed(self.vocabulary_size, self.width)(tokens) + positions[: tokens.shape[1]]
+    positions = self.param("positions", nn.initializers.normal(0.1), (64, self.features))
+    memory = nn.Embed(self.vocabulary_size, self.features)(tokens) + positions[: tokens.shape[1]]
     is_word = jnp.arange(tokens.shape[1]) < lengths[:, None]
     counts = jnp.maximum(lengths, 1)[:, None]  # rows that only fill up a batch have length 0
     summary = jnp.sum(memory * is_word[..., None], axis=1) / counts.astype(memory.dtype)
@@ -156,11 +156,12 @@ class BagOfWords(nn.Module):
 
 
 def bag_of_words(config, vocabulary_size):
-  return BagOfWords(vocabulary_size, config.width)
+  return BagOfWords(vocabulary_size, config.features)
 
 
 # A decoder: a function of `config.model` and the size of the target vocabulary that returns a Flax module. It
-# has the methods of `attention.models.Decoder`: prepare, step, features, __call__ and output_weights.
+# has the methods of `attention.models.Decoder`: prepare, step, output_features, __call__ and
+# output_projection.
 
 
 class FeedbackDecoder(nn.Module):
@@ -171,31 +172,31 @@ class FeedbackDecoder(nn.Module):
   """
 
   vocabulary_size: int
-  width: int
+  features: int
 
   def setup(self):
-    self.embedding = nn.Embed(self.vocabulary_size, self.width)
-    self.initial_state = nn.Dense(self.width)
-    self.cell = nn.GRUCell(self.width)
-    self.readout = nn.Dense(self.width)
-    self.project_state, self.project_memory = nn.Dense(self.width), nn.Dense(self.width)
-    self.convolution = nn.Conv(self.width, kernel_size=(5,))
+    self.embedding = nn.Embed(self.vocabulary_size, self.features)
+    self.initial_state = nn.Dense(self.features)
+    self.cell = nn.GRUCell(self.features)
+    self.readout = nn.Dense(self.features)
+    self.project_state, self.project_memory = nn.Dense(self.features), nn.Dense(self.features)
+    self.convolution = nn.Conv(self.features, kernel_size=(5,))
     self.score = nn.Dense(1)
-    self.kernel = self.param("kernel", nn.initializers.lecun_normal(), (self.width, self.vocabulary_size))
+    self.kernel = self.param("kernel", nn.initializers.lecun_normal(), (self.features, self.vocabulary_size))
     self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
 
   def prepare(self, encoded, lengths, max_length):
     """Returns the initial state, and what every step reads."""
     is_word = jnp.arange(encoded.memory.shape[1]) < lengths[:, None]
     first_word = jnp.zeros_like(encoded.memory[..., 0]).at[:, 0].set(1)
-    return (jnp.tanh(self.initial_state(encoded.summary)), first_word), (encoded.memory, is_word)
+    return (jnp.tanh(self.initial_state(encoded.final_state)), first_word), (encoded.memory, is_word)
 
   def step(self, state, tokens, memory):
     """Returns the next state, the logits and the weights for the previous tokens, [B]."""
     state, features, weights = self._advance(state, tokens, memory)
     return state, features @ self.kernel + self.bias, weights
 
-  def features(self, state, targets, memory, *, deterministic=True):
+  def output_features(self, state, targets, memory, *, deterministic=True):
     """Returns features and weights at all positions; `targets` begin with the start token, [B T]."""
     steps = []
     for tokens in targets.T:
@@ -205,10 +206,10 @@ class FeedbackDecoder(nn.Module):
 
   def __call__(self, state, targets, memory, *, deterministic=True):
     """Returns logits and weights at all positions."""
-    features, weights = self.features(state, targets, memory, deterministic=deterministic)
+    features, weights = self.output_features(state, targets, memory, deterministic=deterministic)
     return features @ self.kernel + self.bias, weights
 
-  def output_weights(self):
+  def output_projection(self):
     """Returns what makes logits of features, so that the loss can do it in chunks."""
     return self.kernel, self.bias
 
@@ -224,4 +225,4 @@ class FeedbackDecoder(nn.Module):
 
 
 def feedback_decoder(config, vocabulary_size):
-  return FeedbackDecoder(vocabulary_size, config.width)
+  return FeedbackDecoder(vocabulary_size, config.features)

@@ -16,7 +16,7 @@ from experiments.cli.flags import UsageError
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
 from experiments.text.alignments import format_alignment
 from experiments.text.parallel_corpus import read_pairs
-from experiments.text.tokenizers import Words
+from experiments.text.tokenizers import WordTokenizer
 from experiments.translation import decoding_flags, load, metrics
 
 _WORKDIR = commands.define_workdir(None)
@@ -45,7 +45,11 @@ def main() -> None:
     if pair.alignment is not None
   ]
   has_truth = any(one.alignment for one in known)
-  if has_truth and isinstance(task.source.tokenizer, Words) and isinstance(task.target.tokenizer, Words):
+  if (
+    has_truth
+    and isinstance(task.source.tokenizer, WordTokenizer)
+    and isinstance(task.target.tokenizer, WordTokenizer)
+  ):
     rate = metrics.alignment_error_rate(known)
     print(f"{len(known):,} pairs with true alignments: error rate {rate:.4f}", file=sys.stderr)
 

@@ -21,12 +21,14 @@ from experiments.benchmarks.timing import measure
 from experiments.cli import flags as commands
 
 _SETS = flags.DEFINE_list(
-  "sets", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"
+  "suites", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"
 )
-_PEERS = flags.DEFINE_list("peers", [*PEERS], f"only these of {', '.join(PEERS)}")
+_PEERS = flags.DEFINE_list("baselines", [*PEERS], f"only these of {', '.join(PEERS)}")
 _DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "instead of that of the cases")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "how often each is timed", lower_bound=1)
-_SHORTEN = flags.DEFINE_integer("shorten", 1, "by what to divide all lengths, to try it out", lower_bound=1)
+_SHORTEN = flags.DEFINE_integer(
+  "length_divisor", 1, "by what to divide all lengths, to try it out", lower_bound=1
+)
 _OUTPUT = flags.DEFINE_string("output", "runs/benchmark", "folder for what it writes")
 
 

@@ -26,16 +26,16 @@ from experiments.translation.model import make_model
 from experiments.translation.optimizer import make_schedule
 from experiments.translation.step import (
   init_state,
-  make_recipe,
   make_rngs,
   make_step,
-  no_sums,
+  make_train_spec,
+  zero_sums,
 )
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
 _LENGTH = flags.DEFINE_integer("length", 16, "words of each sentence, the end included", lower_bound=2)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 5893, "words of each language", lower_bound=8)
-_EMBEDDING_WIDTH = flags.DEFINE_integer("embedding_width", 256, "of a word's vector", lower_bound=1)
+_EMBEDDING_WIDTH = flags.DEFINE_integer("embed_dim", 256, "of a word's vector", lower_bound=1)
 _WIDTH = flags.DEFINE_integer("width", 512, "of the states and of the attention", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "how often each is timed", lower_bound=1)
 
@@ -47,7 +47,7 @@ def main() -> None:
   if importlib.util.find_spec("torch") is None:
     raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
   config = base.Config()
-  config.model.embedding_width, config.model.width = _EMBEDDING_WIDTH.value, _WIDTH.value
+  config.model.embed_dim, config.model.features = _EMBEDDING_WIDTH.value, _WIDTH.value
   # Sentences of random words, all of full length.
   shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
   sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
@@ -55,8 +55,8 @@ def main() -> None:
   ours, params = _ours(config, batch)
   steps = {
     "attention": ours,
-    "PyTorch, straightforward": _theirs(config, batch, params, is_frugal=False),
-    "PyTorch, frugal": _theirs(config, batch, params, is_frugal=True),
+    "PyTorch, straightforward": _theirs(config, batch, params, optimized=False),
+    "PyTorch, frugal": _theirs(config, batch, params, optimized=True),
   }
   for number in range(3):  # the first also compiles; the rate is 0 then, so that the third has seen an update
     losses = {name: step() for name, step in steps.items()}
@@ -77,27 +77,27 @@ def _ours(config: base.Config, batch: Batch):
   """Returns a function that makes a step and returns its loss, and a copy of the parameters before."""
   sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
   mesh = make_mesh()
-  recipe, rngs = make_recipe(config, make_model(config.model, **sizes), mesh), make_rngs(config.seed)
-  state, placed = init_state(recipe, rngs.params), place_batch(batch, mesh)
+  spec, rngs = make_train_spec(config, make_model(config.model, **sizes), mesh), make_rngs(config.seed)
+  state, placed = init_state(spec, rngs.params), place_batch(batch, mesh)
   params = jax.tree.map(np.array, state.params)
 
   def step() -> float:
     nonlocal state
-    state, _ = make_step(recipe)(state._replace(sums=no_sums()), placed, rngs.dropout)
+    state, _ = make_step(spec)(state._replace(sums=zero_sums()), placed, rngs.dropout)
     return float(state.sums.loss / state.sums.tokens)
 
   return step, params
 
 
-def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Callable[[], float]:
+def _theirs(config: base.Config, batch: Batch, params, *, optimized: bool) -> Callable[[], float]:
   """Returns a function that makes a step in PyTorch and returns its loss."""
   import torch
 
   from experiments.comparisons import torch_translator
 
   vocabularies = _VOCABULARY.value, _VOCABULARY.value
-  widths = config.model.embedding_width, config.model.width
-  model = torch_translator.Translator(vocabularies, *widths, is_frugal=is_frugal)
+  widths = config.model.embed_dim, config.model.features
+  model = torch_translator.Translator(vocabularies, *widths, optimized=optimized)
   torch_translator.load(model, params)
   optimizer = torch.optim.Adam(model.parameters(), lr=config.train.learning_rate)
   schedule = make_schedule(config.train)
@@ -114,7 +114,7 @@ def _theirs(config: base.Config, batch: Batch, params, *, is_frugal: bool) -> Ca
     logits = model(sources, lengths, inputs)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.grad_clip_norm)
     optimizer.step()
     return loss.item()
 

@@ -18,7 +18,7 @@ from experiments.runs.workdir import write_json
 from experiments.tasks import example_of
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, reporting
-from experiments.translation.evaluate import evaluate, own_metrics
+from experiments.translation.evaluate import evaluate, load_custom_metrics
 from experiments.translation.restore import load
 from experiments.translation.run_config import data_files, read_config
 from experiments.translation.validation import validate
@@ -47,7 +47,7 @@ def main() -> None:
   search = decoding_flags.chosen_search(_SEARCH)
   config = read_config(folder)
   if _METRICS.value is not None:
-    config.evaluation.metrics = _METRICS.value
+    config.evaluation.custom_metrics = _METRICS.value
     validate(config, imports=False)
   check_files(_DATA, _OUTPUT)
   if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
@@ -56,8 +56,8 @@ def main() -> None:
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
   decoding_flags.check_search(_SEARCH, translator.search.beam_size)
-  count = config.evaluation.sentences if _SENTENCES.value is None else _SENTENCES.value
-  others = own_metrics(config.evaluation)
+  count = config.evaluation.num_eval_examples if _SENTENCES.value is None else _SENTENCES.value
+  others = load_custom_metrics(config.evaluation)
   if _DATA.value is None:
     results = reporting.evaluate_splits(translator, count, others)
   else:

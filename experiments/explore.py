@@ -36,9 +36,9 @@ _OUTPUT = define_output("file for the page, such as explore.html")
 _CHECKPOINTS = flags.DEFINE_list(
   "checkpoints", [], "steps of the checkpoints that the page has; all that are kept if none is named"
 )
-_EXAMPLES = flags.DEFINE_integer("examples", 40, "sentences of each split to choose from", lower_bound=1)
+_EXAMPLES = flags.DEFINE_integer("num_examples", 40, "sentences of each split to choose from", lower_bound=1)
 _RECORDED = flags.DEFINE_integer(
-  "recorded", 10, "sentences whose attention is recorded without --input", lower_bound=1
+  "num_recorded", 10, "sentences whose attention is recorded without --input", lower_bound=1
 )
 
 
@@ -81,10 +81,13 @@ def _summary(config: base.Config) -> str:
   model, is_mean = config.model, config.evaluation.checkpoint == "average"
   parts = [f"{model.encoder} encoder"]
   if model.decoder == "recurrent":
-    parts += [f"{model.attention} attention", *(["looks after reading"] if model.looks == "after" else [])]
+    parts += [
+      f"{model.attention} attention",
+      *(["looks after reading"] if model.attend_order == "after" else []),
+    ]
   else:
     parts.append(f"{model.decoder} decoder")
-  parts += [f"width {model.width}", f"seed {config.seed}"]
+  parts += [f"{model.features} features", f"seed {config.seed}"]
   return ", ".join([*parts, *(["not the mean of its checkpoints"] if is_mean else [])])
 
 

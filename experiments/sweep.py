@@ -1,8 +1,9 @@
-"""Trains many runs: every combination of the choices of a config file.
+r"""Trains many runs: every combination of the choices of a config file.
 
-    python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores --jobs=2
+    python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores \
+        --num_parallel=2
 
-Beside `get_config` the file has a function `get_choices`, which returns values of some fields, such as
+Beside `get_config` the file has a function `get_sweep`, which returns values of some fields, such as
 {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or groups of such by name. Each run has a
 folder in that of the sweep and is one of `experiments.train`: it goes on where it stopped, and the same
 command leaves those that are done as they are. At the end there is a table, mean and deviation over the
@@ -19,13 +20,13 @@ from absl import flags
 from experiments.cli import flags as commands
 from experiments.cli.flags import UsageError
 from experiments.runs.job_runner import run_all
-from experiments.runs.workdir import holds_run
+from experiments.runs.workdir import has_run
 from experiments.translation import sweep
-from experiments.translation.run_config import told_changes
+from experiments.translation.run_config import describe_changes
 
 commands.define_config()
 _WORKDIR = commands.define_workdir(None)
-_JOBS = flags.DEFINE_integer("jobs", 1, "how many runs are trained at once", lower_bound=1)
+_JOBS = flags.DEFINE_integer("num_parallel", 1, "how many runs are trained at once", lower_bound=1)
 _SHARD = flags.DEFINE_string(
   "shard", "0/1", "INDEX/COUNT: trains every COUNTth run from the INDEXth on, from 0"
 )
@@ -34,14 +35,14 @@ _SHARD = flags.DEFINE_string(
 def main() -> None:
   folder, path = commands.workdir_path(_WORKDIR), flags.FLAGS.config
   index, count = _shard(_SHARD.value)
-  choices = commands.run_function(path, "get_choices")
+  choices = commands.run_function(path, "get_sweep")
   runs = sweep.make_runs(commands.get_config(), choices)
   for own in sweep.by_group(choices).values():
     for name in own:
       if flags.FLAGS[f"config.{name}"].present:
         raise UsageError(f"--config.{name} is one of the choices of {path}")
   for run in runs:
-    if holds_run(folder / run.name) and (changed := told_changes(folder / run.name, run.config)):
+    if has_run(folder / run.name) and (changed := describe_changes(folder / run.name, run.config)):
       raise UsageError(f"{changed}; the sweep of a changed file needs another --workdir")
   jobs = [sweep.make_job(run, folder) for run in runs]
   failed = run_all(jobs[index::count], _JOBS.value)

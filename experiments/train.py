@@ -16,18 +16,18 @@ from absl import flags
 
 from configs import base
 from experiments.cli import flags as commands
-from experiments.runs.multihost import is_main, wait_for_all
-from experiments.runs.sharding import divide_cpu
+from experiments.runs.multihost import is_primary, wait_for_all
+from experiments.runs.sharding import set_cpu_device_count
 from experiments.runs.workdir import workdir_lock
 from experiments.translation import reporting
-from experiments.translation.evaluate import own_metrics
+from experiments.translation.evaluate import load_custom_metrics
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
 
 commands.define_config()
 _WORKDIR = commands.define_workdir("runs/toy_translation")
-_PARAMETER_SHARDS = flags.DEFINE_integer(
-  "parameter_shards", 1, "into how many parts parameters are cut, a divisor of the number of devices"
+_FSDP_SIZE = flags.DEFINE_integer(
+  "fsdp_size", 1, "into how many parts parameters are cut, a divisor of the number of devices"
 )
 _PROFILE = flags.DEFINE_string("profile", None, "steps of which a profile is recorded, such as 20:30")
 _CPU_DEVICES = flags.DEFINE_integer(
@@ -52,17 +52,17 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this one i
 def main() -> None:
   config, folder = commands.get_config(), commands.workdir_path(_WORKDIR)
   profile = _step_range(_PROFILE.value)
-  if profile and profile[0] > config.train.steps:
+  if profile and profile[0] > config.train.num_train_steps:
     raise commands.UsageError(
-      f"--profile must begin at one of the {config.train.steps:,} steps, got {_PROFILE.value!r}"
+      f"--profile must begin at one of the {config.train.num_train_steps:,} steps, got {_PROFILE.value!r}"
     )
   if _CPU_DEVICES.value:
-    divide_cpu(_CPU_DEVICES.value)
+    set_cpu_device_count(_CPU_DEVICES.value)
   _join_cluster()
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
     raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
-  translator = train(config, folder, parameter_shards=_PARAMETER_SHARDS.value, profile=profile)
-  if is_main():
+  translator = train(config, folder, fsdp_size=_FSDP_SIZE.value, profile=profile)
+  if is_primary():
     with workdir_lock(folder):  # until it has its results, the run has not ended
       _report(folder, translator, config.evaluation)
   wait_for_all()
@@ -109,7 +109,7 @@ def _join_cluster() -> None:
 
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
   """Scores the translator, and shows what it can do."""
-  results = reporting.evaluate_splits(translator, config.sentences, own_metrics(config))
+  results = reporting.evaluate_splits(translator, config.num_eval_examples, load_custom_metrics(config))
   reporting.write_results(folder, results)  # first: what is shown of them may fail
   print(reporting.table(results))
   reporting.show_translations(translator)

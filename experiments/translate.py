@@ -1,12 +1,12 @@
 r"""Translates with a trained translator: one text, the lines of a file, or the lines of standard input.
 
     python -m experiments.translate --workdir=runs/toy_translation \
-        --text="the red cat does not see the apples" --figure=map.png
+        --text="the red cat does not see the apples" --attention_png=map.png
     python -m experiments.translate --workdir=runs/multi30k --input=test.de --output=test.en --beam_size=5
 
     python -m experiments.translate --workdir=runs/seed_0,runs/seed_1 --input=test.de   # an ensemble
 
-A file is translated in batches, line by line. With --num_best=N there are up to N lines for each line of the
+A file is translated in batches, line by line. With --n_best=N there are up to N lines for each line of the
 source, the best first: its number, from 1, TAB the score TAB the translation. With --tokens a translation is
 its tokens with spaces between, as `experiments.score_pairs` and `experiments.align` read them with --tokens.
 """
@@ -20,7 +20,7 @@ from absl import flags
 
 from experiments.cli import flags as commands
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_lines
-from experiments.text.text_processor import Language
+from experiments.text.text_processor import TextProcessor
 from experiments.text.visible import escaped
 from experiments.text.words import plain
 from experiments.translation import attention_maps, decoding_flags, reporting
@@ -34,10 +34,10 @@ _TEXT = flags.DEFINE_string(
 )
 _INPUT = define_input("file whose lines are translated")
 _OUTPUT = define_output("file for the translations of --input; without it they are printed")
-_FIGURE = flags.DEFINE_string("figure", None, "PNG to draw the attention of --text in")
+_FIGURE = flags.DEFINE_string("attention_png", None, "PNG to draw the attention of --text in")
 _SEARCH = decoding_flags.define_search()
-_NUM_BEST = flags.DEFINE_integer(
-  "num_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
+_N_BEST = flags.DEFINE_integer(
+  "n_best", 1, "how many translations of each line, at most --beam_size", lower_bound=1
 )
 _TOKENS = flags.DEFINE_bool(
   "tokens", False, "write the tokens of translations, with spaces between, not text"
@@ -46,16 +46,16 @@ _TOKENS = flags.DEFINE_bool(
 
 def main() -> None:
   folders = commands.workdir_paths(_WORKDIR)
-  search = decoding_flags.chosen_search(_SEARCH) | {"num_best": _NUM_BEST.value}
+  search = decoding_flags.chosen_search(_SEARCH) | {"n_best": _N_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
   translator = load_ensemble(
     folders, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
   )
   decoding_flags.check_search(_SEARCH, translator.search.beam_size)
-  if _NUM_BEST.value > translator.search.beam_size:
+  if _N_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
-    raise commands.UsageError(f"--num_best must be at most --beam_size={beam_size}, got {_NUM_BEST.value}")
+    raise commands.UsageError(f"--n_best must be at most --beam_size={beam_size}, got {_N_BEST.value}")
   if lines is not None:
     write_lines(_OUTPUT, _translated(translator, lines))
     return
@@ -65,8 +65,8 @@ def main() -> None:
 
 def _check_flags(search: Mapping[str, Any]) -> None:
   """Raises UsageError for flags that do not go together."""
-  if _NUM_BEST.value > 1 and search.get("temperature"):
-    raise commands.UsageError(f"--num_best is for a search, got --temperature={search['temperature']}")
+  if _N_BEST.value > 1 and search.get("temperature"):
+    raise commands.UsageError(f"--n_best is for a search, got --temperature={search['temperature']}")
   if "\n" in (_TEXT.value or ""):
     raise commands.UsageError("--text is one line; several are for a file, --input")
   if _TEXT.value is not None and _INPUT.value is not None:
@@ -77,11 +77,11 @@ def _check_flags(search: Mapping[str, Any]) -> None:
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:
-    raise commands.UsageError("--figure draws the attention of one --text, got no --text")
+    raise commands.UsageError("--attention_png draws the attention of one --text, got no --text")
   if not _FIGURE.value.endswith(".png"):
-    raise commands.UsageError(f"--figure must end in .png, got {_FIGURE.value!r}")
+    raise commands.UsageError(f"--attention_png must end in .png, got {_FIGURE.value!r}")
   if pathlib.Path(_FIGURE.value).is_dir():
-    raise commands.UsageError(f"--figure must be a file, got the folder {_FIGURE.value!r}")
+    raise commands.UsageError(f"--attention_png must be a file, got the folder {_FIGURE.value!r}")
 
 
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
@@ -89,17 +89,17 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   source = translator.task.source
   sources = translator.source_tokens(texts)
   if _FIGURE.value is not None and not sources[0]:
-    raise commands.UsageError(f"--text must have at least one word for --figure, got {texts[0]!r}")
+    raise commands.UsageError(f"--text must have at least one word for --attention_png, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
   _note_long([len(words) for words in sources], getattr(translator.task, "max_length", None))
   numbers = range(first, first + len(texts))
   found = translator.n_best(sources, with_attention=_FIGURE.value is not None, numbers=numbers)
   if _FIGURE.value is not None:
     _draw(source, sources[0], found[0][0], pathlib.Path(_FIGURE.value))
-  if num_cut := sum(translations[0].is_cut for translations in found):
+  if num_cut := sum(translations[0].is_truncated for translations in found):
     longest = translator.search.max_length
     _note(f"cut: {num_cut:,} longer than --max_length={longest} tokens")
-  if _NUM_BEST.value == 1:
+  if _N_BEST.value == 1:
     return [_written(best) for (best,) in found]
   return [
     f"{number}\t{each.score:.4f}\t{_written(each)}"
@@ -124,12 +124,16 @@ def _note_long(lengths: Sequence[int], longest: int | None) -> None:
     _note(f"{count:,} longer than any source in training, {longest} tokens: the longest has {max(lengths):,}")
 
 
-def _draw(language: Language, source: Sequence[str], translation: Translation, path: pathlib.Path) -> None:
+def _draw(
+  language: TextProcessor, source: Sequence[str], translation: Translation, path: pathlib.Path
+) -> None:
   longest = max(len(source), len(translation.tokens))
   if longest > attention_maps.LONGEST:
-    raise commands.UsageError(f"--figure is for at most {attention_maps.LONGEST} tokens, got {longest}")
+    raise commands.UsageError(
+      f"--attention_png is for at most {attention_maps.LONGEST} tokens, got {longest}"
+    )
   if translation.attention is None:
-    raise commands.UsageError("--figure needs a model with attention; this one has none")
+    raise commands.UsageError("--attention_png needs a model with attention; this one has none")
   if reporting.draw_translation(path, language, source, translation):
     _note(f"wrote {path}")
 

@@ -18,7 +18,7 @@ from absl import flags
 from experiments import studies
 from experiments.cli import flags as commands
 from experiments.cli.flags import UsageError
-from experiments.runs.workdir import holds_run
+from experiments.runs.workdir import has_run
 from experiments.studies import analysis
 from experiments.translation.sweep import make_runs
 
@@ -47,8 +47,8 @@ def main() -> None:
 
 def _collect(study: Any, workdir: pathlib.Path, stored: pathlib.Path) -> None:
   """Adds the numbers of the finished runs of a sweep to those that are stored."""
-  runs = make_runs(study.get_config(), study.get_choices())
-  if not any(holds_run(workdir / run.name) for run in runs):
+  runs = make_runs(study.get_config(), study.get_sweep())
+  if not any(has_run(workdir / run.name) for run in runs):
     raise UsageError(f"--workdir={workdir} holds no run of this study, such as {runs[0].name}")
   earlier = analysis.read(stored)
   rows = analysis.collect(workdir, runs, earlier, getattr(study, "measure", None))

@@ -42,9 +42,9 @@ def test_programs_run_on_their_own(place):
 def test_programs_with_a_trained_run(tmp_path, monkeypatch, capsys):
   assert OF_A_RUN
   config = base.Config(
-    model=base.Model(embedding_width=4, width=6),
-    train=base.Train(steps=1, batch_size=2),
-    evaluation=base.Evaluation(validation_sentences=1, batch_size=2, max_target_length=5),
+    model=base.Model(embed_dim=4, features=6),
+    train=base.Train(num_train_steps=1, batch_size=2),
+    evaluation=base.Evaluation(num_validation_examples=1, batch_size=2, max_decode_length=5),
   )
   monkeypatch.chdir(tmp_path)
   with jax.numpy_dtype_promotion("standard"):
@@ -98,7 +98,7 @@ def test_the_reference_has_every_public_name():
     made_here = [
       each for each in public if getattr(getattr(module, each), "__module__", "") == module.__name__
     ]
-    assert {*made_here} - {"relative_bucket"} <= named, room
+    assert {*made_here} - {"relative_position_bucket"} <= named, room
 
 
 def test_readme_is_complete():

@@ -12,12 +12,12 @@ from attention.arrays.pytrees import combine
 from attention.arrays.shapes import assumed_product, is_known, with_rank
 
 # For functions whose derivative computes them again, and stores only their arguments.
-recomputed = functools.partial(
+rematerialized = functools.partial(
   jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False
 )
 
 
-def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
+def map_chunked(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
   """Returns the stacked results of the function for each item.
 
   Args:
@@ -37,7 +37,7 @@ def over(function: Callable[[Any], Any], items: Any, at_once: int = 1) -> Any:
 
 
 @jax.custom_batching.custom_vmap
-def any_at_all(flags: jax.Array) -> jax.Array:
+def unvmap_any(flags: jax.Array) -> jax.Array:
   """Returns whether any flag is set, in the whole batch of a `jax.vmap` too.
 
   What depends on it stays a branch, where `vmap` would compute both branches, and could not transpose them.
@@ -45,12 +45,12 @@ def any_at_all(flags: jax.Array) -> jax.Array:
   return jnp.any(flags)
 
 
-@any_at_all.def_vmap
+@unvmap_any.def_vmap
 def _any_of_batch(axis_size: int, in_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
-  return any_at_all(flags), False
+  return unvmap_any(flags), False
 
 
-def over_leading(
+def map_leading_axes(
   function: Callable[[Any], Any], arrays: Any, own_ranks: Any, leading: tuple[int, ...], at_once: int = 1
 ) -> Any:
   """Returns the stacked results of a function of arrays at each index of their leading axes.
@@ -86,9 +86,9 @@ def over_leading(
   )
 
   def at_index(moving: Any) -> Any:
-    return over_leading(function, combine(moving, fixed), own_ranks, others, at_once)
+    return map_leading_axes(function, combine(moving, fixed), own_ranks, others, at_once)
 
   if not jax.tree.leaves(moving):
     return jax.tree.map(lambda result: jnp.broadcast_to(result, (*first, *result.shape)), at_index(moving))
-  results = over(at_index, moving, max(1, at_once // assumed_product(others)))
+  results = map_chunked(at_index, moving, max(1, at_once // assumed_product(others)))
   return jax.tree.map(lambda result: result.reshape(*first, *result.shape[1:]), results)

@@ -8,13 +8,13 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 
-from attention.arrays.pytrees import HasAxes, register_pytree
-from attention.arrays.sharding import varying, varying_like
+from attention.arrays.pytrees import NamedAxes, register_pytree
+from attention.arrays.sharding import match_vma, varying
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Closure(HasAxes):
+class Closure(NamedAxes):
   """A function, and the traced arrays that it closes over.
 
   A pytree keeps a function as it is. A traced array inside it would leak out of a loop or a rule of
@@ -54,7 +54,7 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
   """
 
   def trace(like: list[Any]) -> tuple[jax.extend.core.ClosedJaxpr, Any]:
-    return jax.make_jaxpr(function, return_shape=True)(*varying_like(arguments, like))
+    return jax.make_jaxpr(function, return_shape=True)(*match_vma(arguments, like))
 
   traced = [array for array in trace([])[0].consts if isinstance(array, jax.core.Tracer)]
   if not traced:
@@ -79,12 +79,12 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
   num_arrays = len(arrays)
   check_varying(*arrays.values())
   # Traced again, for the first program may hold the traced arrays themselves, in JAX 0.12.
-  without = jax.make_jaxpr(with_arrays)(arrays, *varying_like(jax.tree.leaves(arguments), traced))
+  without = jax.make_jaxpr(with_arrays)(arrays, *match_vma(jax.tree.leaves(arguments), traced))
 
   def program(*arguments: Any) -> Any:
     """Takes the traced arrays that the function closed over, made flat, and then its own arguments."""
     flat = arguments[:num_arrays]
-    own = varying_like(jax.tree.leaves(arguments[num_arrays:]), flat)
+    own = match_vma(jax.tree.leaves(arguments[num_arrays:]), flat)
     check_varying(*flat, *own)
     return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(without)(*flat, *own))
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from attention.arrays.pytrees import HasAxes
+from attention.arrays.pytrees import NamedAxes
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -43,6 +43,6 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
 
 def has_user_code(node: Any) -> bool:
   """Returns whether a node of a pytree calls functions of the user, or is of a class of the user."""
-  return isinstance(node, HasAxes) and (
+  return isinstance(node, NamedAxes) and (
     node.has_user_code or not type(node).__module__.startswith("attention.")
   )

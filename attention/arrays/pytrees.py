@@ -55,7 +55,7 @@ def combine(some: Any, others: Any) -> Any:
   )
 
 
-class HasAxes:
+class NamedAxes:
   """A pytree that names the axes of its arrays, so that they can be cut: a score, a mask, a bias.
 
   Attributes:
@@ -69,27 +69,27 @@ class HasAxes:
   axes: ClassVar[Mapping[str, str]] = {}
   has_user_code: ClassVar[bool] = False
 
-  def check_values(self) -> None:
+  def validate(self) -> None:
     """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
 
 
-def axes_of(tree: Any) -> list[str]:
-  """Returns the own axes of each leaf of a pytree of HasAxes, "?" for each axis without a name.
+def leaf_axes(tree: Any) -> list[str]:
+  """Returns the own axes of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
 
   Raises:
     ValueError: if an array has fewer axes than are named.
   """
 
   def is_inside(node: Any) -> bool:
-    return isinstance(node, HasAxes) and node is not tree
+    return isinstance(node, NamedAxes) and node is not tree
 
   found = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_inside):
     if is_inside(leaf):
-      found += axes_of(leaf)
+      found += leaf_axes(leaf)
       continue
     field = getattr(path[0], "name", "") if path else ""
-    own = tree.axes.get(field) if isinstance(tree, HasAxes) else None
+    own = tree.axes.get(field) if isinstance(tree, NamedAxes) else None
     if own is not None and np.ndim(leaf) < len(own):
       where = type(tree).__name__ + jax.tree_util.keystr(path)
       raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")

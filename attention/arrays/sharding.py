@@ -20,7 +20,7 @@ def matmul_precision() -> str:
   return jax.config.jax_default_matmul_precision or "highest"  # type: ignore[attr-defined]
 
 
-def varying_like(tree: Any, arrays: Any) -> Any:
+def match_vma(tree: Any, arrays: Any) -> Any:
   """Returns the tree as one that differs from device to device wherever one of the arrays does.
 
   Inside `jax.shard_map` a loop's first value must be declared so; elsewhere this does nothing.
@@ -35,13 +35,13 @@ def varying(array: jax.Array) -> frozenset[str]:
   return aval.manual_axis_type.varying
 
 
-def are_spread_by_type(*arrays: jax.Array) -> bool:
+def is_explicitly_sharded(*arrays: jax.Array) -> bool:
   """Whether an array's type says that it is spread over devices, as on meshes with `AxisType.Explicit`."""
   avals: list[Any] = [jax.typeof(array) for array in arrays]
   return any(axis is not None for aval in avals for axis in aval.sharding.spec)
 
 
-def runs_sequentially() -> bool:
+def is_cpu() -> bool:
   """Whether to work on one tile after the other, as suits the cache of a CPU, and not on many at once.
 
   The default device decides when a function is traced. Either way is right on any device.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.checks import check_number, check_size
-from attention.decoding.hypotheses import Hypotheses, Step, check_search
+from attention.decoding.hypotheses import SearchResult, Step, check_search
 
 
 class Alive(NamedTuple):
@@ -24,7 +24,7 @@ class Alive(NamedTuple):
   scores: jax.Array
 
 
-class Ended(NamedTuple):
+class Finished(NamedTuple):
   """The K best hypotheses of each sequence that have ended, the best first.
 
   Attributes:
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
   token: jax.Array
 
 
-class Trace(NamedTuple):
+class BackPointers(NamedTuple):
   """What happened at each of T steps, from which the hypotheses are read backwards.
 
   Attributes:
@@ -61,18 +61,18 @@ def beam(
   batch_size: int,
   max_length: int,
   beam_size: int,
-  start: int,
-  end: int,
-  pad: int = 0,
+  bos_id: int,
+  eos_id: int,
+  pad_id: int = 0,
   length_penalty: float = 0.0,
-  num_best: int = 1,
-) -> Hypotheses:
+  n_best: int = 1,
+) -> SearchResult:
   """Returns the best sequences found by extending the `beam_size` likeliest prefixes at every step.
 
       score = log-probability / ((5 + length) / 6) ** length_penalty
 
   A hypothesis may end where fewer than `beam_size` continuations are likelier. Ended hypotheses take no place
-  in the beam. The search stops when no alive hypothesis can still be among the `num_best`: log-probabilities
+  in the beam. The search stops when no alive hypothesis can still be among the `n_best`: log-probabilities
   only decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
   While no prefix has been pruned every hypothesis may end, so a beam as wide as the number of prefixes finds
@@ -94,24 +94,24 @@ def beam(
     max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
       for, if it holds caches: beyond that logits are NaN.
     beam_size: K, how many hypotheses go on.
-    start: the token that is read first.
-    end: the token that ends a sequence.
-    pad: what stands after the end.
+    bos_id: the token that is read first.
+    eos_id: the token that ends a sequence.
+    pad_id: what stands after the end.
     length_penalty: 0 or above; above 0 longer hypotheses are preferred. The largest divisor, that of
       max_length, must be finite in float32.
-    num_best: how many hypotheses to return, at most beam_size.
+    n_best: how many hypotheses to return, at most beam_size.
 
   Returns:
-    Hypotheses with an axis for the best N, the best first. Those that have ended come before those that were
-    cut. If there are fewer, the others have the score -inf and nothing but padding.
+    SearchResult with an axis for the best N, the best first. Those that have ended come before those that
+    were cut. If there are fewer, the others have the score -inf and nothing but padding.
 
   Raises:
     ValueError: if an argument is out of its range.
   """
-  B, T, first, last, padding = check_search(batch_size, max_length, start, end, pad)
-  K, num_best = check_size("beam_size", beam_size), check_size("num_best", num_best)
-  if num_best > K:
-    raise ValueError(f"num_best must be at most beam_size={K}, got {num_best}")
+  B, T, first, last, padding = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
+  K, n_best = check_size("beam_size", beam_size), check_size("n_best", n_best)
+  if n_best > K:
+    raise ValueError(f"n_best must be at most beam_size={K}, got {n_best}")
   most = math.log(jnp.finfo(jnp.float32).max)
   check_number(
     "length_penalty",
@@ -127,9 +127,9 @@ def beam(
     scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # all are alike: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
-  ended = Ended(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
+  finished = Finished(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
   weights = jax.eval_shape(step, alive.state, alive.tokens)[2]
-  trace = Trace(
+  back_pointers = BackPointers(
     jnp.zeros((T, B, K), jnp.int32),
     jnp.zeros((T, B, K), jnp.int32),
     None if weights is None else jnp.zeros((T, *weights.shape), weights.dtype),
@@ -138,14 +138,14 @@ def beam(
   def normalised(scores: jax.Array, length: jax.Array | int) -> jax.Array:
     return scores / ((5.0 + jnp.float32(length)) / 6.0) ** jnp.float32(length_penalty)
 
-  def goes_on(carry) -> jax.Array:
-    i, alive, ended, *_ = carry
+  def cond_fn(carry) -> jax.Array:
+    i, alive, finished, *_ = carry
     # Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
     best_possible = normalised(jnp.max(alive.scores, axis=1), T)
-    return (i < T) & ~jnp.all(ended.scores[:, num_best - 1] >= best_possible)
+    return (i < T) & ~jnp.all(finished.scores[:, n_best - 1] >= best_possible)
 
-  def advance(carry):
-    i, alive, ended, is_exhaustive, trace = carry
+  def body_fn(carry):
+    i, alive, finished, is_exhaustive, back_pointers = carry
     state, logits, weights = step(alive.state, alive.tokens)
     log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
@@ -158,56 +158,65 @@ def beam(
 
     # Not scores[:, -1:]: a slice of what `top_k` returns makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
-    ends = Ended(
+    ends = Finished(
       scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
       last=jnp.full_like(tokens, i),
       parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
       token=jnp.full_like(tokens, last),
     )
-    both = _concatenated(ended, ends)
-    ended = _chosen(both, jax.lax.top_k(both.scores, K)[1])
-    trace = Trace(
-      trace.tokens.at[i].set(tokens),
-      trace.parents.at[i].set(parents),
-      None if weights is None else trace.weights.at[i].set(weights),
+    both = _concatenated(finished, ends)
+    finished = _chosen(both, jax.lax.top_k(both.scores, K)[1])
+    back_pointers = BackPointers(
+      back_pointers.tokens.at[i].set(tokens),
+      back_pointers.parents.at[i].set(parents),
+      None if weights is None else back_pointers.weights.at[i].set(weights),
     )
-    return i + 1, Alive(_chosen(state, parents), tokens, scores), ended, is_exhaustive, trace
+    return i + 1, Alive(_chosen(state, parents), tokens, scores), finished, is_exhaustive, back_pointers
 
-  start_carry = jnp.int32(0), alive, ended, jnp.ones(B, bool), trace
-  _, alive, ended, _, trace = jax.lax.while_loop(goes_on, advance, start_carry)
-  return _read_back(_with_cut(ended, alive, trace, normalised(alive.scores, T)), trace, num_best, padding)
+  start_carry = jnp.int32(0), alive, finished, jnp.ones(B, bool), back_pointers
+  _, alive, finished, _, back_pointers = jax.lax.while_loop(cond_fn, body_fn, start_carry)
+  return _backtrack(
+    _with_truncated(finished, alive, back_pointers, normalised(alive.scores, T)),
+    back_pointers,
+    n_best,
+    padding,
+  )
 
 
-def _with_cut(ended: Ended, alive: Alive, trace: Trace, scores: jax.Array) -> Ended:
+def _with_truncated(
+  finished: Finished, alive: Alive, back_pointers: BackPointers, scores: jax.Array
+) -> Finished:
   """Returns the ended hypotheses, after them those that were cut at the last step, after them nothing."""
-  last = trace.tokens.shape[0] - 1
-  cut = Ended(scores, jnp.full_like(alive.tokens, last), trace.parents[last], trace.tokens[last])
-  both = _concatenated(ended, cut)
-  is_cut = (jnp.arange(both.scores.shape[1]) >= ended.scores.shape[1])[None].astype(jnp.int32)
-  group = jnp.where(jnp.isfinite(both.scores), is_cut, 2)
+  last = back_pointers.tokens.shape[0] - 1
+  truncated = Finished(
+    scores, jnp.full_like(alive.tokens, last), back_pointers.parents[last], back_pointers.tokens[last]
+  )
+  both = _concatenated(finished, truncated)
+  is_truncated = (jnp.arange(both.scores.shape[1]) >= finished.scores.shape[1])[None].astype(jnp.int32)
+  group = jnp.where(jnp.isfinite(both.scores), is_truncated, 2)
   return _chosen(both, jnp.lexsort((-both.scores, group), axis=-1))
 
 
-def _read_back(found: Ended, trace: Trace, num_best: int, pad: jax.Array) -> Hypotheses:
+def _backtrack(result: Finished, back_pointers: BackPointers, n_best: int, pad_id: jax.Array) -> SearchResult:
   """Returns the first hypotheses, each followed from its last token to its first."""
-  found = jax.tree.map(lambda array: array[:, :num_best], found)
-  is_there = jnp.isfinite(found.scores)
+  result = jax.tree.map(lambda array: array[:, :n_best], result)
+  is_there = jnp.isfinite(result.scores)
 
   def step_back(alive_after, at_step):
     t, (tokens, parents, weights) = at_step
-    is_last, is_beyond = t == found.last, (t > found.last) | ~is_there
-    before = jnp.where(is_last, found.parent, _chosen(parents, alive_after))
-    token = jnp.where(is_last, found.token, _chosen(tokens, alive_after))
+    is_last, is_beyond = t == result.last, (t > result.last) | ~is_there
+    before = jnp.where(is_last, result.parent, _chosen(parents, alive_after))
+    token = jnp.where(is_last, result.token, _chosen(tokens, alive_after))
     row = None if weights is None else jnp.where(is_beyond[..., None], 0, _chosen(weights, before))
-    return jnp.where(is_beyond, alive_after, before), (jnp.where(is_beyond, pad, token), row)
+    return jnp.where(is_beyond, alive_after, before), (jnp.where(is_beyond, pad_id, token), row)
 
-  steps = jnp.arange(trace.tokens.shape[0])
-  _, (tokens, weights) = jax.lax.scan(step_back, found.parent, (steps, trace), reverse=True)
+  steps = jnp.arange(back_pointers.tokens.shape[0])
+  _, (tokens, weights) = jax.lax.scan(step_back, result.parent, (steps, back_pointers), reverse=True)
   tokens, weights = jax.tree.map(lambda array: jnp.moveaxis(array, 0, 2), (tokens, weights))
-  return Hypotheses(tokens, found.scores, weights)
+  return SearchResult(tokens, result.scores, weights)
 
 
-def _concatenated(first: Ended, second: Ended) -> Ended:
+def _concatenated(first: Finished, second: Finished) -> Finished:
   """Returns the hypotheses of both, [B 2K]."""
   return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), first, second)
 

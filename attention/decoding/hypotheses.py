@@ -11,7 +11,7 @@ from attention.arrays.checks import check_size, check_token
 Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | None]]
 
 
-class Hypotheses(NamedTuple):
+class SearchResult(NamedTuple):
   """What a search has found.
 
   Attributes:
@@ -27,7 +27,7 @@ class Hypotheses(NamedTuple):
   weights: jax.Array | None
 
 
-def check_search(batch_size: int, max_length: int, start: int, end: int, pad: int) -> tuple[Any, ...]:
+def check_search(batch_size: int, max_length: int, bos_id: int, eos_id: int, pad_id: int) -> tuple[Any, ...]:
   """Returns what every search is given, sizes as int and tokens as int32, or raises ValueError."""
   sizes = check_size("batch_size", batch_size, least=0), check_size("max_length", max_length)
-  return *sizes, check_token("start", start), check_token("end", end), check_token("pad", pad)
+  return *sizes, check_token("bos_id", bos_id), check_token("eos_id", eos_id), check_token("pad_id", pad_id)

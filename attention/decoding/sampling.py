@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_number, check_size, key_shape
-from attention.decoding.hypotheses import Hypotheses, Step, check_search
+from attention.decoding.hypotheses import SearchResult, Step, check_search
 
 # choose(i, logits [B V]) -> tokens [B]
 Choose: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
@@ -20,10 +20,10 @@ def greedy(
   *,
   batch_size: int,
   max_length: int,
-  start: int,
-  end: int,
-  pad: int = 0,
-) -> Hypotheses:
+  bos_id: int,
+  eos_id: int,
+  pad_id: int = 0,
+) -> SearchResult:
   """Takes the likeliest token at every step, until all sequences have ended.
 
   Works under `jax.jit`: shapes are fixed, and the loop stops at the last end symbol.
@@ -34,9 +34,9 @@ def greedy(
     batch_size: B.
     max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
       for, if it holds caches: beyond that logits are NaN.
-    start: the token that is read first.
-    end: the token that ends a sequence.
-    pad: what stands after the end.
+    bos_id: the token that is read first.
+    eos_id: the token that ends a sequence.
+    pad_id: what stands after the end.
 
   Returns:
     The hypotheses, one for each sequence of the batch.
@@ -44,7 +44,7 @@ def greedy(
   Raises:
     ValueError: if max_length is less than 1.
   """
-  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
   return _one_by_one(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
 
 
@@ -55,13 +55,13 @@ def sample(
   *,
   batch_size: int,
   max_length: int,
-  start: int,
-  end: int,
-  pad: int = 0,
+  bos_id: int,
+  eos_id: int,
+  pad_id: int = 0,
   temperature: float | jax.Array = 1.0,
   top_k: int | None = None,
   top_p: float | jax.Array = 1.0,
-) -> Hypotheses:
+) -> SearchResult:
   """Draws every token by its probability, until all sequences have ended.
 
   What is drawn for a sequence depends on its key, or on its place in the batch, and on nothing else of it.
@@ -72,9 +72,9 @@ def sample(
     rng: a random key, from `jax.random.key` or `jax.random.PRNGKey`, or one for each sequence, [B].
     batch_size: B.
     max_length: T.
-    start: the token that is read first.
-    end: the token that ends a sequence.
-    pad: what stands after the end.
+    bos_id: the token that is read first.
+    eos_id: the token that ends a sequence.
+    pad_id: what stands after the end.
     temperature: divides the logits; near 0 the search is greedy.
     top_k: only so many of the likeliest tokens are drawn; None for all.
     top_p: only the likeliest tokens, as few as have this probability together, are drawn; 1 for all. Both
@@ -89,7 +89,7 @@ def sample(
 
   Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
   """
-  sizes_and_tokens = check_search(batch_size, max_length, start, end, pad)
+  sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
   largest = np.finfo(np.float32).max
   check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
   _check_share(top_p)
@@ -102,8 +102,8 @@ def sample(
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
     logits = _below_largest(logits.astype(jnp.float32), temperature)
-    logits = logits if top_k is None else keep_top_k(logits, top_k)
-    logits = logits if is_all else keep_top_p(logits, top_p)
+    logits = logits if top_k is None else mask_top_k(logits, top_k)
+    logits = logits if is_all else mask_top_p(logits, top_p)
     return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
 
   return _one_by_one(step, state, choose, *sizes_and_tokens)
@@ -122,20 +122,20 @@ def _check_share(top_p: float | jax.Array) -> None:
   check_number("top_p", top_p, "a number above 0 and at most 1", lambda p: 0 < p <= 1)
 
 
-def keep_top_k(logits: jax.Array, k: int) -> jax.Array:
+def mask_top_k(logits: jax.Array, k: int) -> jax.Array:
   """Returns logits [... V] with -inf for all but the k largest; of equals the first are kept.
 
   Raises:
     ValueError: if k is less than 1.
 
-  >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
+  >>> mask_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
   [-inf, 3.0, 2.0]
   """
   count = min(check_size("top_k", k), logits.shape[-1])
   return _keep(logits, jax.lax.top_k(logits, count)[1], True)
 
 
-def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
+def mask_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   """Returns logits [... V] with -inf for all but the largest, as few as have probability p together.
 
   Of equals the first are kept.
@@ -143,7 +143,7 @@ def keep_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
   Raises:
     ValueError: if p is known, and not above 0 and at most 1.
 
-  >>> jnp.exp(keep_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
+  >>> jnp.exp(mask_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
   [0.0, 0.5, 0.0]
   """
   _check_share(p)
@@ -161,33 +161,40 @@ def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> ja
 
 
 def _one_by_one(
-  step: Step, state: Any, choose: Choose, B: int, T: int, start: jax.Array, end: jax.Array, pad: jax.Array
-) -> Hypotheses:
+  step: Step,
+  state: Any,
+  choose: Choose,
+  B: int,
+  T: int,
+  bos_id: jax.Array,
+  eos_id: jax.Array,
+  pad_id: jax.Array,
+) -> SearchResult:
   """Returns the sequences that `choose` makes."""
-  tokens = jnp.full((B,), start)
+  tokens = jnp.full((B,), bos_id)
   weights = jax.eval_shape(step, state, tokens)[2]
-  found = Hypotheses(
-    tokens=jnp.full((B, T), pad),
+  result = SearchResult(
+    tokens=jnp.full((B, T), pad_id),
     scores=jnp.zeros((B,), jnp.float32),
     weights=None if weights is None else jnp.zeros((B, T, weights.shape[-1]), weights.dtype),
   )
 
-  def goes_on(carry):
-    i, _, _, ended, _ = carry
-    return (i < T) & ~jnp.all(ended)
+  def cond_fn(carry):
+    i, _, _, finished, _ = carry
+    return (i < T) & ~jnp.all(finished)
 
-  def advance(carry):
-    i, state, tokens, ended, found = carry
+  def body_fn(carry):
+    i, state, tokens, finished, result = carry
     state, logits, weights = step(state, tokens)
     chosen = choose(i, logits).astype(jnp.int32)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
-    tokens = jnp.where(ended, pad, chosen)
+    tokens = jnp.where(finished, pad_id, chosen)
     if weights is not None:
-      weights = found.weights.at[:, i].set(jnp.where(ended[:, None], 0, weights))
-    scores = found.scores + jnp.where(ended, 0.0, gained)
-    found = Hypotheses(found.tokens.at[:, i].set(tokens), scores, weights)
-    return i + 1, state, tokens, ended | (chosen == end), found
+      weights = result.weights.at[:, i].set(jnp.where(finished[:, None], 0, weights))
+    scores = result.scores + jnp.where(finished, 0.0, gained)
+    result = SearchResult(result.tokens.at[:, i].set(tokens), scores, weights)
+    return i + 1, state, tokens, finished | (chosen == eos_id), result
 
-  carry = (jnp.int32(0), state, tokens, jnp.zeros((B,), bool), found)
-  return jax.lax.while_loop(goes_on, advance, carry)[-1]
+  carry = (jnp.int32(0), state, tokens, jnp.zeros((B,), bool), result)
+  return jax.lax.while_loop(cond_fn, body_fn, carry)[-1]

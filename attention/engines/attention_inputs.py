@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
+from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import (
   LAYOUT,
   axes_lacking,
@@ -52,7 +52,7 @@ class Options:
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Inputs(HasAxes):
+class Inputs(NamedAxes):
   """The inputs of the attention of some queries to some keys: all of them, or those of a tile.
 
   Attributes:
@@ -60,8 +60,8 @@ class Inputs(HasAxes):
     queries: the score's features of the queries, a pytree of arrays [... T X].
     keys: its features of the keys, [... S X].
     values: [... S D].
-    bad_queries: which queries, or their features, are not finite, booleans [... T].
-    bad_keys: which keys, their features or values are not finite, booleans [... S].
+    nonfinite_queries: which queries, or their features, are not finite, booleans [... T].
+    nonfinite_keys: which keys, their features or values are not finite, booleans [... S].
     t: positions of the queries, consecutive integers [T 1]; a last tile repeats the last.
     s: positions of the keys, likewise, [1 S].
     mask: which pairs may attend; None for all.
@@ -73,8 +73,8 @@ class Inputs(HasAxes):
     "queries": "TX",
     "keys": "SX",
     "values": "SD",
-    "bad_queries": "T",
-    "bad_keys": "S",
+    "nonfinite_queries": "T",
+    "nonfinite_keys": "S",
     "t": "TX",
     "s": "XS",
   }
@@ -82,8 +82,8 @@ class Inputs(HasAxes):
   queries: Any
   keys: Any
   values: jax.Array
-  bad_queries: jax.Array
-  bad_keys: jax.Array
+  nonfinite_queries: jax.Array
+  nonfinite_keys: jax.Array
   t: jax.Array
   s: jax.Array
   mask: Mask | None = None
@@ -93,23 +93,25 @@ class Inputs(HasAxes):
   def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
     """Returns the scores, and which pairs may attend, None for all. Both broadcast to [... T S]."""
     dtype = self.values.dtype
-    scores = self.score.tile(self.queries, self.keys).astype(dtype)
+    scores = self.score.scores(self.queries, self.keys).astype(dtype)
     allowed = None
     if self.bias is not None:
       terms = jnp.asarray(self.bias(self.t, self.s)).astype(dtype)
       allowed = ~is_minus_infinity(terms)
       scores, terms = same_rank(scores, jnp.where(allowed, terms, 0))
       scores += terms
-    scores = self.score.modify(scores, self.t, self.s)
+    scores = self.score.score_mod(scores, self.t, self.s)
     if self.mask is not None and use_mask:
-      tile = self.mask.tile(self.t, self.s)
+      tile = self.mask.mask_mod(self.t, self.s)
       allowed = tile if allowed is None else functools.reduce(jnp.logical_and, same_rank(allowed, tile))
     return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
 
-  def broken_pairs(self) -> jax.Array:
+  def nonfinite_pairs(self) -> jax.Array:
     """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
     zero = jnp.zeros((), self.values.dtype)
-    queries, keys = same_rank(where(self.bad_queries, "inf", zero), where(self.bad_keys, "inf", zero))
+    queries, keys = same_rank(
+      where(self.nonfinite_queries, "inf", zero), where(self.nonfinite_keys, "inf", zero)
+    )
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:
@@ -147,17 +149,17 @@ def prepare(
     return jnp.asarray(leaf, dtype) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
 
   score = jax.tree.map(as_dtype, options.score)
-  query_features, bad_queries = _features(score.query_features, queries)
-  key_features, bad_keys = _features(score.key_features, keys)
+  query_features, nonfinite_queries = _features(score.query_features, queries)
+  key_features, nonfinite_keys = _features(score.key_features, keys)
   values = values.astype(dtype)
-  bad_values = ~jnp.all(jnp.isfinite(values), axis=-1)
+  nonfinite_values = ~jnp.all(jnp.isfinite(values), axis=-1)
   inputs = Inputs(
     score=score,
     queries=query_features,
     keys=key_features,
     values=values,
-    bad_queries=bad_queries,
-    bad_keys=functools.reduce(jnp.logical_or, same_rank(bad_keys, bad_values)),
+    nonfinite_queries=nonfinite_queries,
+    nonfinite_keys=functools.reduce(jnp.logical_or, same_rank(nonfinite_keys, nonfinite_values)),
     t=t[:, None],
     s=s[None, :],
     mask=options.mask,
@@ -192,37 +194,37 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
 def _checked_scores(inputs: Inputs) -> jax.Array:
   """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
   score = type(inputs.score).__name__
-  tile = inputs.score.tile(inputs.queries, inputs.keys)
+  tile = inputs.score.scores(inputs.queries, inputs.keys)
   if not isinstance(tile, (jax.Array, np.ndarray)):
-    raise ValueError(f"{score}.tile must return an array of scores, got {tile!r}")
+    raise ValueError(f"{score}.scores must return an array of scores, got {tile!r}")
   T, S = inputs.t.shape[0], inputs.s.shape[1]
   leading = broadcast_leading(*jax.tree.leaves((inputs.queries, inputs.keys)), names="queries and keys")
   pairs = (*leading, T, S)
   if tile.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, tile.shape):
-    raise ValueError(f"{score}.tile must return scores [... T S] = {pairs}, got shape {tile.shape}")
+    raise ValueError(f"{score}.scores must return scores [... T S] = {pairs}, got shape {tile.shape}")
   if not jnp.issubdtype(tile.dtype, jnp.floating):
-    raise ValueError(f"{score}.tile must return floating scores, got {tile.dtype}")
-  own_axes = zip(jax.tree.leaves(inputs.score), axes_of(inputs.score), strict=True)
+    raise ValueError(f"{score}.scores must return floating scores, got {tile.dtype}")
+  own_axes = zip(jax.tree.leaves(inputs.score), leaf_axes(inputs.score), strict=True)
   if 0 not in (T, S) and any(np.ndim(leaf) > len(own.replace("?", "")) for leaf, own in own_axes):
     # With as many heads as keys the shapes fit by chance, but not for one query and one key.
     pair = one_pair(inputs, all_leading_axes=True)
-    of_pair = pair.score.tile(pair.queries, pair.keys).shape
+    of_pair = pair.score.scores(pair.queries, pair.keys).shape
     if of_pair[-2:] != (1, 1):
       raise ValueError(
-        f"{score}.tile must put the leading axes of the score's arrays before T and S, "
+        f"{score}.scores must put the leading axes of the score's arrays before T and S, "
         f"array[..., None, None]; for one query and one key it returned {of_pair}"
       )
-  modified = inputs.score.modify(tile, inputs.t, inputs.s)
+  modified = inputs.score.score_mod(tile, inputs.t, inputs.s)
   if modified.shape[-2:] != pairs[-2:] or not broadcasts_to(tile.shape, modified.shape):
     raise ValueError(
-      f"{score}.modify must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
+      f"{score}.score_mod must return scores [... T S] = {tile.shape}, got shape {modified.shape}"
     )
   shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
   if inputs.mask is not None:
-    for leaf, own in zip(jax.tree.leaves(inputs.mask), axes_of(inputs.mask), strict=True):
+    for leaf, own in zip(jax.tree.leaves(inputs.mask), leaf_axes(inputs.mask), strict=True):
       if own == "TS":
         check_pairs("mask", np.shape(leaf), shape)
-    check_pairs("mask", inputs.mask.array(T, S).shape, shape)
+    check_pairs("mask", inputs.mask.materialize(T, S).shape, shape)
   if inputs.bias is not None:
     terms = inputs.bias(inputs.t, inputs.s)
     if not hasattr(terms, "dtype"):
@@ -243,7 +245,7 @@ def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:
     return array[(..., *index)] if all_leading_axes else array[(0,) * (array.ndim - len(own)) + index]
 
   leaves, structure = jax.tree.flatten(inputs)
-  pairs = [cut(jnp.asarray(leaf), own) for leaf, own in zip(leaves, axes_of(inputs), strict=True)]
+  pairs = [cut(jnp.asarray(leaf), own) for leaf, own in zip(leaves, leaf_axes(inputs), strict=True)]
   return jax.tree.unflatten(structure, pairs)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_array
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
-from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import with_rank
 from attention.masks import Mask
 
@@ -21,7 +21,7 @@ ALLOWED = "an array, or a function that returns one"
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class ArrayBias(HasAxes):
+class ArrayBias(NamedAxes):
   """An array [... T S] as a function of two index tiles."""
 
   axes = {"array": "TS"}
@@ -33,7 +33,7 @@ class ArrayBias(HasAxes):
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class FunctionBias(HasAxes):
+class FunctionBias(NamedAxes):
   """A user's function of positions, with the arrays that it closes over as leaves."""
 
   function: Closure
@@ -48,7 +48,7 @@ def as_bias(bias: BiasLike | None) -> Any:
   Raises:
     ValueError: if it is neither an array nor a function that returns one.
   """
-  if bias is None or (isinstance(bias, HasAxes) and callable(bias) and not isinstance(bias, Mask)):
+  if bias is None or (isinstance(bias, NamedAxes) and callable(bias) and not isinstance(bias, Mask)):
     return bias
   if isinstance(bias, Mask):
     raise ValueError(

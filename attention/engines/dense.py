@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from attention.arrays.shapes import with_rank
 from attention.engines.attention_inputs import VECTORS, Inputs
-from attention.engines.masking import finished, finite
-from attention.engines.softmax import Normalizer, Rows, Softmax
+from attention.engines.masking import finish_rows, finite
+from attention.engines.softmax import MaskedScores, Normalizer, Softmax
 
 
-class Attended(NamedTuple):
+class AttentionOutput(NamedTuple):
   """What attention returns where more than the context is asked for.
 
   Attributes:
@@ -36,7 +36,7 @@ def dense(
   *,
   normalizer: Normalizer = Softmax(),  # noqa: B008 (it is immutable)
   return_logsumexp: bool,
-) -> Attended:
+) -> AttentionOutput:
   """Returns the attention of the queries to the keys and values, with the weights.
 
   Args:
@@ -49,12 +49,12 @@ def dense(
   inputs = dataclasses.replace(inputs, **vectors)
   scores, allowed = inputs.scores_and_allowed()
   allowed = None if allowed is None else with_rank(allowed, len(shape))
-  rows = Rows.of(jnp.broadcast_to(scores, shape), allowed, inputs.broken_pairs())
+  rows = MaskedScores.of(jnp.broadcast_to(scores, shape), allowed, inputs.nonfinite_pairs())
   weights = normalizer.weights(rows)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
-  weights = finished(rows.largest, weights)
-  return Attended(
-    finished(rows.largest, context),
+  weights = finish_rows(rows.row_max, weights)
+  return AttentionOutput(
+    finish_rows(rows.row_max, context),
     weights if allowed is None else jnp.where(allowed, weights, 0),
     rows.logsumexp() if return_logsumexp else None,
   )

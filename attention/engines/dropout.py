@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.pytrees import HasAxes, register_pytree
+from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import with_rank
 
 
@@ -24,7 +24,7 @@ def seeds(rng: jax.Array) -> jax.Array:
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Dropout(HasAxes):
+class Dropout(NamedAxes):
   """Which weights of an attention are dropped, the same for every engine.
 
   Attributes:

@@ -30,7 +30,7 @@ def finite(tree: Any) -> Any:
   return jax.tree.map(lambda array: jnp.where(jnp.isfinite(array), array, jnp.zeros_like(array)), tree)
 
 
-def lowest(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
+def mask_value(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
   """Returns the lowest number of a floating type, or the number so many steps above it."""
   number = np.asarray(jnp.finfo(dtype).min, dtype)
   for _ in range(above):
@@ -40,10 +40,12 @@ def lowest(dtype: jnp.dtype, above: int = 0) -> np.ndarray:
 
 def is_minus_infinity(numbers: jax.Array) -> jax.Array:
   """Returns which numbers are -inf, without that constant outside `jax.jit`."""
-  return numbers < lowest(numbers.dtype)
+  return numbers < mask_value(numbers.dtype)
 
 
-def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Array | None = None) -> jax.Array:
+def masked_scores(
+  scores: jax.Array, allowed: jax.Array | None, nonfinite: jax.Array | None = None
+) -> jax.Array:
   """Returns the scores of allowed pairs, infinity for broken pairs, and the lowest number for masked pairs.
 
   An allowed score of -inf becomes the number one step above the lowest, any other stays above that.
@@ -51,37 +53,37 @@ def masked_scores(scores: jax.Array, allowed: jax.Array | None, broken: jax.Arra
   Args:
     scores: [... T S].
     allowed: which pairs may attend, booleans [... T S]; None for all.
-    broken: infinity for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
+    nonfinite: infinity for pairs whose query, key or value is not finite, else 0, [... T S]; None for none.
   """
   dtype = scores.dtype
-  if broken is not None:
-    scores, broken = same_rank(scores, broken)
-    scores += broken
-  least = jnp.where(is_minus_infinity(scores), lowest(dtype, 1), lowest(dtype, 2))
-  scores = jnp.where(scores < lowest(dtype, 2), least, where(jnp.isnan(scores), "inf", scores))
-  return scores if allowed is None else jnp.where(allowed, scores, lowest(dtype))
+  if nonfinite is not None:
+    scores, nonfinite = same_rank(scores, nonfinite)
+    scores += nonfinite
+  least = jnp.where(is_minus_infinity(scores), mask_value(dtype, 1), mask_value(dtype, 2))
+  scores = jnp.where(scores < mask_value(dtype, 2), least, where(jnp.isnan(scores), "inf", scores))
+  return scores if allowed is None else jnp.where(allowed, scores, mask_value(dtype))
 
 
-def has_weights(largest: jax.Array) -> jax.Array:
+def is_valid_row(row_max: jax.Array) -> jax.Array:
   """Returns, from the largest masked score of each row, which rows are neither empty nor broken."""
-  return (largest > lowest(largest.dtype, 1)) & jnp.isfinite(largest)
+  return (row_max > mask_value(row_max.dtype, 1)) & jnp.isfinite(row_max)
 
 
-def shift_of(largest: jax.Array) -> jax.Array:
+def softmax_shift(row_max: jax.Array) -> jax.Array:
   """Returns the shift of the exponentials of each row: its largest score, 0 for a row without weights."""
-  return jnp.where(has_weights(largest), largest, 0)
+  return jnp.where(is_valid_row(row_max), row_max, 0)
 
 
 @functools.partial(jax.jit, static_argnames="empty")
-def finished(largest: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
+def finish_rows(row_max: jax.Array, numbers: jax.Array, empty: str = "0") -> jax.Array:
   """Returns the results of all rows: `empty` for empty rows, NaN for broken rows, else the numbers.
 
   Rows without weights get no gradient either, even if it is NaN.
 
   Args:
-    largest: the largest masked score of each row, [... T 1].
+    row_max: the largest masked score of each row, [... T 1].
     numbers: results of each row, [... T X].
     empty: the result of an empty row, "0" or "-inf".
   """
-  without = jnp.where(largest == lowest(largest.dtype), float(empty), jnp.nan)
-  return jnp.where(has_weights(largest), numbers, without)
+  without = jnp.where(row_max == mask_value(row_max.dtype), float(empty), jnp.nan)
+  return jnp.where(is_valid_row(row_max), numbers, without)

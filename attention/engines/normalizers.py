@@ -24,11 +24,11 @@ class Sparsemax(Normalizer):
   """
 
   def weights(self, rows):
-    held = _near_the_largest(rows.shifted)
-    sizes = _sizes(held)
-    ordered = jnp.sort(held, axis=-1, descending=True)
-    support = _support(held, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
-    size, scores = _size(support, held.dtype), jnp.where(support, rows.shifted, 0)
+    clipped = _clip_shifted(rows.shifted_scores)
+    sizes = _sizes(clipped)
+    ordered = jnp.sort(clipped, axis=-1, descending=True)
+    support = _support(clipped, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
+    size, scores = _size(support, clipped.dtype), jnp.where(support, rows.shifted_scores, 0)
     return _where_positive(support, scores - (_sum(scores) - 1) / size)
 
 
@@ -43,13 +43,13 @@ class Entmax15(Normalizer):
   """
 
   def weights(self, rows):
-    held = _near_the_largest(rows.shifted / 2)
-    sizes = _sizes(held)
-    ordered = jnp.sort(held, axis=-1, descending=True)
+    clipped = _clip_shifted(rows.shifted_scores / 2)
+    sizes = _sizes(clipped)
+    ordered = jnp.sort(clipped, axis=-1, descending=True)
     means = jnp.cumsum(ordered, axis=-1) / sizes
     variances = jnp.cumsum(ordered**2, axis=-1) / sizes - means**2
-    support = _support(held, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
-    size, halves = _size(support, held.dtype), jnp.where(support, rows.shifted, 0) / 2
+    support = _support(clipped, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
+    size, halves = _size(support, clipped.dtype), jnp.where(support, rows.shifted_scores, 0) / 2
     mean = _sum(halves) / size
     variance = _sum(jnp.where(support, (halves - mean) ** 2, 0)) / size
     # The root is how far the mean is above the threshold.
@@ -64,20 +64,19 @@ class Sigmoid(Normalizer):
   Source: Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
 
   Attributes:
-    less_log_keys: whether the log of the number of keys that a query may attend to is taken off its scores,
-      as the paper advises: weights of scores around 0 then sum to about 1, and not to half of that number.
-      Static.
+    subtract_log_length: whether to subtract the log of the number of keys that a query may attend to from its
+      scores, as the paper advises: weights of scores around 0 then sum to about 1. Static.
   """
 
-  less_log_keys: bool = dataclasses.field(default=False, metadata={"static": True})
+  subtract_log_length: bool = dataclasses.field(default=False, metadata={"static": True})
 
   def weights(self, rows):
     scores = rows.scores
-    if self.less_log_keys:
-      used = jnp.broadcast_to(rows.used, scores.shape)
-      keys = jnp.sum(used, axis=-1, keepdims=True, dtype=scores.dtype)
+    if self.subtract_log_length:
+      valid = jnp.broadcast_to(rows.valid, scores.shape)
+      keys = jnp.sum(valid, axis=-1, keepdims=True, dtype=scores.dtype)
       scores = scores - jnp.log(jnp.maximum(keys, 1))
-    return jnp.where(rows.used, jax.nn.sigmoid(scores), 0)
+    return jnp.where(rows.valid, jax.nn.sigmoid(scores), 0)
 
 
 @register_pytree
@@ -90,42 +89,43 @@ class Monotonic(Normalizer):
   Source: Raffel et al. 2017, arXiv:1704.00784.
 
   Attributes:
-    before: weights of the query before, [... T S]; for a first query, 1 at the first key and 0 at the others.
-    is_hard: whether to stop at the first key of a probability of at least 1/2, and not in expectation: the
+    previous_weights: weights of the query before, [... T S]; for a first query, 1 at the first key and 0 at
+      the others.
+    hard: whether to stop at the first key of a probability of at least 1/2, and not in expectation: the
       weights are 1 at that key then, and have no gradients. Static.
   """
 
-  axes = {"before": "TS"}
-  before: jax.Array
-  is_hard: bool = dataclasses.field(default=False, metadata={"static": True})
+  axes = {"previous_weights": "TS"}
+  previous_weights: jax.Array
+  hard: bool = dataclasses.field(default=False, metadata={"static": True})
 
   def weights(self, rows):
     scores = rows.scores
-    stops = (scores >= 0).astype(scores.dtype) if self.is_hard else jax.nn.sigmoid(scores)
-    return monotonic_weights(jnp.where(rows.used, stops, 0), self.before)
+    stops = (scores >= 0).astype(scores.dtype) if self.hard else jax.nn.sigmoid(scores)
+    return monotonic_weights(jnp.where(rows.valid, stops, 0), self.previous_weights)
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Local(Normalizer):
+class GaussianWindow(Normalizer):
   """The softmax, times a bell curve around a key that is expected to fit.
 
-      weights[t, s] = softmax(scores[t])[s] exp(-(s - centers[t])^2 / (2 deviation^2))
+      weights[t, s] = softmax(scores[t])[s] exp(-(s - centers[t])^2 / (2 stddev^2))
 
   Source: Luong et al. 2015, arXiv:1508.04025, equation 10, "local-p"; the keys beyond its window are for a
   mask to leave out.
 
   Attributes:
     centers: positions of keys, not rounded, [... T].
-    deviation: half of the paper's half width D of the window, above 0.
+    stddev: half of the paper's half width D of the window, above 0.
   """
 
-  axes = {"centers": "T", "deviation": ""}
+  axes = {"centers": "T", "stddev": ""}
   centers: jax.Array
-  deviation: jax.Array | float
+  stddev: jax.Array | float
 
-  def check_values(self):
-    check_numbers("deviation", self.deviation, "above 0 in float32", lambda deviation: deviation > 0)
+  def validate(self):
+    check_numbers("stddev", self.stddev, "above 0 in float32", lambda stddev: stddev > 0)
 
   def weights(self, rows):
     softmax, centers = Softmax().weights(rows), as_array("centers", self.centers)
@@ -136,17 +136,17 @@ class Local(Normalizer):
       )
     positions = with_rank(jnp.arange(softmax.shape[-1], dtype=softmax.dtype), softmax.ndim)
     centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
-    deviation = with_rank(jnp.asarray(self.deviation, softmax.dtype)[..., None, None], softmax.ndim)
-    return softmax * jnp.exp(-(((positions - centers) / deviation) ** 2) / 2)
+    stddev = with_rank(jnp.asarray(self.stddev, softmax.dtype)[..., None, None], softmax.ndim)
+    return softmax * jnp.exp(-(((positions - centers) / stddev) ** 2) / 2)
 
 
 @eager_jit
-def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
+def monotonic_weights(probabilities: jax.Array, previous_weights: jax.Array) -> jax.Array:
   """Returns where a query looks that goes on from where the one before it has looked.
 
   From there it goes key by key, and stops at each with the key's probability:
 
-      reached[s] = (1 - probabilities[s - 1]) reached[s - 1] + before[s]
+      reached[s] = (1 - probabilities[s - 1]) reached[s - 1] + previous_weights[s]
       weights[s] = probabilities[s] reached[s]
 
   With probabilities between 0 and 1 these are the expected weights, which have gradients. With those of 0
@@ -156,7 +156,8 @@ def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
 
   Args:
     probabilities: of stopping at each key, [... S]; 0 for masked keys.
-    before: weights of the query before, [... S]; for the first query, 1 at the first key and 0 at others.
+    previous_weights: weights of the previous query, [... S]; for the first query, 1 at the first key
+      and 0 at others.
 
   Returns:
     Weights [... S], which sum to 1 at most.
@@ -167,15 +168,21 @@ def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
   >>> monotonic_weights(jnp.array([0.5, 0.5, 1.0]), jnp.array([1.0, 0.0, 0.0])).tolist()
   [0.5, 0.25, 0.25]
   """
-  probabilities, before = as_floating("probabilities", probabilities), as_floating("before", before)
-  check_rank("before", before, "[... S]")
-  if not broadcasts_to(before.shape, probabilities.shape):
+  probabilities, previous_weights = (
+    as_floating("probabilities", probabilities),
+    as_floating("previous_weights", previous_weights),
+  )
+  check_rank("previous_weights", previous_weights, "[... S]")
+  if not broadcasts_to(previous_weights.shape, probabilities.shape):
     raise ValueError(
-      "before must be broadcastable to the probabilities [... S], "
-      f"got before {before.shape}, probabilities {probabilities.shape}"
+      "previous_weights must be broadcastable to the probabilities [... S], "
+      f"got previous_weights {previous_weights.shape}, probabilities {probabilities.shape}"
     )
   dtype = compute_dtype(probabilities.dtype)
-  stops, starts = probabilities.astype(dtype), jnp.broadcast_to(before, probabilities.shape).astype(dtype)
+  stops, starts = (
+    probabilities.astype(dtype),
+    jnp.broadcast_to(previous_weights, probabilities.shape).astype(dtype),
+  )
   passes = jnp.concatenate([jnp.zeros_like(stops[..., :1]), 1 - stops[..., :-1]], axis=-1)
   return (stops * _recurrence(passes, starts)).astype(probabilities.dtype)
 
@@ -183,24 +190,24 @@ def monotonic_weights(probabilities: jax.Array, before: jax.Array) -> jax.Array:
 def _recurrence(factors: jax.Array, terms: jax.Array) -> jax.Array:
   """Returns x[s] = factors[s] x[s - 1] + terms[s] along the last axis."""
 
-  def joined(first, second):
+  def merge(first, second):
     (factor, term), (next_factor, next_term) = first, second
     return factor * next_factor, term * next_factor + next_term
 
   if is_known(terms.shape[-1]):
-    return jax.lax.associative_scan(joined, (factors, terms), axis=-1)[1]
+    return jax.lax.associative_scan(merge, (factors, terms), axis=-1)[1]
 
   def step(last, one):  # an associative scan needs to know how long it is
-    last = joined((0, last), one)[1]
+    last = merge((0, last), one)[1]
     return last, last
 
   one_by_one = jnp.moveaxis(factors, -1, 0), jnp.moveaxis(terms, -1, 0)
   return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(terms[..., 0]), one_by_one)[1], 0, -1)
 
 
-def _near_the_largest(shifted: jax.Array) -> jax.Array:
+def _clip_shifted(shifted_scores: jax.Array) -> jax.Array:
   """Returns what is 0 at most, and -1 for all below: more than 1 below the largest nothing has weight."""
-  return jnp.maximum(jax.lax.stop_gradient(shifted), -1)
+  return jnp.maximum(jax.lax.stop_gradient(shifted_scores), -1)
 
 
 def _sizes(scores: jax.Array) -> jax.Array:

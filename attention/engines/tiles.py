@@ -1,7 +1,7 @@
 """Loops over blocks of queries, blocks of keys, and devices.
 
-A pytree of arrays comes with a pytree of their own axes, one letter each (see `HasAxes`): along "T" an array
-has an entry for each query, along "S" for each key. Arrays without these are the same for all tiles.
+A pytree of arrays comes with a pytree of their own axes, one letter each (see `NamedAxes`): along "T" an
+array has an entry for each query, along "S" for each key. Arrays without these are the same for all tiles.
 """
 
 import functools
@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import sharding
-from attention.arrays.batched_loops import any_at_all, over, over_leading, recomputed
+from attention.arrays.batched_loops import map_chunked, map_leading_axes, rematerialized, unvmap_any
 from attention.arrays.pytrees import combine
-from attention.arrays.sharding import varying_like
-from attention.engines.tiling import Blocks, Plan
+from attention.arrays.sharding import match_vma
+from attention.engines.tiling import Blocks, TilingPlan
 
 Tree = TypeVar("Tree")
 
@@ -27,10 +27,10 @@ def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None
 
 
 def over_tiles(
-  plan: Plan,
-  of_tile: Callable[..., Tree],
+  plan: TilingPlan,
+  tile_fn: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
-  nothing: Callable[[Any, tuple[int, ...]], Tree],
+  initial: Callable[[Any, tuple[int, ...]], Tree],
   finish: Callable[[Any, Tree], Any],
   cut: tuple[Any, Any, Any],
   axes: tuple[Any, Any, Any],
@@ -39,35 +39,39 @@ def over_tiles(
 
   Args:
     plan: how they are cut.
-    of_tile: takes what is cut, and whether some pairs of the tile may be masked.
+    tile_fn: takes what is cut, and whether some pairs of the tile may be masked.
     merge: merges the results of two blocks of keys, for the same queries.
-    nothing: takes what is cut and leading axes, returns the results of no keys.
+    initial: takes what is cut and leading axes, returns the results of no keys.
     finish: takes what is cut and the results of a block of queries over all keys.
     cut: the arrays, their tangents, and results of each query; None for those that there are not.
     axes: the own axes of each.
   """
 
-  @recomputed
+  @rematerialized
   def over_keys(cut: Any) -> Any:
-    return finish(cut, over_key_blocks(plan, of_tile, merge, nothing(cut, plan.leading), cut, axes))
+    return finish(cut, scan_key_blocks(plan, tile_fn, merge, initial(cut, plan.leading), cut, axes))
 
-  @recomputed
+  @rematerialized
   def over_queries(cut: Any) -> Any:
     arrays, tangents, results = cut
     finite = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
-    return over_query_blocks(plan, over_keys, finite, axes)
+    return map_query_blocks(plan, over_keys, finite, axes)
 
   # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
   of_keys_here = functools.partial(
-    over_leading, over_queries, own_ranks=jax.tree.map(len, axes), leading=plan.looped, at_once=plan.at_once
+    map_leading_axes,
+    over_queries,
+    own_ranks=jax.tree.map(len, axes),
+    leading=plan.looped,
+    at_once=plan.at_once,
   )
   with jax.default_matmul_precision(plan.precision):
     if plan.ring is None:
       return of_keys_here(cut)
-    return over_devices(plan, of_keys_here, merge, nothing(cut, (*plan.looped, *plan.leading)), cut, axes)
+    return ring_scan(plan, of_keys_here, merge, initial(cut, (*plan.looped, *plan.leading)), cut, axes)
 
 
-def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
+def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
   """Returns the function's results, arrays [... T *], from each block of queries and the keys it meets."""
   blocks, windows = plan.queries, plan.windows
   if blocks.count == 1 and windows is None:
@@ -82,15 +86,15 @@ def over_query_blocks(plan: Plan, function: Callable[[Any], Tree], arrays: Any, 
     return None if t is None else array
 
   moving = jax.tree.map(cut, arrays, axes)
-  stacked = over(lambda block: function(combine(block, arrays)), moving, plan.query_blocks_at_once)
+  stacked = map_chunked(lambda block: function(combine(block, arrays)), moving, plan.query_blocks_at_once)
   return jax.tree.map(lambda array: join(array, -2, blocks), stacked)
 
 
-def over_key_blocks(
-  plan: Plan,
-  of_tile: Callable[..., Tree],
+def scan_key_blocks(
+  plan: TilingPlan,
+  tile_fn: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
-  nothing: Tree,
+  initial: Tree,
   cut: Any,
   axes: Any,
 ) -> Tree:
@@ -117,22 +121,22 @@ def over_key_blocks(
 
   moving = jax.tree.map(split_keys, cut, axes)
   if blocks.count == 1:
-    return of_tile(*tile_of(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
+    return tile_fn(*tile_of(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
 
   def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
-    return merge(carry, recomputed(functools.partial(of_tile, use_mask=use_mask))(*tile_of(block)))
+    return merge(carry, rematerialized(functools.partial(tile_fn, use_mask=use_mask))(*tile_of(block)))
 
   # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step stores its block
   # only, which the loop has anyway.
-  @recomputed
+  @rematerialized
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
     # A branch needs one decision for all devices.
-    if not plan.has_mask or not sharding.runs_sequentially() or sharding.leading_axes_may_be_spread():
+    if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_spread():
       return step(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
     assert tile.mask is not None
-    some, every = tile.mask.block_mask(tile.t, tile.s)
-    choice = any_at_all(some).astype(jnp.int32) + (~any_at_all(~every)).astype(jnp.int32)
+    any_allowed, all_allowed = tile.mask.block_summary(tile.t, tile.s)
+    choice = unvmap_any(any_allowed).astype(jnp.int32) + (~unvmap_any(~all_allowed)).astype(jnp.int32)
     # Transposed back inside each case, so that XLA fuses it with the products.
     cases = [
       lambda carry, block: carry,
@@ -141,14 +145,14 @@ def over_key_blocks(
     ]
     return jax.lax.switch(choice, cases, carry, block), None
 
-  return jax.lax.scan(at_block, varying_like(nothing, cut), moving)[0]
+  return jax.lax.scan(at_block, match_vma(initial, cut), moving)[0]
 
 
-def over_devices(
-  plan: Plan,
+def ring_scan(
+  plan: TilingPlan,
   function: Callable[[Any], Tree],
   merge: Callable[[Tree, Tree], Tree],
-  nothing: Tree,
+  initial: Tree,
   arrays: Any,
   axes: Any,
 ) -> Tree:
@@ -163,7 +167,7 @@ def over_devices(
     plan: which axis of the mesh it is.
     function: takes the arrays, with one device's keys.
     merge: merges its results for the keys of two devices.
-    nothing: the results for no keys.
+    initial: the results for no keys.
     arrays: this device's.
     axes: their own axes.
   """
@@ -172,19 +176,19 @@ def over_devices(
     lambda array, own: None if axis_of(array, own, "S", plan.num_keys) is None else array, arrays, axes
   )
 
-  def from_behind(distance: int, keys: Any) -> Any:
+  def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
     return jax.tree.map(lambda array: jax.lax.ppermute(array, plan.ring, routes), keys) if distance else keys
 
-  @recomputed
+  @rematerialized
   def at_distance(distance: jax.Array, arrays: Any, keys: Any) -> Tree:
-    fetches = [functools.partial(from_behind, distance) for distance in range(count)]
+    fetches = [functools.partial(receive_from, distance) for distance in range(count)]
     return function(combine(jax.lax.switch(distance, fetches, keys), arrays))
 
   def step(results: Tree, distance: jax.Array) -> tuple[Tree, None]:
     return merge(results, at_distance(distance, arrays, keys)), None
 
-  return jax.lax.scan(step, varying_like(nothing, arrays), jnp.arange(count))[0]
+  return jax.lax.scan(step, match_vma(initial, arrays), jnp.arange(count))[0]
 
 
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
@@ -195,10 +199,10 @@ def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   """
   axis += array.ndim
   # Not by jnp.pad: where leading axes are spread, its derivative sends zeros around.
-  if blocks.beyond_end != 0:
+  if blocks.padding != 0:
     last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
     last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
-    shape = (*array.shape[:axis], blocks.beyond_end, *array.shape[axis + 1 :])
+    shape = (*array.shape[:axis], blocks.padding, *array.shape[axis + 1 :])
     array = jnp.concatenate([array, jnp.broadcast_to(last, shape)], axis=axis)
   shape = (*array.shape[:axis], blocks.count, blocks.size, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis, 0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays import sharding
-from attention.arrays.pytrees import axes_of
+from attention.arrays.pytrees import leaf_axes
 from attention.arrays.shapes import assumed, assumed_product, is_known
 from attention.arrays.sharding import matmul_precision
 from attention.engines.attention_inputs import VECTORS, Inputs, one_pair
@@ -29,38 +29,38 @@ class Blocks:
   size: int
 
   @property
-  def beyond_end(self) -> int:
+  def padding(self) -> int:
     """By how many positions the last block reaches beyond the end."""
     return self.count * self.size - self.length
 
 
-def even_blocks(length: int, largest: int, parts: int = 1) -> Blocks:
-  """Returns as few blocks as possible of at most `largest` positions, of nearly equal size.
+def even_blocks(length: int, max_size: int, num_segments: int = 1) -> Blocks:
+  """Returns as few blocks as possible of at most `max_size` positions, of nearly equal size.
 
   If the length is symbolic, all blocks have the largest size. Where the positions are those of several equal
   parts that do not follow each other, no block has positions of two.
 
   >>> even_blocks(10, 4)
   Blocks(length=10, count=3, size=4)
-  >>> even_blocks(12, 5, parts=2)
+  >>> even_blocks(12, 5, num_segments=2)
   Blocks(length=12, count=4, size=3)
   """
   if not is_known(length):
-    return Blocks(length, -(-length // largest), largest)
-  if parts > 1:
-    size = max(size for size in range(1, largest + 1) if length // parts % size == 0)
+    return Blocks(length, -(-length // max_size), max_size)
+  if num_segments > 1:
+    size = max(size for size in range(1, max_size + 1) if length // num_segments % size == 0)
     return Blocks(length, length // size, size)
-  count = math.ceil(length / largest)
+  count = math.ceil(length / max_size)
   return Blocks(length, count, math.ceil(length / count))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # to JAX, pytrees of two classes may be equal
-class Plan:
+class TilingPlan:
   """How an attention is cut into tiles: its arrays, sizes, loops and precision.
 
   Attributes:
     structure: the pytree of the Inputs, whose leaves are cut.
-    axes: the own axes of each leaf, as `axes_of` returns them.
+    axes: the own axes of each leaf, as `leaf_axes` returns them.
     are_vectors: which leaves are features or values.
     has_mask: whether there is a mask.
     looped: the leading axes over which there is a loop.
@@ -105,13 +105,13 @@ class Plan:
     ]
 
 
-def plan_for(
+def make_tiling_plan(
   inputs: Inputs,
   shape: tuple[int, ...],
   block_sizes: tuple[int, int] | None,
   ring: str | None,
-  parts: int = 1,
-) -> tuple[Plan, list[jax.Array]]:
+  num_segments: int = 1,
+) -> tuple[TilingPlan, list[jax.Array]]:
   """Returns the plan for scores of this shape, [... T S], and the arrays that are cut.
 
   Args:
@@ -119,7 +119,7 @@ def plan_for(
     shape: of the scores.
     block_sizes: the largest tile; None to choose it.
     ring: the axis of a device mesh, or None.
-    parts: how many parts of a sequence the queries and keys are.
+    num_segments: how many parts of a sequence the queries and keys are.
   """
   *axes, T, S = shape
   has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_spread()
@@ -129,22 +129,22 @@ def plan_for(
   sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
   # A window that is not worth cutting is a mask like any other.
   queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
-    even_blocks(T, sizes[0], parts),
-    even_blocks(S, sizes[1], parts),
+    even_blocks(T, sizes[0], num_segments),
+    even_blocks(S, sizes[1], num_segments),
     None,
   )
-  if keys.beyond_end != 0:
+  if keys.padding != 0:
     # Where an array of booleans is cut beyond its end, it is filled up with False.
     end = from_array(jnp.ones((1, S), bool))
     inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
   # On a CPU blocks of queries come one after the other: each can leave out the tiles that are empty for it.
-  one_by_one, pairs = sharding.runs_sequentially(), assumed_product((*leading, queries.size, keys.size))
+  one_by_one, pairs = sharding.is_cpu(), assumed_product((*leading, queries.size, keys.size))
   blocks_at_once = 1 if one_by_one else max(1, PAIRS_IN_PARALLEL // pairs)
   together = pairs * min(blocks_at_once, assumed(queries.count))
   leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
-  plan = Plan(
+  plan = TilingPlan(
     structure=structure,
-    axes=axes_of(inputs),
+    axes=leaf_axes(inputs),
     are_vectors=[path[0].name in VECTORS for path, _ in leaves],
     has_mask=inputs.mask is not None,
     looped=looped,
@@ -170,7 +170,7 @@ def tile_has_leading_axes(inputs: Inputs) -> bool:
     ValueError: if a score, mask or bias closes over a traced array, which would get no derivative.
   """
   leaves, structure = jax.tree.flatten(inputs)
-  are_named = not any("?" in own for own in axes_of(inputs))
+  are_named = not any("?" in own for own in leaf_axes(inputs))
 
   def scores_and_allowed(leaves: list[Any]) -> Any:
     whole = jax.tree.unflatten(structure, leaves)
@@ -203,7 +203,7 @@ def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tup
   else:
     sizes = 1024, 1024
   pairs = min(sizes[0], T) * min(sizes[1], S) * num_leading
-  most_pairs = math.prod(sizes) if sharding.runs_sequentially() else max(math.prod(sizes), PAIRS_IN_PARALLEL)
+  most_pairs = math.prod(sizes) if sharding.is_cpu() else max(math.prod(sizes), PAIRS_IN_PARALLEL)
   side = max(1, math.isqrt(pairs // most_pairs))
   return max(16, sizes[0] // side), max(16, sizes[1] // side)
 
@@ -226,7 +226,7 @@ def _windows(
   # A block of queries meets its own keys and those of the band around them: in small blocks few of these are
   # beyond the band of a query, in large ones few are met by many blocks.
   most_queries = max(128, min(width, 512), min(width // 4, 2048))
-  most_pairs = 2**21 if sharding.runs_sequentially() else PAIRS_IN_PARALLEL
+  most_pairs = 2**21 if sharding.is_cpu() else PAIRS_IN_PARALLEL
   most_keys = max(16, min(2**21, most_pairs // max(num_leading, 1)) // most_queries)
   if block_sizes is not None:
     most_queries, most_keys = block_sizes

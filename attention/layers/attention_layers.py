@@ -11,9 +11,9 @@ from attention.arrays.shapes import broadcast_leading, with_rank
 from attention.arrays.sharding import compute_dtype
 from attention.engines.attention_inputs import check_pairs
 from attention.engines.bias import BiasLike
-from attention.engines.dense import Attended
+from attention.engines.dense import AttentionOutput
 from attention.engines.masking import finite
-from attention.engines.normalizers import Local
+from attention.engines.normalizers import GaussianWindow
 from attention.engines.softmax import Normalizer
 from attention.functional import attend
 from attention.layers.projections import Projection, kernel_init
@@ -21,7 +21,7 @@ from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 
 # Projected keys [... S H], and values [... S D].
-Prepared: TypeAlias = tuple[jax.Array, jax.Array]
+KeysValues: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class SingleHeadAttention(nn.Module, kw_only=True):
@@ -69,47 +69,47 @@ class SingleHeadAttention(nn.Module, kw_only=True):
     Returns:
       The context, [... T D].
     """
-    return self.attend_prepared(
-      queries, self.prepare(keys, values), mask=mask, bias=bias, return_weights=return_weights
+    return self.attend_with_kv(
+      queries, self.project_kv(keys, values), mask=mask, bias=bias, return_weights=return_weights
     )
 
-  def prepare(self, keys: jax.Array, values: jax.Array | None = None) -> Prepared:
+  def project_kv(self, keys: jax.Array, values: jax.Array | None = None) -> KeysValues:
     """Returns projected keys, and values: what does not depend on the queries."""
     return self.project_keys(keys), keys if values is None else values
 
-  def attend_prepared(
+  def attend_with_kv(
     self,
     queries: jax.Array,
-    prepared: Prepared,
+    keys_values: KeysValues,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for keys and values that `prepare` has seen."""
+    """Does what `__call__` does, for keys and values that `project_kv` has seen."""
     queries = self.project_queries(queries)
     options = {"mask": mask, "bias": bias, "normalizer": self.normalizer, "return_weights": return_weights}
-    return self._attend(self.score(queries, prepared[0]), queries, prepared, **options)
+    return self._attend(self.score(queries, keys_values[0]), queries, keys_values, **options)
 
-  def _attend(self, score: Score, queries: jax.Array, prepared: Prepared, **options: Any) -> Any:
+  def _attend(self, score: Score, queries: jax.Array, keys_values: KeysValues, **options: Any) -> Any:
     """Returns the context, or a tuple of it and the weights; the options are those of `attend`."""
-    found = attend(score, queries, *prepared, implementation=self.implementation, **options)
-    return (found.context, found.weights) if isinstance(found, Attended) else found
+    found = attend(score, queries, *keys_values, implementation=self.implementation, **options)
+    return (found.context, found.weights) if isinstance(found, AttentionOutput) else found
 
 
 class ProjectedAttention(SingleHeadAttention):
   """What the layers share that project queries and keys to one width.
 
   Attributes:
-    width: of projected queries and keys.
+    features: of projected queries and keys.
   """
 
-  width: int
+  features: int
 
   def setup(self):
-    check_size("width", self.width)
-    self.query = Projection(self.width)
-    self.key = Projection(self.width)
+    check_size("features", self.features)
+    self.query = Projection(self.features)
+    self.key = Projection(self.features)
 
   def project_queries(self, queries):
     return self.query(queries)
@@ -124,14 +124,14 @@ class AdditiveAttention(ProjectedAttention):
   Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
 
   Attributes:
-    width: A, of the alignment model's hidden layer.
+    features: A, of the alignment model's hidden layer.
     implementation, normalizer: as in `attend`.
   """
 
   def setup(self):
     super().setup()
-    init = nn.initializers.normal(self.width**-0.5)
-    self.score_vector = self.param("score_vector", init, (self.width,), jnp.float32)
+    init = nn.initializers.normal(self.features**-0.5)
+    self.score_vector = self.param("score_vector", init, (self.features,), jnp.float32)
 
   def score(self, queries, keys):
     return Additive(self.score_vector)
@@ -141,7 +141,7 @@ class DotProductAttention(ProjectedAttention):
   """Scaled dot-product attention of projected queries and keys, over the values as they are.
 
   Attributes:
-    width: H, to which queries and keys are projected.
+    features: H, to which queries and keys are projected.
     scale: factor of the scores; None for 1 / sqrt(H).
     implementation, normalizer: as in `attend`.
   """
@@ -158,13 +158,13 @@ class CosineAttention(ProjectedAttention):
   Source: Graves et al. 2014, arXiv:1410.5401, section 3.3.1.
 
   Attributes:
-    width: H, to which queries and keys are projected; its root is the scale at first.
+    features: H, to which queries and keys are projected; its root is the scale at first.
     implementation, normalizer: as in `attend`.
   """
 
   def setup(self):
     super().setup()
-    self.scale = self.param("scale", nn.initializers.constant(self.width**0.5), (), jnp.float32)
+    self.scale = self.param("scale", nn.initializers.constant(self.features**0.5), (), jnp.float32)
 
   def score(self, queries, keys):
     return Cosine(self.scale)
@@ -190,33 +190,34 @@ class LocalAttention(SingleHeadAttention):
       center = length sigmoid(position_vector . tanh(W query))
       weights[s] = softmax(scores of keys in the window)[s] exp(-(s - center)^2 / (2 sigma^2))
 
-  The window is `half_width` to both sides of the center, sigma half of that. The weights sum to less than 1.
+  The window is `window_radius` to both sides of the center, sigma half of that. The weights sum to less than
+  1.
 
   Source: Luong et al. 2015, arXiv:1508.04025, section 3.2.
 
   Attributes:
-    half_width: D of the paper, in positions, above 0.
+    window_radius: D of the paper, in positions, above 0.
     implementation: as in `attend`.
     normalizer: None; the weights are made as above.
 
   Raises:
-    ValueError: if `half_width` is not above 0, or there is a normalizer.
+    ValueError: if `window_radius` is not above 0, or there is a normalizer.
   """
 
-  half_width: float = 5.0
+  window_radius: float = 5.0
 
   @nn.compact
-  def attend_prepared(self, queries, prepared, *, mask=None, bias=None, return_weights=False):
-    """Does what `__call__` does, for keys and values that `prepare` has seen.
+  def attend_with_kv(self, queries, keys_values, *, mask=None, bias=None, return_weights=False):
+    """Does what `__call__` does, for keys and values that `project_kv` has seen.
 
     A query's length, [... T], is how many keys its mask allows.
     """
-    check_number("half_width", self.half_width, "above 0", lambda number: number > 0)
+    check_number("window_radius", self.window_radius, "above 0", lambda number: number > 0)
     if self.normalizer is not None:
       raise ValueError(f"normalizer must be None for local attention, got {self.normalizer!r}")
-    keys = prepared[0]
+    keys = keys_values[0]
     T, S = queries.shape[-2], keys.shape[-2]
-    allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).array(T, S)
+    allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).materialize(T, S)
     check_pairs("mask", allowed.shape, (*broadcast_leading(queries, keys, names="queries and keys"), T, S))
     # Not in bfloat16, which has no odd numbers above 256. Queries with NaN get theirs from the scores.
     exact = finite(queries).astype(compute_dtype(queries.dtype))
@@ -227,8 +228,8 @@ class LocalAttention(SingleHeadAttention):
     lengths = jnp.sum(allowed, axis=-1).astype(share.dtype)
     centers = share * with_rank(lengths, share.ndim)
     positions = with_rank(jnp.arange(S, dtype=centers.dtype), centers.ndim + 1)
-    in_window = jnp.abs(positions - centers[..., None]) <= self.half_width
+    in_window = jnp.abs(positions - centers[..., None]) <= self.window_radius
     matrix = self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32)
-    normalizer = Local(centers, self.half_width / 2)
+    normalizer = GaussianWindow(centers, self.window_radius / 2)
     options = {"mask": as_mask(allowed) & in_window, "bias": bias, "normalizer": normalizer}
-    return self._attend(Bilinear(matrix), queries, prepared, return_weights=return_weights, **options)
+    return self._attend(Bilinear(matrix), queries, keys_values, return_weights=return_weights, **options)

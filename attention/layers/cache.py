@@ -16,7 +16,7 @@ from attention.engines.bias import BiasLike
 from attention.masks import Array, Mask, as_mask
 
 
-class KeyValueCache(NamedTuple):
+class KVCache(NamedTuple):
   """The keys and values of the tokens that a layer has seen so far, in the first of S slots.
 
   It is an ordinary pytree whose arrays all have the leading axes of the inputs first. So a beam search can
@@ -34,7 +34,7 @@ class KeyValueCache(NamedTuple):
   length: jax.Array
 
 
-def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KeyValueCache:
+def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KVCache:
   """Returns a cache of S = max_length slots for keys and values like these, [... N T H].
 
   Raises:
@@ -42,10 +42,10 @@ def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KeyValue
   """
   S = check_size("max_length", max_length)
   keys, values = (jnp.zeros((*new.shape[:-2], S, new.shape[-1]), new.dtype) for new in (keys, values))
-  return KeyValueCache(keys, values, jnp.zeros(keys.shape[:-3], jnp.int32))
+  return KVCache(keys, values, jnp.zeros(keys.shape[:-3], jnp.int32))
 
 
-def next_positions(cache: KeyValueCache, inputs: jax.Array) -> jax.Array:
+def next_positions(cache: KVCache, inputs: jax.Array) -> jax.Array:
   """Returns the positions [... T] of inputs [... T D], which come after the cache's tokens.
 
   Raises:
@@ -60,10 +60,10 @@ def next_positions(cache: KeyValueCache, inputs: jax.Array) -> jax.Array:
   return cache.length[..., None] + with_rank(ahead, cache.length.ndim + 1)
 
 
-def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array, positions: jax.Array) -> KeyValueCache:
+def write(cache: KVCache, keys: jax.Array, values: jax.Array, positions: jax.Array) -> KVCache:
   """Returns the cache with the keys and values [... N T H] of the next tokens, at positions [... T].
 
-  Tokens beyond the last slot are dropped, but counted in the length. See `nan_if_full`.
+  Tokens beyond the last slot are dropped, but counted in the length. See `nan_on_overflow`.
 
   Raises:
     ValueError: if keys and values are not like those of the cache, or it is known that there is no room.
@@ -87,16 +87,16 @@ def write(cache: KeyValueCache, keys: jax.Array, values: jax.Array, positions: j
   for _ in range(cache.length.ndim):
     put = jax.vmap(put)
   keys, values = put(cache.keys, keys, positions), put(cache.values, values, positions)
-  return KeyValueCache(keys, values, cache.length + T)
+  return KVCache(keys, values, cache.length + T)
 
 
-def nan_if_full(cache: KeyValueCache, array: jax.Array) -> jax.Array:
+def nan_on_overflow(cache: KVCache, array: jax.Array) -> jax.Array:
   """Returns an array with leading axes [...], NaN for sequences [...] of more tokens than there are slots."""
   is_full = cache.length > cache.keys.shape[-2]
   return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
 
 
-def mask_after(before: KeyValueCache, after: KeyValueCache, mask: Mask | Array | None) -> Mask:
+def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None) -> Mask:
   """Returns which of the slots the queries may attend to that `after` has and `before` has not.
 
   Args:
@@ -111,7 +111,7 @@ def mask_after(before: KeyValueCache, after: KeyValueCache, mask: Mask | Array |
   return written if mask is None else written & _mask_from(as_mask(mask), starts)
 
 
-def bias_after(before: KeyValueCache, bias: BiasLike | None) -> BiasLike | None:
+def bias_after(before: KVCache, bias: BiasLike | None) -> BiasLike | None:
   """Returns the bias for queries that come after a cache's tokens; a function is given their positions."""
   if not callable(bias):
     return bias
@@ -128,8 +128,8 @@ def _mask_from(mask: Mask, start: jax.Array) -> Mask:
       return masks.Band(_sum(before, -per_head), _sum(after, per_head))
     case masks.Lengths(source, target):
       return masks.Lengths(source, _sum(target, -per_head))
-    case masks.Both(first, second):
-      return masks.Both(_mask_from(first, start), _mask_from(second, start))
+    case masks.And(first, second):
+      return masks.And(_mask_from(first, start), _mask_from(second, start))
     case masks.Not(inner):
       return masks.Not(_mask_from(inner, start))
   return _From(mask, start)
@@ -152,8 +152,8 @@ class _From(Mask):
   mask: Mask
   start: jax.Array
 
-  def tile(self, t, s):
-    return _for_each(self.start, lambda t: self.mask.tile(t, s), t)
+  def mask_mod(self, t, s):
+    return _for_each(self.start, lambda t: self.mask.mask_mod(t, s), t)
 
 
 def _for_each(start: jax.Array, rule: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:

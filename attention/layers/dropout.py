@@ -57,7 +57,7 @@ class WordDropout(nn.Module):
 
 
 class StateDropout(nn.Module):
-  """Draws masks of the recurrent products of `gru` and `attentive_gru`, another one at each call.
+  """Draws masks of the recurrent products of `gru` and `attention_gru`, another one at each call.
 
   Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
 

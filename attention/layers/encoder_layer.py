@@ -11,9 +11,9 @@ from flax.typing import Dtype
 
 from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
-from attention.layers.cache import KeyValueCache
+from attention.layers.cache import KVCache
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.projections import LayerNorm, Linear, is_deterministic, promoted
+from attention.layers.projections import LayerNorm, Linear, is_deterministic, promote
 from attention.masks import Array, Mask
 
 
@@ -25,14 +25,14 @@ class FeedForward(nn.Module):
   Source: Vaswani et al. 2017, arXiv:1706.03762, equation 2.
 
   Attributes:
-    hidden_width: F.
+    mlp_dim: F.
     dropout_rate: probability that a hidden unit is dropped.
     dtype: as in `MultiHeadAttention`.
     param_dtype: likewise.
     deterministic: likewise.
   """
 
-  hidden_width: int
+  mlp_dim: int
   dropout_rate: float = 0.0
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool | None = None) -> jax.Array:
     deterministic = is_deterministic(self, deterministic)
-    hidden = nn.relu(Linear(self.hidden_width, self.dtype, self.param_dtype, name="hidden")(inputs))
+    hidden = nn.relu(Linear(self.mlp_dim, self.dtype, self.param_dtype, name="hidden")(inputs))
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
     return Linear(inputs.shape[-1], self.dtype, self.param_dtype, name="out")(hidden)
 
@@ -50,30 +50,30 @@ class TransformerLayer(nn.Module):
   """What the layers of encoder and decoder share; its attributes are told of in `EncoderLayer`."""
 
   num_heads: int
-  feed_forward_width: int
+  mlp_dim: int
   dropout_rate: float = 0.0
-  norm: str = "pre"
+  norm_position: str = "pre"
   implementation: str = "auto"
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
-  make_attention: Callable[..., MultiHeadAttention] = MultiHeadAttention
+  self_attention_cls: Callable[..., MultiHeadAttention] = MultiHeadAttention
   deterministic: bool | None = None
 
   def setup(self):
-    if self.norm not in ("pre", "post"):
-      raise ValueError(f"norm must be pre or post, got {self.norm!r}")
+    if self.norm_position not in ("pre", "post"):
+      raise ValueError(f"norm_position must be pre or post, got {self.norm_position!r}")
     dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-    self.attention = self.make_attention(
+    self.attention = self.self_attention_cls(
       num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
     )
-    self.feed_forward = FeedForward(self.feed_forward_width, self.dropout_rate, **dtypes)
+    self.feed_forward = FeedForward(self.mlp_dim, self.dropout_rate, **dtypes)
     self.attention_norm = LayerNorm(**dtypes)
     self.feed_forward_norm = LayerNorm(**dtypes)
     # A layer draws from its name: with others, a seed would no longer give what it gave.
     self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
     self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
 
-  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
+  def init_cache(self, inputs: jax.Array, max_length: int) -> KVCache:
     """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
     return self.attention.init_cache(inputs, max_length)
 
@@ -81,12 +81,12 @@ class TransformerLayer(nn.Module):
     self, sublayer: Callable, norm: LayerNorm, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
   ) -> tuple[Any, ...]:
     """Returns inputs [... S D] joined with what a sublayer makes of them, then what else it returns."""
-    found = sublayer(norm(inputs) if self.norm == "pre" else inputs, deterministic=deterministic)
+    found = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
     changed, *others = found if isinstance(found, tuple) else (found,)
     changed = dropout(changed, deterministic=deterministic)
-    inputs, changed = promoted(inputs, changed, dtype=self.dtype)
+    inputs, changed = promote(inputs, changed, dtype=self.dtype)
     outputs = inputs + changed
-    return (outputs if self.norm == "pre" else norm(outputs), *others)
+    return (outputs if self.norm_position == "pre" else norm(outputs), *others)
 
 
 class EncoderLayer(TransformerLayer):
@@ -105,23 +105,23 @@ class EncoderLayer(TransformerLayer):
 
   Attributes:
     num_heads: N.
-    feed_forward_width: F.
+    mlp_dim: F.
     dropout_rate: probability of dropping an attention weight, a hidden unit, or a sublayer's output unit.
-    norm: "pre" or "post".
+    norm_position: "pre" or "post".
     implementation: as in `attend`.
     dtype: as in `MultiHeadAttention`; of the result too.
     param_dtype: likewise.
-    make_attention: `MultiHeadAttention`, or `functools.partial` of it with further options. It is called with
-      num_heads, dropout_rate, implementation, dtype and param_dtype.
+    self_attention_cls: `MultiHeadAttention` or a `functools.partial` of it with further options. It is called
+      with num_heads, dropout_rate, implementation, dtype and param_dtype.
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if `norm` is neither.
+    ValueError: if `norm_position` is neither.
 
   >>> import functools
   >>> from attention import positions
-  >>> rotating = functools.partial(MultiHeadAttention, rotate=positions.rotary, num_key_value_heads=1)
-  >>> layer = EncoderLayer(num_heads=2, feed_forward_width=32, make_attention=rotating)
+  >>> rotary_attention = functools.partial(MultiHeadAttention, position_fn=positions.rotary)
+  >>> layer = EncoderLayer(num_heads=2, mlp_dim=32, self_attention_cls=rotary_attention)
   >>> layer.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)))[0].shape
   (3, 5, 8)
   """
@@ -132,7 +132,7 @@ class EncoderLayer(TransformerLayer):
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
-    cache: KeyValueCache | None = None,
+    cache: KVCache | None = None,
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:

@@ -13,57 +13,58 @@ from attention.engines.bias import BiasLike
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads
 from attention.layers import cache as caches
-from attention.layers.cache import KeyValueCache
-from attention.layers.projections import HeadLinear, LayerNorm, is_deterministic, kernel_init, promoted
+from attention.layers.cache import KVCache
+from attention.layers.projections import HeadLinear, LayerNorm, is_deterministic, kernel_init, promote
 from attention.linear import project
 from attention.masks import Array, Mask
 from attention.scores.score import Score
 
 
 class MultiHeadAttention(nn.Module):
-  """Multi-head attention: what `multi_head_attention` computes, with parameters.
+  """Multi-head attention: `multi_head_attention` with parameters.
 
-  The parameters have the names and shapes of `flax.linen.MultiHeadDotProductAttention` (query, key and
-  value kernels [D N H], out [N H D], scales query_ln and key_ln [H]), so either can use the other's. Dtypes,
-  initialisers and the normalisation are those of Flax.
+  It has the arguments, parameters and initializers of `flax.linen.MultiHeadDotProductAttention` (kernels
+  query, key and value [D N H], out [N H D]; scales query_ln and key_ln [H]), so that either can use the
+  parameters of the other.
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2; the normalisation: Henry et al. 2020,
-  arXiv:2010.04245, and in this form Dehghani et al. 2023, arXiv:2302.05442, section 2.1.
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. `normalize_qk`: Henry et al. 2020, arXiv:2010.04245,
+    and in this form Dehghani et al. 2023, arXiv:2302.05442, section 2.1.
 
   Attributes:
-    num_heads: N.
-    width: N H, of all heads together; a multiple of num_heads. None for that of the queries (in `prepare`,
-      that of the sources).
-    num_key_value_heads: a divisor of num_heads, for grouped-query attention; None for num_heads.
+    num_heads: number of heads, N.
+    qkv_features: total width of all heads, N H; a multiple of num_heads. Default: the width of `inputs_q`.
+    num_key_value_heads: a divisor of num_heads, for grouped-query attention. Default: num_heads.
     use_bias: whether the projections have biases.
-    dropout_rate: probability that a weight is dropped.
-    implementation, normalizer: as in `attend`.
-    out_features: D of the result; None for N H (where Flax takes the width of the queries).
-    score: how well a key fits a query; None for `ScaledDotProduct()`. A score with parameters to train comes
-      from a Flax module, or any function, of the projected queries [... N T H] and keys [... N S H].
-    rotate: a function of vectors [... N T H], and of their positions, integers that broadcast to [... N T].
-      It is applied to the projected queries and to the projected keys, as `positions.rotary` is.
-    normalize_qk: whether projected queries and keys are normalised, each head by itself, before `rotate`.
-    dtype: what is computed in. None for the dtype that inputs and parameters promote to: bfloat16 inputs and
-      float32 parameters give float32.
-    param_dtype: of new parameters.
-    kernel_init: initialiser of the kernels, which is given them as matrices, [D (N H)].
-    bias_init: initialiser of the biases.
-    out_kernel_init: initialiser of out's kernel, as a matrix [(N H) D]; None for kernel_init.
-    out_bias_init: initialiser of out's bias; None for bias_init.
-    deterministic: whether to leave the dropout out; None to say so at each call. Under `nn.remat` and
-      `nn.scan`, which trace a call's arguments, it is given here.
+    dropout_rate: probability of dropping an attention weight.
+    implementation, normalizer: see `attend`.
+    out_features: width of the output, D. Default: the width of `inputs_q`.
+    score: score function. Default: `ScaledDotProduct()`. For a score with trained parameters, a Flax module
+      or another function that takes the projected queries [... N T H] and keys [... N S H] and returns the
+      score.
+    position_fn: a function of vectors [... N T H] and of their positions (integers that broadcast to
+      [... N T]), such as `positions.rotary`. It is applied to projected queries and keys.
+    normalize_qk: whether the projected queries and keys of each head are normalized, before `position_fn`.
+    dtype: dtype of the computation. Default: that to which inputs and parameters are promoted, so bfloat16
+      inputs with float32 parameters give float32.
+    param_dtype: dtype of the parameters.
+    kernel_init: initializer of the kernels, which it receives as matrices, [D (N H)].
+    bias_init: initializer of the biases.
+    out_kernel_init: initializer of the output kernel, as a matrix [(N H) D]. Default: kernel_init.
+    out_bias_init: initializer of the output bias. Default: bias_init.
+    deterministic: whether dropout is off. Default: given at each call. Set it here under `nn.remat` and
+      `nn.scan`, which trace the arguments of a call.
 
   Raises:
-    ValueError: if the width is no multiple of num_heads, or num_heads none of num_key_value_heads; or if a
-      cache does not fit.
+    ValueError: if num_heads does not divide qkv_features, or num_key_value_heads does not divide num_heads;
+      or if a cache does not fit.
 
-  A cache of keys and values is for decoding. The first call reads the prompt, each of the others one token
-  or more. All are given the mask of the whole sequence:
+  A cache of keys and values is used for decoding. The first call reads the prompt, each later call one or
+  more tokens. All calls take the mask of the whole sequence:
 
   >>> from attention import masks, positions
-  >>> layer = MultiHeadAttention(num_heads=4, num_key_value_heads=2, rotate=positions.rotary)
-  >>> tokens = jax.random.normal(jax.random.key(0), (3, 7, 16))  # batch, positions, width
+  >>> layer = MultiHeadAttention(num_heads=4, num_key_value_heads=2, position_fn=positions.rotary)
+  >>> tokens = jax.random.normal(jax.random.key(0), (3, 7, 16))  # batch, positions, features
   >>> parameters = layer.init(jax.random.key(1), tokens)
   >>> mask = masks.causal() & masks.sliding_window(before=4, after=0)
   >>> whole = layer.apply(parameters, tokens, mask=mask)
@@ -78,7 +79,7 @@ class MultiHeadAttention(nn.Module):
   """
 
   num_heads: int
-  width: int | None = None
+  qkv_features: int | None = None
   num_key_value_heads: int | None = None
   use_bias: bool = True
   dropout_rate: float = 0.0
@@ -86,7 +87,7 @@ class MultiHeadAttention(nn.Module):
   normalizer: Normalizer | None = None
   out_features: int | None = None
   score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
-  rotate: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+  position_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   normalize_qk: bool = False
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
@@ -110,100 +111,107 @@ class MultiHeadAttention(nn.Module):
 
   def __call__(
     self,
-    queries: jax.Array,
-    sources: jax.Array | None = None,
-    values: jax.Array | None = None,
+    inputs_q: jax.Array,
+    inputs_k: jax.Array | None = None,
+    inputs_v: jax.Array | None = None,
     *,
+    inputs_kv: jax.Array | None = None,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
-    cache: KeyValueCache | None = None,
+    cache: KVCache | None = None,
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Returns what the queries [... T D] find in the sources [... S D], [... T D].
+    """Attends from `inputs_q` to `inputs_k` and `inputs_v`; with `inputs_q` alone it is self-attention.
 
-    As Flax's layer it may be called with three arrays, `layer(queries, keys, values)`.
+    With a cache, the queries also attend to the tokens of earlier calls. Masks and biases that are functions
+    of positions, such as `masks.causal()`, count positions from the first token in the cache, so they are the
+    same in every call. Arrays are for the T queries and the S slots of the cache. Attention is not causal by
+    itself: without a mask, tokens of one call attend to each other.
 
-    With a cache the queries may also attend to the tokens that came before them. Masks and biases that are
-    rules, such as `masks.causal()`, count positions from the first token in the cache, so they are the same
-    at every call. Those that are arrays are of the T queries and the S slots of the cache. Nothing is causal
-    by itself: without a mask, tokens that come together may attend to each other.
-
-    Too many tokens for the cache are an error where the lengths are known, as outside of `jax.jit`. Where
-    they are not, the results of that sequence are NaN.
+    If the cache is too small, an error is raised where its lengths are known, as outside `jax.jit`; elsewhere
+    the outputs of that sequence are NaN.
 
     Args:
-      queries: [... T D].
-      sources: [... S D], projected to keys; None for the queries themselves.
-      values: [... S E], projected to values; None for the sources.
-      mask: broadcastable to [... N T S]: for lengths [B] pass `lengths[:, None]`.
+      inputs_q: [... T D].
+      inputs_k: [... S E], projected to keys. Default: inputs_q.
+      inputs_v: [... S F], projected to values. Default: inputs_k.
+      inputs_kv: the same as giving inputs_k alone, as in Flax.
+      mask: broadcastable to [... N T S]; for lengths [B], pass `masks.lengths(source=lengths[:, None])`.
       bias: broadcastable to [... N T S].
-      cache: from `init_cache` or an earlier call; the queries are added to it. Excludes sources and values.
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout". None for the
-        layer's own, True where that is None too.
-      return_weights: whether to return the weights [... N T S] too.
+      cache: from `init_cache` or an earlier call; inputs_q are appended to it. It excludes the other inputs.
+      deterministic: whether dropout is off; otherwise it uses the rng "dropout". Default: that of the layer,
+        or True.
+      return_weights: whether the weights [... N T S] are returned too.
 
     Returns:
-      The result; or a tuple of it, then, if asked for, the weights, then, if there is one, the new cache.
+      The output [... T D]; or a tuple of it, the weights if `return_weights`, and the new cache if there is
+      one.
     """
-    queries = as_array("queries", queries)
+    if inputs_kv is not None:
+      if inputs_k is not None or inputs_v is not None:
+        raise ValueError("inputs_kv must be None if inputs_k or inputs_v is given")
+      inputs_k = inputs_kv
+    inputs_q = as_array("inputs_q", inputs_q)
     options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
     if cache is None:
-      sources = queries if sources is None else sources
-      prepared = self.prepare(sources, values, width=queries.shape[-1])
-      return self.attend_prepared(queries, prepared, mask=mask, bias=bias, **options)
-    if sources is not None or values is not None:
-      raise ValueError("sources and values must be None with a cache; `attend_prepared` is for others")
-    before = KeyValueCache(*map(jnp.asarray, cache))
-    positions = caches.next_positions(before, queries)
-    after = caches.write(before, *self.prepare(queries, positions=positions), positions)
-    found = self.attend_prepared(
-      queries,
+      inputs_k = inputs_q if inputs_k is None else inputs_k
+      keys_values = self.project_kv(inputs_k, inputs_v, qkv_features=inputs_q.shape[-1])
+      return self.attend_with_kv(inputs_q, keys_values, mask=mask, bias=bias, **options)
+    if inputs_k is not None or inputs_v is not None:
+      raise ValueError("inputs_k and inputs_v must be None with a cache; see `attend_with_kv`")
+    before = KVCache(*map(jnp.asarray, cache))
+    positions = caches.next_positions(before, inputs_q)
+    after = caches.write(before, *self.project_kv(inputs_q, positions=positions), positions)
+    outputs = self.attend_with_kv(
+      inputs_q,
       (after.keys, after.values),
       positions=positions,
       mask=caches.mask_after(before, after, mask),
       bias=caches.bias_after(before, bias),
       **options,
     )
-    results = found if return_weights else (found,)
-    return (*(caches.nan_if_full(after, result) for result in results), after)
+    outputs = outputs if return_weights else (outputs,)
+    return (*(caches.nan_on_overflow(after, output) for output in outputs), after)
 
-  def init_cache(self, inputs: jax.Array, max_length: int) -> KeyValueCache:
-    """Returns a cache without tokens, with max_length slots, for inputs like these, [... T D]."""
-    return caches.empty_cache(*self.prepare(inputs[..., :1, :]), max_length)
+  def init_cache(self, inputs: jax.Array, max_length: int) -> KVCache:
+    """Returns an empty cache with `max_length` slots for inputs like these, [... T D]."""
+    return caches.empty_cache(*self.project_kv(inputs[..., :1, :]), max_length)
 
-  def prepare(
+  def project_kv(
     self,
-    sources: jax.Array,
-    values: jax.Array | None = None,
+    inputs_k: jax.Array,
+    inputs_v: jax.Array | None = None,
     *,
     positions: jax.Array | None = None,
-    width: int | None = None,
+    qkv_features: int | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values [... N S H] of the sources: what does not depend on the queries.
+    """Returns projected keys and values, [... N S H] each, which do not depend on the queries.
 
     Args:
-      sources: [... S D].
-      values: [... S E]; None for the sources.
-      positions: of the sources, integers [... S], for `rotate`; None for 0 to S - 1.
-      width: N H, for a layer that has none of its own; None for D.
+      inputs_k: [... S E].
+      inputs_v: [... S F]. Default: inputs_k.
+      positions: positions of the keys for `position_fn`, integers [... S]. Default: 0 to S - 1.
+      qkv_features: for a layer without `qkv_features`. Default: E.
     """
-    sources = as_array("sources", sources)
-    values = sources if values is None else as_array("values", values)
-    width = next(size for size in (self.width, width, sources.shape[-1]) if size is not None)
+    inputs_k = as_array("inputs_k", inputs_k)
+    inputs_v = inputs_k if inputs_v is None else as_array("inputs_v", inputs_v)
+    sizes = self.qkv_features, qkv_features, inputs_k.shape[-1]
+    features = next(size for size in sizes if size is not None)
     N, K = self.num_heads, self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
-    if check_size("width", width) % N or N % check_size("num_key_value_heads", K):
+    if check_size("qkv_features", features) % N or N % check_size("num_key_value_heads", K):
       raise ValueError(
-        "num_heads must divide width and be a multiple of num_key_value_heads, "
-        f"got width={width}, num_heads={N}, num_key_value_heads={K}"
+        "num_heads must divide qkv_features and be a multiple of num_key_value_heads, "
+        f"got qkv_features={features}, num_heads={N}, num_key_value_heads={K}"
       )
-    keys, values = self.key.project(sources, K, width // N), self.value.project(values, K, width // N)
-    return self._placed(keys, self.key_ln, positions), values
+    H = features // N
+    keys, values = self.key.project(inputs_k, K, H), self.value.project(inputs_v, K, H)
+    return self._normalize_and_position(keys, self.key_ln, positions), values
 
-  def attend_prepared(
+  def attend_with_kv(
     self,
-    queries: jax.Array,
-    prepared: tuple[jax.Array, jax.Array],
+    inputs_q: jax.Array,
+    keys_values: tuple[jax.Array, jax.Array],
     *,
     positions: jax.Array | None = None,
     mask: Mask | Array | None = None,
@@ -211,19 +219,24 @@ class MultiHeadAttention(nn.Module):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for sources that `prepare` has seen.
+    """Is `__call__` with the keys and values that `project_kv` returned.
 
-    The positions of the queries, integers [... T], are those for `rotate`; None for 0 to T - 1.
+    Args:
+      inputs_q: [... T D].
+      keys_values: from `project_kv`.
+      positions: positions of the queries for `position_fn`, integers [... T]. Default: 0 to T - 1.
+      mask, bias, deterministic, return_weights: see `__call__`.
     """
-    keys, values = prepared
-    queries = self.query.project(as_array("queries", queries), self.num_heads, keys.shape[-1])
-    queries = self._placed(queries, self.query_ln, positions)
-    queries, keys, values = promoted(queries, keys, values, dtype=self.dtype)
+    keys, values = keys_values
+    inputs_q = as_array("inputs_q", inputs_q)
+    queries = self.query.project(inputs_q, self.num_heads, keys.shape[-1])
+    queries = self._normalize_and_position(queries, self.query_ln, positions)
+    queries, keys, values = promote(queries, keys, values, dtype=self.dtype)
     score: Any = self.score
     if callable(score) and not isinstance(score, (Score, type)):
       score = score(queries, keys)
     rate = 0.0 if is_deterministic(self, deterministic) else self.dropout_rate
-    found: Any = attend_heads(
+    attended: Any = attend_heads(
       queries,
       keys,
       values,
@@ -236,16 +249,18 @@ class MultiHeadAttention(nn.Module):
       return_weights=return_weights,
       implementation=self.implementation,
     )
-    context = found.context if return_weights else found
-    width = self.num_heads * values.shape[-1] if self.out_features is None else self.out_features
-    result = self.out.merge(context, check_size("out_features", width))
-    return (result, found.weights) if return_weights else result
+    context = attended.context if return_weights else attended
+    out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
+    outputs = self.out.merge(context, check_size("out_features", out_features))
+    return (outputs, attended.weights) if return_weights else outputs
 
-  def _placed(self, vectors: jax.Array, norm: LayerNorm | None, positions: jax.Array | None) -> jax.Array:
-    """Returns projected queries or keys [... N T H] normalised and rotated, as far as that is asked for."""
+  def _normalize_and_position(
+    self, vectors: jax.Array, norm: LayerNorm | None, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns projected queries or keys [... N T H] after `normalize_qk` and `position_fn`."""
     if norm is not None:
-      vectors = project(norm, vectors)  # which keeps NaN in padding from the gradient of the norm's scale
-    if self.rotate is None:
+      vectors = project(norm, vectors)  # keeps NaN in padding from the gradient of the norm's scale
+    if self.position_fn is None:
       return vectors
     positions = jnp.arange(vectors.shape[-2]) if positions is None else positions
-    return self.rotate(vectors, positions[..., None, :])
+    return self.position_fn(vectors, positions[..., None, :])

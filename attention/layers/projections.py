@@ -25,7 +25,7 @@ def is_deterministic(module: Any, given: bool | None) -> bool:
   return nn.merge_param("deterministic", module.deterministic, given)
 
 
-def promoted(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
+def promote(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
   """Returns all in `dtype`; if it is None, in the dtype that JAX promotes them to, as Flax's layers do.
 
   So bfloat16 inputs and float32 parameters give float32. A None among the others stays None.
@@ -45,28 +45,28 @@ def promoted(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) 
 class Projection(nn.Module):
   """Holds the kernel [D X] of a projection of vectors [... T D] to [... T X], in the vectors' dtype."""
 
-  width: int
+  features: int
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    check_size("width", self.width)
-    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), jnp.float32)
+    check_size("features", self.features)
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.features), jnp.float32)
     return project(lambda x: linear(x, kernel.astype(x.dtype)), inputs)
 
 
 class Linear(nn.Module):
   """Holds the kernel [D X] and bias [X] of a map from vectors [... D] to [... X]; dtypes as in Flax."""
 
-  width: int
+  features: int
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    check_size("width", self.width)
-    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.width), self.param_dtype)
-    bias = self.param("bias", nn.initializers.zeros, (self.width,), self.param_dtype)
-    inputs, kernel, bias = promoted(inputs, kernel, bias, dtype=self.dtype)
+    check_size("features", self.features)
+    kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
+    bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+    inputs, kernel, bias = promote(inputs, kernel, bias, dtype=self.dtype)
     return linear(inputs, kernel, bias=bias)
 
 
@@ -84,9 +84,9 @@ class HeadLinear(nn.Module):
     arrays = self._promoted(inputs, inputs.shape[-1:], (num_heads, head_width))
     return project_heads(*arrays, name=self.name or "head")
 
-  def merge(self, contexts: jax.Array, width: int) -> jax.Array:
+  def merge(self, contexts: jax.Array, out_features: int) -> jax.Array:
     """Returns the contexts of all heads [... N T H] joined, [... T D]."""
-    return merge_heads(*self._promoted(contexts, (contexts.shape[-3], contexts.shape[-1]), (width,)))
+    return merge_heads(*self._promoted(contexts, (contexts.shape[-3], contexts.shape[-1]), (out_features,)))
 
   @nn.compact
   def _promoted(self, vectors: jax.Array, axes_in: tuple[int, ...], axes_out: tuple[int, ...]) -> list[Any]:
@@ -96,7 +96,7 @@ class HeadLinear(nn.Module):
     kernel, bias = self.param("kernel", init, (*axes_in, *axes_out), self.param_dtype), None
     if self.use_bias:
       bias = self.param("bias", _reshaped(self.bias_init, (columns,)), axes_out, self.param_dtype)
-    return promoted(vectors, kernel, bias, dtype=self.dtype)
+    return promote(vectors, kernel, bias, dtype=self.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -114,7 +114,7 @@ class LayerNorm(nn.Module):
     inits = {"scale": nn.initializers.ones} | ({"bias": nn.initializers.zeros} if self.use_bias else {})
     axes = inputs.shape[-1:]
     params = {name: self.param(name, init, axes, self.param_dtype) for name, init in inits.items()}
-    dtype = promoted(inputs, *params.values(), dtype=self.dtype)[0].dtype
+    dtype = promote(inputs, *params.values(), dtype=self.dtype)[0].dtype
     inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
     norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
     return norm.apply({"params": params}, inputs).astype(dtype)

@@ -9,9 +9,9 @@ Arrays inside a mask have leading axes that broadcast like any other: lengths [B
 With heads, [B N T S], pass `lengths[:, None]`.
 """
 
+from attention.masks.base import And as And
 from attention.masks.base import Array as Array
-from attention.masks.base import BlockMask as BlockMask
-from attention.masks.base import Both as Both
+from attention.masks.base import BlockSummary as BlockSummary
 from attention.masks.base import FromArray as FromArray
 from attention.masks.base import Mask as Mask
 from attention.masks.base import Not as Not

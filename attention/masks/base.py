@@ -13,34 +13,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import as_array
-from attention.arrays.pytrees import HasAxes, axes_of, register_pytree
+from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import same_rank, with_rank
 
 Array: TypeAlias = jax.Array | np.ndarray
 
 
-class BlockMask(NamedTuple):
+class BlockSummary(NamedTuple):
   """Whether a tile is empty, partial or full, known without looking at its pairs, booleans [...].
 
   Attributes:
-    some: whether a pair may be allowed. False only if none is.
-    every: whether all pairs are allowed. True only if they are.
+    any: whether a pair may be allowed. False only if none is.
+    all: whether all pairs are allowed. True only if they are.
   """
 
-  some: jax.Array
-  every: jax.Array
+  any: jax.Array
+  all: jax.Array
 
 
-class Mask(HasAxes):
-  """A rule that says which pairs of query and key may attend. Subclasses define `tile`.
+class Mask(NamedAxes):
+  """A rule that says which pairs of query and key may attend. Subclasses define `mask_mod`.
 
   Those that hold arrays name their axes in `axes`: an array with an axis "T" or "S" is cut to the tile before
-  `tile` and `block_mask` are called.
+  `mask_mod` and `block_summary` are called.
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
 
-  def tile(self, t: jax.Array, s: jax.Array) -> jax.Array:
+  def mask_mod(self, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns whether each query of a tile may attend to each key.
 
     Args:
@@ -50,11 +50,11 @@ class Mask(HasAxes):
     Returns:
       Booleans that broadcast to [... T S].
     """
-    raise NotImplementedError(f"{type(self).__name__} must define tile(t, s)")
+    raise NotImplementedError(f"{type(self).__name__} must define mask_mod(t, s)")
 
-  def block_mask(self, t: jax.Array, s: jax.Array) -> BlockMask:
+  def block_summary(self, t: jax.Array, s: jax.Array) -> BlockSummary:
     """Returns what is known of a whole tile; to know nothing, as here, is always right."""
-    return BlockMask(jnp.ones((), bool), jnp.zeros((), bool))
+    return BlockSummary(jnp.ones((), bool), jnp.zeros((), bool))
 
   def band(self) -> tuple[int | None, int | None]:
     """Returns how far (before, after) its own position a query may attend at most; None for no bound.
@@ -63,18 +63,18 @@ class Mask(HasAxes):
     """
     return None, None
 
-  def array(self, T: int, S: int) -> jax.Array:
+  def materialize(self, T: int, S: int) -> jax.Array:
     """Returns the whole mask for T queries and S keys, booleans [... T S].
 
     Raises:
       ValueError: if the mask is not one for T queries and S keys.
 
     >>> from attention import masks
-    >>> masks.causal().array(2, 3).astype(int).tolist()
+    >>> masks.causal().materialize(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
     sizes = {"T": T, "S": S}
-    for (path, leaf), own in zip(jax.tree_util.tree_leaves_with_path(self), axes_of(self), strict=True):
+    for (path, leaf), own in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
       shape = np.shape(leaf)[np.ndim(leaf) - len(own) :]
       if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(own, shape, strict=True)):
         got = f"{type(self).__name__}{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}"
@@ -86,7 +86,7 @@ class Mask(HasAxes):
     raise ValueError("masks are joined by &, | and ~; `and`, `or` and `not` would lose one of them")
 
   def __and__(self, other: "Mask | Array") -> "Mask":
-    return Both(self, as_mask(other))
+    return And(self, as_mask(other))
 
   def __or__(self, other: "Mask | Array") -> "Mask":
     return ~(~self & ~as_mask(other))
@@ -109,28 +109,28 @@ class FromArray(Mask):
   axes = {"values": "TS"}
   values: Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return jnp.asarray(self.values)
 
-  def block_mask(self, t, s):
+  def block_summary(self, t, s):
     values = jnp.asarray(self.values)
-    return BlockMask(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
+    return BlockSummary(jnp.any(values, axis=(-2, -1)), jnp.all(values, axis=(-2, -1)))
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Both(Mask):
+class And(Mask):
   """The pairs that both masks allow."""
 
   first: Mask
   second: Mask
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return all_of(tile_of(self.first, t, s), tile_of(self.second, t, s))
 
-  def block_mask(self, t, s):
-    first, second = self.first.block_mask(t, s), self.second.block_mask(t, s)
-    return BlockMask(some=all_of(first.some, second.some), every=all_of(first.every, second.every))
+  def block_summary(self, t, s):
+    first, second = self.first.block_summary(t, s), self.second.block_summary(t, s)
+    return BlockSummary(any=all_of(first.any, second.any), all=all_of(first.all, second.all))
 
   def band(self):
     bounds = zip(self.first.band(), self.second.band(), strict=True)
@@ -145,12 +145,12 @@ class Not(Mask):
 
   mask: Mask
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return ~tile_of(self.mask, t, s)
 
-  def block_mask(self, t, s):
-    some, every = self.mask.block_mask(t, s)
-    return BlockMask(~every, ~some)
+  def block_summary(self, t, s):
+    any_allowed, all_allowed = self.mask.block_summary(t, s)
+    return BlockSummary(any=~all_allowed, all=~any_allowed)
 
 
 def from_array(array: Array) -> Mask:
@@ -184,9 +184,9 @@ def as_mask(mask: Mask | Array) -> Mask:
 
 def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
   """Returns a mask's tile, or raises ValueError unless it is boolean."""
-  tile = jnp.asarray(mask.tile(t, s))
+  tile = jnp.asarray(mask.mask_mod(t, s))
   if tile.dtype != jnp.bool_:
-    raise ValueError(f"{type(mask).__name__}.tile must return booleans, got {tile.dtype}")
+    raise ValueError(f"{type(mask).__name__}.mask_mod must return booleans, got {tile.dtype}")
   return tile
 
 

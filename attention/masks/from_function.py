@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from attention.arrays.closure_conversion import Closure, at_pairs, closure
 from attention.arrays.pytrees import register_pytree
-from attention.masks.base import BlockMask, Mask
+from attention.masks.base import BlockSummary, Mask
 
 
 @register_pytree
@@ -20,7 +20,7 @@ class FromFunction(Mask):
   allows: Closure
   block_masks: Closure | None
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return at_pairs(self._allows, t, s)
 
   def _allows(self, t: jax.Array, s: jax.Array) -> jax.Array:
@@ -33,18 +33,18 @@ class FromFunction(Mask):
       )
     return allowed.reshape(allowed.shape[:-2])
 
-  def block_mask(self, t, s):
+  def block_summary(self, t, s):
     if self.block_masks is None:
-      return super().block_mask(t, s)
+      return super().block_summary(t, s)
     known = self.block_masks((t[0, 0], t[-1, 0]), (s[0, 0], s[0, -1]))
     if not isinstance(known, tuple) or len(known) != 2:
-      raise ValueError(f"block_mask must return a pair, (some, every), got {known!r}")
-    return BlockMask(*(_booleans("block_mask", each) for each in known))
+      raise ValueError(f"block_summary must return a pair, (any, all), got {known!r}")
+    return BlockSummary(*(_booleans("block_summary", each) for each in known))
 
 
 def from_function(
   function: Callable[[jax.Array, jax.Array], jax.Array],
-  block_mask: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+  block_summary: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> Mask:
   """A mask given by a function of positions.
 
@@ -52,7 +52,7 @@ def from_function(
 
   >>> documents, may_attend = jnp.array([0, 0, 1]), jnp.array([[True, True], [False, True]])
   >>> mask = from_function(lambda t, s: may_attend[documents[t], documents[s]])
-  >>> mask.array(3, 3).astype(int).tolist()
+  >>> mask.materialize(3, 3).astype(int).tolist()
   [[1, 1, 1], [1, 1, 1], [0, 0, 1]]
 
   Args:
@@ -60,8 +60,8 @@ def from_function(
       attend to the key, booleans that broadcast to [... T S]. It is called with T = S = 1 under `jax.vmap`,
       so its result must depend on t and s, not on their shapes. It may look them up in JAX arrays, traced
       ones too. A last tile repeats the last position.
-    block_mask: what is known of a whole tile; "blockwise" on a CPU skips those that are empty. It takes
-      two pairs (not the positions of a tile, as `Mask.block_mask`): the first and the last query position,
+    block_summary: what is known of a whole tile; "blockwise" on a CPU skips those that are empty. It takes
+      two pairs (not the positions of a tile, as `Mask.block_summary`): the first and the last query position,
       and the first and the last key position. It returns two booleans [...]: whether any pair of the tile may
       be allowed, and whether all pairs are. None if nothing is known. For s <= t it is
       `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
@@ -76,15 +76,17 @@ def from_function(
   Raises:
     ValueError: if an argument is not a function, or does not return what it should.
   """
-  for name, given in (("function", function), ("block_mask", block_mask)):
-    if not callable(given) and not (name == "block_mask" and given is None):
+  for name, given in (("function", function), ("block_summary", block_summary)):
+    if not callable(given) and not (name == "block_summary" and given is None):
       got = "an array, which is from_array(array)" if hasattr(given, "dtype") else repr(given)
       raise ValueError(f"{name} must be a function of query and key positions, got {got}")
   pair = jnp.zeros((1, 1), int)
   ends = pair[0, 0], pair[0, 0]
-  mask = FromFunction(Closure({}, function), None if block_mask is None else Closure({}, block_mask))
-  jax.eval_shape(lambda: (mask.tile(pair, pair), mask.block_mask(pair, pair)))  # which checks the results
-  of_tile = None if block_mask is None else closure(block_mask, ends, ends)
+  mask = FromFunction(Closure({}, function), None if block_summary is None else Closure({}, block_summary))
+  jax.eval_shape(
+    lambda: (mask.mask_mod(pair, pair), mask.block_summary(pair, pair))
+  )  # which checks the results
+  of_tile = None if block_summary is None else closure(block_summary, ends, ends)
   # Which pairs may attend has no derivative.
   return jax.tree.map(jax.lax.stop_gradient, FromFunction(closure(function, pair, pair), of_tile))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.arrays.checks import as_integers, check_rank
 from attention.arrays.pytrees import register_pytree
-from attention.masks.base import Array, BlockMask, Mask, aligned, all_of
+from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -25,11 +25,11 @@ class Band(Mask):
   before: int | Array | None
   after: int | Array | None
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     # The bounds are neither negated nor added to positions: that may overflow.
     return _all_within(jnp.less_equal, (t - s, self.before), (s - t, self.after))
 
-  def block_mask(self, t, s):
+  def block_summary(self, t, s):
     nearest, farthest = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # the smallest and the largest s - t
     return _block_within(jnp.less_equal, (-farthest, -nearest, self.before), (nearest, farthest, self.after))
 
@@ -77,7 +77,7 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   Raises:
     ValueError: if a bound is not of an integer type.
 
-  >>> sliding_window(1, 0).array(3, 3).astype(int).tolist()
+  >>> sliding_window(1, 0).materialize(3, 3).astype(int).tolist()
   [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
   """
   return Band(_bound("before", before), _bound("after", after))
@@ -92,10 +92,10 @@ class Lengths(Mask):
   source: int | Array | None
   target: int | Array | None
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return _all_within(jnp.less, (s, self.source), (t, self.target))
 
-  def block_mask(self, t, s):
+  def block_summary(self, t, s):
     return _block_within(jnp.less, (s[0, 0], s[0, -1], self.source), (t[0, 0], t[-1, 0], self.target))
 
 
@@ -126,7 +126,7 @@ def lengths(*, source: int | Array | None = None, target: int | Array | None = N
   Raises:
     ValueError: if neither is given, or one is not of an integer type.
 
-  >>> lengths(source=jnp.array([1, 2])).array(1, 3).astype(int).tolist()
+  >>> lengths(source=jnp.array([1, 2])).materialize(1, 3).astype(int).tolist()
   [[[1, 0, 0]], [[1, 1, 0]]]
   """
   if source is None and target is None:
@@ -146,16 +146,16 @@ class Segments(Mask):
   target: Array
   source: Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     target, source = jnp.asarray(self.target), jnp.asarray(self.source)
     return jnp.equal(*aligned(target[..., :, None], source[..., None, :]))
 
-  def block_mask(self, t, s):
+  def block_summary(self, t, s):
     ids = jnp.asarray(self.target), jnp.asarray(self.source)
     first_target, last_target, first_source, last_source = aligned(
       *(end(array, axis=-1) for array in ids for end in (jnp.min, jnp.max))
     )
-    return BlockMask(
+    return BlockSummary(
       (first_target <= last_source) & (first_source <= last_target),
       (first_target == last_source) & (first_source == last_target),
     )
@@ -170,9 +170,9 @@ def segments(target: Array, source: Array) -> Mask:
 
   >>> from attention import positions
   >>> documents, prefixes = jnp.array([0, 0, 0, 1, 1]), jnp.array([2, 1])
-  >>> in_prefix = positions.within_segments(documents) < prefixes[documents]
+  >>> in_prefix = positions.segment_positions(documents) < prefixes[documents]
   >>> mask = segments(documents, documents) & (causal() | in_prefix)
-  >>> mask.array(5, 5).astype(int).tolist()
+  >>> mask.materialize(5, 5).astype(int).tolist()
   [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
 
   Here `in_prefix` is an array of keys, [S]. With a batch and heads, [B N T S], `documents` [B S] become
@@ -185,7 +185,7 @@ def segments(target: Array, source: Array) -> Mask:
   Raises:
     ValueError: if an argument is not of an integer type, or has no axis.
 
-  >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).array(2, 3).astype(int).tolist()
+  >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).materialize(2, 3).astype(int).tolist()
   [[1, 1, 0], [0, 0, 1]]
   """
   target, source = as_integers("target", target), as_integers("source", source)
@@ -204,13 +204,15 @@ def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, An
   return all_of(jnp.ones((1, 1), bool), *arrays)
 
 
-def _block_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]) -> BlockMask:
+def _block_within(
+  compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]
+) -> BlockSummary:
   """Returns the block mask of conditions, each with its lowest number, its highest number, and its bound."""
   known = [(low, high, jnp.asarray(bound)) for low, high, bound in bounded if bound is not None]
   true = jnp.ones((), bool)
-  return BlockMask(
-    some=all_of(true, *(compare(low, bound) for low, _, bound in known)),
-    every=all_of(true, *(compare(high, bound) for _, high, bound in known)),
+  return BlockSummary(
+    any=all_of(true, *(compare(low, bound) for low, _, bound in known)),
+    all=all_of(true, *(compare(high, bound) for _, high, bound in known)),
   )
 
 

@@ -16,7 +16,7 @@ from attention.layers.projections import kernel_init
 from attention.linear import linear
 
 # How the layers of a transformer know where a word stands.
-POSITIONS = ("sinusoidal", "relative", "rotary", "none")
+POSITION_ENCODINGS = ("sinusoidal", "relative", "rotary", "none")
 
 
 class RecurrentModel(nn.Module):
@@ -33,28 +33,29 @@ class RecurrentModel(nn.Module):
 
   Attributes:
     vocabulary_size: V.
-    embedding_width: width of a word's vector, E.
-    width: of a state, H.
+    embed_dim: width of a word's vector, E.
+    features: of a state, H.
     num_layers: at least 1; each reads the outputs of the one below.
     dropout_rate: probability that a unit is dropped after the embedding, between the layers, or from the
       decoder's read-out.
     residual: whether each layer from the second on adds its input to its output.
-    use_norm: whether every layer's output is normalised.
-    variational: whether a unit is dropped at all positions of a sentence or at none, not at each anew.
+    layer_norm: whether every layer's output is normalised.
+    variational_dropout: whether a unit is dropped at all positions of a sentence or at none, not at each
+      anew.
     recurrent_dropout_rate: probability that a unit of a state is dropped from its product with the recurrent
       weights, at all steps of a sentence.
     word_dropout_rate: probability that a word of a sentence is dropped, wherever it stands there.
   """
 
   vocabulary_size: int
-  embedding_width: int
-  width: int
+  embed_dim: int
+  features: int
   _: dataclasses.KW_ONLY
   num_layers: int = 1
   dropout_rate: float = 0.0
   residual: bool = False
-  use_norm: bool = False
-  variational: bool = False
+  layer_norm: bool = False
+  variational_dropout: bool = False
   recurrent_dropout_rate: float = 0.0
   word_dropout_rate: float = 0.0
 
@@ -67,61 +68,65 @@ class TransformerModel(nn.Module):
 
   Attributes:
     vocabulary_size: V.
-    width: D.
+    features: D.
     num_layers: at least 1 in a decoder.
     num_heads: N, a divisor of D.
-    feed_forward_width: F.
+    mlp_dim: F.
     dropout_rate: as in `EncoderLayer` and `DecoderLayer`, and after the embedding.
-    norm: "pre" or "post"; with "pre" the last layer's output is normalised, too.
+    norm_position: "pre" or "post"; with "pre" the last layer's output is normalised, too.
     implementation: as in `attend`.
-    variational: whether a unit of the embedding is dropped at all positions of a sentence or at none.
+    variational_dropout: whether a unit of the embedding is dropped at all positions of a sentence or at none.
     word_dropout_rate: as in `RecurrentModel`; the position stays.
-    positions: how it knows where a word stands: "sinusoidal" vectors are added to the words; "relative", a
-      trained term of the scores for each distance, the same in all layers; "rotary", queries and keys are
-      turned; or "none".
+    position_encoding: how it knows where a word stands: "sinusoidal" vectors are added to the words;
+      "relative", a trained term of the scores for each distance, the same in all layers; "rotary", queries
+      and keys are turned; or "none".
     normalize_qk: as in `MultiHeadAttention`.
   """
 
   vocabulary_size: int
-  width: int
+  features: int
   _: dataclasses.KW_ONLY
   num_layers: int = 2
   num_heads: int = 4
-  feed_forward_width: int = 256
+  mlp_dim: int = 256
   dropout_rate: float = 0.0
-  norm: str = "pre"
+  norm_position: str = "pre"
   implementation: str = "auto"
-  variational: bool = False
+  variational_dropout: bool = False
   word_dropout_rate: float = 0.0
-  positions: str = "sinusoidal"
+  position_encoding: str = "sinusoidal"
   normalize_qk: bool = False
 
   def make_layer(self, layer_class: Callable[..., Any], number: int, **options: Any) -> Any:
-    """Returns an `EncoderLayer` or a `DecoderLayer`, or raises ValueError if `positions` is none of these."""
-    if self.positions not in POSITIONS:
-      raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {self.positions!r}")
-    rotate = positions.rotary if self.positions == "rotary" else None
-    self_attention = functools.partial(MultiHeadAttention, rotate=rotate, normalize_qk=self.normalize_qk)
+    """Returns an `EncoderLayer` or `DecoderLayer`, or raises ValueError if `position_encoding` is unknown."""
+    if self.position_encoding not in POSITION_ENCODINGS:
+      raise ValueError(
+        f"position_encoding must be one of {', '.join(POSITION_ENCODINGS)}, got {self.position_encoding!r}"
+      )
+    position_fn = positions.rotary if self.position_encoding == "rotary" else None
+    self_attention = functools.partial(
+      MultiHeadAttention, position_fn=position_fn, normalize_qk=self.normalize_qk
+    )
     return layer_class(
       self.num_heads,
-      self.feed_forward_width,
+      self.mlp_dim,
       self.dropout_rate,
-      self.norm,
+      self.norm_position,
       self.implementation,
-      make_attention=self_attention,
+      self_attention_cls=self_attention,
       name=f"layer_{number}",
       **options,
     )
 
 
 class RelativeBias(nn.Module):
-  """Holds the table [N R] of `positions.RelativePositions`, zeros at first; all layers of a stack share it.
+  """Holds the table [N R] of `positions.RelativePositionBias`, which all layers of a stack share.
 
   Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
 
   Attributes:
     num_heads: N.
-    bidirectional: as in `positions.RelativePositions`.
+    bidirectional: as in `positions.RelativePositionBias`.
     num_buckets: R.
   """
 
@@ -130,20 +135,20 @@ class RelativeBias(nn.Module):
   num_buckets: int = 32
 
   @nn.compact
-  def __call__(self) -> positions.RelativePositions:
+  def __call__(self) -> positions.RelativePositionBias:
     table = self.param("table", nn.initializers.zeros, (self.num_heads, self.num_buckets), jnp.float32)
-    return positions.RelativePositions(table, bidirectional=self.bidirectional)
+    return positions.RelativePositionBias(table, bidirectional=self.bidirectional)
 
 
 class LinearParameters(nn.Module):
   """Holds the kernel [D X] and the bias [X] of a product with vectors of any width D."""
 
-  width: int
+  features: int
 
   @nn.compact
   def __call__(self, input_width: int) -> tuple[jax.Array, jax.Array]:
-    kernel = self.param("kernel", kernel_init, (input_width, self.width), jnp.float32)
-    return kernel, self.param("bias", nn.initializers.zeros, (self.width,), jnp.float32)
+    kernel = self.param("kernel", kernel_init, (input_width, self.features), jnp.float32)
+    return kernel, self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
 
 
 def logits_of(features: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
@@ -192,17 +197,17 @@ class TokenDecoder(nn.Module):
     Returns:
       Logits [B T V], and weights [B T S], None without attention.
     """
-    features, weights = self.features(state, targets, memory, deterministic=deterministic)
-    return logits_of(features, *self.output_weights()), weights
+    features, weights = self.output_features(state, targets, memory, deterministic=deterministic)
+    return logits_of(features, *self.output_projection()), weights
 
-  def features(
+  def output_features(
     self, state: Any, targets: jax.Array, memory: Any, *, deterministic: bool = True
   ) -> tuple[jax.Array, Any]:
     """Returns of what the logits are made, and weights [B T S]."""
     raise NotImplementedError
 
-  def output_weights(self) -> tuple[jax.Array, jax.Array]:
+  def output_projection(self) -> tuple[jax.Array, jax.Array]:
     """Returns the kernel [H V], with tied embeddings [E V], and the bias [V] that make logits of features."""
     if self.tied_embeddings:
       return jnp.swapaxes(self.embedding.embedding, 0, 1), self.logits_bias
-    return self.logits(self.width)
+    return self.logits(self.features)

@@ -27,113 +27,115 @@ _LAYERS: dict[str, Any] = {
   "cosine": CosineAttention,
   "multi_head": MultiHeadAttention,
   "location_aware": LocationAwareAttention,
-  "coverage": functools.partial(LocationAwareAttention, num_filters=1, filter_width=1, accumulates=True),
+  "coverage": functools.partial(
+    LocationAwareAttention, num_filters=1, kernel_size=1, accumulate_weights=True
+  ),
   "monotonic": MonotonicAttention,
   "local": LocalAttention,
   "none": lambda: None,
 }
-ATTENTIONS = tuple(_LAYERS)
+ATTENTION_TYPES = tuple(_LAYERS)
 
 
 class DecoderMemory(NamedTuple):
   """What a decoder's steps attend to; it stays the same for a whole sentence.
 
   Attributes:
-    prepared: keys and values, which the attention computes once for the source; None without attention.
+    keys_values: keys and values, which the attention computes once for the source; None without attention.
     lengths: how many of the S positions are real, [B].
-    summary: the encoder's summary, [B D].
+    final_state: the encoder's summary, [B D].
   """
 
-  prepared: tuple[jax.Array, jax.Array] | None
+  keys_values: tuple[jax.Array, jax.Array] | None
   lengths: jax.Array
-  summary: jax.Array
+  final_state: jax.Array
 
 
-class Looked(NamedTuple):
+class AttentionResult(NamedTuple):
   """What queries have found in a memory.
 
   Attributes:
-    contexts: [B T D].
+    context: [B T D].
     weights: [B N T S]; None without attention.
-    remembered: for the next query, as in `layers.stepwise.Looked`; None for nothing.
+    state: for the next query, as in `layers.stepwise.AttentionResult`; None for nothing.
   """
 
-  contexts: jax.Array
+  context: jax.Array
   weights: Any = None
-  remembered: Any = None
+  state: Any = None
 
 
-def make_attention(
-  name: str, *, width: int, num_heads: int, implementation: str, normalizer: Normalizer | None
+def make_attention_layer(
+  name: str, *, features: int, num_heads: int, implementation: str, normalizer: Normalizer | None
 ) -> nn.Module | None:
-  """Returns the layer that a name of `ATTENTIONS` stands for, None for "none".
+  """Returns the layer that a name of `ATTENTION_TYPES` stands for, None for "none".
 
   Raises:
     ValueError: if it stands for nothing, or for what makes its weights without the normalizer.
   """
-  if name not in ATTENTIONS:
-    raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {name!r}")
+  if name not in ATTENTION_TYPES:
+    raise ValueError(f"attention must be one of {', '.join(ATTENTION_TYPES)}, got {name!r}")
   options: dict[str, Any] = {}
   if name not in ("local", "monotonic", "none"):
     options = {"implementation": implementation, "normalizer": normalizer}
   elif normalizer is not None:
     raise ValueError(f'normalizer must be None with attention "{name}", got {normalizer!r}')
-  if name not in ("bilinear", "local", "none"):
-    options["width"] = width
   if name == "multi_head":
-    options["num_heads"] = num_heads
+    options |= {"num_heads": num_heads, "qkv_features": features, "out_features": features}
+  elif name not in ("bilinear", "local", "none"):
+    options["features"] = features
   return _LAYERS[name](**options)
 
 
-def remembers(layer: Any) -> bool:
+def is_stateful(layer: Any) -> bool:
   """Returns whether what a layer finds depends on where it looked before (see `layers.stepwise`)."""
-  return hasattr(layer, "attend_next")
+  return hasattr(layer, "step")
 
 
 def context_width(layer: Any, memory: DecoderMemory) -> int:
   """Returns how wide the contexts are that a layer finds in a memory."""
-  prepared: Any = memory.prepared
-  values = prepared[1]  # [B S D], of heads [B N S H]
+  keys_values: Any = memory.keys_values
+  values = keys_values[1]  # [B S D], of heads [B N S H]
   return values.shape[-1] * (values.shape[1] if isinstance(layer, MultiHeadAttention) else 1)
 
 
-def look(
+def attend(
   layer: Any,
   queries: jax.Array,
   memory: DecoderMemory,
-  remembered: Any = None,
+  state: Any = None,
   *,
   deterministic: bool = True,
-  is_hard: bool = False,
-) -> Looked:
+  hard: bool = False,
+) -> AttentionResult:
   """Returns what queries find.
 
   Args:
     layer: the attention; None for none.
     queries: [B T H]; T is 1 for a layer that remembers.
     memory: of the source.
-    remembered, deterministic, is_hard: as in `StepwiseAttention.attend_next`; without effect for a layer that
+    state, deterministic, hard: as in `StatefulAttention.step`; without effect for a layer that
       remembers nothing.
   """
   if layer is None:
-    B, D = memory.summary.shape
-    return Looked(jnp.broadcast_to(memory.summary[:, None], (B, queries.shape[1], D)))
-  if remembers(layer):
-    found = layer.attend_next(
+    B, D = memory.final_state.shape
+    return AttentionResult(jnp.broadcast_to(memory.final_state[:, None], (B, queries.shape[1], D)))
+  if is_stateful(layer):
+    output = layer.step(
       queries[:, 0],
-      memory.prepared,
-      remembered,
+      memory.keys_values,
+      state,
       mask=masks.lengths(source=memory.lengths),
       deterministic=deterministic,
-      is_hard=is_hard,
+      hard=hard,
     )
-    return Looked(found.context[:, None], found.weights[:, None, None], found.remembered)
+    return AttentionResult(output.context[:, None], output.weights[:, None, None], output.state)
   has_heads = isinstance(layer, MultiHeadAttention)
   lengths = memory.lengths[:, None] if has_heads else memory.lengths
-  contexts, weights = layer.attend_prepared(
-    queries, memory.prepared, mask=masks.lengths(source=lengths), return_weights=True
+  contexts, weights = layer.attend_with_kv(
+    queries, memory.keys_values, mask=masks.lengths(source=lengths), return_weights=True
   )
-  return Looked(contexts, weights if has_heads else weights[:, None])
+  return AttentionResult(contexts, weights if has_heads else weights[:, None])
 
 
 def mean_of_heads(weights: jax.Array | None) -> jax.Array | None:

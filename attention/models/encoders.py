@@ -13,7 +13,7 @@ from attention.layers.encoder_layer import EncoderLayer
 from attention.layers.projections import LayerNorm, is_deterministic
 from attention.models.base import RecurrentModel, RelativeBias, TransformerModel
 from attention.models.gru import gru
-from attention.models.gru_params import GRUParameters
+from attention.models.gru_params import GRUModule
 
 
 class Encoded(NamedTuple):
@@ -21,11 +21,11 @@ class Encoded(NamedTuple):
 
   Attributes:
     memory: one vector for each source position, [B S D]. What stands at padding means nothing.
-    summary: one vector for the whole source, [B D].
+    final_state: one vector for the whole source, [B D].
   """
 
   memory: jax.Array
-  summary: jax.Array
+  final_state: jax.Array
 
 
 class RecurrentEncoder(RecurrentModel):
@@ -57,16 +57,16 @@ class RecurrentEncoder(RecurrentModel):
     deterministic = is_deterministic(self, deterministic)
     if self.num_layers < 1:
       raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
-    dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    dropout = unit_dropout(self.dropout_rate, variational=self.variational_dropout)
     drop_states = StateDropout(self.recurrent_dropout_rate)
-    layer = nn.Embed(self.vocabulary_size, self.embedding_width, name="embedding")(sources)
+    layer = nn.Embed(self.vocabulary_size, self.embed_dim, name="embedding")(sources)
     layer = WordDropout(self.word_dropout_rate)(layer, sources, deterministic=deterministic)
-    start = jnp.zeros((sources.shape[0], self.width), layer.dtype)
+    start = jnp.zeros((sources.shape[0], self.features), layer.dtype)
     finals: list[jax.Array] = []
     for i in range(self.num_layers):
       inputs = dropout(layer, deterministic=deterministic)
-      forward = GRUParameters(self.width, name=f"forward_{i}")(inputs.shape[-1])
-      backward = GRUParameters(self.width, name=f"backward_{i}")(inputs.shape[-1])
+      forward = GRUModule(self.features, name=f"forward_{i}")(inputs.shape[-1])
+      backward = GRUModule(self.features, name=f"backward_{i}")(inputs.shape[-1])
       mask_ahead, mask_behind = (drop_states(start, deterministic=deterministic) for _ in range(2))
       last, ahead = gru(forward, start, inputs, lengths=source_lengths, recurrent_mask=mask_ahead)
       first, behind = gru(
@@ -75,8 +75,8 @@ class RecurrentEncoder(RecurrentModel):
       finals = [last, first]
       outputs = jnp.concatenate([ahead, behind], axis=-1)
       outputs = outputs + layer if self.residual and i > 0 else outputs
-      layer = LayerNorm(name=f"norm_{i}")(outputs) if self.use_norm else outputs
-    return Encoded(memory=layer, summary=jnp.concatenate(finals, axis=-1))
+      layer = LayerNorm(name=f"norm_{i}")(outputs) if self.layer_norm else outputs
+    return Encoded(memory=layer, final_state=jnp.concatenate(finals, axis=-1))
 
 
 class TransformerEncoder(TransformerModel):
@@ -90,7 +90,7 @@ class TransformerEncoder(TransformerModel):
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if `positions` is not one of these.
+    ValueError: if `position_encoding` is not one of these.
   """
 
   _: dataclasses.KW_ONLY
@@ -111,18 +111,18 @@ class TransformerEncoder(TransformerModel):
       `Encoded`; if asked for, a tuple of it and the weights of each layer and head, [B L N S S].
     """
     deterministic = is_deterministic(self, deterministic)
-    embedding_init = nn.initializers.normal(self.width**-0.5)
-    embed = nn.Embed(self.vocabulary_size, self.width, embedding_init=embedding_init, name="embedding")
+    embedding_init = nn.initializers.normal(self.features**-0.5)
+    embed = nn.Embed(self.vocabulary_size, self.features, embedding_init=embedding_init, name="embedding")
     is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
     tokens = jnp.where(is_real, sources, 0)
-    layer = embed(tokens) * self.width**0.5
+    layer = embed(tokens) * self.features**0.5
     layer = WordDropout(self.word_dropout_rate)(layer, tokens, deterministic=deterministic)
-    if self.positions == "sinusoidal":
-      layer += positions.sinusoidal(sources.shape[1], self.width)[None].astype(layer.dtype)
-    dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    if self.position_encoding == "sinusoidal":
+      layer += positions.sinusoidal(sources.shape[1], self.features)[None].astype(layer.dtype)
+    dropout = unit_dropout(self.dropout_rate, variational=self.variational_dropout)
     layer = dropout(layer, deterministic=deterministic)
     mask = masks.lengths(source=source_lengths[:, None])
-    bias = RelativeBias(self.num_heads, name="relative")() if self.positions == "relative" else None
+    bias = RelativeBias(self.num_heads, name="relative")() if self.position_encoding == "relative" else None
     weights: list[jax.Array] = []
     for i in range(self.num_layers):
       encoder_layer = self.make_layer(EncoderLayer, i)
@@ -131,8 +131,8 @@ class TransformerEncoder(TransformerModel):
       )
       layer, *others = found if return_weights else (found,)
       weights += others
-    memory = LayerNorm(name="norm")(layer) if self.norm == "pre" else layer
+    memory = LayerNorm(name="norm")(layer) if self.norm_position == "pre" else layer
     total = jnp.einsum("BSD,BS->BD", memory, is_real.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
-    encoded = Encoded(memory=memory, summary=total / count[:, None])
+    encoded = Encoded(memory=memory, final_state=total / count[:, None])
     return (encoded, jnp.stack(weights, axis=1)) if return_weights else encoded

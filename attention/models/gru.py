@@ -11,8 +11,8 @@ from attention.arrays.eager_jit import eager_jit
 from attention.linear import linear
 from attention.models.gru_rule import GRUInputs, GRUWeights, by_gate, gate_inputs, next_state, read
 
-# look_up(memory, queries [B T H]) -> contexts [B T D]
-LookUp: TypeAlias = Callable[[Any, jax.Array], jax.Array]
+# attend_fn(memory, queries [B T H]) -> contexts [B T D]
+AttendFn: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 
 
 def gru_step(
@@ -101,18 +101,18 @@ def gru(
   return states[:, -1] if T else state, states[:, order]
 
 
-def attentive_gru(
+def attention_gru(
   weights: GRUWeights,
   state: jax.Array,
   projected: jax.Array,
-  look_up: LookUp | None = None,
+  attend_fn: AttendFn | None = None,
   memory: Any = None,
   *,
   recurrent_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
   """Reads a batch of sequences, and at every step what the state before finds in a memory.
 
-      context_t = look_up(memory, state_{t-1})
+      context_t = attend_fn(memory, state_{t-1})
       state_t = GRU(state_{t-1}, [input_t; context_t])
 
   Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2.
@@ -121,8 +121,8 @@ def attentive_gru(
     weights: of width H; `input` are the rows for the context, [D 3H].
     state: before the first step, [B H].
     projected: the products of the inputs with their rows of the weights, the bias included, [B T 3H].
-    look_up: a pure function, `look_up(memory, queries [B T H])` for any T; its contexts are [B T D]. None
-      to look up nothing.
+    attend_fn: a pure function, `attend_fn(memory, queries [B T H])` for any T; its contexts are [B T D]. None
+      for no attention.
     memory: a pytree with all that is looked at, the parameters of the looking included.
     recurrent_mask: as in `gru`; what looks up sees the state as it is.
 
@@ -139,9 +139,9 @@ def attentive_gru(
       f"got state {state.shape}, projected {projected.shape}"
     )
   given = GRUInputs(weights, state, projected, _factors(recurrent_mask, state), memory=memory)
-  if look_up is None:
+  if attend_fn is None:
     return read(None, given)
-  return read(lambda memory, state: look_up(memory, state[:, None])[:, 0], given)
+  return read(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], given)
 
 
 def _factors(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:

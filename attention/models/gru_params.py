@@ -9,15 +9,15 @@ from attention.layers.projections import kernel_init
 from attention.models.gru import GRUWeights
 
 
-class GRUParameters(nn.Module):
+class GRUModule(nn.Module):
   """Holds the weights of a GRU with states of the given width."""
 
-  width: int
+  features: int
 
   @nn.compact
   def __call__(self, input_width: int) -> GRUWeights:
-    check_size("width", self.width)
-    H = self.width
+    check_size("features", self.features)
+    H = self.features
     orthogonal = nn.initializers.orthogonal()
 
     def recurrent_init(rng, shape, dtype):

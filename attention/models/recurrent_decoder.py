@@ -12,12 +12,12 @@ from attention.layers.dropout import StateDropout, WordDropout, unit_dropout
 from attention.layers.projections import LayerNorm, Linear
 from attention.models import decoder_attention
 from attention.models.base import RecurrentModel, TokenDecoder, logits_of
-from attention.models.decoder_attention import DecoderMemory, Looked, look, mean_of_heads, remembers
+from attention.models.decoder_attention import AttentionResult, DecoderMemory, is_stateful, mean_of_heads
 from attention.models.encoders import Encoded
-from attention.models.gru import attentive_gru, gru, project_inputs
-from attention.models.gru_params import GRUParameters
+from attention.models.gru import attention_gru, gru, project_inputs
+from attention.models.gru_params import GRUModule
 
-LOOKS = ("before", "after")
+ATTEND_ORDERS = ("before", "after")
 
 
 class State(NamedTuple):
@@ -25,16 +25,16 @@ class State(NamedTuple):
 
   Attributes:
     layers: the state of each layer, [B H].
-    remembered: of where was looked; None for attention that remembers nothing.
-    fed: the features of the step before, [B F]; None without input feeding.
+    attention_state: of where was attended; None for attention that remembers nothing.
+    input_feed: the features of the step before, [B F]; None without input feeding.
   """
 
   layers: tuple[jax.Array, ...]
-  remembered: Any = None
-  fed: jax.Array | None = None
+  attention_state: Any = None
+  input_feed: jax.Array | None = None
 
 
-class Drops(NamedTuple):
+class DropoutMasks(NamedTuple):
   """Dropout masks, factors 0 or 1 / (1 - rate) of each unit; None where nothing is dropped.
 
   Attributes:
@@ -54,8 +54,8 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       features_t = tanh(W_r [state_t; context_t; embedding of the word before])
       logits_t = W_o features_t
 
-  With `looks` "after", the GRU reads the word alone, and it is the state after it that looks for the context
-  of the features. With `input_feeding` the GRU reads the features of the step before, too.
+  With `attend_order` "after", the GRU reads the word alone, and it is the state after it that looks for the
+  context of the features. With `input_feeding` the GRU reads the features of the step before, too.
 
   With attention "none" the context is the same at every step, the encoder's summary: the fixed-length
   vector whose limits attention was invented to overcome.
@@ -71,51 +71,51 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   The other fields are those of `RecurrentModel`.
 
   Attributes:
-    attention: one of `ATTENTIONS`, or a layer of one's own: a Flax module with two methods.
-      `prepare(sources)` takes [B S D], and returns a pair, keys
-      and values [B S *]. `attend_prepared(states, prepared, mask=..., return_weights=True)` takes states
+    attention: one of `ATTENTION_TYPES`, or a layer of one's own: a Flax module with two methods.
+      `project_kv(sources)` takes [B S D], and returns a pair, keys
+      and values [B S *]. `attend_with_kv(states, keys_values, mask=..., return_weights=True)` takes states
       [B T H], and returns contexts [B T *], as wide as the values, and weights [B T S]. Attention that
-      remembers where it looked has the methods of `layers.stepwise.StepwiseAttention`.
-    attention_width: to which queries and keys are projected; None for the width of the state.
+      remembers where it attended has the methods of `layers.stepwise.StatefulAttention`.
+    qk_features: to which queries and keys are projected; None for the width of the state.
     num_heads: for "multi_head", a divisor of the attention's width.
     implementation, normalizer: as in `attend`; "monotonic" and "local" make their weights in their own way.
     tied_embeddings: whether the logits' kernel is the embedding, transposed; the read-out then has its width.
-    looks: whether it looks at the source "before" it reads a word, or "after".
+    attend_order: whether it looks at the source "before" it reads a word, or "after".
     input_feeding: whether the features of a step are read at the next.
 
   Raises:
-    ValueError: if `attention` or `looks` is not one of these, there is no layer, or `recurrent_dropout_rate`
-      or `word_dropout_rate` is not in [0, 1).
+    ValueError: if `attention` or `attend_order` is not one of these, there is no layer, or
+      `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
   """
 
   attention: str | nn.Module = "additive"
-  attention_width: int | None = None
+  qk_features: int | None = None
   num_heads: int = 1
   _: dataclasses.KW_ONLY
   implementation: str = "auto"
   normalizer: Normalizer | None = None
-  looks: str = "before"
+  attend_order: str = "before"
   input_feeding: bool = False
 
   def setup(self):
     super().setup()
-    if self.looks not in LOOKS:
-      raise ValueError(f"looks must be one of {', '.join(LOOKS)}, got {self.looks!r}")
-    self.embedding = nn.Embed(self.vocabulary_size, self.embedding_width)
+    if self.attend_order not in ATTEND_ORDERS:
+      raise ValueError(f"attend_order must be one of {', '.join(ATTEND_ORDERS)}, got {self.attend_order!r}")
+    self.embedding = nn.Embed(self.vocabulary_size, self.embed_dim)
     suffixes = ["", *(f"_{i}" for i in range(1, self.num_layers))]
-    self.initials = [Linear(self.width, name=f"initial{suffix}") for suffix in suffixes]
-    self.cells = [GRUParameters(self.width, name=f"cell{suffix}") for suffix in suffixes]
-    self.norm = [LayerNorm() for _ in suffixes if self.use_norm]
-    self.feature_width = self.embedding_width if self.tied_embeddings else self.width
+    self.initials = [Linear(self.features, name=f"initial{suffix}") for suffix in suffixes]
+    self.cells = [GRUModule(self.features, name=f"cell{suffix}") for suffix in suffixes]
+    self.norm = [LayerNorm() for _ in suffixes if self.layer_norm]
+    self.feature_width = self.embed_dim if self.tied_embeddings else self.features
     self.readout = Linear(self.feature_width)
-    self.dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    self.dropout = unit_dropout(self.dropout_rate, variational=self.variational_dropout)
     self.drop_words = WordDropout(self.word_dropout_rate)
     self.drop_states = StateDropout(self.recurrent_dropout_rate)
-    self.look_up: Any = self.attention
+    self.attention_layer: Any = self.attention
     if isinstance(self.attention, str):
-      self.look_up = decoder_attention.make_attention(
+      self.attention_layer = decoder_attention.make_attention_layer(
         self.attention,
-        width=self.attention_width or self.width,
+        features=self.qk_features or self.features,
         num_heads=self.num_heads,
         implementation=self.implementation,
         normalizer=self.normalizer,
@@ -128,14 +128,16 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
 
     A recurrent state holds any number of words: `max_length` has no effect.
     """
-    prepared = None if self.look_up is None else self.look_up.prepare(encoded.memory)
-    memory = DecoderMemory(prepared, source_lengths, encoded.summary)
-    layers = tuple(jnp.tanh(initial(encoded.summary)) for initial in self.initials)
-    remembered = self.look_up.remember_nothing(prepared) if remembers(self.look_up) else None
-    fed = None
+    keys_values = None if self.attention_layer is None else self.attention_layer.project_kv(encoded.memory)
+    memory = DecoderMemory(keys_values, source_lengths, encoded.final_state)
+    layers = tuple(jnp.tanh(initial(encoded.final_state)) for initial in self.initials)
+    attention_state = (
+      self.attention_layer.initial_state(keys_values) if is_stateful(self.attention_layer) else None
+    )
+    input_feed = None
     if self.input_feeding:
-      fed = jnp.zeros_like(layers[0], shape=(len(layers[0]), self.feature_width))
-    return State(layers, remembered, fed), memory
+      input_feed = jnp.zeros_like(layers[0], shape=(len(layers[0]), self.feature_width))
+    return State(layers, attention_state, input_feed), memory
 
   def step(
     self, state: State, tokens: jax.Array, memory: DecoderMemory
@@ -152,19 +154,19 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       of several heads are averaged.
     """
     embedded = self.embedding(tokens[:, None])
-    drops = self._drops(state, embedded, deterministic=True)
-    state, features, weights = self._read(state, embedded, memory, drops, is_hard=True)
+    dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=True)
+    state, features, weights = self._read(state, embedded, memory, dropout_masks, hard=True)
     weights = mean_of_heads(weights)
-    logits = logits_of(features[:, 0], *self.output_weights())
+    logits = logits_of(features[:, 0], *self.output_projection())
     return state, logits, None if weights is None else weights[:, 0]
 
-  def features(
+  def output_features(
     self, state: State, targets: jax.Array, memory: DecoderMemory, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
     """Does what `__call__` does, and returns of what the logits are made in their place.
 
     Where the vocabulary is large, logits of all positions are the largest array of all. A loss may find them
-    a part at a time, with `output_weights`.
+    a part at a time, with `output_projection`.
 
     Returns:
       Features [B T H], with tied embeddings [B T E], and weights [B T S], None without attention.
@@ -172,7 +174,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     features, weights = self._read_whole(state, targets, memory, deterministic=deterministic)
     return self.dropout(features, deterministic=deterministic), mean_of_heads(weights)
 
-  def head_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
+  def attention_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
     """Returns the weights of each head, [B 1 N T S], of which `__call__` returns the mean over N.
 
     N is 1 where the attention has no heads. None without attention.
@@ -186,38 +188,38 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     """Returns the features [B T H] at each position of the targets, and the weights [B N T S]."""
     embedded = self.drop_words(self.embedding(targets), targets, deterministic=deterministic)
     embedded = self.dropout(embedded, deterministic=deterministic)
-    drops = self._drops(state, embedded, deterministic=deterministic)
-    if not (self.input_feeding or remembers(self.look_up)):
-      return self._read(state, embedded, memory, drops, deterministic=deterministic)[1:]
+    dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=deterministic)
+    if not (self.input_feeding or is_stateful(self.attention_layer)):
+      return self._read(state, embedded, memory, dropout_masks, deterministic=deterministic)[1:]
 
     def step(self: "RecurrentDecoder", state: State, inputs: Any) -> tuple[State, Any]:
       embedded, outputs = jax.tree.map(lambda array: array[:, None], inputs)
       state, features, weights = self._read(
-        state, embedded, memory, drops._replace(outputs=outputs), deterministic=deterministic
+        state, embedded, memory, dropout_masks._replace(outputs=outputs), deterministic=deterministic
       )
       return state, (features[:, 0], None if weights is None else weights[:, :, 0])
 
     rngs: Any = {"params": False, "dropout": True}
     scan: Any = nn.scan(step, variable_broadcast="params", split_rngs=rngs, in_axes=1, out_axes=(1, 2))
-    return scan(self, state, (embedded, drops.outputs))[1]
+    return scan(self, state, (embedded, dropout_masks.outputs))[1]
 
-  def _drops(self, state: State, embedded: jax.Array, *, deterministic: bool) -> Drops:
+  def _draw_dropout_masks(self, state: State, embedded: jax.Array, *, deterministic: bool) -> DropoutMasks:
     """Draws the dropout masks for words [B T E]."""
     states = tuple(self.drop_states(layer, deterministic=deterministic) for layer in state.layers)
     if deterministic or not self.dropout_rate:
-      return Drops(states, (None,) * (self.num_layers - 1))
-    ones = jnp.ones((*embedded.shape[:2], self.width), embedded.dtype)
-    return Drops(states, tuple(self.dropout(ones, deterministic=False) for _ in states[1:]))
+      return DropoutMasks(states, (None,) * (self.num_layers - 1))
+    ones = jnp.ones((*embedded.shape[:2], self.features), embedded.dtype)
+    return DropoutMasks(states, tuple(self.dropout(ones, deterministic=False) for _ in states[1:]))
 
   def _read(
     self,
     state: State,
     embedded: jax.Array,
     memory: DecoderMemory,
-    drops: Drops,
+    dropout_masks: DropoutMasks,
     *,
     deterministic: bool = True,
-    is_hard: bool = False,
+    hard: bool = False,
   ) -> tuple[State, jax.Array, jax.Array | None]:
     """Reads words, [B T E]; T is 1 with input feeding, and with attention that remembers.
 
@@ -225,57 +227,59 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       The next state, the features [B T H], and the weights [B N T S], None without attention.
     """
 
-    def attend(queries: jax.Array) -> Looked:
-      how: Any = {"deterministic": deterministic, "is_hard": is_hard}
-      return look(self.look_up, queries, memory, state.remembered, **how)
+    def attend(queries: jax.Array) -> AttentionResult:
+      how: Any = {"deterministic": deterministic, "hard": hard}
+      return decoder_attention.attend(self.attention_layer, queries, memory, state.attention_state, **how)
 
     B, T, _ = embedded.shape
-    if self.looks == "before" and T != 1 and self.look_up is not None:
-      last, states, looked = self._attend_and_read(state.layers[0], embedded, memory, drops.states[0])
+    if self.attend_order == "before" and T != 1 and self.attention_layer is not None:
+      last, states, attended = self._attend_and_read(
+        state.layers[0], embedded, memory, dropout_masks.states[0]
+      )
     else:
       inputs = [embedded]
-      if self.looks == "before":  # one query, or no attention: the context is an input like any other
-        looked = attend(jnp.broadcast_to(state.layers[0][:, None], (B, T, self.width)))
-        inputs.append(looked.contexts)
-      if state.fed is not None:
-        inputs.append(state.fed[:, None])
+      if self.attend_order == "before":  # one query, or no attention: the context is an input like any other
+        attended = attend(jnp.broadcast_to(state.layers[0][:, None], (B, T, self.features)))
+        inputs.append(attended.context)
+      if state.input_feed is not None:
+        inputs.append(state.input_feed[:, None])
       joined = jnp.concatenate(inputs, axis=-1)
       cell = self.cells[0](joined.shape[-1])
-      last, states = gru(cell, state.layers[0], joined, recurrent_mask=drops.states[0])
-    layers, outputs = [last], self.norm[0](states) if self.use_norm else states
+      last, states = gru(cell, state.layers[0], joined, recurrent_mask=dropout_masks.states[0])
+    layers, outputs = [last], self.norm[0](states) if self.layer_norm else states
     for i in range(1, self.num_layers):
-      mask = drops.outputs[i - 1]
+      mask = dropout_masks.outputs[i - 1]
       dropped = outputs if mask is None else outputs * mask
-      cell = self.cells[i](self.width)
-      last, states = gru(cell, state.layers[i], dropped, recurrent_mask=drops.states[i])
+      cell = self.cells[i](self.features)
+      last, states = gru(cell, state.layers[i], dropped, recurrent_mask=dropout_masks.states[i])
       layers.append(last)
       outputs = states + outputs if self.residual else states
-      outputs = self.norm[i](outputs) if self.use_norm else outputs
-    if self.looks == "after":
-      looked = attend(outputs)
-    features = jnp.tanh(self.readout(jnp.concatenate([outputs, looked.contexts, embedded], axis=-1)))
-    fed = None if state.fed is None else features[:, 0]
-    return State(tuple(layers), looked.remembered, fed), features, looked.weights
+      outputs = self.norm[i](outputs) if self.layer_norm else outputs
+    if self.attend_order == "after":
+      attended = attend(outputs)
+    features = jnp.tanh(self.readout(jnp.concatenate([outputs, attended.context, embedded], axis=-1)))
+    input_feed = None if state.input_feed is None else features[:, 0]
+    return State(tuple(layers), attended.state, input_feed), features, attended.weights
 
   def _attend_and_read(
     self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, mask: jax.Array | None
-  ) -> tuple[jax.Array, jax.Array, Looked]:
+  ) -> tuple[jax.Array, jax.Array, AttentionResult]:
     """Returns the first layer's last state and states [B T H], and what the state before each has found."""
-    E = self.embedding_width
-    cell = self.cells[0](E + decoder_attention.context_width(self.look_up, memory))
+    E = self.embed_dim
+    cell = self.cells[0](E + decoder_attention.context_width(self.attention_layer, memory))
     words, context_cell = (dataclasses.replace(cell, input=rows) for rows in jnp.split(cell.input, [E]))
     if self.is_initializing():
-      look(self.look_up, state[:, None], memory)  # makes the parameters
-    layer, variables = self.look_up.unbind()
+      decoder_attention.attend(self.attention_layer, state[:, None], memory)  # makes the parameters
+    layer, variables = self.attention_layer.unbind()
 
-    def look_up(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
-      return look(layer.bind(memory[0]), queries, memory[1]).contexts
+    def attend_fn(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
+      return decoder_attention.attend(layer.bind(memory[0]), queries, memory[1]).context
 
     projected = project_inputs(words, embedded)
-    states, contexts = attentive_gru(
-      context_cell, state, projected, look_up, (variables, memory), recurrent_mask=mask
+    states, contexts = attention_gru(
+      context_cell, state, projected, attend_fn, (variables, memory), recurrent_mask=mask
     )
     queries = jnp.concatenate([state[:, None], states], axis=1)
     # The weights again, of all states at once: nothing is done for them if nobody asks.
-    weights = look(self.look_up, queries[:, :-1], memory).weights
-    return queries[:, -1], states, Looked(contexts, weights)
+    weights = decoder_attention.attend(self.attention_layer, queries[:, :-1], memory).weights
+    return queries[:, -1], states, AttentionResult(contexts, weights)

@@ -8,7 +8,7 @@ from flax import linen as nn
 from attention.models.encoders import Encoded, TransformerEncoder
 
 
-class Features(NamedTuple):
+class OutputFeatures(NamedTuple):
   """What the logits are made of: `vectors @ kernel + bias`.
 
   Attributes:
@@ -43,8 +43,8 @@ class Decoder(Protocol):
   it has read. A search gives it to `step`, in the order of its hypotheses. A source may have no words: a
   batch that is shared by devices may end with rows of padding.
 
-  A decoder of several layers or heads may also have `head_weights(state, targets, memory)`, which returns
-  their weights [B L N T S].
+  A decoder of several layers or heads may also have `attention_weights(state, targets, memory)`, which
+  returns their weights [B L N T S].
   """
 
   def prepare(
@@ -66,12 +66,12 @@ class Decoder(Protocol):
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns logits [B T V] and weights [B T S] after each of the tokens [B T]."""
 
-  def features(
+  def output_features(
     self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns of what the logits are made, [B T H], and weights [B T S]."""
 
-  def output_weights(self) -> tuple[jax.Array, jax.Array]:
+  def output_projection(self) -> tuple[jax.Array, jax.Array]:
     """Returns the kernel [H V] and the bias [V] that make logits of features."""
 
 
@@ -86,8 +86,8 @@ class Seq2Seq(nn.Module):
 
   >>> import jax.numpy as jnp
   >>> from attention import RecurrentEncoder, TransformerDecoder, decoding
-  >>> encoder = RecurrentEncoder(vocabulary_size=11, embedding_width=4, width=8)
-  >>> model = Seq2Seq(encoder, TransformerDecoder(vocabulary_size=13, width=8))
+  >>> encoder = RecurrentEncoder(vocabulary_size=11, embed_dim=4, features=8)
+  >>> model = Seq2Seq(encoder, TransformerDecoder(vocabulary_size=13, features=8))
   >>> sources, lengths = jnp.array([[3, 4, 5], [6, 7, 0]]), jnp.array([3, 2])
   >>> params = model.init(jax.random.key(0), sources, lengths, jnp.ones((2, 1), int))
   >>> logits, weights = model.apply(params, sources, lengths, jnp.array([[1, 8, 9], [1, 10, 0]]))
@@ -99,7 +99,7 @@ class Seq2Seq(nn.Module):
   >>> state, memory = model.apply(params, sources, lengths, 6, method="encode")
   >>> def step(state, tokens):
   ...   return model.apply(params, state, tokens, memory, method="step")
-  >>> decoding.greedy(step, state, batch_size=2, max_length=6, start=1, end=2).tokens.shape
+  >>> decoding.greedy(step, state, batch_size=2, max_length=6, bos_id=1, eos_id=2).tokens.shape
   (2, 6)
   """
 
@@ -124,17 +124,17 @@ class Seq2Seq(nn.Module):
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
     return self.decoder(state, targets, memory, deterministic=deterministic)
 
-  def features(
+  def output_features(
     self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array, *, deterministic: bool = True
-  ) -> Features:
+  ) -> OutputFeatures:
     """Returns of what the logits are made, and with what. The arguments are those of `__call__`.
 
     Logits of all positions at once may be too many to store.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
-    vectors, weights = self.decoder.features(state, targets, memory, deterministic=deterministic)
-    return Features(vectors, *self.decoder.output_weights(), weights)
+    vectors, weights = self.decoder.output_features(state, targets, memory, deterministic=deterministic)
+    return OutputFeatures(vectors, *self.decoder.output_projection(), weights)
 
   def attention_weights(
     self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array
@@ -146,9 +146,9 @@ class Seq2Seq(nn.Module):
     else:
       encoded = self.encoder(sources, source_lengths)
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
-    head_weights = getattr(self.decoder, "head_weights", None)
-    if head_weights is not None:
-      return AttentionWeights(own, head_weights(state, targets, memory))
+    attention_weights = getattr(self.decoder, "attention_weights", None)
+    if attention_weights is not None:
+      return AttentionWeights(own, attention_weights(state, targets, memory))
     _, weights = self.decoder(state, targets, memory)
     return AttentionWeights(own, None if weights is None else weights[:, None, None])
 

@@ -8,25 +8,25 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from attention import masks, positions
-from attention.layers import KeyValueCache, MultiHeadAttention
+from attention.layers import KVCache, MultiHeadAttention
 from attention.layers.decoder_layer import DecoderLayer
 from attention.layers.dropout import WordDropout, unit_dropout
 from attention.layers.projections import LayerNorm
 from attention.models.base import RelativeBias, TokenDecoder, TransformerModel, logits_of
 from attention.models.encoders import Encoded
 
-Caches: TypeAlias = tuple[KeyValueCache, ...]  # of each layer
+Caches: TypeAlias = tuple[KVCache, ...]  # of each layer
 
 
 class TransformerMemory(NamedTuple):
   """What a transformer decoder attends to; it stays the same for a whole sentence.
 
   Attributes:
-    prepared: keys and values of each layer, [B N S H].
+    keys_values: keys and values of each layer, [B N S H].
     lengths: how many of the S positions are real, [B].
   """
 
-  prepared: tuple[tuple[jax.Array, jax.Array], ...]
+  keys_values: tuple[tuple[jax.Array, jax.Array], ...]
   lengths: jax.Array
 
 
@@ -44,17 +44,17 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
 
   def setup(self):
     super().setup()
-    V, D = self.vocabulary_size, self.width
+    V, D = self.vocabulary_size, self.features
     self.embedding = nn.Embed(V, D, embedding_init=nn.initializers.normal(D**-0.5))
     cross_attention = functools.partial(MultiHeadAttention, normalize_qk=self.normalize_qk)
     self.layers = [
-      self.make_layer(DecoderLayer, i, width=D, make_source_attention=cross_attention)
+      self.make_layer(DecoderLayer, i, features=D, cross_attention_cls=cross_attention)
       for i in range(self.num_layers)
     ]
-    is_relative = self.positions == "relative"
+    is_relative = self.position_encoding == "relative"
     self.relative = RelativeBias(self.num_heads, bidirectional=False) if is_relative else None
-    self.final_norm = LayerNorm(name="norm") if self.norm == "pre" else None
-    self.dropout = unit_dropout(self.dropout_rate, variational=self.variational)
+    self.final_norm = LayerNorm(name="norm") if self.norm_position == "pre" else None
+    self.dropout = unit_dropout(self.dropout_rate, variational=self.variational_dropout)
     self.drop_words = WordDropout(self.word_dropout_rate)
 
   def prepare(
@@ -65,7 +65,9 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
     The state are caches with room for max_length words; none without it, which is enough to read whole
     targets.
     """
-    memory = TransformerMemory(tuple(layer.prepare(encoded.memory) for layer in self.layers), source_lengths)
+    memory = TransformerMemory(
+      tuple(layer.project_kv(encoded.memory) for layer in self.layers), source_lengths
+    )
     if max_length is None:
       return (), memory
     words = self.embedding(jnp.zeros((source_lengths.shape[0], 1), jnp.int32))
@@ -104,16 +106,16 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
         "a state must have caches, from prepare(encoded, source_lengths, max_length); got none"
       )
     features, heads, caches = self._read(tokens, memory, state)
-    return caches, logits_of(features, *self.output_weights()), self._seen(heads)
+    return caches, logits_of(features, *self.output_projection()), self._seen(heads)
 
-  def features(
+  def output_features(
     self, state: Caches, targets: jax.Array, memory: TransformerMemory, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array]:
     """Does what `__call__` does, and returns of what the logits are made in their place, [B T D]."""
     features, heads, _ = self._read(targets, memory, deterministic=deterministic)
     return features, self._seen(heads)
 
-  def head_weights(self, state: Caches, targets: jax.Array, memory: TransformerMemory) -> jax.Array:
+  def attention_weights(self, state: Caches, targets: jax.Array, memory: TransformerMemory) -> jax.Array:
     """Returns the weights of each layer and head, [B L N T S]."""
     return jnp.stack(self._read(targets, memory)[1], axis=1)
 
@@ -125,21 +127,21 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
     Returns:
       The features [B T D], the weights of each layer [B N T S], and the caches with these words.
     """
-    words = self.embedding(tokens) * self.width**0.5
+    words = self.embedding(tokens) * self.features**0.5
     words = self.drop_words(words, tokens, deterministic=deterministic)
-    if self.positions == "sinusoidal":
+    if self.position_encoding == "sinusoidal":
       places, max_length = jnp.arange(tokens.shape[1])[None], tokens.shape[1]
       if caches:
         places, max_length = caches[0].length[:, None] + places, caches[0].keys.shape[-2]
-      words += jnp.take(positions.sinusoidal(max_length, self.width), places, axis=0).astype(words.dtype)
+      words += jnp.take(positions.sinusoidal(max_length, self.features), places, axis=0).astype(words.dtype)
     words = self.dropout(words, deterministic=deterministic)
     bias = None if self.relative is None else self.relative()
     options: dict[str, Any] = {"source_mask": masks.lengths(source=memory.lengths[:, None]), "bias": bias}
     weights, after = [], []
     for i, layer in enumerate(self.layers):
-      words, seen, *cache = layer.attend_prepared(
+      words, seen, *cache = layer.attend_with_kv(
         words,
-        memory.prepared[i],
+        memory.keys_values[i],
         cache=caches[i] if caches else None,
         deterministic=deterministic,
         return_weights=True,

@@ -11,4 +11,4 @@ from attention.scores.dot_product import dot_product_scores as dot_product_score
 from attention.scores.location_aware import LocationAware as LocationAware
 from attention.scores.location_aware import location_features as location_features
 from attention.scores.score import Score as Score
-from attention.scores.soft_cap import SoftCapped as SoftCapped
+from attention.scores.soft_cap import SoftCap as SoftCap

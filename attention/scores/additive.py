@@ -5,12 +5,12 @@ import dataclasses
 import jax
 
 from attention.arrays import sharding
-from attention.arrays.batched_loops import over_leading
+from attention.arrays.batched_loops import map_leading_axes
 from attention.arrays.checks import as_real, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import assumed_product, broadcast_leading, with_rank
-from attention.arrays.sharding import varying_like
+from attention.arrays.sharding import match_vma
 from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.score import Score
 from attention.scores.validation import check_width, floating
@@ -54,17 +54,17 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   check_width("score_vector", score_vector, queries.shape[-1], "the width of the queries")
   vectors = score_vector.astype(queries.dtype)[..., None, :]
   leading = broadcast_leading(queries, keys, vectors, names="queries, keys and score_vector")
-  queries, keys, vectors = varying_like((queries, keys, vectors), (queries, keys, vectors))
+  queries, keys, vectors = match_vma((queries, keys, vectors), (queries, keys, vectors))
   pairs = queries.shape[-2], keys.shape[-2]
   rank = len(leading) + 2
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
   # On a CPU as many leading axes at once as stay in the cache.
-  kept = 0 if sharding.runs_sequentially() and not sharding.leading_axes_may_be_spread() else len(leading)
+  kept = 0 if sharding.is_cpu() and not sharding.leading_axes_may_be_spread() else len(leading)
   while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   looped = leading[: len(leading) - kept]
-  return over_leading(lambda arrays: sums_of_tanh(*arrays), arrays, [kept + 2] * 3, looped)
+  return map_leading_axes(lambda arrays: sums_of_tanh(*arrays), arrays, [kept + 2] * 3, looped)
 
 
 @register_pytree
@@ -79,5 +79,5 @@ class Additive(Score):
   axes = {"score_vector": "A"}
   score_vector: jax.Array
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return _scores(query_features, key_features, self.score_vector)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.batched_loops import any_at_all, recomputed
+from attention.arrays.batched_loops import rematerialized, unvmap_any
 from attention.arrays.shapes import assumed_product, is_known
-from attention.arrays.sharding import matmul_precision, varying_like
+from attention.arrays.sharding import match_vma, matmul_precision
 
 # How many rows a step takes; with more, a CPU runs out of registers.
 ROWS = 8
@@ -53,7 +53,7 @@ def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -
   return _in_loops(queries, keys, score_vector)
 
 
-@recomputed
+@rematerialized
 def _at_once(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns the sums as they are written."""
   tanh = jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :])
@@ -108,9 +108,9 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
     return sums, None
 
   # From the arrays themselves, whose types may say how they are spread over devices.
-  nothing = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
+  initial = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
-  sums = formula.scale * jax.lax.scan(step, varying_like(nothing, (x, y, factors)), units)[0]
+  sums = formula.scale * jax.lax.scan(step, match_vma(initial, (x, y, factors)), units)[0]
   return (
     sums if formula.offset == 0 else sums + formula.offset * jnp.sum(score_vector, axis=-1, keepdims=True)
   )
@@ -139,7 +139,7 @@ def _sweep(
   """
   x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
 
-  @recomputed
+  @rematerialized
   def step(x, factors, rows):
     # Rows share no division: a masked key must not change even the last bit of another's gradient.
     values = [formula.values([(x, row[..., None, :])])[0] for row in rows]
@@ -205,7 +205,7 @@ def _by_platform(
     each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
     largest = sum(each)
     # Where all of a unit's numbers are small, 1 - 2 r would lose the digits that tell it from 0.
-    is_unfit = any_at_all((largest > _limit(queries.dtype)) | ((largest > 0) & (largest < SMALL)))
+    is_unfit = unvmap_any((largest > _limit(queries.dtype)) | ((largest > 0) & (largest < SMALL)))
     choices = functools.partial(function, DIRECT), functools.partial(function, FACTORED)
     return jax.lax.cond(is_unfit, *choices, queries, keys, factors)
 

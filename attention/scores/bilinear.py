@@ -37,7 +37,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
   """
   queries, keys = floating(queries=queries, keys=keys)
   score = Bilinear(as_real("matrix", matrix).astype(queries.dtype))
-  return score.tile(score.query_features(queries), score.key_features(keys))
+  return score.scores(score.query_features(queries), score.key_features(keys))
 
 
 @register_pytree
@@ -69,5 +69,5 @@ class Bilinear(Score):
       )
     return matrix
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return dot_product_scores(query_features, key_features)

@@ -51,7 +51,7 @@ class Cosine(Score):
   def key_features(self, keys):
     return _unit(keys)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return dot_product_scores(query_features, key_features)
 
 

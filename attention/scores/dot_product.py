@@ -36,7 +36,7 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
   queries, keys = floating(queries=queries, keys=keys)
   check_width("keys", keys, queries.shape[-1], "the width of the queries")
   broadcast_leading(queries, keys, names="queries and keys")
-  return ScaledDotProduct(1.0).tile(queries, keys)
+  return ScaledDotProduct(1.0).scores(queries, keys)
 
 
 @register_pytree
@@ -55,6 +55,6 @@ class ScaledDotProduct(Score):
   def query_features(self, queries):
     return queries * max(queries.shape[-1], 1) ** -0.5 if self.scale is None else scaled(queries, self.scale)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     check_width("keys", key_features, query_features.shape[-1], "the width of the queries")
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features, precision=matmul_precision())

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.batched_loops import recomputed
+from attention.arrays.batched_loops import rematerialized
 from attention.arrays.checks import as_array, as_floating, check_rank
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import same_rank
@@ -77,7 +77,7 @@ class LocationAware(Score):
     self._check(keys=keys)
     return keys
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     pairs, got = (query_features.shape[-2], key_features.shape[-2]), jnp.shape(self.locations)
     if got[-3:-1] != pairs:
       raise ValueError(f"locations must have axes [... T S C] with T, S = {pairs}, got shape {got}")
@@ -93,7 +93,7 @@ class LocationAware(Score):
     check_width("locations", as_array("locations", self.locations), kernel.shape[-2], "C of the kernel")
 
 
-@recomputed
+@rematerialized
 def _scores(
   queries: jax.Array, keys: jax.Array, score_vector: jax.Array, kernel: jax.Array, locations: jax.Array
 ) -> jax.Array:

@@ -13,10 +13,10 @@ own score is a few lines:
 ... class NegativeDistance(Score):
 ...   sharpness: jax.Array
 ...
-...   def tile(self, query_features, key_features):
+...   def scores(self, query_features, key_features):
 ...     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
 ...     return -self.sharpness * jnp.sum(difference**2, axis=-1)
->>> NegativeDistance(2.0).tile(jnp.ones((2, 3)), jnp.zeros((5, 3))).shape
+>>> NegativeDistance(2.0).scores(jnp.ones((2, 3)), jnp.zeros((5, 3))).shape
 (2, 5)
 """
 
@@ -24,23 +24,23 @@ from typing import Any
 
 import jax
 
-from attention.arrays.pytrees import HasAxes
+from attention.arrays.pytrees import NamedAxes
 
 
-class Score(HasAxes):
-  """A score function. Subclasses are frozen dataclasses that define `tile`, registered by `register_pytree`.
+class Score(NamedAxes):
+  """A score function. Subclasses are frozen dataclasses with `register_pytree` that define `scores`.
 
-  The engines call `query_features` and `key_features` once, and `tile` on blocks of what they return.
+  The engines call `query_features` and `key_features` once, and `scores` on blocks of what they return.
   All of it is differentiated, so a score's fields are trained like any other parameters.
 
   A score names the axes of its arrays, one letter each: `axes = {"matrix": "HK", "scale": ""}`. Axes before
-  these are leading axes that broadcast, such as heads; `tile` puts them before T and S:
+  these are leading axes that broadcast, such as heads; `scores` puts them before T and S:
   `self.scale[..., None, None]`. Then "blockwise" computes one index of the leading axes at a time, and heads
   of keys that several heads of queries share are not copied. Without names the results are the same, but each
   tile has all leading axes. A field that is neither an array nor a number must be static:
   `dataclasses.field(metadata={"static": True})`.
 
-  Nothing that is masked reaches a result or a gradient, with one exception, which is up to `tile`: a pair
+  Nothing that is masked reaches a result or a gradient, with one exception, which is up to `scores`: a pair
   whose score is not finite, or has no finite derivative (the square of 1e25, which overflows; the root of 0),
   makes gradients NaN, masked or not. As with `jnp.where`, replace such numbers first:
   `jnp.sqrt(jnp.where(squares > 0, squares, 1))`.
@@ -61,7 +61,7 @@ class Score(HasAxes):
     """Returns what is computed once for each key, like `query_features` for keys [... S H]."""
     return keys
 
-  def modify(self, scores: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
+  def score_mod(self, scores: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
     """Returns the scores of a tile as the softmax takes them, after the bias; here they stay as they are.
 
     They may depend on positions, on their distance, say. In `ring_attention`, where sequences are spread over
@@ -74,6 +74,6 @@ class Score(HasAxes):
     """
     return scores
 
-  def tile(self, query_features: Any, key_features: Any) -> jax.Array:
+  def scores(self, query_features: Any, key_features: Any) -> jax.Array:
     """Returns the scores [... T S] of a tile of query features against a tile of key features."""
-    raise NotImplementedError(f"{type(self).__name__} must define tile(query_features, key_features)")
+    raise NotImplementedError(f"{type(self).__name__} must define scores(query_features, key_features)")

@@ -15,7 +15,7 @@ from attention.scores.validation import per_score
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class SoftCapped(Score):
+class SoftCap(Score):
   """Another score kept within -cap and cap: cap * tanh(score / cap).
 
   Source: Bello et al. 2017, arXiv:1611.09940, appendix A.2; for attention: Gemma 2, 2024, arXiv:2408.00118,
@@ -36,16 +36,16 @@ class SoftCapped(Score):
 
   def __post_init__(self):
     if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
-      raise ValueError(f"SoftCapped needs a score and then a cap, got {self.score!r}, {self.cap!r}")
+      raise ValueError(f"SoftCap needs a score and then a cap, got {self.score!r}, {self.cap!r}")
     # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
     if type(self.cap) is float and not self.cap > 0:
       raise ValueError(f"cap must be positive, got {self.cap}")
 
-  def check_values(self):
+  def validate(self):
     if not isinstance(self.score, Score):
-      raise ValueError(f"SoftCapped needs a score such as ScaledDotProduct(), got {self.score!r}")
+      raise ValueError(f"SoftCap needs a score such as ScaledDotProduct(), got {self.score!r}")
     check_numbers("cap", self.cap, "positive and finite in float32", lambda cap: (cap > 0) & np.isfinite(cap))
-    self.score.check_values()
+    self.score.validate()
 
   def query_features(self, queries):
     return self.score.query_features(queries)
@@ -53,11 +53,11 @@ class SoftCapped(Score):
   def key_features(self, keys):
     return self.score.key_features(keys)
 
-  def modify(self, scores, t, s):
-    return self.score.modify(scores, t, s)
+  def score_mod(self, scores, t, s):
+    return self.score.score_mod(scores, t, s)
 
-  def tile(self, query_features, key_features):
-    scores = self.score.tile(query_features, key_features)
+  def scores(self, query_features, key_features):
+    scores = self.score.scores(query_features, key_features)
     cap = per_score("cap", self.cap, scores)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)

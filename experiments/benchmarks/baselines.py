@@ -22,7 +22,7 @@ from experiments.benchmarks.cases import Case, Inputs
 MOST_BYTES = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**31}
 
 
-class Absent(Exception):
+class Unavailable(Exception):
   """Why a peer is not measured."""
 
 
@@ -67,15 +67,15 @@ def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
   """Returns a peer, compiled.
 
   Raises:
-    Absent: if it is not installed or has no such attention.
+    Unavailable: if it is not installed or has no such attention.
   """
   peer = PEERS[name]
   if case.score not in peer.scores:
-    raise Absent(f"has no {case.score} attention")
+    raise Unavailable(f"has no {case.score} attention")
   if case.window and not peer.has_window:
-    raise Absent("has no sliding window")
+    raise Unavailable("has no sliding window")
   if peer.stores(case) > MOST_BYTES[jax.default_backend()]:
-    raise Absent(f"would store {peer.stores(case) / 2**30:.0f} GiB")
+    raise Unavailable(f"would store {peer.stores(case) / 2**30:.0f} GiB")
   attend = peer.make(case)
   return _torch(attend, case, inputs) if name == "torch" else _jax(attend, case, inputs, peer.heads_first)
 
@@ -116,7 +116,7 @@ def _window_options(case: Case) -> dict[str, Any]:
 
 def _jax_nn(case: Case, implementation: str | None = None):
   if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
-    raise Absent("for half precision on a GPU")
+    raise Unavailable("for half precision on a GPU")
   options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
   return functools.partial(jax.nn.dot_product_attention, **options)
 
@@ -139,11 +139,11 @@ def _keras(case: Case):
   os.environ.setdefault("KERAS_BACKEND", "jax")
   keras = _imported("keras")
   if keras.backend.backend() != "jax":
-    raise Absent("its backend is not JAX")
+    raise Unavailable("its backend is not JAX")
   if case.score == "dot_product":
     return functools.partial(keras.ops.dot_product_attention, is_causal=case.causal)
   if case.heads > 1:
-    raise Absent("has no heads")
+    raise Unavailable("has no heads")
   layer = keras.layers.AdditiveAttention(dtype=case.dtype)
   layer.build([(case.batch, case.length, case.width)] * 3)
 
@@ -232,7 +232,7 @@ def _torch(attend: Callable[..., Any], case: Case, inputs: Inputs) -> Prepared:
   torch = _imported("torch")
   on_gpu = jax.default_backend() == "gpu"
   if on_gpu and not torch.cuda.is_available():
-    raise Absent("it sees no GPU")
+    raise Unavailable("it sees no GPU")
   torch.set_num_threads(len(os.sched_getaffinity(0)))
 
   def arrange(array):
@@ -269,4 +269,4 @@ def _imported(name: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError as error:
-    raise Absent("not installed" if error.name == name else f"cannot be imported: {error}") from None
+    raise Unavailable("not installed" if error.name == name else f"cannot be imported: {error}") from None

@@ -4,7 +4,7 @@ from experiments.benchmarks.baselines import PEERS
 from experiments.benchmarks.cases import Case
 
 # Where scores of all pairs are too many to store.
-LEAN = ("attention", "torch", "tokamax xla_chunked")
+MEMORY_EFFICIENT = ("attention", "torch", "tokamax xla_chunked")
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -33,7 +33,7 @@ SETS = {
     [Case(score, 1, length, 1, 64) for score in ("dot_product", "additive") for length in _LENGTHS],
   ),
   "window": (
-    LEAN,
+    MEMORY_EFFICIENT,
     [
       Case("dot_product", 1, 32768, 1, 64, causal=True),
       Case("dot_product", 1, 32768, 1, 64, causal=True, window=512),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import baselines, cases
-from experiments.benchmarks.baselines import Absent, Prepared
+from experiments.benchmarks.baselines import Prepared, Unavailable
 from experiments.benchmarks.cases import Case, Inputs
 
 PASSES = ("forward", "forward + backward")
@@ -26,7 +26,7 @@ LONG_SECONDS = 0.2
 _STATUS = pathlib.Path("/proc/self/status")
 
 
-class Wrong(Exception):
+class IncorrectResult(Exception):
   """Raised if the results of a peer are wrong."""
 
 
@@ -47,13 +47,13 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, An
   for name in names:
     try:
       ready[name] = _checked(baselines.prepare(name, case, inputs), case, inputs)
-    except Absent as reason:
+    except Unavailable as reason:
       absent.append({**about, "peer": name, "absent": str(reason)})
     except Exception as error:  # another's program may be wrong or fail as it likes; ours must not
       if name.startswith("attention"):
         raise
       lines = str(error).splitlines() or [""]
-      what = "wrong:" if isinstance(error, Wrong) else f"fails: {type(error).__name__}"
+      what = "wrong:" if isinstance(error, IncorrectResult) else f"fails: {type(error).__name__}"
       absent.append({**about, "peer": name, "absent": f"{what} {lines[0][:80]}"})
   records = []
   for number, which in enumerate(PASSES):
@@ -82,7 +82,7 @@ def _checked(peer: Prepared, case: Case, inputs: Inputs) -> Prepared:
     inputs = jax.tree.map(lambda array: np.asarray(jnp.asarray(array, case.dtype), np.float32), inputs)
   _, gradients = peer.both(inputs.of_context)
   if wrong := cases.check(case, inputs, peer.to_numpy(peer.forward()), [*map(peer.to_numpy, gradients)]):
-    raise Wrong(wrong)
+    raise IncorrectResult(wrong)
   return peer
 
 

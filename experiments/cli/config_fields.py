@@ -1,19 +1,19 @@
-"""The fields of a config by their full names, such as train.steps."""
+"""The fields of a config by their full names, such as train.num_train_steps."""
 
 import dataclasses
 import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 
 
-class ConfigError(Mistake):
+class ConfigError(UserError):
   """A value that a config cannot have, in one line."""
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:
-  """Returns a config as {"train.steps": 100, ...}."""
+  """Returns a config as {"train.num_train_steps": 100, ...}."""
   fields: dict[str, Any] = {}
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
@@ -25,7 +25,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def set_field(config: Any, name: str, value: Any) -> None:
-  """Gives a field, such as "train.steps", a value."""
+  """Gives a field, such as "train.num_train_steps", a value."""
   *groups, last = name.split(".")
   for group in groups:
     config = getattr(config, group)

@@ -1,19 +1,19 @@
 """A person's mistakes, and a person's wish to stop."""
 
 
-class Mistake(ValueError):
+class UserError(ValueError):
   """What a person can mend, told in one line. A script that meets one ends with it and exit code 2."""
 
 
-class DataError(Mistake):
+class DataError(UserError):
   """A file of data that cannot be used as asked, told in one line."""
 
 
-class Diverged(Mistake):
+class TrainingDiverged(UserError):
   """Training has left the finite numbers; the last checkpoint is from before."""
 
 
-class Interrupted(Exception):
+class Preempted(Exception):
   """A signal has stopped a run; its checkpoint is written.
 
   Attributes:

@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 from configs import base
 from experiments.cli import config_fields, plugins  # noqa: F401 (own defines --trust_workdir)
-from experiments.cli.errors import Interrupted, Mistake
+from experiments.cli.errors import Preempted, UserError
 
 _DEFAULT_CONFIG = pathlib.Path(base.__file__).parent / "toy_translation.py"
 _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
@@ -37,7 +37,7 @@ _LONGEST_LINE = 2_000  # letters of an error
 flags.disclaim_key_flags()
 
 
-class UsageError(Mistake):
+class UsageError(UserError):
   """Flags that do not go together, in one line."""
 
 
@@ -46,7 +46,7 @@ def define_config() -> flags.FlagHolder:
   return flags.DEFINE_string(
     "config",
     str(_DEFAULT_CONFIG),
-    "file with the experiment; any field can be changed: --config.train.steps=100",
+    "file with the experiment; any field can be changed: --config.train.num_train_steps=100",
   )
 
 
@@ -155,7 +155,7 @@ def _keep_compiled() -> None:
 def _run(main: Callable[[], None]) -> None:
   try:
     main()
-  except Mistake as error:
+  except UserError as error:
     _fail(str(error))
   except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -168,8 +168,8 @@ def _run(main: Callable[[], None]) -> None:
       raise
     reason = str(error).splitlines() or [type(error).__name__]
     _fail(f"not enough memory; try a smaller batch, beam or model: {reason[0]}")
-  except (Interrupted, KeyboardInterrupt) as error:
-    stopped = error if isinstance(error, Interrupted) else Interrupted("stopped", signal.SIGINT)
+  except (Preempted, KeyboardInterrupt) as error:
+    stopped = error if isinstance(error, Preempted) else Preempted("stopped", signal.SIGINT)
     print(stopped, file=sys.stderr)
     sys.exit(stopped.code)
 

@@ -29,10 +29,10 @@ flags.DEFINE_bool(
 _FILES: set[str | None] = set()
 
 
-def is_own(name: str) -> bool:
+def is_plugin(name: str) -> bool:
   """Returns whether a field's value names a part of one's own.
 
-  >>> is_own("folder/gaussian.py:Gaussian"), is_own("additive")
+  >>> is_plugin("folder/gaussian.py:Gaussian"), is_plugin("additive")
   (True, False)
   """
   return ":" in name

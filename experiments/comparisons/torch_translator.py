@@ -10,10 +10,10 @@ from torch import nn
 class Encoder(nn.Module):
   """A bidirectional GRU."""
 
-  def __init__(self, vocabulary_size: int, embedding_width: int, width: int):
+  def __init__(self, vocabulary_size: int, embed_dim: int, width: int):
     super().__init__()
-    self.embedding = nn.Embedding(vocabulary_size, embedding_width)
-    self.gru = nn.GRU(embedding_width, width, bidirectional=True, batch_first=True)
+    self.embedding = nn.Embedding(vocabulary_size, embed_dim)
+    self.gru = nn.GRU(embed_dim, width, bidirectional=True, batch_first=True)
 
   def forward(self, sources: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     packed = nn.utils.rnn.pack_padded_sequence(
@@ -52,29 +52,29 @@ class Decoder(nn.Module):
   A frugal one projects the memory to keys once for a sentence, and makes the logits of all steps together.
   """
 
-  def __init__(self, vocabulary_size: int, embedding_width: int, width: int, *, is_frugal: bool):
+  def __init__(self, vocabulary_size: int, embed_dim: int, width: int, *, optimized: bool):
     super().__init__()
-    self.is_frugal = is_frugal
-    self.embedding = nn.Embedding(vocabulary_size, embedding_width)
+    self.optimized = optimized
+    self.embedding = nn.Embedding(vocabulary_size, embed_dim)
     self.initial = nn.Linear(2 * width, width)
     self.attention = Attention(width, 2 * width, width)
-    self.cell = nn.GRUCell(embedding_width + 2 * width, width)
-    self.readout = nn.Linear(3 * width + embedding_width, width)
+    self.cell = nn.GRUCell(embed_dim + 2 * width, width)
+    self.readout = nn.Linear(3 * width + embed_dim, width)
     self.logits = nn.Linear(width, vocabulary_size)
 
   def forward(
     self, inputs: torch.Tensor, memory: torch.Tensor, summary: torch.Tensor, is_padding: torch.Tensor
   ) -> torch.Tensor:
     state = torch.tanh(self.initial(summary))
-    keys = self.attention.key(memory) if self.is_frugal else None
+    keys = self.attention.key(memory) if self.optimized else None
     embedded = self.embedding(inputs)
     steps = []
     for t in range(inputs.shape[1]):
       context = self.attention(state, memory, is_padding, keys)
       state = self.cell(torch.cat([embedded[:, t], context], dim=-1), state)
       found = torch.cat([state, context, embedded[:, t]], dim=-1)
-      steps.append(found if self.is_frugal else self.read_out(found))
-    return self.read_out(torch.stack(steps, dim=1)) if self.is_frugal else torch.stack(steps, dim=1)
+      steps.append(found if self.optimized else self.read_out(found))
+    return self.read_out(torch.stack(steps, dim=1)) if self.optimized else torch.stack(steps, dim=1)
 
   def read_out(self, found: torch.Tensor) -> torch.Tensor:
     return self.logits(torch.tanh(self.readout(found)))
@@ -83,10 +83,10 @@ class Decoder(nn.Module):
 class Translator(nn.Module):
   """The logits of target words, given the words before each."""
 
-  def __init__(self, vocabulary_sizes: tuple[int, int], embedding_width: int, width: int, *, is_frugal: bool):
+  def __init__(self, vocabulary_sizes: tuple[int, int], embed_dim: int, width: int, *, optimized: bool):
     super().__init__()
-    self.encoder = Encoder(vocabulary_sizes[0], embedding_width, width)
-    self.decoder = Decoder(vocabulary_sizes[1], embedding_width, width, is_frugal=is_frugal)
+    self.encoder = Encoder(vocabulary_sizes[0], embed_dim, width)
+    self.decoder = Decoder(vocabulary_sizes[1], embed_dim, width, optimized=optimized)
 
   def forward(self, sources: torch.Tensor, lengths: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     memory, summary = self.encoder(sources, lengths)
@@ -103,9 +103,9 @@ def load(translator: Translator, params: Any) -> None:
     **_gru(encoder["backward_0"], "encoder.gru.{}_l0_reverse"),
     "decoder.embedding.weight": decoder["embedding"]["embedding"],
     **_gru(decoder["cell"], "decoder.cell.{}"),
-    "decoder.attention.query.weight": decoder["look_up"]["query"]["kernel"].T,
-    "decoder.attention.key.weight": decoder["look_up"]["key"]["kernel"].T,
-    "decoder.attention.score.weight": decoder["look_up"]["score_vector"][None],
+    "decoder.attention.query.weight": decoder["attention_layer"]["query"]["kernel"].T,
+    "decoder.attention.key.weight": decoder["attention_layer"]["key"]["kernel"].T,
+    "decoder.attention.score.weight": decoder["attention_layer"]["score_vector"][None],
   }
   for name in ("initial", "readout", "logits"):
     weights[f"decoder.{name}.weight"] = decoder[name]["kernel"].T

@@ -11,17 +11,17 @@ from experiments.explorer.encode_arrays import packed
 from experiments.tasks import Example
 from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Characters, Words
-from experiments.translation.restore import Kept
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import CharacterTokenizer, WordTokenizer
+from experiments.translation.restore import KeptCheckpoints
 from experiments.translation.translator import Translator
 
-ATTENTIONS = ("additive", "dot_product", "scaled_dot_product", "bilinear", "cosine", "none")
+ATTENTION_TYPES = ("additive", "dot_product", "scaled_dot_product", "bilinear", "cosine", "none")
 _SHAPE = (
-  *("num_layers", "num_decoder_layers", "residual", "use_norm"),
-  *("attention", "looks", "input_feeding", "tied_embeddings"),
+  *("num_layers", "num_decoder_layers", "residual", "layer_norm"),
+  *("attention", "attend_order", "input_feeding", "tied_embeddings"),
 )
-_JOINS = {Words: "text", ItalianWords: "elisions", Characters: "characters"}
+_JOINS = {WordTokenizer: "text", ItalianWords: "elisions", CharacterTokenizer: "characters"}
 
 
 def why_not(config: base.Config, translator: Translator) -> str:
@@ -30,7 +30,7 @@ def why_not(config: base.Config, translator: Translator) -> str:
   known = {
     "encoder": (model.encoder, ("recurrent",)),
     "decoder": (model.decoder, ("recurrent",)),
-    "attention": (model.attention, ATTENTIONS),
+    "attention": (model.attention, ATTENTION_TYPES),
     "normalizer": (model.normalizer, ("softmax",)),
     "dtype": (model.dtype, ("float32",)),
   }
@@ -39,11 +39,14 @@ def why_not(config: base.Config, translator: Translator) -> str:
       return f"config.model.{name} is {value}"
   if any(type(language.tokenizer) not in _JOINS for language in languages):
     return f"its text is cut into tokens by {type(languages[0].tokenizer).__name__}"
-  return "" if config.train.learns_end else "it has not learnt where sentences end"
+  return "" if config.train.train_eos else "it has not learnt where sentences end"
 
 
 def live_model(
-  config: base.Config, translator: Translator, kept: Kept, examples: Mapping[str, Sequence[Example]]
+  config: base.Config,
+  translator: Translator,
+  kept: KeptCheckpoints,
+  examples: Mapping[str, Sequence[Example]],
 ) -> dict[str, Any]:
   """Returns what the page needs to run a translator.
 
@@ -89,9 +92,9 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
   return {name: np.asarray(leaf, np.float32) for name, leaf in named.items()}
 
 
-def _described(language: Language) -> dict[str, Any]:
+def _described(language: TextProcessor) -> dict[str, Any]:
   """Returns a language as tokenizer.mjs reads it."""
-  is_word = isinstance(language.tokenizer, Words)
+  is_word = isinstance(language.tokenizer, WordTokenizer)
   return {
     "unit": "word" if is_word else "character",
     **({"pattern": words.PATTERN, "classes": words.ranges()} if is_word else {}),

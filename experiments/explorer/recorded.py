@@ -40,7 +40,7 @@ def recorded_model(translator: Translator, why: str, sentences: Sequence[Sentenc
 
 def _sentence(given: SentencePair, found: Translation, heads: Heads) -> dict[str, Any]:
   columns = [*map(plain, heads.source), _END]
-  rows = [*map(plain, heads.target), *([] if found.is_cut else [_END])]
+  rows = [*map(plain, heads.target), *([] if found.is_truncated else [_END])]
   decoder = None if heads.decoder is None else heads.decoder[..., : len(rows), :]
   sides = {"decoder": decoder, "encoder": heads.encoder}
   return {

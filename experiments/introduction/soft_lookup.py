@@ -42,7 +42,7 @@ def same_shape(rng: jax.Array) -> dict[str, jax.Array]:
   inputs_rng, sources_rng, params_rng = jax.random.split(rng, 3)
   inputs = jax.random.normal(inputs_rng, (4, 10, 32))
   sources = jax.random.normal(sources_rng, (4, 10, 32))
-  layer = attention.MultiHeadAttention(num_heads=4, width=32)
+  layer = attention.MultiHeadAttention(num_heads=4, qkv_features=32)
   outputs, variables = layer.init_with_output(params_rng, inputs, sources)
   return {"inputs": inputs, "sources": sources, "params": variables["params"], "outputs": outputs}
 

@@ -26,7 +26,7 @@ def encoder_layer(rng: jax.Array) -> dict[str, Any]:
   """
   inputs_rng, params_rng = jax.random.split(rng)
   inputs = jax.random.normal(inputs_rng, (32, 50, 256))
-  layer = attention.EncoderLayer(num_heads=8, feed_forward_width=1024, norm="post")
+  layer = attention.EncoderLayer(num_heads=8, mlp_dim=1024, norm_position="post")
   outputs, variables = layer.init_with_output(params_rng, inputs)
   return {"inputs": inputs, "params": variables["params"], "outputs": outputs}
 
@@ -50,7 +50,7 @@ def decoder_step(rng: jax.Array) -> dict[str, Any]:
   memory = jax.random.normal(memory_rng, (B, S, D))
   summary = jax.random.normal(summary_rng, (B, D))
   tokens = jax.random.randint(tokens_rng, (B,), 0, V)
-  decoder = attention.RecurrentDecoder(vocabulary_size=V, embedding_width=256, width=512)
+  decoder = attention.RecurrentDecoder(vocabulary_size=V, embed_dim=256, features=512)
   (state, logits, weights), variables = decoder.init_with_output(
     params_rng, attention.Encoded(memory, summary), tokens, method=_first_step
   )
@@ -80,7 +80,7 @@ def eight_heads(rng: jax.Array) -> dict[str, Any]:
   """
   inputs_rng, params_rng = jax.random.split(rng)
   inputs = jax.random.normal(inputs_rng, (32, 50, 256))
-  layer = attention.MultiHeadAttention(num_heads=8, width=256)
+  layer = attention.MultiHeadAttention(num_heads=8, qkv_features=256)
   outputs, variables = layer.init_with_output(params_rng, inputs)
   return {"inputs": inputs, "params": variables["params"], "outputs": outputs}
 

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import is_main, of_main, wait_for_all
+from experiments.runs.multihost import is_primary, of_main, wait_for_all
 
 _DELETED = "deleted"  # checkpoints are moved here before they are deleted, so none is deleted by half
 _DIGESTS = "sha256"
@@ -34,7 +34,7 @@ _METADATA = "_CHECKPOINT_METADATA"  # where orbax writes `custom_metadata`
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
-class CheckpointError(Mistake):
+class CheckpointError(UserError):
   """A checkpoint that cannot be written, or does not fit the model."""
 
 
@@ -137,7 +137,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       args = ocp.args.StandardSave(state)
       with _quiet():
         self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
-      if is_main():
+      if is_primary():
         write_text(path / _DIGESTS, "".join(f"{digest}  {name}\n" for name, digest in _digests(path).items()))
         shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
     except (OSError, ValueError) as error:
@@ -168,7 +168,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       if candidate in self._damaged or not self._is_whole(candidate):
         continue
       for damaged, reason in sorted(self._damaged.items(), reverse=True):
-        if is_main():
+        if is_primary():
           line = f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}"
           print(line, file=sys.stderr, flush=True)
         self._move_aside(damaged)
@@ -192,7 +192,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
   def _is_whole(self, step: int) -> bool:
     """Returns whether no file is damaged; process 0 decides for all."""
-    damage = _damage(self._folder / str(step)) if is_main() else ""
+    damage = _damage(self._folder / str(step)) if is_primary() else ""
     if not of_main(bool(damage)):
       return True
     self._damaged[step] = damage
@@ -203,7 +203,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     """Moves a damaged checkpoint to the folder `damaged`."""
     if self._read_only:
       return
-    if is_main():
+    if is_primary():
       target = self._folder.parent / "damaged" / str(step)
       shutil.rmtree(target, ignore_errors=True)
       target.parent.mkdir(exist_ok=True)

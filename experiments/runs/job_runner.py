@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from experiments.cli.errors import Interrupted
+from experiments.cli.errors import Preempted
 from experiments.cli.signals import stop_requests
 
 _PAUSE = 0.2  # seconds between polls
@@ -31,41 +31,41 @@ class Job(NamedTuple):
   is_taken: Callable[[], bool]
 
 
-def run_all(jobs: Sequence[Job], count: int, say: Callable[[str], None] = print) -> list[str]:
+def run_all(jobs: Sequence[Job], count: int, print_primary: Callable[[str], None] = print) -> list[str]:
   """Runs jobs, `count` at a time, until each is done or has failed; waits for those of other processes.
 
   Returns:
     The names of those that failed.
 
   Raises:
-    Interrupted: after Ctrl-C or SIGTERM, when the running programs have stopped.
+    Preempted: after Ctrl-C or SIGTERM, when the running programs have stopped.
   """
   waiting = [job for job in jobs if not job.is_done()]
   running: list[tuple[Job, subprocess.Popen]] = []
   failed = []
   if len(waiting) < len(jobs):
-    say(f"{len(jobs) - len(waiting)} of {len(jobs)} were done before")
+    print_primary(f"{len(jobs) - len(waiting)} of {len(jobs)} were done before")
   try:
     with stop_requests() as requested:
       while waiting or running:
         for job in [job for job in waiting if not job.is_taken()][: count - len(running)]:
           waiting.remove(job)
           if job.is_done():
-            say(f"{job.name} was done by another process")
+            print_primary(f"{job.name} was done by another process")
           else:
-            say(f"{job.name} begins; its output: {job.log}")
+            print_primary(f"{job.name} begins; its output: {job.log}")
             running.append((job, _start(job)))
         time.sleep(_PAUSE)
         if stop := requested():
-          raise Interrupted("stopped; the same command continues from there", stop)
+          raise Preempted("stopped; the same command continues from there", stop)
         for job, process in [(job, process) for job, process in running if process.poll() is not None]:
           running.remove((job, process))
           if job.is_done():
-            say(f"{job.name} is done; {len(waiting) + len(running)} to go")
+            print_primary(f"{job.name} is done; {len(waiting) + len(running)} to go")
           elif job.is_taken():  # another process was faster
             waiting.append(job)
           else:
-            say(f"{job.name} failed with exit code {process.returncode}: {_last_line(job.log)}")
+            print_primary(f"{job.name} failed with exit code {process.returncode}: {_last_line(job.log)}")
             failed.append(job.name)
   finally:
     for _, process in running:

@@ -8,21 +8,21 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 
 
-class ProcessError(Mistake):
+class ProcessError(UserError):
   """Processes that cannot train together, told in one line."""
 
 
-def is_main() -> bool:
+def is_primary() -> bool:
   """Returns whether this is the process that writes and reports."""
   return jax.process_index() == 0
 
 
-def say(text: str) -> None:
+def print_primary(text: str) -> None:
   """Prints a line, once for all processes."""
-  if is_main():
+  if is_primary():
     print(text, flush=True)
 
 

@@ -62,11 +62,11 @@ class Progress(contextlib.AbstractContextManager):
       yield
       return
     self._compiled.add(shape)
-    self.say(f"compiling the step for {shape}")
+    self.print_primary(f"compiling the step for {shape}")
     begin = time.perf_counter()
     with self.aside("compiling"):
       yield
-    self.say(f"compiled the step in {time.perf_counter() - begin:.1f} s")
+    self.print_primary(f"compiled the step in {time.perf_counter() - begin:.1f} s")
 
   def advance(self, step: int) -> None:
     """Takes note of the steps up to this one."""
@@ -91,10 +91,10 @@ class Progress(contextlib.AbstractContextManager):
     if self._bar.disable:
       left = self._seconds() / (self._step - self._start) * (self._steps - self._step)
       text = f"step {self._step:,}/{self._steps:,}, loss {loss:.4f}, {rate:,.0f} tokens/s"
-      self.say(text + (f", {left:.0f} s left" if self._step < self._steps else ""))
+      self.print_primary(text + (f", {left:.0f} s left" if self._step < self._steps else ""))
     return {"train/tokens_per_second": rate}
 
-  def say(self, text: str) -> None:
+  def print_primary(self, text: str) -> None:
     """Prints a line, above the bar if there is one."""
     if self._is_shown:
       self._bar.write(text)
@@ -125,11 +125,13 @@ class Profile(contextlib.AbstractContextManager):
   Args:
     folder: where the profile goes.
     steps: the first and the last; None for no profile.
-    say: is told what was written.
+    print_primary: is told what was written.
   """
 
-  def __init__(self, folder: pathlib.Path, steps: tuple[int, int] | None, say: Callable[[str], None]):
-    self._folder, self._steps, self._say = folder, steps, say
+  def __init__(
+    self, folder: pathlib.Path, steps: tuple[int, int] | None, print_primary: Callable[[str], None]
+  ):
+    self._folder, self._steps, self._say = folder, steps, print_primary
     self._is_recording = False
 
   def __exit__(self, *_) -> None:

@@ -17,7 +17,7 @@ import jax
 
 from experiments.cli.errors import DataError
 from experiments.cli.io import write_text
-from experiments.runs.workdir import WorkdirError, holds_run, read_lines
+from experiments.runs.workdir import WorkdirError, has_run, read_lines
 
 _LAUNCHES = "launches.jsonl"
 
@@ -64,7 +64,7 @@ def digests(files: Mapping[str, str]) -> dict[str, str]:
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
   """Adds a line to launches.jsonl. Where no run has begun yet, it is the first."""
-  earlier = read_lines(folder / _LAUNCHES, {"data": dict}) if holds_run(folder) else []
+  earlier = read_lines(folder / _LAUNCHES, {"data": dict}) if has_run(folder) else []
   write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
 
 
@@ -80,7 +80,7 @@ def check_same_data(folder: pathlib.Path, files: Mapping[str, str]) -> None:
     WorkdirError: if nothing says what they were.
   """
   found = digests(files)
-  if not found or not holds_run(folder):
+  if not found or not has_run(folder):
     return
   began_with = first_launch(folder)
   if began_with is None:
@@ -104,7 +104,7 @@ def digest_of(words: Sequence[Sequence[str]]) -> str:
 
 def check_same_words(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
   """Raises WorkdirError if a run's vocabularies are not those that it began with."""
-  if not holds_run(folder):  # a start that was killed before may have left a line
+  if not has_run(folder):  # a start that was killed before may have left a line
     return
   launch = first_launch(folder) or {}
   if launch.get("vocabularies") not in (None, digest_of(words)):

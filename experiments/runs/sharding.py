@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 
 Tree = TypeVar("Tree")
 
@@ -26,11 +26,11 @@ AXES = ("data", "parameters")
 _LEAST_TO_CUT = 2**12
 
 
-class DeviceError(Mistake):
+class DeviceError(UserError):
   """A number of devices that cannot be used as asked, told in one line."""
 
 
-def divide_cpu(count: int) -> None:
+def set_cpu_device_count(count: int) -> None:
   """Makes JAX take a CPU for several devices; to be called before it has done anything.
 
   Raises:
@@ -53,27 +53,25 @@ def check_shares() -> None:
     raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
 
 
-def make_mesh(parameter_shards: int = 1) -> Mesh:
+def make_mesh(fsdp_size: int = 1) -> Mesh:
   """Returns the mesh of all devices of all processes.
 
   Args:
-    parameter_shards: into how many parts parameters are cut, a divisor of the number of devices.
+    fsdp_size: into how many parts parameters are cut, a divisor of the number of devices.
 
   Raises:
     DeviceError: if it is none.
   """
   count = jax.device_count()
-  if parameter_shards < 1 or count % parameter_shards:
-    raise DeviceError(
-      f"--parameter_shards must be a divisor of the number of devices, {count}, got {parameter_shards}"
-    )
+  if fsdp_size < 1 or count % fsdp_size:
+    raise DeviceError(f"--fsdp_size must be a divisor of the number of devices, {count}, got {fsdp_size}")
   # A process's devices stand side by side, so that it makes one run of rows of each batch.
   devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-  grid = np.array(devices).reshape(-1, parameter_shards)
+  grid = np.array(devices).reshape(-1, fsdp_size)
   return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
 
 
-def own_rows(batch: Tree, multiple: int) -> Tree:
+def local_rows(batch: Tree, multiple: int) -> Tree:
   """Returns the rows of a batch, a pytree of arrays, that this process's devices work on.
 
   Args:
@@ -103,7 +101,7 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
   return jax.tree.map(sharding, state)
 
 
-def everywhere(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh) -> NamedSharding:
   """Returns where an array is that every device has whole."""
   return NamedSharding(mesh, PartitionSpec())
 
@@ -114,9 +112,9 @@ def place_batch(batch: Tree, mesh: Mesh) -> Tree:
   return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, rows), batch)
 
 
-def local_copy(tree: Any, mesh: Mesh) -> Any:
+def fetch_local(tree: Any, mesh: Mesh) -> Any:
   """Returns arrays, whole, on the first device of this process."""
-  whole = jax.jit(_same, out_shardings=everywhere(mesh))(tree)
+  whole = jax.jit(_same, out_shardings=replicated(mesh))(tree)
   return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
 
 

@@ -27,16 +27,16 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import is_main
+from experiments.runs.multihost import is_primary
 
 
-class WorkdirError(Mistake):
+class WorkdirError(UserError):
   """A folder that cannot be used as asked, told in one line."""
 
 
-def holds_run(folder: pathlib.Path) -> bool:
+def has_run(folder: pathlib.Path) -> bool:
   """Returns whether a run has begun in a folder."""
   return (folder / "config.json").exists()
 
@@ -153,7 +153,7 @@ class MetricsWriter(contextlib.AbstractContextManager):
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
-    self._is_main = is_main()
+    self._is_main = is_primary()
     if not self._is_main:
       return
     self._path = folder / "metrics.jsonl"

@@ -1,6 +1,6 @@
 """Questions about attention, each a file: what is trained for it, and what is written of what that finds.
 
-A file here is a sweep's, with `get_config` and `get_choices`. Its docstring is the text of its page: the
+A file here is a sweep's, with `get_config` and `get_sweep`. Its docstring is the text of its page: the
 question in a line, the commands, what was done, the answer. It also has
 
     def write(runs: compare.Runs) -> findings.Finding:

@@ -1,6 +1,7 @@
 r"""How well does attention align?
 
-    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
+    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment \
+        --num_parallel=2
     python -m experiments.write_findings --study=alignment --workdir=runs/alignment
 
 Ways to attend on the toy, whose true alignments are known, 450 steps, five seeds. A target word is linked
@@ -36,7 +37,7 @@ import numpy as np
 from configs import base
 from experiments.cli.tables import markdown
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Row, Runs, beside
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Row, Runs, StudyReport, beside
 from experiments.tasks import Example, sentence_sampler
 from experiments.tasks.grammar import Pair
 from experiments.text.alignments import parse_alignment
@@ -54,16 +55,16 @@ KINDS = (
   "monotonic",
   "local",
 )
-GUIDED = {"train.alignment_weight": [1.0]}
+GUIDED = {"train.alignment_loss_weight": [1.0]}
 DEEP = {**TRANSFORMER, "train.learning_rate": [3e-3]}
 VARIANTS: dict[str, dict[str, list[Any]]] = {
   **{kind: {"model.attention": [kind]} for kind in KINDS},
-  "looks after": {"model.looks": ["after"]},
-  "looks after, input feeding": {"model.looks": ["after"], "model.input_feeding": [True]},
+  "looks after": {"model.attend_order": ["after"]},
+  "looks after, input feeding": {"model.attend_order": ["after"], "model.input_feeding": [True]},
   **{kind: {"model.normalizer": [kind]} for kind in ("sparsemax", "entmax15", "sigmoid")},
-  "coverage loss": {"train.coverage_weight": [1.0]},
+  "coverage loss": {"train.coverage_loss_weight": [1.0]},
   "guided": GUIDED,
-  "looks after, guided": {"model.looks": ["after"], **GUIDED},
+  "looks after, guided": {"model.attend_order": ["after"], **GUIDED},
   "transformer": DEEP,
   "transformer, guided": {**DEEP, **GUIDED},
 }
@@ -76,7 +77,7 @@ def get_config() -> base.Config:
   return analysis.with_steps(base.Config(), 450)
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
   return {variant: {**fields, "seed": SEEDS} for variant, fields in VARIANTS.items()}
 
 
@@ -110,7 +111,7 @@ def others() -> Iterator[Row]:
 def _eflomal() -> dict[str, float]:
   """Returns the alignment error rates of each direction, and of the links that both have."""
   train, tests = get_config().train, _test_pairs()
-  count = train.steps * train.batch_size
+  count = train.num_train_steps * train.batch_size
   pairs = [*tests, *(sentence_sampler.pair(seed=0, split="train", index=i) for i in range(count))]
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -131,7 +132,7 @@ def _eflomal() -> dict[str, float]:
   return rates
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   groups = {name: runs.of(group=name) for name in VARIANTS}
   metrics = {split: f"{split}/exact_match" for split in SPLITS}
   metrics |= {title: f"aer/shift={shift}" for shift, title in SHIFTS.items()}
@@ -149,7 +150,7 @@ def write(runs: Runs) -> Finding:
     f"are, and one word later:\n\n{markdown(['', *metrics, 'best head'], rows)}\n\n"
     f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"variants": figures.spread(compare.panels(groups, panels))})
+  return StudyReport(text, {"variants": figures.spread(compare.panels(groups, panels))})
 
 
 def _best_head(group: Runs) -> str:

@@ -37,7 +37,7 @@ NOTE = (
 )
 
 
-class Finding(NamedTuple):
+class StudyReport(NamedTuple):
   """The answer of a study.
 
   Attributes:
@@ -132,7 +132,7 @@ def collect(
 
 def with_steps(config: base.Config, steps: int) -> base.Config:
   """Returns a config of so many steps, validated at the end."""
-  config.train.steps = config.train.validate_every = steps
+  config.train.num_train_steps = config.train.eval_every_steps = steps
   return config
 
 
@@ -174,7 +174,7 @@ def write_page(folder: pathlib.Path, name: str, study: Any, rows: Sequence[Row])
     png.save(figure, paths[-1])
   question, _, rest = study.__doc__.strip().partition("\n")
   parts = [f"# {question}", rest.strip("\n").rstrip()]
-  wanted = len(make_runs(study.get_config(), study.get_choices()))
+  wanted = len(make_runs(study.get_config(), study.get_sweep()))
   there = sum(row.get("config") is not None for row in rows)
   if there < wanted:
     parts.append(f"So far {there} of {wanted} runs are finished.")

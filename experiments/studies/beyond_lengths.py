@@ -1,7 +1,7 @@
 r"""Which attention goes on beyond the lengths that it saw? The toy.
 
     python -m experiments.sweep --config=experiments/studies/beyond_lengths.py \
-        --workdir=runs/beyond_lengths --jobs=2
+        --workdir=runs/beyond_lengths --num_parallel=2
     python -m experiments.write_findings --study=beyond_lengths --workdir=runs/beyond_lengths
 
 Ways to attend, 900 steps, five seeds; 75 minutes on two cores. Sentences of the split `length` are of 15 to
@@ -22,11 +22,11 @@ from typing import Any
 
 from configs import base
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Runs
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Runs, StudyReport
 from experiments.translation import compare, figures
 
 RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
-POSITIONS = "sinusoidal", "relative", "rotary", "none"
+POSITION_ENCODINGS = "sinusoidal", "relative", "rotary", "none"
 METRICS = {
   "test": "test/exact_match",
   "length": "length/exact_match",
@@ -39,26 +39,31 @@ def get_config() -> base.Config:
   return analysis.with_steps(base.Config(), 900)
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
-  positions: dict[str, list[Any]] = {"model.positions": [*POSITIONS], "train.learning_rate": [3e-3]}
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
+  positions: dict[str, list[Any]] = {
+    "model.position_encoding": [*POSITION_ENCODINGS],
+    "train.learning_rate": [3e-3],
+  }
   return {
     "GRU": {"model.attention": [*RECURRENT], "seed": SEEDS},
     "transformer": {**TRANSFORMER, **positions, "seed": SEEDS},
   }
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   groups = {
     f"GRU, {kind if kind != 'none' else 'no attention'}": runs.of(group="GRU", attention=kind)
     for kind in RECURRENT
   }
   groups |= {
-    f"transformer, {kind if kind != 'none' else 'no positions'}": runs.of(group="transformer", positions=kind)
-    for kind in POSITIONS
+    f"transformer, {kind if kind != 'none' else 'no positions'}": runs.of(
+      group="transformer", position_encoding=kind
+    )
+    for kind in POSITION_ENCODINGS
   }
   text = (
     "Exact match of the splits, and alignment error rate of the test split:\n\n"
     f"{analysis.table(groups, METRICS)}\n\n"
     f"{NOTE.format('additive attention')}"
   )
-  return Finding(text, {"splits": figures.spread(compare.panels(groups, METRICS))})
+  return StudyReport(text, {"splits": figures.spread(compare.panels(groups, METRICS))})

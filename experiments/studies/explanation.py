@@ -1,6 +1,7 @@
 r"""Is attention an explanation?
 
-    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment --jobs=2
+    python -m experiments.sweep --config=experiments/studies/alignment.py --workdir=runs/alignment \
+        --num_parallel=2
     python -m experiments.write_findings --study=explanation --workdir=runs/alignment
 
 Some of the translators of the study `alignment` read 200 test sentences along their true translations. At
@@ -36,7 +37,7 @@ from flax import linen as nn
 
 from configs import base
 from experiments.studies import alignment, analysis
-from experiments.studies.analysis import NOTE, Finding, Runs
+from experiments.studies.analysis import NOTE, Runs, StudyReport
 from experiments.text.batches import Batch, make_batch
 from experiments.text.vocabularies import PAD
 from experiments.translation import compare, figures
@@ -65,16 +66,16 @@ def get_config() -> base.Config:
   return alignment.get_config()
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
-  return {name: choices for name, choices in alignment.get_choices().items() if name in VARIANTS}
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
+  return {name: choices for name, choices in alignment.get_sweep().items() if name in VARIANTS}
 
 
 class Given(nn.Module):
   """Attention with weights that are given, in the place of keys."""
 
-  def attend_prepared(self, states, prepared, *, mask=None, return_weights=True):
+  def attend_with_kv(self, states, keys_values, *, mask=None, return_weights=True):
     """Returns the contexts [B T D] of the weights [B S] and values [B S D], and the weights [B T S]."""
-    weights, values = prepared
+    weights, values = keys_values
     weights = jnp.broadcast_to(weights[:, None], (*states.shape[:2], weights.shape[-1]))
     return jnp.einsum("BTS,BSD->BTD", weights, values), weights
 
@@ -105,7 +106,7 @@ def measure(translator: Translator) -> dict[str, float]:
   return values | {"share/elsewhere": float(elsewhere.sum() / (elsewhere.sum() + is_linked.sum()))}
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   groups = {name: runs.of(group=name) for name in VARIANTS}
   share = compare.mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
   text = (
@@ -117,7 +118,7 @@ def write(runs: Runs) -> Finding:
     f"{analysis.table(groups, CHANCES)}\n\n"
     f"{NOTE.format('the first line')}"
   )
-  return Finding(text, {"distances": figures.spread(compare.panels(groups, METRICS))})
+  return StudyReport(text, {"distances": figures.spread(compare.panels(groups, METRICS))})
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -134,7 +135,7 @@ def _measured(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> dict[
     expected = jax.nn.softmax(logits)
 
     def probabilities(weights: jax.Array) -> jax.Array:
-      changed = memory._replace(prepared=(weights, memory.prepared[1]))
+      changed = memory._replace(keys_values=(weights, memory.keys_values[1]))
       own_params = {"params": params["decoder"]}
       return jax.nn.softmax(given.apply(own_params, state, tokens, changed, method="step")[1])
 

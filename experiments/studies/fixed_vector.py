@@ -1,7 +1,7 @@
 r"""What does a fixed vector lose?
 
     python -m experiments.sweep --config=experiments/studies/fixed_vector.py \
-        --workdir=runs/fixed_vector --jobs=2
+        --workdir=runs/fixed_vector --num_parallel=2
     python -m experiments.write_findings --study=fixed_vector --workdir=runs/fixed_vector
 
 The toy with and without attention, 900 steps, five seeds; 12 minutes on two cores. Sentences of up to 14
@@ -20,7 +20,7 @@ from typing import Any
 from configs import base
 from experiments.cli.tables import markdown
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, Finding, Runs, beside
+from experiments.studies.analysis import NOTE, SEEDS, Runs, StudyReport, beside
 from experiments.tasks import Example
 from experiments.translation import figures
 from experiments.translation.metrics import corpus_bleu, exact_match
@@ -37,7 +37,7 @@ def get_config() -> base.Config:
   return analysis.with_steps(base.Config(), 900)
 
 
-def get_choices() -> dict[str, list[Any]]:
+def get_sweep() -> dict[str, list[Any]]:
   return {"model.attention": [*KINDS], "seed": SEEDS}
 
 
@@ -65,7 +65,7 @@ def by_length(
   return values
 
 
-def write(runs: Runs, bands: Bands = BANDS, metrics: Mapping[str, str] = METRICS) -> Finding:
+def write(runs: Runs, bands: Bands = BANDS, metrics: Mapping[str, str] = METRICS) -> StudyReport:
   """Returns tables and curves of the metrics of each band."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
   tables = []
@@ -87,4 +87,4 @@ def write(runs: Runs, bands: Bands = BANDS, metrics: Mapping[str, str] = METRICS
     header = ["words", *(f"{first}-{last}" for first, last in bands)]
     tables.append(f"{title[0].upper()}{title[1:]}, by the words of the source:\n\n{markdown(header, rows)}")
   tables.append(NOTE.format("the line above"))
-  return Finding("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})
+  return StudyReport("\n\n".join(tables), {"lengths": figures.curves(panels, x="words of the source")})

@@ -17,8 +17,8 @@ from typing import Any
 
 from configs import base, multi30k
 from experiments.studies import analysis, fixed_vector
-from experiments.studies.analysis import Finding, Runs
-from experiments.text.tokenizers import Words
+from experiments.studies.analysis import Runs, StudyReport
+from experiments.text.tokenizers import WordTokenizer
 from experiments.translation.metrics import corpus_bleu
 from experiments.translation.translator import Translator
 
@@ -28,21 +28,21 @@ BANDS = (1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 40)
 
 def get_config() -> base.Config:
   config = analysis.with_steps(multi30k.get_config(), 1000)
-  config.data.train, config.data.validation = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
+  config.data.train_file, config.data.validation_file = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
   config.evaluation.beam_size = 1
   return config
 
 
-def get_choices() -> dict[str, list[Any]]:
+def get_sweep() -> dict[str, list[Any]]:
   return {"model.attention": [*fixed_vector.KINDS], "seed": [0, 1, 2, 3]}
 
 
 def measure(translator: Translator) -> dict[str, float]:
   """Returns BLEU of the validation sentences of each band of lengths, in words of the source."""
   examples = translator.task.examples("validation", 0)
-  lengths = [len(Words().tokenize(example.source_text)) for example in examples]
+  lengths = [len(WordTokenizer().tokenize(example.source_text)) for example in examples]
   return fixed_vector.by_length(translator, examples, lengths, BANDS, {"bleu": corpus_bleu})
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   return fixed_vector.write(runs, BANDS, {"BLEU": "bleu"})

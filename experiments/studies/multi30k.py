@@ -28,11 +28,11 @@ from configs import base, multi30k, multi30k_transformer
 from experiments.cli import config_fields
 from experiments.cli.tables import markdown
 from experiments.runs.sharding import make_mesh
-from experiments.studies.analysis import Finding, Runs
+from experiments.studies.analysis import Runs, StudyReport
 from experiments.translation import compare, figures
 from experiments.translation.compare import differing
 from experiments.translation.evaluate import evaluate
-from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
+from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
 from experiments.translation.translator import Translator
 
 FEWEST_SEEDS = 1
@@ -49,18 +49,18 @@ METRICS = {
 def get_config() -> base.Config:
   config = multi30k.get_config()
   # Files that every run has; each group of choices has its own.
-  config.data.train, config.data.validation = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
+  config.data.train_file, config.data.validation_file = "train.de-en.tsv.gz", "val.de-en.tsv.gz"
   return config
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
   configs = {"recurrent": multi30k.get_config(), "transformer": multi30k_transformer.get_config()}
   names = differing([*configs.values()])
   return {
     f"{direction}, {kind}": {
       **{name: [config_fields.flat(config)[name]] for name in names},
-      "data.train": [f"train.{direction}.tsv.gz"],
-      "data.validation": [f"val.{direction}.tsv.gz"],
+      "data.train_file": [f"train.{direction}.tsv.gz"],
+      "data.validation_file": [f"val.{direction}.tsv.gz"],
       "seed": [0],
     }
     for direction in DIRECTIONS
@@ -82,19 +82,19 @@ def measure(translator: Translator) -> dict[str, float]:
 def _training_minutes(translator: Translator) -> float:
   """Returns how long all steps take if nothing else runs, from the median of nine steps of one batch."""
   config, model = get_config(), cast(attention.Seq2Seq, translator.model)
-  recipe = make_recipe(config, model, make_mesh())
+  spec = make_train_spec(config, model, make_mesh())
   rngs, batch = make_rngs(config.seed), translator.task.training_batch(0)
-  state, step = init_state(recipe, rngs.params), make_step(recipe)
+  state, step = init_state(spec, rngs.params), make_step(spec)
   seconds = []
   for _ in range(10):
     begin = time.perf_counter()
     state, gradient_norm = step(state, batch, rngs.dropout)
     gradient_norm.block_until_ready()
     seconds.append(time.perf_counter() - begin)
-  return config.train.steps * statistics.median(seconds[1:]) / 60  # the first was compiled
+  return config.train.num_train_steps * statistics.median(seconds[1:]) / 60  # the first was compiled
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   groups = {
     (direction, kind): runs.of(group=f"{direction}, {kind}") for direction in DIRECTIONS for kind in KINDS
   }
@@ -112,4 +112,4 @@ def write(runs: Runs) -> Finding:
   )
   names = {f"{direction}, {kind}": found for (direction, kind), found in groups.items()}
   panels = compare.panels(names, {f"BLEU, {title}": METRICS[title] for title in ("greedy", "5 beams")})
-  return Finding(text, {"scores": figures.spread(panels)})
+  return StudyReport(text, {"scores": figures.spread(panels)})

@@ -1,7 +1,7 @@
 r"""Which attention goes on beyond the lengths that it saw? SCAN, with and without learning where to end.
 
     python -m experiments.sweep --config=experiments/studies/scan_lengths.py \
-        --workdir=runs/scan_lengths --jobs=2
+        --workdir=runs/scan_lengths --num_parallel=2
     python -m experiments.write_findings --study=scan_lengths --workdir=runs/scan_lengths
 
 The split by length of configs/scan.py with 1,500 steps and five seeds: ways to attend at the published
@@ -25,12 +25,12 @@ from typing import Any
 from configs import base, scan
 from experiments.cli.tables import markdown
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Finding, Runs, beside
+from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Runs, StudyReport, beside
 from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
 RECURRENT = "additive", "location_aware", "coverage", "monotonic", "none"
-POSITIONS = "sinusoidal", "relative", "rotary"
+POSITION_ENCODINGS = "sinusoidal", "relative", "rotary"
 CUTOFFS = 22, 26, 30, 36
 
 
@@ -38,14 +38,17 @@ def get_config() -> base.Config:
   return analysis.with_steps(scan.get_config(), 1500)
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
   split: dict[str, list[Any]] = {"data.split": ["length"], "seed": SEEDS}
-  positions: dict[str, list[Any]] = {"model.positions": [*POSITIONS], "train.learning_rate": [1e-3]}
+  positions: dict[str, list[Any]] = {
+    "model.position_encoding": [*POSITION_ENCODINGS],
+    "train.learning_rate": [1e-3],
+  }
   return {
     "GRU": {"model.attention": [*RECURRENT], **split},
     "transformer": {**TRANSFORMER, **positions, **split},
-    "longer": {"data.scan_cutoff": [*CUTOFFS[1:]], **split},
-    "endless": {"data.scan_cutoff": [*CUTOFFS], "train.learns_end": [False], **split},
+    "longer": {"data.scan_max_train_actions": [*CUTOFFS[1:]], **split},
+    "endless": {"data.scan_max_train_actions": [*CUTOFFS], "train.train_eos": [False], **split},
   }
 
 
@@ -72,25 +75,29 @@ def measure(translator: Translator) -> dict[str, float]:
   }
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   groups = {f"GRU, {kind}": runs.of(group="GRU", attention=kind) for kind in RECURRENT}
-  groups |= {f"transformer, {kind}": runs.of(group="transformer", positions=kind) for kind in POSITIONS}
+  groups |= {
+    f"transformer, {kind}": runs.of(group="transformer", position_encoding=kind)
+    for kind in POSITION_ENCODINGS
+  }
   metrics = {"finds the end": "test/exact_match", "is told the length": "told/exact_match"}
   additive = runs.of(decoder="recurrent", attention="additive")
   ways = {
-    "learns and finds the end": (additive.of(learns_end=True), "test/exact_match"),
-    "learns the end, is told the length": (additive.of(learns_end=True), "told/exact_match"),
+    "learns and finds the end": (additive.of(train_eos=True), "test/exact_match"),
+    "learns the end, is told the length": (additive.of(train_eos=True), "told/exact_match"),
     "never learns the end, is told the length": (runs.of(group="endless"), "told/exact_match"),
   }
   lines: dict[str, dict[float, list[float]]] = {
-    way: {cutoff: group.of(scan_cutoff=cutoff).values(metric) for cutoff in CUTOFFS}
+    way: {cutoff: group.of(scan_max_train_actions=cutoff).values(metric) for cutoff in CUTOFFS}
     for way, (group, metric) in ways.items()
   }
   told = lines["learns the end, is told the length"]
   by_cutoff = [
     [way, *(beside(points[cutoff], told[cutoff]) for cutoff in CUTOFFS)] for way, points in lines.items()
   ]
-  sizes = (next(iter(additive.of(scan_cutoff=cutoff).values("test/sentences")), 0) for cutoff in CUTOFFS)
+  cutoffs = (additive.of(scan_max_train_actions=cutoff) for cutoff in CUTOFFS)
+  sizes = (next(iter(each.values("test/sentences")), 0) for each in cutoffs)
   by_cutoff.append(["commands in the test", *(f"{size:,.0f}" for size in sizes)])
   text = (
     "Exact match of the test commands, of more than 22 actions:\n\n"
@@ -103,4 +110,4 @@ def write(runs: Runs) -> Finding:
     "ways": figures.spread(compare.panels(groups, metrics)),
     "cutoffs": figures.curves({"exact match": lines}, x="most actions in training"),
   }
-  return Finding(text, drawn)
+  return StudyReport(text, drawn)

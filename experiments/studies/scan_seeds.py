@@ -1,6 +1,7 @@
 r"""What does chance make of SCAN?
 
-    python -m experiments.sweep --config=experiments/studies/scan_seeds.py --workdir=runs/scan_seeds --jobs=2
+    python -m experiments.sweep --config=experiments/studies/scan_seeds.py --workdir=runs/scan_seeds \
+        --num_parallel=2
     python -m experiments.write_findings --study=scan_seeds --workdir=runs/scan_seeds
 
 The four splits of Lake and Baroni (2018, arXiv:1711.00350) by configs/scan.py, ten seeds each; two hours on
@@ -20,7 +21,7 @@ from typing import Any
 from configs import scan
 from experiments.cli.tables import markdown
 from experiments.studies import scan_lengths
-from experiments.studies.analysis import Finding, Runs
+from experiments.studies.analysis import Runs, StudyReport
 from experiments.translation import compare, figures
 
 SEEDS = range(10)
@@ -30,11 +31,11 @@ get_config = scan.get_config
 measure = scan_lengths.measure  # how much of what is wrong only ends early
 
 
-def get_choices() -> dict[str, list[Any]]:
+def get_sweep() -> dict[str, list[Any]]:
   return {"data.split": [*PUBLISHED], "seed": [*SEEDS]}
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   metrics = ["test/exact_match", "test/ends_early", "told/exact_match"]
   rows = []
   for split, published in PUBLISHED.items():
@@ -54,4 +55,4 @@ def write(runs: Runs) -> Finding:
   )
   groups = {split: runs.of(split=split) for split in PUBLISHED}
   panels = {"exact match": "test/exact_match", "exact match, told the length": "told/exact_match"}
-  return Finding(text, {"splits": figures.spread(compare.panels(groups, panels))})
+  return StudyReport(text, {"splits": figures.spread(compare.panels(groups, panels))})

@@ -1,7 +1,7 @@
 r"""Which score, and how wide?
 
     python -m experiments.sweep --config=experiments/studies/score_and_width.py \
-        --workdir=runs/score_and_width --jobs=2
+        --workdir=runs/score_and_width --num_parallel=2
     python -m experiments.write_findings --study=score_and_width --workdir=runs/score_and_width
 
 Five scores of the decoder's attention on the toy, 450 steps, five seeds. Queries and keys are projected to 16
@@ -21,7 +21,7 @@ from typing import Any
 from configs import base
 from experiments.cli.tables import markdown
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, Finding, Runs, beside
+from experiments.studies.analysis import NOTE, SEEDS, Runs, StudyReport, beside
 from experiments.translation import figures
 
 SCORES = "additive", "dot_product", "scaled_dot_product", "cosine"
@@ -32,19 +32,19 @@ def get_config() -> base.Config:
   return analysis.with_steps(base.Config(), 450)
 
 
-def get_choices() -> dict[str, dict[str, list[Any]]]:
+def get_sweep() -> dict[str, dict[str, list[Any]]]:
   return {
-    "projected": {"model.attention": [*SCORES], "model.attention_width": [*WIDTHS], "seed": SEEDS},
+    "projected": {"model.attention": [*SCORES], "model.qk_features": [*WIDTHS], "seed": SEEDS},
     "bilinear": {"model.attention": ["bilinear"], "seed": SEEDS},
   }
 
 
-def write(runs: Runs) -> Finding:
+def write(runs: Runs) -> StudyReport:
   metrics = {"exact match": "test/exact_match", "alignment error rate": "test/alignment_error_rate"}
   tables, panels = [], {}
   for title, metric in metrics.items():
     found: dict[str, dict[float, list[float]]] = {
-      score: {width: runs.of(attention=score, attention_width=width).values(metric) for width in WIDTHS}
+      score: {width: runs.of(attention=score, qk_features=width).values(metric) for width in WIDTHS}
       for score in SCORES
     }
     panels[title] = found
@@ -64,4 +64,4 @@ def write(runs: Runs) -> Finding:
   )
   tables.append(NOTE.format("additive attention of that width"))
   tables.append(f"Published, BLEU (Britz et al. 2017, arXiv:1703.03906):\n\n{published}")
-  return Finding("\n\n".join(tables), {"widths": figure})
+  return StudyReport("\n\n".join(tables), {"widths": figure})

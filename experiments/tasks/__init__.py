@@ -11,19 +11,27 @@ from experiments.tasks.task import (
   Task,
   example_of,
   read_languages,
-  words_of,
+  vocabulary_words,
   write_languages,
 )
 from experiments.tasks.toy_translation import ToyTranslation
 
-__all__ = ["Example", "Languages", "Task", "example_of", "read_languages", "words_of", "write_languages"]
+__all__ = [
+  "Example",
+  "Languages",
+  "Task",
+  "example_of",
+  "read_languages",
+  "vocabulary_words",
+  "write_languages",
+]
 
 TASKS: dict[str, type[Task]] = {
   "toy_translation": ToyTranslation,
   "scan": Scan,
   "parallel_text": ParallelText,
 }
-_OF_TASKS = ("source", "target", "splits", "watched", "training_batch", "examples")
+_OF_TASKS = ("source", "target", "splits", "validation_split", "training_batch", "examples")
 
 
 def make_task(config: base.Config, languages: Languages | None = None) -> Task:
@@ -37,7 +45,7 @@ def make_task(config: base.Config, languages: Languages | None = None) -> Task:
     DataError: if a file cannot be used, or the languages are not those of the task.
     ConfigError: if a person's own task is none.
   """
-  if not plugins.is_own(config.data.task):
+  if not plugins.is_plugin(config.data.task):
     return kind_of(config.data)(config, languages)
   task = plugins.make("data.task", config.data.task, config, languages)
   missing = [name for name in _OF_TASKS if not hasattr(task, name)]
@@ -55,7 +63,7 @@ def kind_of(data: base.Data) -> type[Task]:
   Raises:
     ConfigError: if there is none.
   """
-  if plugins.is_own(data.task):
+  if plugins.is_plugin(data.task):
     return plugins.find("data.task", data.task)
   if data.task not in TASKS:
     raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")

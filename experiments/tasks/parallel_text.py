@@ -12,9 +12,9 @@ from experiments.tasks.task import Example, Languages, example_of
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.data_checks import notes
+from experiments.text.data_checks import find_warnings
 from experiments.text.parallel_corpus import SentencePair, read_pairs
-from experiments.text.text_processor import Language
+from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import DEFAULT_SIZE
 
 _SIDES = "source", "target"
@@ -27,27 +27,28 @@ class ParallelText:
   unit.
   """
 
-  watched = "validation"
-  reads: tuple[str, ...] = tuple(
+  validation_split = "validation"
+  config_fields: tuple[str, ...] = tuple(
     field.name for field in dataclasses.fields(base.Data) if field.name not in ("task", "split")
   )
-  is_endless = False
-  knows_alignments = True
-  notes: Sequence[str] = ()
+  is_infinite = False
+  has_alignments = True
+  warnings: Sequence[str] = ()
   _alignments: Sequence[Alignment] | None = None
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
-    self.max_length = config.data.max_length
+    self.max_length = config.data.max_train_length
     self._read_once = functools.cache(self._read)  # a file may change while a run trains
-    self.splits: tuple[str, ...] = ("validation", "test") if config.data.test else ("validation",)
+    self.splits: tuple[str, ...] = ("validation", "test") if config.data.test_file else ("validation",)
     self.source, self.target = languages or (self._learn("source"), self._learn("target"))
 
   def __str__(self) -> str:
     used, left_out = len(self._batches), self._num_pairs - len(self._batches)
     text = f"{used:,} training pairs"
     if left_out:
-      text += f" ({left_out:,} more are longer than config.data.max_length={self._config.data.max_length})"
+      longest = self._config.data.max_train_length
+      text += f" ({left_out:,} more are longer than config.data.max_train_length={longest})"
     return text
 
   def training_batch(self, step: int) -> Batch:
@@ -64,27 +65,27 @@ class ParallelText:
   def _training_texts(self) -> tuple[list[str], list[str]]:
     """Source and target of all training pairs."""
     pairs = self._read("train")
-    if self._config.train.alignment_weight:
+    if self._config.train.alignment_loss_weight:
       self._alignments = self._known_alignments(pairs)
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
   @functools.cached_property
   def _batches(self) -> Buckets:
     """The training pairs as ids, those too long left out."""
-    data, longest = self._config.data, self._config.data.max_length
+    data, longest = self._config.data, self._config.data.max_train_length
     sources = self.source.encode_all(self._training_texts[0])
     targets = self.target.encode_all(self._training_texts[1])
-    self.notes = [
+    self.warnings = [
       *self._size_notes(),
-      *notes(self._training_texts, self._read_once("validation"), unit=data.unit),
+      *find_warnings(self._training_texts, self._read_once("validation"), unit=data.tokenization),
     ]
     del self._training_texts
     self._num_pairs = len(sources)
     used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= longest)
     if not len(used):
       raise DataError(
-        f"{data.train}: expected a pair of at most config.data.max_length={longest} {data.unit}s a side, "
-        "got none"
+        f"{data.train_file}: expected a pair of at most config.data.max_train_length={longest} "
+        f"{data.tokenization}s a side, got none"
       )
     alignments = None if self._alignments is None else [self._alignments[i] for i in used.tolist()]
     return Buckets(
@@ -99,36 +100,39 @@ class ParallelText:
   def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
     """Returns the alignments of pairs, all of which must have one, or raises DataError."""
     known = [pair.alignment for pair in pairs if pair.alignment is not None]
-    if self._config.data.unit != "word" or len(known) < len(pairs):
+    data = self._config.data
+    if data.tokenization != "word" or len(known) < len(pairs):
       raise DataError(
-        f"{self._config.data.train}: with config.train.alignment_weight each line must have an alignment, "
-        f"and config.data.unit be word, got {len(known):,} of {len(pairs):,}, {self._config.data.unit}"
+        f"{data.train_file}: with config.train.alignment_loss_weight each line must have an alignment, and "
+        f"config.data.tokenization be word, got {len(known):,} of {len(pairs):,}, {data.tokenization}"
       )
     return known
 
   def _read(self, split: str) -> list[SentencePair]:
     data = self._config.data
     # Links are between words: other units have no use for them, and need not know what they count.
-    is_unused = data.unit != "word" and data.alignment_tokens == "auto"
-    return read_pairs(getattr(data, split), alignment_tokens="words" if is_unused else data.alignment_tokens)
+    is_unused = data.tokenization != "word" and data.alignment_tokens == "auto"
+    return read_pairs(
+      getattr(data, f"{split}_file"), alignment_tokens="words" if is_unused else data.alignment_tokens
+    )
 
-  def _learn(self, side: str) -> Language:
+  def _learn(self, side: str) -> TextProcessor:
     """Returns the language of the training texts of a side."""
     data, texts = self._config.data, self._training_texts[_SIDES.index(side)]
     try:
-      return Language.learn(
+      return TextProcessor.learn(
         texts,
-        unit=data.unit,
+        unit=data.tokenization,
         lowercase=data.lowercase,
         min_count=data.min_count,
         vocabulary_size=self._vocabulary_size(side),
-        subwords=data.subwords,
+        subwords=data.subword_model,
       )
     except ValueError as error:
       field = str(error)
       if field.startswith("vocabulary_size"):
         field = f"{side}_{field} (vocabulary_size sets that of both sides)"
-      raise DataError(f"{data.train}, {side}: config.data.{field}") from error
+      raise DataError(f"{data.train_file}, {side}: config.data.{field}") from error
 
   def _vocabulary_size(self, side: str) -> int:
     """Returns the number of subwords of a side, 0 for the default."""
@@ -142,5 +146,5 @@ class ParallelText:
       for language, side in zip((self.source, self.target), _SIDES, strict=True)
       if not self._vocabulary_size(side) and len(language.vocabulary) < DEFAULT_SIZE
     ]
-    is_told = self._config.data.unit == "subword" and shrunk
+    is_told = self._config.data.tokenization == "subword" and shrunk
     return [f"{' and '.join(shrunk)} subwords, not {DEFAULT_SIZE:,}: the text is small"] if is_told else []

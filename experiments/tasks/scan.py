@@ -8,9 +8,9 @@ from experiments.tasks import scan_grammar
 from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
-from experiments.text.ragged import Sentences
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.ragged import RaggedTokens
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
 _SEEN = 1000
@@ -23,23 +23,23 @@ class Scan:
   """
 
   splits: tuple[str, ...] = ("seen", "test")
-  watched = "seen"
-  reads: tuple[str, ...] = ("split", "scan_cutoff", "num_buckets")
-  is_endless = False
+  validation_split = "seen"
+  config_fields: tuple[str, ...] = ("split", "scan_max_train_actions", "num_buckets")
+  is_infinite = False
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
-    training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_cutoff)
+    training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_max_train_actions)
     # Drawn, for where the grammar orders the training commands the first of them are all alike.
     order = np.random.default_rng(0).permutation(len(training))
     self._commands = {"train": training, "seen": [training[i] for i in order[:_SEEN]], "test": test}
     self._name = config.data.split
     words = Vocabulary.build(command.words for command in scan_grammar.commands())
     actions = Vocabulary.build(command.actions for command in scan_grammar.commands())
-    self.source = Language(Words(), words, lowercase=True)
-    self.target = Language(Words(), actions, lowercase=False)
+    self.source = TextProcessor(WordTokenizer(), words, lowercase=True)
+    self.target = TextProcessor(WordTokenizer(), actions, lowercase=False)
     self._batches = Buckets(
-      Sentences.join(self.source.vocabulary.encode(command.words) for command in training),
-      Sentences.join(self.target.vocabulary.encode(command.actions) for command in training),
+      RaggedTokens.join(self.source.vocabulary.encode(command.words) for command in training),
+      RaggedTokens.join(self.target.vocabulary.encode(command.actions) for command in training),
       num_buckets=config.data.num_buckets,
       batch_size=config.train.batch_size,
       seed=config.seed,

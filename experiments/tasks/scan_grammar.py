@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-Words = tuple[str, ...]
+WordTokenizer = tuple[str, ...]
 
 
 class Command(NamedTuple):
   """A command and the actions that it asks for."""
 
-  words: Words
-  actions: Words
+  words: WordTokenizer
+  actions: WordTokenizer
 
 
 # training and test sentences of each split, as published
@@ -126,7 +126,7 @@ def _repeated(verb: Command) -> list[Command]:
 
 
 @functools.cache
-def _meanings() -> dict[Words, Words]:
+def _meanings() -> dict[WordTokenizer, WordTokenizer]:
   return dict(commands())
 
 
@@ -135,6 +135,6 @@ def _parted(is_for_training) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
   return training, tuple(command for command in commands() if not is_for_training(command))
 
 
-def _holds(words: Words, part: Words) -> bool:
+def _holds(words: WordTokenizer, part: WordTokenizer) -> bool:
   """Returns whether words hold a part, side by side."""
   return any(words[i : i + len(part)] == part for i in range(len(words)))

@@ -4,11 +4,11 @@ import pathlib
 from typing import NamedTuple, Protocol
 
 from configs import base
-from experiments.runs.workdir import WorkdirError, holds_run
+from experiments.runs.workdir import WorkdirError, has_run
 from experiments.text.batches import Batch
 from experiments.text.parallel_corpus import SentencePair
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 
 
 class Example(NamedTuple):
@@ -29,7 +29,7 @@ class Example(NamedTuple):
   target_text: str
 
 
-Languages = tuple[Language, Language]  # source and target
+Languages = tuple[TextProcessor, TextProcessor]  # source and target
 _SIDES = ("source", "target")
 
 
@@ -38,25 +38,25 @@ class Task(Protocol):
 
   A task may also have these attributes:
 
-  * reads: names of the fields of `config.data` that it reads, besides `task`. Others must then have their
-    defaults. Without `reads`, all fields are accepted.
-  * is_endless: whether any number of sentences of a split can be made. Default: False.
-  * knows_alignments: whether its training batches have links (`make_batch(..., alignments=...)`), which
-    `config.train.alignment_weight` needs. Default: False.
+  * config_fields: names of the fields of `config.data` that it reads, besides `task`. Others must then have
+    their defaults. Without `config_fields`, all fields are accepted.
+  * is_infinite: whether any number of sentences of a split can be made. Default: False.
+  * has_alignments: whether its training batches have links (`make_batch(..., alignments=...)`), which
+    `config.train.alignment_loss_weight` needs. Default: False.
   * max_length: no source in training is longer, in tokens; longer ones are reported when translating.
-  * notes: lines about its text that are printed when training begins.
+  * warnings: lines about its text that are printed when training begins.
 
   Attributes:
     source: the language that is translated.
     target: the language that it is translated to.
     splits: those that are scored at the end.
-    watched: the split that is scored while training.
+    validation_split: the split that is scored while training.
   """
 
-  source: Language
-  target: Language
+  source: TextProcessor
+  target: TextProcessor
   splits: tuple[str, ...]
-  watched: str
+  validation_split: str
 
   def __init__(self, config: base.Config, languages: Languages | None = None): ...
 
@@ -77,9 +77,9 @@ class Task(Protocol):
     ...
 
 
-def example_of(pair: SentencePair, source: Language, target: Language) -> Example:
+def example_of(pair: SentencePair, source: TextProcessor, target: TextProcessor) -> Example:
   """Returns a pair as a sentence to translate; without its alignment, of words, where tokens are no words."""
-  are_words = isinstance(source.tokenizer, Words) and isinstance(target.tokenizer, Words)
+  are_words = isinstance(source.tokenizer, WordTokenizer) and isinstance(target.tokenizer, WordTokenizer)
   return Example(
     source=source.tokenize(pair.source),
     target=target.tokenize(pair.target),
@@ -89,7 +89,7 @@ def example_of(pair: SentencePair, source: Language, target: Language) -> Exampl
   )
 
 
-def words_of(task: Task) -> list[tuple[str, ...]]:
+def vocabulary_words(task: Task) -> list[tuple[str, ...]]:
   """Returns the words of both vocabularies."""
   return [language.vocabulary.words for language in (task.source, task.target)]
 
@@ -104,11 +104,11 @@ def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
   Raises:
     WorkdirError: if a file is not there, or is not what it should be.
   """
-  if not holds_run(folder):
+  if not has_run(folder):
     return None
   try:
     source, target = (
-      Language.load(folder, side, unit=data.unit, lowercase=data.lowercase) for side in _SIDES
+      TextProcessor.load(folder, side, unit=data.tokenization, lowercase=data.lowercase) for side in _SIDES
     )
   except FileNotFoundError as error:
     raise WorkdirError(

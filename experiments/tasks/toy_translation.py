@@ -11,9 +11,9 @@ from experiments.cli.errors import DataError
 from experiments.tasks import grammar, sentence_sampler
 from experiments.tasks.task import Example, Languages
 from experiments.text.batches import Batch, make_batch
-from experiments.text.buckets import least_padding
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.buckets import optimal_bucket_lengths
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 from experiments.text.words import plain
 
@@ -24,7 +24,7 @@ _LONGEST = max(sentence_sampler.TRAIN_MAX_SOURCE_LENGTH, sentence_sampler.TRAIN_
 
 
 @dataclasses.dataclass(frozen=True)
-class ItalianWords(Words):
+class ItalianWords(WordTokenizer):
   """Words that are joined as the grammar's Italian is: without joiners."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
@@ -42,19 +42,19 @@ class ToyTranslation:
   """
 
   splits = tuple(split for split in sentence_sampler.SPLITS if split != "train")
-  watched = "validation"
-  reads: tuple[str, ...] = ("num_buckets",)
-  is_endless = True
-  knows_alignments = True
+  validation_split = "validation"
+  config_fields: tuple[str, ...] = ("num_buckets",)
+  is_infinite = True
+  has_alignments = True
   max_length = sentence_sampler.TRAIN_MAX_SOURCE_LENGTH
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._seed = config.seed
     self._batch_size = config.train.batch_size
-    self.source = Language(Words(), Vocabulary(grammar.source_words()), lowercase=True)
-    self.target = Language(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
+    self.source = TextProcessor(WordTokenizer(), Vocabulary(grammar.source_words()), lowercase=True)
+    self.target = TextProcessor(ItalianWords(), Vocabulary(grammar.target_words()), lowercase=True)
     self._num_buckets = config.data.num_buckets
-    self._wants_links = config.train.alignment_weight > 0
+    self._wants_links = config.train.alignment_loss_weight > 0
 
   def __str__(self) -> str:
     return "toy sentences, as many as are wanted"
@@ -75,7 +75,7 @@ class ToyTranslation:
   def _lengths(self) -> list[int]:
     """To which lengths sentences are padded."""
     sizes = [_size(pair) for pairs in self._round(0) for pair in pairs]
-    return least_padding(np.array([*sizes, _LONGEST]), self._num_buckets)
+    return optimal_bucket_lengths(np.array([*sizes, _LONGEST]), self._num_buckets)
 
   @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
   def _round(self, number: int) -> list[Sequence[grammar.Pair]]:

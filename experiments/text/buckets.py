@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch, make_batch
-from experiments.text.ragged import Sentences
+from experiments.text.ragged import RaggedTokens
 
 
 class Buckets:
@@ -30,8 +30,8 @@ class Buckets:
 
   def __init__(
     self,
-    sources: Sentences,
-    targets: Sentences,
+    sources: RaggedTokens,
+    targets: RaggedTokens,
     *,
     num_buckets: int,
     batch_size: int,
@@ -43,7 +43,7 @@ class Buckets:
     self._seed = seed
     sizes = np.maximum(sources.lengths, targets.lengths) + 1  # with the end symbol
     # lengths[b] and num_rows[b] are the shape of a batch of bucket b.
-    self.lengths = least_padding(sizes, num_buckets)
+    self.lengths = optimal_bucket_lengths(sizes, num_buckets)
     bucket_of = np.searchsorted(self.lengths, sizes)
     num_positions = batch_size * np.mean(np.take(self.lengths, bucket_of))
     self.num_rows = [max(1, round(num_positions / length)) for length in self.lengths]
@@ -85,7 +85,7 @@ class Buckets:
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
+def optimal_bucket_lengths(sizes: np.ndarray, num_buckets: int) -> list[int]:
   """Returns the lengths of buckets, in order, with which sentences of these sizes need the least padding.
 
   Each sentence goes to the shortest bucket that it fits in.
@@ -94,7 +94,7 @@ def least_padding(sizes: np.ndarray, num_buckets: int) -> list[int]:
     sizes: of the sentences, at least one.
     num_buckets: how many buckets there are at most.
 
-  >>> least_padding(np.array([3, 3, 3, 4, 9, 10]), 2)
+  >>> optimal_bucket_lengths(np.array([3, 3, 3, 4, 9, 10]), 2)
   [4, 10]
   """
   lengths, counts = (array.tolist() for array in np.unique(sizes, return_counts=True))

@@ -24,7 +24,7 @@ _SAMPLE = 1_000  # texts that are looked at for their script
 _REPEATED, _SEEN = 0.1, 0.05
 
 
-def notes(
+def find_warnings(
   training: tuple[Sequence[str], Sequence[str]], validation: Sequence[SentencePair], *, unit: str = "subword"
 ) -> list[str]:
   """Returns a line for each thing that may not be meant.
@@ -34,9 +34,10 @@ def notes(
     validation: pairs.
     unit: what text is cut into.
 
-  >>> notes((["a cat", "a cat", "a dog"], ["un gatto", "un gatto", "un cane"]), [SentencePair("a", "un")])
+  >>> training_texts = ["a cat", "a cat", "a dog"], ["un gatto", "un gatto", "un cane"]
+  >>> find_warnings(training_texts, [SentencePair("a", "un")])
   ['1 of 3 training pairs repeat another']
-  >>> notes((["a cat"], ["un\\x07 gatto"]), [SentencePair("a cat", "un\\x07 gatto")])
+  >>> find_warnings((["a cat"], ["un\\x07 gatto"]), [SentencePair("a cat", "un\\x07 gatto")])
   ... # doctest: +NORMALIZE_WHITESPACE
   ['1 of 1 validation pairs are training pairs, so their scores say little of other text',
    '1 of 1 training pairs have control characters, such as U+0007']
@@ -58,7 +59,9 @@ def notes(
     found.append(f"{len(matches):,} of {count:,} training pairs have control characters, {such}")
   for side, texts in zip(("source", "target"), training, strict=True):
     if unit == "word" and _has_no_spaces(texts[:_SAMPLE]):
-      found.append(f"the {side} has no spaces between words: subwords fit better, config.data.unit=subword")
+      found.append(
+        f"the {side} has no spaces between words: subwords fit better, config.data.tokenization=subword"
+      )
   return found
 
 

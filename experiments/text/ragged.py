@@ -10,14 +10,14 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sentences:
+class RaggedTokens:
   """Sentences as ids, end to end in one array; `sentences[i]` are the ids of one.
 
   Attributes:
     ids: of all sentences, one after the other, int32 [offsets[-1]].
     offsets: where each begins in `ids`, and where the last one ends, int64 [len(self) + 1].
 
-  >>> sentences = Sentences.join([[7, 8], [], [9]])
+  >>> sentences = RaggedTokens.join([[7, 8], [], [9]])
   >>> len(sentences), sentences[0].tolist(), sentences.lengths.tolist()
   (3, [7, 8], [2, 0, 1])
   """
@@ -44,20 +44,20 @@ class Sentences:
     """The number of ids of each sentence, int64 [len(self)]."""
     return np.diff(self.offsets)
 
-  def take(self, indices: np.ndarray) -> Sentences:
+  def take(self, indices: np.ndarray) -> RaggedTokens:
     """Returns some of the sentences, in the order of their indices.
 
-    >>> Sentences.join([[7, 8], [], [9]]).take(np.array([2, 0])).ids.tolist()
+    >>> RaggedTokens.join([[7, 8], [], [9]]).take(np.array([2, 0])).ids.tolist()
     [9, 7, 8]
     """
     lengths = self.lengths[indices]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     # Where each id of the result stands in this one's.
     places = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
-    return Sentences(self.ids[places], offsets)
+    return RaggedTokens(self.ids[places], offsets)
 
   @classmethod
-  def join(cls, sentences: Iterable[list[int]]) -> Sentences:
+  def join(cls, sentences: Iterable[list[int]]) -> RaggedTokens:
     """Returns sentences, each a list of ids, as one; an iterator of them is never in memory as a whole."""
     ids, ends = array.array("i"), array.array("q", [0])
     for sentence in sentences:

@@ -6,11 +6,11 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from experiments.text.ragged import Sentences
-from experiments.text.tokenizers import Characters, Subwords, Tokenizer, Words
+from experiments.text.ragged import RaggedTokens
+from experiments.text.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
-_TOKENIZERS: dict[str, Tokenizer] = {"word": Words(), "character": Characters()}
+_TOKENIZERS: dict[str, Tokenizer] = {"word": WordTokenizer(), "character": CharacterTokenizer()}
 UNITS = (*_TOKENIZERS, "subword")
 
 # More lines teach little about words that are frequent enough to matter, and take long.
@@ -18,7 +18,7 @@ _TRAINING_LINES = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Language:
+class TextProcessor:
   """A language as a model reads and writes it.
 
   Attributes:
@@ -27,7 +27,7 @@ class Language:
     lowercase: whether texts are put in lower case.
 
   >>> options = {"lowercase": True, "min_count": 2, "vocabulary_size": 300, "subwords": "unigram"}
-  >>> language = Language.learn(["The cat sees.", "A cat dreams."], unit="word", **options)
+  >>> language = TextProcessor.learn(["The cat sees.", "A cat dreams."], unit="word", **options)
   >>> language.tokenize("The CAT dreams."), language.vocabulary.words
   (('the', 'cat', 'dreams', '￭.'), ('cat', '￭.'))
   >>> language.encode_all(["A cat."])[0].tolist()
@@ -50,12 +50,12 @@ class Language:
     """Returns the plain text of tokens."""
     return self.tokenizer.detokenize(tokens)
 
-  def encode_all(self, texts: Iterable[str]) -> Sentences:
+  def encode_all(self, texts: Iterable[str]) -> RaggedTokens:
     """Returns texts as ids, START and END not added."""
     normalized = map(self.normalize, texts)
-    if isinstance(self.tokenizer, Subwords):
-      return Sentences.join(self.tokenizer.encode_all(normalized))
-    return Sentences.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
+    if isinstance(self.tokenizer, SubwordTokenizer):
+      return RaggedTokens.join(self.tokenizer.encode_all(normalized))
+    return RaggedTokens.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
 
   def save(self, folder: pathlib.Path, side: str) -> None:
     """Writes the files that `load` reads: `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.
@@ -68,7 +68,7 @@ class Language:
       OSError: if a file cannot be written.
     """
     self.vocabulary.save(folder / f"vocabulary.{side}.txt")
-    if isinstance(self.tokenizer, Subwords):
+    if isinstance(self.tokenizer, SubwordTokenizer):
       (folder / f"subwords.{side}.model").write_bytes(self.tokenizer.model)
 
   @classmethod
@@ -81,7 +81,7 @@ class Language:
     min_count: int,
     vocabulary_size: int,
     subwords: str,
-  ) -> Language:
+  ) -> TextProcessor:
     """Returns the language of training texts.
 
     Args:
@@ -89,7 +89,7 @@ class Language:
       unit: what a token is: "word", "character" or "subword".
       lowercase: whether texts are put in lower case.
       min_count: word and character: how often a token must occur to be taken up, at least 1.
-      vocabulary_size: subword: the number of ids, or 0. See `Subwords.learn`.
+      vocabulary_size: subword: the number of ids, or 0. See `SubwordTokenizer.learn`.
       subwords: subword: "unigram" or "bpe".
 
     Raises:
@@ -98,7 +98,7 @@ class Language:
     if unit == "subword":
       count = min(len(texts), _TRAINING_LINES)
       lines = [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
-      pieces = Subwords.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
+      pieces = SubwordTokenizer.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
       return cls(pieces, Vocabulary(pieces.tokens), lowercase)
     tokenizer = _TOKENIZERS[unit]
     normalized = (_cased(text, lowercase) for text in texts)
@@ -106,7 +106,7 @@ class Language:
     return cls(tokenizer, vocabulary, lowercase)
 
   @classmethod
-  def load(cls, folder: pathlib.Path, side: str, *, unit: str, lowercase: bool) -> Language:
+  def load(cls, folder: pathlib.Path, side: str, *, unit: str, lowercase: bool) -> TextProcessor:
     """Returns the language that `save` wrote.
 
     Args:
@@ -124,7 +124,7 @@ class Language:
     if unit != "subword":
       return cls(_TOKENIZERS[unit], vocabulary, lowercase)
     try:
-      pieces = Subwords(path.read_bytes())
+      pieces = SubwordTokenizer(path.read_bytes())
     except ValueError as error:
       raise ValueError(f"{path}: {error}") from error
     if pieces.tokens != vocabulary.words:

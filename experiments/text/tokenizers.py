@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class WordTokenizer:
   """Words and punctuation marks. See `words.tokenize`."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
@@ -59,10 +59,10 @@ class Words:
 
 
 @dataclasses.dataclass(frozen=True)
-class Characters:
+class CharacterTokenizer:
   """Characters (code points), a run of whitespace for one; `"<unk>"` is one token.
 
-  >>> Characters().tokenize("è  lì")
+  >>> CharacterTokenizer().tokenize("è  lì")
   ('è', '▁', 'l', 'ì')
   """
 
@@ -75,7 +75,7 @@ class Characters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Subwords:
+class SubwordTokenizer:
   """Pieces of words, found in a text by sentencepiece. A piece that begins a word begins with "▁".
 
   A character that no piece holds is written as its bytes in UTF-8: `"<0xC3>", "<0xA8>"` for "è". So all
@@ -128,7 +128,7 @@ class Subwords:
     return unescape(_spaced(self._processor.decode(list(tokens))))  # a line end can be among the bytes
 
   @classmethod
-  def learn(cls, texts: Sequence[str], *, vocabulary_size: int, kind: str) -> Subwords:
+  def learn(cls, texts: Sequence[str], *, vocabulary_size: int, kind: str) -> SubwordTokenizer:
     """Returns the pieces of a text; the same text gives the same model, byte by byte.
 
     Args:

@@ -175,7 +175,7 @@ def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str,
     config = read_config(folder)
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
     translator = load(folder)
-    examples = translator.task.examples(split, config.evaluation.sentences)
+    examples = translator.task.examples(split, config.evaluation.num_eval_examples)
     own = [example.target_text for example in examples]
     if systems and own != references:
       raise WorkdirError(

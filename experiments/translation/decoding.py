@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import attention
-from attention.decoding import Hypotheses, beam, greedy, sample
+from attention.decoding import SearchResult, beam, greedy, sample
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import END, PAD, START
 from experiments.translation.loss import linear_losses
@@ -15,14 +15,14 @@ from experiments.translation.loss import linear_losses
 _IMPOSSIBLE = -1e30  # a logit; finite, because a mean is taken of them
 
 
-class Search(NamedTuple):
+class DecodeOptions(NamedTuple):
   """How translations are looked for.
 
   Attributes:
     max_length: tokens, the end of the sentence included, after which a translation is cut.
     beam_size: of beam search; 1 for the greedy search.
     length_penalty: as in `attention.decoding.beam`.
-    num_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
+    n_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
     temperature: tokens are drawn at this temperature, as by `attention.decoding.sample`; 0 to draw none.
     top_k: so many of the likeliest tokens can be drawn; 0 for all.
     top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
@@ -33,7 +33,7 @@ class Search(NamedTuple):
   max_length: int
   beam_size: int = 1
   length_penalty: float = 1.0
-  num_best: int = 1
+  n_best: int = 1
   temperature: float = 0.0
   top_k: int = 0
   top_p: float = 1.0
@@ -50,10 +50,10 @@ def decode(
   seed: jax.Array,
   *,
   model: attention.Seq2Seq | attention.Ensemble,
-  search: Search,
+  search: DecodeOptions,
   with_weights: bool,
   never: tuple[int, ...],
-) -> Hypotheses:
+) -> SearchResult:
   """Returns the best N translations of a batch of sentences, fields [B N ...].
 
   Args:
@@ -77,14 +77,14 @@ def decode(
     return state, logits, _float32(weights) if with_weights else None
 
   arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
-  arguments |= {"start": START, "end": END, "pad": PAD}
+  arguments |= {"bos_id": START, "eos_id": END, "pad_id": PAD}
   if search.temperature:
     options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
     rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
     found = sample(step, state, rngs, **arguments, **options)
   elif search.beam_size > 1:
     options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
-    return beam(step, state, **arguments, **options, num_best=search.num_best)
+    return beam(step, state, **arguments, **options, n_best=search.n_best)
   else:
     found = greedy(step, state, **arguments)
   return jax.tree.map(lambda array: array[:, None], found)
@@ -96,7 +96,7 @@ def score(
 ) -> tuple[jax.Array, jax.Array | None]:
   """Returns the summed loss of each sentence [B], and the attention [B T S]."""
   features: Any = model.apply(
-    {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="features"
+    {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="output_features"
   )
   B, T = batch.targets.shape
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)

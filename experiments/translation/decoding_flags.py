@@ -37,7 +37,7 @@ def define_alignment_tokens() -> flags.FlagHolder:
 
 
 def define_search() -> list[flags.FlagHolder]:
-  """Defines the flags that say how translations are looked for; each has the name of a field of `Search`."""
+  """Defines the flags for decoding; each has the name of a field of `DecodeOptions`."""
   return [
     flags.DEFINE_integer(
       "max_length",

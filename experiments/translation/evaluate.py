@@ -10,7 +10,7 @@ from experiments.cli.config_fields import ConfigError
 from experiments.tasks import Example
 from experiments.text.vocabularies import compose
 from experiments.translation import metrics
-from experiments.translation.translator import Scored, Translation, Translator
+from experiments.translation.translator import PairScore, Translation, Translator
 
 CHECKPOINTS = ("best", "last", "average")
 
@@ -21,27 +21,27 @@ METRICS = ("sentences", *metrics.HIGHER_IS_BETTER, "alignment_error_rate", "atte
 LARGEST_PENALTY = 10
 
 
-Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[Scored]], float]
+Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[PairScore]], float]
 
 
-def own_metrics(config: base.Evaluation) -> dict[str, Metric]:
+def load_custom_metrics(config: base.Evaluation) -> dict[str, Metric]:
   """Returns the custom metrics that a config names. An error in one is a ConfigError that names it."""
   return {name.rpartition(":")[2]: _custom_metric(name) for name in metric_names(config)}
 
 
 def metric_names(config: base.Evaluation) -> list[str]:
   """Returns where a config finds metrics of a person's own."""
-  return [name.strip() for name in config.metrics.split(",") if name.strip()]
+  return [name.strip() for name in config.custom_metrics.split(",") if name.strip()]
 
 
 def _custom_metric(name: str) -> Metric:
-  metric = plugins.find("evaluation.metrics", name)
+  metric = plugins.find("evaluation.custom_metrics", name)
 
   def checked(*inputs: Any) -> float:
     try:
       return float(metric(*inputs))
     except Exception as error:  # custom code may raise anything
-      raise ConfigError(f"config.evaluation.metrics={name}: {plugins.told(error)}") from error
+      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.told(error)}") from error
 
   return checked
 
@@ -77,7 +77,7 @@ def evaluate(
   return values | _alignment_metrics(examples, scored) | found_by_others
 
 
-def _alignment_metrics(examples: Sequence[Example], scored: Sequence[Scored]) -> dict[str, float]:
+def _alignment_metrics(examples: Sequence[Example], scored: Sequence[PairScore]) -> dict[str, float]:
   """Returns the metrics of the attention; none where there is none, or no true link."""
   aligned = [
     metrics.AlignedAttention(one.attention, example.alignment)

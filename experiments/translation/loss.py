@@ -92,7 +92,7 @@ def _cut(hidden: jax.Array, targets: jax.Array, V: int) -> tuple[jax.Array, jax.
   """Returns hidden [M n H] and targets [M n] in M parts, the last one filled with padding."""
   N, H = hidden.shape
   blocks = even_blocks(N, max(1, LOGITS_AT_ONCE // V))
-  padding = (0, blocks.beyond_end)
+  padding = (0, blocks.padding)
   hidden = jnp.pad(hidden, (padding, (0, 0))).reshape(blocks.count, blocks.size, H)
   return hidden, jnp.pad(targets, padding, constant_values=PAD).reshape(blocks.count, blocks.size)
 

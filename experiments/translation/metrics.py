@@ -10,7 +10,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.text.vocabularies import compose
 
-Words: TypeAlias = tuple[str, ...]
+WordTokenizer: TypeAlias = tuple[str, ...]
 
 
 # Metrics that every task has, and whether more of it is better.
@@ -84,7 +84,7 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def exact_match(
-  hypotheses: Sequence[str] | Sequence[Words], references: Sequence[str] | Sequence[Words]
+  hypotheses: Sequence[str] | Sequence[WordTokenizer], references: Sequence[str] | Sequence[WordTokenizer]
 ) -> float:
   """Returns the share of sentences that equal their reference, from 0 to 1.
 

@@ -18,15 +18,15 @@ NORMALIZERS: dict[str, attention.Normalizer | None] = {
   "softmax": None,
   "sparsemax": attention.Sparsemax(),
   "entmax15": attention.Entmax15(),
-  "sigmoid": attention.Sigmoid(less_log_keys=True),
+  "sigmoid": attention.Sigmoid(subtract_log_length=True),
 }
-_DECODER_METHODS = ("prepare", "step", "__call__", "features", "output_weights")
-_LAYER_METHODS = ("prepare", "attend_prepared")
+_DECODER_METHODS = ("prepare", "step", "__call__", "output_features", "output_projection")
+_LAYER_METHODS = ("project_kv", "attend_with_kv")
 
 # Fields of `config.model` that the modules also have.
-_DROPOUT = ("dropout_rate", "variational", "word_dropout_rate")
-_RECURRENT = (*_DROPOUT, "recurrent_dropout_rate", "residual", "use_norm")
-_TRANSFORMER = (*_DROPOUT, "num_heads", "feed_forward_width", "positions", "normalize_qk")
+_DROPOUT = ("dropout_rate", "variational_dropout", "word_dropout_rate")
+_RECURRENT = (*_DROPOUT, "recurrent_dropout_rate", "residual", "layer_norm")
+_TRANSFORMER = (*_DROPOUT, "num_heads", "mlp_dim", "position_encoding", "normalize_qk")
 
 
 def make_model(
@@ -50,47 +50,47 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the decoder that a config describes."""
-  if plugins.is_own(config.decoder):
+  if plugins.is_plugin(config.decoder):
     made = _make_custom("decoder", config.decoder, config, vocabulary_size)
     return _checked("decoder", config.decoder, made, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
     return attention.TransformerDecoder(
       vocabulary_size,
-      config.width,
+      config.features,
       num_layers=config.num_decoder_layers,
       **_fields(config, (*_TRANSFORMER, "tied_embeddings")),
     )
   layer: Any = config.attention
-  if plugins.is_own(config.attention):
+  if plugins.is_plugin(config.attention):
     made = _make_custom("attention", config.attention, config)
     layer = _checked("attention", config.attention, made, _LAYER_METHODS, "attention.RecurrentDecoder")
   return attention.RecurrentDecoder(
     vocabulary_size,
-    config.embedding_width,
-    config.width,
+    config.embed_dim,
+    config.features,
     attention=layer,
-    attention_width=config.attention_width or None,
+    qk_features=config.qk_features or None,
     normalizer=_normalizer(config),
     num_layers=config.num_decoder_layers,
-    **_fields(config, (*_RECURRENT, "tied_embeddings", "num_heads", "looks", "input_feeding")),
+    **_fields(config, (*_RECURRENT, "tied_embeddings", "num_heads", "attend_order", "input_feeding")),
   )
 
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
   """Returns the encoder that a config describes."""
-  if plugins.is_own(config.encoder):
+  if plugins.is_plugin(config.encoder):
     return _make_custom("encoder", config.encoder, config, vocabulary_size)
   options: dict[str, Any] = {"num_layers": config.num_layers}
   if config.encoder == "transformer":
     options |= _fields(config, _TRANSFORMER)
-    return attention.TransformerEncoder(vocabulary_size, config.width, **options)
+    return attention.TransformerEncoder(vocabulary_size, config.features, **options)
   options |= _fields(config, _RECURRENT)
-  return attention.RecurrentEncoder(vocabulary_size, config.embedding_width, config.width, **options)
+  return attention.RecurrentEncoder(vocabulary_size, config.embed_dim, config.features, **options)
 
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
   """Returns what makes the weights of the decoder's attention; None for the softmax."""
-  if not plugins.is_own(config.normalizer):
+  if not plugins.is_plugin(config.normalizer):
     return NORMALIZERS[config.normalizer]
   normalizer = plugins.make("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):

@@ -20,16 +20,16 @@ def make_optimizer(config: base.Train) -> optax.GradientTransformation:
   adam = optax.adam(schedule)
   if config.weight_decay:
     adam = optax.adamw(schedule, weight_decay=config.weight_decay, mask=_is_decayed)
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), adam)
+  return optax.chain(optax.clip_by_global_norm(config.grad_clip_norm), adam)
 
 
 def make_schedule(config: base.Train) -> optax.Schedule:
   """Returns the learning rate as a function of the step."""
-  highest, warmup = config.learning_rate, int(config.warmup * config.steps)
+  highest, warmup = config.learning_rate, int(config.warmup_fraction * config.num_train_steps)
   if config.schedule == "cosine":
-    return optax.warmup_cosine_decay_schedule(0.0, highest, warmup, config.steps)
+    return optax.warmup_cosine_decay_schedule(0.0, highest, warmup, config.num_train_steps)
   if config.schedule == "linear":
-    falling = optax.linear_schedule(highest, 0.0, config.steps - warmup)
+    falling = optax.linear_schedule(highest, 0.0, config.num_train_steps - warmup)
   elif config.schedule == "constant":
     falling = optax.constant_schedule(highest)
   else:

@@ -15,7 +15,7 @@ from experiments.cli import tables
 from experiments.cli.io import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
-from experiments.text.text_processor import Language
+from experiments.text.text_processor import TextProcessor
 from experiments.text.words import plain
 from experiments.translation import attention_maps, figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
@@ -120,13 +120,13 @@ def write_figures(
 
 
 def draw_translation(
-  path: pathlib.Path, language: Language, source: Sequence[str], translation: Translation
+  path: pathlib.Path, language: TextProcessor, source: Sequence[str], translation: Translation
 ) -> bool:
   """Returns whether the attention map of a translation could be drawn; it is written as PNG."""
   if translation.attention is None:
     raise ValueError("translation must have attention, got none")
   columns = _labels(language, source)
-  rows = [*map(plain, translation.tokens), *([] if translation.is_cut else [_END])]
+  rows = [*map(plain, translation.tokens), *([] if translation.is_truncated else [_END])]
   make = functools.partial(
     attention_maps.attention_map, translation.attention, columns, rows, title="attention of the translation"
   )
@@ -163,7 +163,7 @@ def draw_heads(folder: pathlib.Path, translator: Translator, heads: Heads) -> li
   return [folder / "heads.npz", *write_figures(folder, drawn, [*sources, *targets])]
 
 
-def _labels(language: Language, tokens: Sequence[str]) -> list[str]:
+def _labels(language: TextProcessor, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
   known_or_marked = (

@@ -16,18 +16,18 @@ from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.runs import provenance
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.sharding import local_copy, make_mesh
+from experiments.runs.sharding import fetch_local, make_mesh
 from experiments.runs.workdir import WorkdirError
-from experiments.tasks import Task, make_task, read_languages, words_of
+from experiments.tasks import Task, make_task, read_languages, vocabulary_words
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import make_task_model
-from experiments.translation.run_config import check_trusted, read_config, told_changes
-from experiments.translation.step import Recipe, TrainState, abstract_state, make_recipe, translating_params
+from experiments.translation.run_config import check_trusted, describe_changes, read_config
+from experiments.translation.step import TrainSpec, TrainState, abstract_state, eval_params, make_train_spec
 from experiments.translation.translator import Translator, make_translator
 from experiments.translation.validation import validate
 
 
-class Kept(NamedTuple):
+class KeptCheckpoints(NamedTuple):
   """Some checkpoints of a run.
 
   Attributes:
@@ -52,7 +52,7 @@ def load(
     folder: the workdir.
     checkpoint: "best", "last" or "average"; None for the config's.
     batch_size: sentences translated at once; None for the config's.
-    search: fields of `Search` that are to be others than the config's.
+    search: fields of `DecodeOptions` that are to be others than the config's.
 
   Raises:
     WorkdirError: if there is none.
@@ -61,15 +61,15 @@ def load(
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
-  if changes := told_changes(folder, config):
+  if changes := describe_changes(folder, config):
     print(changes, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
   given = {name: value for name, value in options.items() if value is not None}
   config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
   check_trusted(folder, config)
   validate(config)
-  task, recipe, params = _restore(config, folder)
-  return make_translator(config, task, recipe.model, params, search)
+  task, spec, params = _restore(config, folder)
+  return make_translator(config, task, spec.model, params, search)
 
 
 def load_ensemble(
@@ -93,7 +93,7 @@ def load_ensemble(
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "search": search}
   first, *others = members = [load(folder, **options) for folder in folders]
   for folder, other in zip(folders[1:], others, strict=True):
-    if words_of(other.task) != words_of(first.task):
+    if vocabulary_words(other.task) != vocabulary_words(first.task):
       raise WorkdirError(f"{folder} has other vocabularies than {folders[0]}: they cannot translate as one")
   if not others:
     return first
@@ -103,7 +103,7 @@ def load_ensemble(
   return Translator(first.task, model, params, batch_size=first.batch_size, search=first.search)
 
 
-def check_beginning(config: base.Config, recipe: Recipe) -> None:
+def check_warm_start(config: base.Config, spec: TrainSpec) -> None:
   """Checks that a run may begin with the parameters of the one that `config.init_from` names.
 
   Raises:
@@ -111,14 +111,14 @@ def check_beginning(config: base.Config, recipe: Recipe) -> None:
     ConfigError: if its arrays have the shapes of the config's, and another meaning.
   """
   theirs = read_config(pathlib.Path(config.init_from)).model
-  for name in ("looks", "input_feeding", "positions"):
+  for name in ("attend_order", "input_feeding", "position_encoding"):
     wanted, got = getattr(theirs, name), getattr(config.model, name)
     if wanted != got:
       raise ConfigError(
         f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose arrays "
         f"mean something else otherwise, got {got!r}"
       )
-  _fitting(abstract_state(recipe).params, pathlib.Path(config.init_from))
+  _fitting(abstract_state(spec).params, pathlib.Path(config.init_from))
 
 
 def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
@@ -168,23 +168,23 @@ def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
   return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
 
-def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe, Any]:
+def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any]:
   """Returns the task of a run, what its steps do, and the parameters that it translates with."""
-  task, recipe = _prepared(config, folder)
+  task, spec = _prepared(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     if checkpoints.latest_step() is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-    return task, recipe, chosen_params(config, checkpoints, recipe)
+    return task, spec, select_params(config, checkpoints, spec)
 
 
-def _prepared(config: base.Config, folder: pathlib.Path) -> tuple[Task, Recipe]:
+def _prepared(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
   """Returns the task of a run, with its own words, and what its steps do."""
   task = make_task(config, read_languages(folder, config.data))
-  provenance.check_same_words(folder, words_of(task))
-  return task, make_recipe(config, make_task_model(config, task), make_mesh())
+  provenance.check_same_words(folder, vocabulary_words(task))
+  return task, make_train_spec(config, make_task_model(config, task), make_mesh())
 
 
-def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
+def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoints:
   """Returns the parameters to translate with of several checkpoints of a run.
 
   Args:
@@ -197,43 +197,43 @@ def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> Kept:
   """
   config = read_config(folder)
   check_trusted(folder, config)
-  _, recipe = _prepared(config, folder)
+  _, spec = _prepared(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()
     if best is None or last is None:
       raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-    params = _restored(checkpoints, recipe, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
+    params = _restored(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
-  return Kept(params, best if config.evaluation.checkpoint == "best" else last)
+  return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
   """Returns the checkpoints of a run, a context manager."""
-  better = HIGHER_IS_BETTER[config.train.metric]
+  better = HIGHER_IS_BETTER[config.train.best_metric]
   return Checkpoints(
-    folder / "checkpoints", higher_is_better=better, keep=config.train.keep, read_only=read_only
+    folder / "checkpoints", higher_is_better=better, keep=config.train.max_to_keep, read_only=read_only
   )
 
 
-def chosen_params(config: base.Config, checkpoints: Checkpoints, recipe: Recipe) -> Any:
+def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec) -> Any:
   """Returns the parameters to translate with: of the best or last checkpoint, or the mean of the newest."""
   best, last = checkpoints.best_step(), checkpoints.latest_step()
   if best is None or last is None:
     raise WorkdirError("there is no checkpoint to translate with")
   steps = {"best": [best], "last": [last], "average": checkpoints.newest_steps() or [last]}
-  first, *others = _restored(checkpoints, recipe, steps[config.evaluation.checkpoint]).values()
+  first, *others = _restored(checkpoints, spec, steps[config.evaluation.checkpoint]).values()
   if not others:
     return first
   return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *others)
 
 
-def _restored(checkpoints: Checkpoints, recipe: Recipe, steps: Sequence[int]) -> dict[int, Any]:
+def _restored(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[int]) -> dict[int, Any]:
   """Returns the parameters to translate with, by their steps; another's instead of a damaged one."""
   found = {}
-  like = abstract_state(recipe)
+  like = abstract_state(spec)
   for step in steps:
     restored = checkpoints.restore(like, step)
     if restored is not None and restored.step not in found:
-      found[restored.step] = local_copy(translating_params(restored.state), recipe.mesh)
+      found[restored.step] = fetch_local(eval_params(restored.state), spec.mesh)
   return found

@@ -14,7 +14,7 @@ from experiments.translation.evaluate import metric_names
 from experiments.translation.validation import validate
 
 # The fields of `config.data` on which it depends what the tokens are.
-_OF_LANGUAGES = ("task", "unit", "lowercase", "subwords", "vocabulary_size", "min_count")
+_OF_LANGUAGES = ("task", "tokenization", "lowercase", "subword_model", "vocabulary_size", "min_count")
 
 
 def read_config(folder: pathlib.Path) -> base.Config:
@@ -41,7 +41,7 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
     WorkdirError: if one is in a file that is not below the current folder, or is in that of the run, and
       --trust_workdir is not given.
   """
-  for field, name in own_parts(config).items():
+  for field, name in custom_components(config).items():
     paths: list[pathlib.Path | None] = [*plugins.origins(name)] or [None]
     for path in paths:
       if not plugins.is_trusted(path, folder):
@@ -51,7 +51,7 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
     print(f"{folder}: imports {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
 
 
-def told_changes(folder: pathlib.Path, config: base.Config) -> str:
+def describe_changes(folder: pathlib.Path, config: base.Config) -> str:
   """Returns a line about the files of `trained_parts` that are not what a run began with, or nothing."""
   # A file that is missing is an error of the field that names it, when it is imported.
   files = plugins.files(trained_parts(config))
@@ -61,24 +61,27 @@ def told_changes(folder: pathlib.Path, config: base.Config) -> str:
   return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
 
 
-def own_parts(config: base.Config) -> dict[str, str]:
+def custom_components(config: base.Config) -> dict[str, str]:
   """Returns the fields of a config that name parts of a person's own, and the names."""
   values = config_fields.flat(config)
   parts = "model.encoder", "model.decoder", "model.attention", "model.normalizer"
   named = {name: values[name] for name in ("data.task", *parts)}
   for i, name in enumerate(metric_names(config.evaluation)):
-    named[f"evaluation.metrics[{i}]"] = name
-  return {name: value for name, value in named.items() if plugins.is_own(value)}
+    named[f"evaluation.custom_metrics[{i}]"] = name
+  return {name: value for name, value in named.items() if plugins.is_plugin(value)}
 
 
 def trained_parts(config: base.Config) -> dict[str, str]:
   """Returns the custom parts on which training depends: all but the metrics."""
-  return {field: name for field, name in own_parts(config).items() if not field.startswith("evaluation.")}
+  return {
+    field: name for field, name in custom_components(config).items() if not field.startswith("evaluation.")
+  }
 
 
 def data_files(config: base.Config, *splits: str) -> dict[str, str]:
   """Returns the paths of files of sentences by their fields; empty for none."""
-  return {f"data.{split}": getattr(config.data, split) for split in splits or ("train", "validation", "test")}
+  names = [f"{split}_file" for split in splits or ("train", "validation", "test")]
+  return {f"data.{name}": getattr(config.data, name) for name in names}
 
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
@@ -86,7 +89,7 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
 
   A run may be made longer if that leaves its learning rates as they were.
   """
-  if not workdir.holds_run(folder):
+  if not workdir.has_run(folder):
     workdir.check_nothing_left(folder)
     return
   began_with = read_config(folder)
@@ -99,21 +102,26 @@ def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
   if not differing:
     return
   before, now, hint = began_with.train, config.train, ""
-  if set(differing) <= {"train.steps", "train.warmup"} and before.steps < now.steps:
-    warmup = int(before.warmup * before.steps)
-    if before.schedule == "constant" and warmup == int(now.warmup * now.steps):
+  if (
+    set(differing) <= {"train.num_train_steps", "train.warmup_fraction"}
+    and before.num_train_steps < now.num_train_steps
+  ):
+    warmup = int(before.warmup_fraction * before.num_train_steps)
+    if before.schedule == "constant" and warmup == int(now.warmup_fraction * now.num_train_steps):
       return
     hint = "; only a run with config.train.schedule=constant can be made longer"
     if before.schedule == "constant":
-      share = (warmup + 0.5) / now.steps if warmup else 0
-      hint = f", or keep its warm-up of {warmup} steps: --config.train.warmup={share:.6g}"
+      share = (warmup + 0.5) / now.num_train_steps if warmup else 0
+      hint = f", or keep its warm-up of {warmup} steps: --config.train.warmup_fraction={share:.6g}"
   listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
   raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
 
 
 def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
   """Returns whether a field names what it did when the run began, in another place or with another name."""
-  if name not in ("init_from", "data.train", "data.validation", "data.test") or not (theirs and ours):
+  if name not in ("init_from", "data.train_file", "data.validation_file", "data.test_file") or not (
+    theirs and ours
+  ):
     return False
   if name == "init_from":
     return pathlib.Path(theirs) == pathlib.Path(ours)
@@ -141,12 +149,12 @@ def inherited_languages(config: base.Config) -> tasks.Languages | None:
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:
   """Writes what a run begins with; of one that is there, what `check_same_config` lets change."""
-  if not workdir.holds_run(folder):
+  if not workdir.has_run(folder):
     tasks.write_languages(folder, languages)
     workdir.write_config(folder, dataclasses.asdict(config))
     return
   began_with = read_config(folder)
-  if began_with.train.steps != config.train.steps:
-    workdir.keep_results(folder, f"{began_with.train.steps}_steps")
+  if began_with.train.num_train_steps != config.train.num_train_steps:
+    workdir.keep_results(folder, f"{began_with.train.num_train_steps}_steps")
   if began_with != config:
     workdir.write_config(folder, dataclasses.asdict(config))

@@ -14,31 +14,29 @@ import attention
 from configs import base
 from experiments.cli import plugins
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 from experiments.runs import provenance, workdir
-from experiments.runs.multihost import begin_together, is_main
-from experiments.runs.sharding import check_shares, make_mesh, own_rows, place_batch
-from experiments.tasks import Task, make_task, read_languages, words_of
-from experiments.translation.evaluate import evaluate, own_metrics
+from experiments.runs.multihost import begin_together, is_primary
+from experiments.runs.sharding import check_shares, local_rows, make_mesh, place_batch
+from experiments.tasks import Task, make_task, read_languages, vocabulary_words
+from experiments.translation.evaluate import evaluate, load_custom_metrics
 from experiments.translation.model import make_task_model
-from experiments.translation.restore import check_beginning
+from experiments.translation.restore import check_warm_start
 from experiments.translation.run_config import (
   check_same_config,
+  custom_components,
   data_files,
   inherited_languages,
-  own_parts,
   trained_parts,
   write_run,
 )
-from experiments.translation.step import Recipe, abstract_state, make_recipe, make_rngs, train_step
+from experiments.translation.step import TrainSpec, abstract_state, make_rngs, make_train_spec, train_step
 from experiments.translation.translator import make_translator
 from experiments.translation.validation import validate
 
 
 @contextlib.contextmanager
-def open_run(
-  config: base.Config, folder: pathlib.Path, parameter_shards: int
-) -> Iterator[tuple[Task, Recipe]]:
+def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Iterator[tuple[Task, TrainSpec]]:
   """Yields the task and the training recipe of a run whose folder is locked until the block ends.
 
   The folder is created after all checks. Several processes start together or not at all.
@@ -56,57 +54,57 @@ def open_run(
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
       task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
-      provenance.check_same_words(folder, words_of(task))
-      launch["vocabularies"] = provenance.digest_of(words_of(task))
-      recipe = make_recipe(config, make_task_model(config, task), make_mesh(parameter_shards))
-      _check_data(config, folder, task, recipe)
-      if is_main():
+      provenance.check_same_words(folder, vocabulary_words(task))
+      launch["vocabularies"] = provenance.digest_of(vocabulary_words(task))
+      spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
+      _check_data(config, folder, task, spec)
+      if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))
         check_same_config(folder, config)  # another process may have started a run since
     except Exception as error:
       begin_together(None, error)
       raise
     same = [launch["versions"], launch["commit"], launch["vocabularies"], list(data.values())]
-    begin_together([*same, dataclasses.asdict(config), str(folder.resolve()), parameter_shards], None)
-    if is_main():
+    begin_together([*same, dataclasses.asdict(config), str(folder.resolve()), fsdp_size], None)
+    if is_primary():
       provenance.record_launch(folder, launch)
       write_run(folder, config, (task.source, task.target))
-    yield task, recipe
+    yield task, spec
 
 
-def _check_data(config: base.Config, folder: pathlib.Path, task: Task, recipe: Recipe) -> None:
+def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: TrainSpec) -> None:
   """Checks custom parts, the run to start from, and that there is data of each split."""
-  if own_parts(config):
-    _try_own_parts(config, task, recipe)
-  if config.init_from and not workdir.holds_run(folder):
-    check_beginning(config, recipe)
+  if custom_components(config):
+    _check_custom_components(config, task, spec)
+  if config.init_from and not workdir.has_run(folder):
+    check_warm_start(config, spec)
   task.training_batch(0)
-  for split in (task.watched, *task.splits):
+  for split in (task.validation_split, *task.splits):
     task.examples(split, 1)
 
 
-def _try_own_parts(config: base.Config, task: Task, recipe: Recipe) -> None:
+def _check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -> None:
   """Raises ConfigError if custom parts cannot be trained, evaluated or compiled."""
-  names = ", ".join(f"config.{name}={value}" for name, value in own_parts(config).items())
+  names = ", ".join(f"config.{name}={value}" for name, value in custom_components(config).items())
   try:
     batch = task.training_batch(0)
-    if config.train.alignment_weight and batch.links is None:
+    if config.train.alignment_loss_weight and batch.links is None:
       raise ConfigError(
-        "config.train.alignment_weight must be 0 if the batches of a task have no links "
-        f"(`make_batch(..., alignments=...)`), got {config.train.alignment_weight}"
+        "config.train.alignment_loss_weight must be 0 if the batches of a task have no links "
+        f"(`make_batch(..., alignments=...)`), got {config.train.alignment_loss_weight}"
       )
-    model, rngs = recipe.model, make_rngs(config.seed)
+    model, rngs = spec.model, make_rngs(config.seed)
     hash(model)  # it is a static argument of compiled functions
     words = np.ones((1, 2), np.int32)
     params = jax.jit(model.init)(rngs.params, words, words[:, 0], words)["params"]
     _check_ignores_padding(model, params, batch.sources.shape[1])
     translator = make_translator(config, task, model, params, {"beam_size": 1})
-    for split in dict.fromkeys((task.watched, *task.splits)):
-      evaluate(translator, task.examples(split, 2), own_metrics(config.evaluation))
-    step = functools.partial(train_step, recipe=recipe)
-    rows = own_rows(batch, recipe.mesh.size * config.train.accumulation)
-    jax.eval_shape(step, abstract_state(recipe), place_batch(rows, recipe.mesh), rngs.dropout)
-  except Mistake:
+    for split in dict.fromkeys((task.validation_split, *task.splits)):
+      evaluate(translator, task.examples(split, 2), load_custom_metrics(config.evaluation))
+    step = functools.partial(train_step, spec=spec)
+    rows = local_rows(batch, spec.mesh.size * config.train.grad_accumulation_steps)
+    jax.eval_shape(step, abstract_state(spec), place_batch(rows, spec.mesh), rngs.dropout)
+  except UserError:
     raise
   except Exception as error:  # custom code may raise anything
     raise ConfigError(f"{names}: {plugins.told(error)}") from error

@@ -12,14 +12,14 @@ from jax.sharding import Mesh, PartitionSpec
 import attention
 from attention import losses
 from configs import base
-from experiments.runs.sharding import AXES, everywhere, state_shardings
+from experiments.runs.sharding import AXES, replicated, state_shardings
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import PAD
 from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.optimizer import make_optimizer
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
   """What training steps measure: sums to be divided by `tokens` where they are reported.
 
   Attributes:
@@ -47,11 +47,11 @@ class TrainState(NamedTuple):
   params: Any
   average: Any
   optimizer: optax.OptState
-  sums: Sums
+  sums: LossSums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # a constant of a run: equal to itself alone
-class Recipe:
+class TrainSpec:
   """What a training step does, and where.
 
   Attributes:
@@ -69,9 +69,9 @@ class Recipe:
   dtype: str = "float32"
 
 
-def make_recipe(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> Recipe:
+def make_train_spec(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> TrainSpec:
   """Returns what a config asks for."""
-  return Recipe(model, make_optimizer(config.train), mesh, config.train, config.model.dtype)
+  return TrainSpec(model, make_optimizer(config.train), mesh, config.train, config.model.dtype)
 
 
 class Rngs(NamedTuple):
@@ -86,35 +86,35 @@ def make_rngs(seed: int) -> Rngs:
   return Rngs(*jax.random.split(jax.random.key(seed)))
 
 
-def init_state(recipe: Recipe, rng: jax.Array) -> TrainState:
+def init_state(spec: TrainSpec, rng: jax.Array) -> TrainState:
   """Returns the state before the first step, on the recipe's devices."""
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe))
-  return jax.jit(functools.partial(_init, recipe), out_shardings=shardings)(rng)
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec))
+  return jax.jit(functools.partial(_init, spec), out_shardings=shardings)(rng)
 
 
-def abstract_state(recipe: Recipe) -> TrainState:
+def abstract_state(spec: TrainSpec) -> TrainState:
   """Returns shapes, dtypes and places of what `init_state` returns."""
-  shapes = jax.eval_shape(functools.partial(_init, recipe), jax.random.key(0))
+  shapes = jax.eval_shape(functools.partial(_init, spec), jax.random.key(0))
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     shapes,
-    state_shardings(shapes, recipe.mesh),
+    state_shardings(shapes, spec.mesh),
   )
 
 
-def _init(recipe: Recipe, rng: jax.Array) -> TrainState:
+def _init(spec: TrainSpec, rng: jax.Array) -> TrainState:
   words = jnp.ones((1, 2), jnp.int32)  # the parameters' shapes do not depend on the batch's
-  params = recipe.model.init(rng, words, jnp.ones((1,), jnp.int32), words)["params"]
-  average = params if recipe.train.averaging else None
-  return TrainState(jnp.int32(0), params, average, recipe.optimizer.init(params), no_sums())
+  params = spec.model.init(rng, words, jnp.ones((1,), jnp.int32), words)["params"]
+  average = params if spec.train.ema_decay else None
+  return TrainState(jnp.int32(0), params, average, spec.optimizer.init(params), zero_sums())
 
 
-def no_sums() -> Sums:
+def zero_sums() -> LossSums:
   """Returns the sums before the first step."""
-  return Sums(jnp.float32(0.0), jnp.float32(0.0))
+  return LossSums(jnp.float32(0.0), jnp.float32(0.0))
 
 
-def translating_params(state: TrainState) -> Any:
+def eval_params(state: TrainState) -> Any:
   """Returns the parameters to translate with: the average, if there is one."""
   return state.params if state.average is None else state.average
 
@@ -125,14 +125,14 @@ def cast(params: Any, dtype: str) -> Any:
 
 
 @functools.cache
-def make_step(recipe: Recipe) -> Any:
+def make_step(spec: TrainSpec) -> Any:
   """Returns `train_step` under jit: the state stays where it is, and its memory is used again."""
-  places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe)), everywhere(recipe.mesh)
-  return jax.jit(functools.partial(train_step, recipe=recipe), donate_argnames="state", out_shardings=places)
+  places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec)), replicated(spec.mesh)
+  return jax.jit(functools.partial(train_step, spec=spec), donate_argnames="state", out_shardings=places)
 
 
 def train_step(
-  state: TrainState, batch: Batch, rng: jax.Array, recipe: Recipe
+  state: TrainState, batch: Batch, rng: jax.Array, spec: TrainSpec
 ) -> tuple[TrainState, jax.Array]:
   """Makes one update.
 
@@ -140,18 +140,18 @@ def train_step(
     state: before.
     batch: what to learn from.
     rng: of the dropout, for the whole run; each step derives its own.
-    recipe: what to do.
+    spec: what to do.
 
   Returns:
     The state after, whose sums have grown by those of the batch; and the norm of the gradient of a token's
     loss, before it is clipped, which can still be waited for when `make_step` has taken the state's memory.
   """
-  gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), recipe)
-  updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
+  gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), spec)
+  updates, optimizer = spec.optimizer.update(gradients, state.optimizer, state.params)
   params = optax.apply_updates(state.params, updates)
   average = None
-  if recipe.train.averaging:
-    average = optax.incremental_update(params, state.average, 1 - _decay(state.step, recipe.train.averaging))
+  if spec.train.ema_decay:
+    average = optax.incremental_update(params, state.average, 1 - _decay(state.step, spec.train.ema_decay))
   state = TrainState(state.step + 1, params, average, optimizer, jax.tree.map(jnp.add, state.sums, sums))
   return state, optax.tree.norm(gradients)
 
@@ -162,11 +162,11 @@ def _decay(step: jax.Array, highest: float) -> jax.Array:
   return jnp.minimum((1 + step) / (10 + step), highest)
 
 
-def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> tuple[Any, Sums]:
+def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> tuple[Any, LossSums]:
   """Returns the gradients of the loss of a token, and the sums over the batch."""
-  gradients_of = jax.value_and_grad(functools.partial(loss_of, recipe=recipe))
-  sums = Sums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
-  if recipe.train.accumulation == 1:
+  gradients_of = jax.value_and_grad(functools.partial(loss_of, spec=spec))
+  sums = LossSums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
+  if spec.train.grad_accumulation_steps == 1:
     loss, gradients = gradients_of(params, batch, rng)
   else:
 
@@ -176,7 +176,10 @@ def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -
       return jax.tree.map(jnp.add, carry, found), None
 
     nothing = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, params)
-    parts = jnp.arange(recipe.train.accumulation), _parts(batch, recipe.train.accumulation)
+    parts = (
+      jnp.arange(spec.train.grad_accumulation_steps),
+      _parts(batch, spec.train.grad_accumulation_steps),
+    )
     (loss, gradients), _ = jax.lax.scan(add, nothing, parts)
   return jax.tree.map(lambda leaf: leaf / sums.tokens, gradients), sums._replace(loss=loss)
 
@@ -186,38 +189,38 @@ def _parts(batch: Batch, count: int) -> Batch:
   return jax.tree.map(lambda array: jnp.swapaxes(array.reshape(-1, count, *array.shape[1:]), 0, 1), batch)
 
 
-def loss_of(params: Any, batch: Batch, rng: jax.Array, recipe: Recipe) -> jax.Array:
+def loss_of(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.Array:
   """Returns the loss summed over the target tokens, in nats."""
   # Whole while they are used: with parts of them XLA would send activations at every position of a sentence.
-  params = jax.lax.with_sharding_constraint(cast(params, recipe.dtype), everywhere(recipe.mesh))
-  features: Any = recipe.model.apply(
+  params = jax.lax.with_sharding_constraint(cast(params, spec.dtype), replicated(spec.mesh))
+  features: Any = spec.model.apply(
     {"params": params},
     batch.sources,
     batch.source_lengths,
     batch.inputs,
     deterministic=False,
     rngs={"dropout": rng},
-    method="features",
+    method="output_features",
   )
 
   def own_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
     vectors, targets = vectors.reshape(targets.size, -1), targets.reshape(-1)
-    return linear_cross_entropy(vectors, kernel, bias, targets, recipe.train.label_smoothing)[None]
+    return linear_cross_entropy(vectors, kernel, bias, targets, spec.train.label_smoothing)[None]
 
   # By itself XLA would make the logits of all rows on every device: the loss has one axis for rows and time.
   rows, whole = PartitionSpec(AXES), PartitionSpec()
   share = jax.shard_map(
-    own_loss, mesh=recipe.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
+    own_loss, mesh=spec.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
   )
-  if features.weights is None and (recipe.train.alignment_weight or recipe.train.coverage_weight):
+  if features.weights is None and (spec.train.alignment_loss_weight or spec.train.coverage_loss_weight):
     raise ValueError("losses of the attention need a decoder that returns weights, got None")
   loss = jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
-  if recipe.train.alignment_weight:
+  if spec.train.alignment_loss_weight:
     links = jnp.asarray(batch.links)
-    loss += recipe.train.alignment_weight * jnp.sum(losses.alignment_loss(features.weights, links))
-  if recipe.train.coverage_weight:
+    loss += spec.train.alignment_loss_weight * jnp.sum(losses.alignment_loss(features.weights, links))
+  if spec.train.coverage_loss_weight:
     lengths = jnp.sum(batch.targets != PAD, axis=-1)
-    loss += recipe.train.coverage_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
+    loss += spec.train.coverage_loss_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
   return loss
 
 

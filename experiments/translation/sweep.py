@@ -18,7 +18,7 @@ from experiments.cli import config_fields
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.io import write_text
 from experiments.runs.job_runner import Job
-from experiments.runs.workdir import holds_run, is_locked
+from experiments.runs.workdir import has_run, is_locked
 from experiments.translation import compare, figures, reporting
 from experiments.translation.run_config import check_same_config, read_config
 from experiments.translation.validation import validate
@@ -51,8 +51,8 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   Raises:
     ConfigError: if there is no such field, no such config, or no folder for a run.
 
-  >>> [name for name, *_ in make_runs(base.Config(), {"model.width": [64, 128], "seed": [0]})]
-  ['width=64_seed=0', 'width=128_seed=0']
+  >>> [name for name, *_ in make_runs(base.Config(), {"model.features": [64, 128], "seed": [0]})]
+  ['features=64_seed=0', 'features=128_seed=0']
   >>> deep = {"model.encoder": ["transformer"], "seed": [0, 1]}
   >>> [name for name, *_ in make_runs(base.Config(), {"shallow": {"seed": [0]}, "deep": deep})]
   ['shallow', 'deep_seed=0', 'deep_seed=1']
@@ -130,8 +130,8 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
 
 def is_done(folder: pathlib.Path, config: base.Config) -> bool:
   """Returns whether a run has ended: with as many steps as asked for."""
-  has_ended = holds_run(folder) and (folder / "results.json").exists()
-  return has_ended and read_config(folder).train.steps == config.train.steps
+  has_ended = has_run(folder) and (folder / "results.json").exists()
+  return has_ended and read_config(folder).train.num_train_steps == config.train.num_train_steps
 
 
 def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[pathlib.Path]]:

@@ -9,30 +9,30 @@ import jax
 import numpy as np
 
 from configs import base
-from experiments.cli.errors import Diverged, Interrupted
+from experiments.cli.errors import Preempted, TrainingDiverged
 from experiments.cli.signals import stop_requests
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.multihost import is_main, largest, of_main, say
+from experiments.runs.multihost import is_primary, largest, of_main, print_primary
 from experiments.runs.progress import Profile, Progress
-from experiments.runs.sharding import everywhere, local_copy, own_rows, place_batch
+from experiments.runs.sharding import fetch_local, local_rows, place_batch, replicated
 from experiments.tasks import Task
 from experiments.text.batches import Batch, without_ends
-from experiments.translation.evaluate import evaluate, own_metrics, summary
+from experiments.translation.evaluate import evaluate, load_custom_metrics, summary
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
-from experiments.translation.restore import chosen_params, open_checkpoints, warm_start
+from experiments.translation.restore import open_checkpoints, select_params, warm_start
 from experiments.translation.run_setup import open_run
 from experiments.translation.step import (
-  Recipe,
+  TrainSpec,
   TrainState,
   abstract_state,
+  eval_params,
   init_state,
   is_finite,
   make_rngs,
   make_step,
-  no_sums,
-  translating_params,
+  zero_sums,
 )
 from experiments.translation.translator import Translator, make_translator
 
@@ -47,7 +47,7 @@ def train(
   config: base.Config,
   folder: pathlib.Path,
   *,
-  parameter_shards: int = 1,
+  fsdp_size: int = 1,
   profile: tuple[int, int] | None = None,
 ) -> Translator:
   """Trains a translator, or resumes an interrupted run of the same config.
@@ -55,7 +55,7 @@ def train(
   Args:
     config: the experiment.
     folder: its workdir.
-    parameter_shards: number of parts that parameters are cut into; all other devices share the batch.
+    fsdp_size: number of parts that parameters are cut into; all other devices share the batch.
     profile: the first and the last step to profile. Default: no profile.
 
   Returns:
@@ -65,29 +65,29 @@ def train(
     ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a user error, before anything is
       written.
     WorkdirError, CheckpointError: if the disk is full, or no checkpoint can be read.
-    Diverged: if the loss or a parameter is not finite.
-    Interrupted: after Ctrl-C or SIGTERM; the same call resumes.
+    TrainingDiverged: if the loss or a parameter is not finite.
+    Preempted: after Ctrl-C or SIGTERM; the same call resumes.
   """
   with (
-    open_run(config, folder, parameter_shards) as (task, recipe),
+    open_run(config, folder, fsdp_size) as (task, spec),
     open_checkpoints(config, folder, read_only=False) as checkpoints,
   ):
-    batches = make_pipeline(task, config.train, recipe.mesh.size)
-    start, state = _first_state(config, recipe, checkpoints, batches)
+    batches = make_pipeline(task, config.train, spec.mesh.size)
+    start, state = _first_state(config, spec, checkpoints, batches)
     step = start
-    say(_description(task, state))
+    print_primary(_description(task, state))
     if step:
-      say(f"continuing after step {step:,} of {config.train.steps:,}")
+      print_primary(f"continuing after step {step:,} of {config.train.num_train_steps:,}")
     tokens = float(state.sums.tokens)  # of steps before an interruption
     with (
       workdir.MetricsWriter(folder, step) as metrics,
-      Progress(step, config.train.steps, tokens, is_shown=is_main()) as progress,
-      Profile(folder / "profile", profile if is_main() else None, progress.say) as profiler,
+      Progress(step, config.train.num_train_steps, tokens, is_shown=is_primary()) as progress,
+      Profile(folder / "profile", profile if is_primary() else None, progress.print_primary) as profiler,
       stop_requests() as requested,
     ):
-      dropout_rng, train_step, gradient_norm = make_rngs(config.seed).dropout, make_step(recipe), None
-      validation = task.examples(task.watched, config.evaluation.validation_sentences)
-      is_over = step == config.train.steps or _has_stalled(config, folder, task)
+      dropout_rng, train_step, gradient_norm = make_rngs(config.seed).dropout, make_step(spec), None
+      validation = task.examples(task.validation_split, config.evaluation.num_validation_examples)
+      is_over = step == config.train.num_train_steps or _has_stalled(config, folder, task)
       while not is_over:
         with progress.waiting():
           batch = next(batches)
@@ -99,12 +99,12 @@ def train(
           progress.compiling(f"{B} pairs of {S} and {T} tokens"),
           jax.profiler.StepTraceAnnotation("train", step_num=step),
         ):
-          state, gradient_norm = train_step(state, place_batch(batch, recipe.mesh), dropout_rng)
+          state, gradient_norm = train_step(state, place_batch(batch, spec.mesh), dropout_rng)
         profiler.after(step, state)
         jax.block_until_ready(previous_norm)  # at most two steps are queued, so a request to stop is soon met
         progress.advance(step)
-        is_last = step == config.train.steps
-        if is_last or step % config.train.log_every == 0:
+        is_last = step == config.train.num_train_steps
+        if is_last or step % config.train.log_every_steps == 0:
           _check_finite(step, state, checkpoints)
           tokens = float(state.sums.tokens)
           values = {
@@ -113,25 +113,27 @@ def train(
           }
           values["train/learning_rate"] = learning_rate(config.train, step)
           metrics.write(step, values, progress.record(values["train/loss"], tokens))
-          state = state._replace(sums=jax.jit(no_sums, out_shardings=everywhere(recipe.mesh))())
-        if is_last or step % config.train.validate_every == 0:
+          state = state._replace(sums=jax.jit(zero_sums, out_shardings=replicated(spec.mesh))())
+        if is_last or step % config.train.eval_every_steps == 0:
           _check_finite(step, state, checkpoints)
           with progress.aside("validating"):
-            params = local_copy(translating_params(state), recipe.mesh)
-            greedy = make_translator(config, task, recipe.model, params, {"beam_size": 1})
-            values = evaluate(greedy, validation, own_metrics(config.evaluation))
-          metrics.write(step, {f"{task.watched}/{metric}": value for metric, value in values.items()})
-          progress.say(f"step {step:,}, {task.watched}: {summary(values)}")
+            params = fetch_local(eval_params(state), spec.mesh)
+            greedy = make_translator(config, task, spec.model, params, {"beam_size": 1})
+            values = evaluate(greedy, validation, load_custom_metrics(config.evaluation))
+          metrics.write(
+            step, {f"{task.validation_split}/{metric}": value for metric, value in values.items()}
+          )
+          progress.print_primary(f"step {step:,}, {task.validation_split}: {summary(values)}")
           with progress.aside("writing checkpoints"):
-            checkpoints.save(step, state, batches.get_state(), of_main(values[config.train.metric]))
+            checkpoints.save(step, state, batches.get_state(), of_main(values[config.train.best_metric]))
           is_over = is_last or _has_stalled(config, folder, task)
         if stop := _stop_signal(step, requested(), is_last=is_last):
           _check_finite(step, state, checkpoints)
           checkpoints.save(step, state, batches.get_state(), None)
-          raise Interrupted(f"stopped at step {step:,}; the same command continues from there", stop)
+          raise Preempted(f"stopped at step {step:,}; the same command continues from there", stop)
       if step > start:
-        progress.say(progress.summary())
-    return make_translator(config, task, recipe.model, chosen_params(config, checkpoints, recipe))
+        progress.print_primary(progress.summary())
+    return make_translator(config, task, spec.model, select_params(config, checkpoints, spec))
 
 
 def make_pipeline(task: Task, config: base.Train, num_devices: int) -> grain.DatasetIterator:
@@ -139,27 +141,29 @@ def make_pipeline(task: Task, config: base.Train, num_devices: int) -> grain.Dat
 
   Its `get_state` and `set_state` are about its position, which belongs to a checkpoint.
   """
-  steps: Any = grain.MapDataset.range(config.steps)
+  steps: Any = grain.MapDataset.range(config.num_train_steps)
 
   def batch(step: int) -> Batch:
     whole = task.training_batch(step)
-    return own_rows(whole if config.learns_end else without_ends(whole), num_devices * config.accumulation)
+    return local_rows(
+      whole if config.train_eos else without_ends(whole), num_devices * config.grad_accumulation_steps
+    )
 
   return iter(steps.map(batch).to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))
 
 
 def _first_state(
-  config: base.Config, recipe: Recipe, checkpoints: Checkpoints, batches: grain.DatasetIterator
+  config: base.Config, spec: TrainSpec, checkpoints: Checkpoints, batches: grain.DatasetIterator
 ) -> tuple[int, TrainState]:
   """Returns the step and the state to train from: of the newest checkpoint, of another run, or new."""
-  restored = checkpoints.restore(abstract_state(recipe))
+  restored = checkpoints.restore(abstract_state(spec))
   if restored is not None:
     batches.set_state(restored.position)
     return restored.step, restored.state
-  state = init_state(recipe, make_rngs(config.seed).params)
+  state = init_state(spec, make_rngs(config.seed).params)
   if config.init_from:
     state, text = warm_start(state, pathlib.Path(config.init_from))
-    say(text)
+    print_primary(text)
     checkpoints.save(0, state, batches.get_state(), None)  # the other run may change from here on
   return 0, state
 
@@ -172,31 +176,31 @@ def _stop_signal(step: int, requested: int, *, is_last: bool) -> int:
 
 
 def _has_stalled(config: base.Config, folder: pathlib.Path, task: Task) -> bool:
-  """Returns whether `config.train.patience` validations in a row have not improved the metric."""
-  metric, patience = config.train.metric, config.train.patience
+  """Returns whether the last `early_stopping_patience` validations have not improved the metric."""
+  metric, patience = config.train.best_metric, config.train.early_stopping_patience
   if not patience:
     return False
-  name, since_best = f"{task.watched}/{metric}", 0
-  if is_main():
+  name, since_best = f"{task.validation_split}/{metric}", 0
+  if is_primary():
     scores = [record[name] for record in workdir.read_metrics(folder) if name in record]
     if scores:
       best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
       since_best = len(scores) - 1 - int(best)
   since_best = int(of_main(since_best))
   if since_best >= patience:
-    say(f"{name} has not improved for {since_best} validations: training ends here")
+    print_primary(f"{name} has not improved for {since_best} validations: training ends here")
   return since_best >= patience
 
 
 def _check_finite(step: int, state: TrainState, checkpoints: Checkpoints) -> None:
-  """Raises Diverged if the loss or a parameter is not finite."""
+  """Raises TrainingDiverged if the loss or a parameter is not finite."""
   if math.isfinite(state.sums.loss) and is_finite(state.params):
     return
   last = checkpoints.latest_step()
   kept = "there is no checkpoint yet" if last is None else f"the last checkpoint is of step {last:,}"
-  raise Diverged(
+  raise TrainingDiverged(
     f"the loss or a parameter is not finite at step {step:,}; {kept}; try a smaller "
-    "config.train.learning_rate or config.train.clip_norm in another --workdir"
+    "config.train.learning_rate or config.train.grad_clip_norm in another --workdir"
   )
 
 
@@ -208,4 +212,4 @@ def _description(task: Task, state: TrainState) -> str:
     f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target words; "
     f"{num_parameters:,} parameters; on {count}{devices[0].device_kind}"
   )
-  return "\n".join([first, *getattr(task, "notes", ())])
+  return "\n".join([first, *getattr(task, "warnings", ())])

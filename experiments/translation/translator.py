@@ -9,17 +9,17 @@ import jax
 import numpy as np
 
 import attention
-from attention.decoding import Hypotheses
+from attention.decoding import SearchResult
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import DataError, Diverged
+from experiments.cli.errors import DataError, TrainingDiverged
 from experiments.tasks import Task
 from experiments.text.batches import Batch, make_batch, round_up, without_ends
-from experiments.text.tokenizers import Subwords
+from experiments.text.tokenizers import SubwordTokenizer
 from experiments.text.visible import is_blank
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN
 from experiments.translation import decoding
-from experiments.translation.decoding import Search
+from experiments.translation.decoding import DecodeOptions
 from experiments.translation.step import cast
 
 # Padded lengths are multiples of this: few shapes, few compilations.
@@ -39,17 +39,17 @@ class Translation(NamedTuple):
     attention: [T S], float32; rows are the tokens and, unless it was cut, the end of the sentence, columns
       the tokens of the source and its end. The mean of the heads, if there are several; None without
       attention.
-    is_cut: whether it had not ended at the greatest length.
+    is_truncated: whether it had not ended at the greatest length.
   """
 
   text: str
   tokens: tuple[str, ...]
   score: float
   attention: np.ndarray | None
-  is_cut: bool = False
+  is_truncated: bool = False
 
 
-class Scored(NamedTuple):
+class PairScore(NamedTuple):
   """A given translation under the model (teacher forcing).
 
   Attributes:
@@ -101,7 +101,7 @@ class Translator:
   params: Any
   _: dataclasses.KW_ONLY
   batch_size: int
-  search: Search
+  search: DecodeOptions
   learns_end: bool = True
 
   def with_search(self, **changed: Any) -> "Translator":
@@ -122,7 +122,7 @@ class Translator:
     """Returns the tokens of each source; a text without a visible character has none."""
     return [() if is_blank(text) else self.task.source.tokenize(text) for text in texts]
 
-  def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
+  def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
     """Returns how likely the model takes each translation for, of pairs (source, translation) of texts.
 
     Raises:
@@ -136,7 +136,7 @@ class Translator:
 
     Raises:
       ValueError: if the model is an ensemble.
-      Diverged: if a weight is not finite.
+      TrainingDiverged: if a weight is not finite.
     """
     return self.heads_of_tokens(self.pair_tokens(pairs))
 
@@ -156,7 +156,7 @@ class Translator:
           decoder=None if decoder is None else np.array(decoder[..., :T, :S]),
         )
         if not all(np.isfinite(side).all() for side in found[i][2:] if side is not None):
-          raise Diverged(_NOT_FINITE.format("attention"))
+          raise TrainingDiverged(_NOT_FINITE.format("attention"))
     return [found[i] for i in range(len(tokens))]
 
   def n_best(
@@ -166,7 +166,7 @@ class Translator:
     with_attention: bool = True,
     numbers: Sequence[int] | None = None,
   ) -> list[list[Translation]]:
-    """Returns the translations of each source, the best first; at least one, at most `search.num_best`.
+    """Returns the translations of each source, the best first; at least one, at most `search.n_best`.
 
     What has no tokens is not translated: it has one translation, without tokens.
 
@@ -176,7 +176,7 @@ class Translator:
       numbers: of the sentences, on which it depends what is drawn for each; None to count from 0.
 
     Raises:
-      Diverged: if the model's scores are not finite.
+      TrainingDiverged: if the model's scores are not finite.
     """
     filled = [i for i, source in enumerate(sources) if source]
     found = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
@@ -197,12 +197,12 @@ class Translator:
           self._translation(each, len(sources[i])) for each in _one_by_one(own) if np.isfinite(each.scores)
         ]
         if not found[i]:
-          raise Diverged(_NOT_FINITE.format("score of a translation"))
+          raise TrainingDiverged(_NOT_FINITE.format("score of a translation"))
     return [found[i] for i in range(len(sources))]
 
   def score_tokens(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, with_attention: bool = True
-  ) -> list[Scored]:
+  ) -> list[PairScore]:
     """Does what `score` does, for pairs of sentences of tokens.
 
     Args:
@@ -211,10 +211,10 @@ class Translator:
 
     Raises:
       ValueError: if the model is an ensemble.
-      Diverged: if a probability or the attention is not finite.
+      TrainingDiverged: if a probability or the attention is not finite.
     """
     self._check_is_one()
-    scored: dict[int, Scored] = {}
+    scored: dict[int, PairScore] = {}
     for chosen, batch in self._batches(pairs):
       scored_batch = batch if self.learns_end else without_ends(batch)
       never = self._never(ends=self.search.ends)
@@ -225,9 +225,9 @@ class Translator:
         width, length = (len(side) + 1 for side in pairs[i])
         cut = None if weights is None else np.array(weights[row, :length, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
-          raise Diverged(_NOT_FINITE.format("loss or attention"))
+          raise TrainingDiverged(_NOT_FINITE.format("loss or attention"))
         count = length if self.learns_end else length - 1
-        scored[i] = Scored(-float(losses[row]), count, cut if with_attention else None)
+        scored[i] = PairScore(-float(losses[row]), count, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
   def pair_tokens(
@@ -248,7 +248,7 @@ class Translator:
         raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
     source, target = self.task.source, self.task.target
     cut = str.split if are_tokens else target.tokenize
-    if are_tokens and isinstance(target.tokenizer, Subwords):
+    if are_tokens and isinstance(target.tokenizer, SubwordTokenizer):
       unknown = target.vocabulary.unknown(piece for _, text in pairs for piece in text.split())
       if unknown:
         raise DataError(f"tokens must be those of translate --tokens, got {unknown[0]!r:.60}")
@@ -256,21 +256,25 @@ class Translator:
 
   def _never(self, *, ends: bool) -> tuple[int, ...]:
     """Returns the ids that no translation has: those that stand for no token."""
-    has_all = isinstance(self.task.target.tokenizer, Subwords)  # what has no piece is written as bytes
+    has_all = isinstance(
+      self.task.target.tokenizer, SubwordTokenizer
+    )  # what has no piece is written as bytes
     return (PAD, START, *([] if ends else [END]), *([UNKNOWN] if has_all else []))
 
   def _check_is_one(self) -> None:
     if isinstance(self.model, attention.Ensemble):
       raise ValueError("given translations are read by one model, not by an ensemble")
 
-  def _translation(self, found: Hypotheses, source_length: int) -> Translation:
+  def _translation(self, found: SearchResult, source_length: int) -> Translation:
     """Cuts one hypothesis to the sentence's own lengths."""
     ids = found.tokens.tolist()
     length = ids.index(END) + 1 if END in ids else len(ids)
     cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
     target = self.task.target
     tokens = target.vocabulary.decode(ids)
-    return Translation(target.detokenize(tokens), tokens, float(found.scores), cut, is_cut=END not in ids)
+    return Translation(
+      target.detokenize(tokens), tokens, float(found.scores), cut, is_truncated=END not in ids
+    )
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
@@ -301,15 +305,17 @@ def make_translator(
   params: Any,
   search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
-  """Returns a translator with the config's settings for evaluation, and some others of its `Search`.
+  """Returns a translator with the config's settings for evaluation, and some others of its `DecodeOptions`.
 
   Raises:
     ConfigError: if one of these is impossible.
   """
-  if unknown := search.keys() - {*Search._fields}:
-    raise ConfigError(f"search must have the fields {', '.join(Search._fields)}, got {', '.join(unknown)}")
+  if unknown := search.keys() - {*DecodeOptions._fields}:
+    raise ConfigError(
+      f"search must have the fields {', '.join(DecodeOptions._fields)}, got {', '.join(unknown)}"
+    )
   settings = {
-    "max_length": config.evaluation.max_target_length,
+    "max_length": config.evaluation.max_decode_length,
     "beam_size": config.evaluation.beam_size,
     "length_penalty": config.evaluation.length_penalty,
   }
@@ -318,11 +324,11 @@ def make_translator(
     model,
     cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
-    search=Search(**{**settings, **search}),
-    learns_end=config.train.learns_end,
+    search=DecodeOptions(**{**settings, **search}),
+    learns_end=config.train.train_eos,
   )
 
 
-def _one_by_one(found: Hypotheses) -> list[Hypotheses]:
+def _one_by_one(found: SearchResult) -> list[SearchResult]:
   """Returns the hypotheses [N ...] of one sentence."""
   return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]

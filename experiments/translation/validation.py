@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterator
 
-from attention.models.base import POSITIONS
-from attention.models.decoder_attention import ATTENTIONS
-from attention.models.recurrent_decoder import LOOKS
+from attention.models.base import POSITION_ENCODINGS
+from attention.models.decoder_attention import ATTENTION_TYPES
+from attention.models.recurrent_decoder import ATTEND_ORDERS
 from configs import base
 from experiments import tasks
 from experiments.cli import config_fields, plugins
@@ -24,55 +24,55 @@ LARGEST = 2**20
 
 _CHOICES = {
   "data.split": scan_grammar.SPLITS,
-  "data.unit": UNITS,
-  "data.subwords": KINDS,
+  "data.tokenization": UNITS,
+  "data.subword_model": KINDS,
   "data.alignment_tokens": ALIGNMENT_TOKENS,
-  "model.looks": LOOKS,
-  "model.positions": POSITIONS,
+  "model.attend_order": ATTEND_ORDERS,
+  "model.position_encoding": POSITION_ENCODINGS,
   "model.dtype": DTYPES,
   "train.schedule": SCHEDULES,
-  "train.metric": HIGHER_IS_BETTER,
+  "train.best_metric": HIGHER_IS_BETTER,
   "evaluation.checkpoint": CHECKPOINTS,
 }
 _CHOICES_OR_OWN = {  # a part of the user's own has a colon in its name: see plugins.py
   "data.task": tasks.TASKS,
   "model.encoder": ENCODERS,
   "model.decoder": DECODERS,
-  "model.attention": ATTENTIONS,
+  "model.attention": ATTENTION_TYPES,
   "model.normalizer": NORMALIZERS,
 }
 _RANGES = {
   "seed": (0, 2**32 - 1),
-  "data.scan_cutoff": (1, 47),
+  "data.scan_max_train_actions": (1, 47),
   "data.vocabulary_size": (0, LARGEST),
   "data.source_vocabulary_size": (0, LARGEST),
   "data.target_vocabulary_size": (0, LARGEST),
   "data.min_count": (1, LARGEST),
-  "data.max_length": (1, LARGEST),
+  "data.max_train_length": (1, LARGEST),
   "data.num_buckets": (1, LARGEST),
-  "model.embedding_width": (1, LARGEST),
-  "model.width": (1, LARGEST),
-  "model.attention_width": (0, LARGEST),
+  "model.embed_dim": (1, LARGEST),
+  "model.features": (1, LARGEST),
+  "model.qk_features": (0, LARGEST),
   "model.num_layers": (1, LARGEST),
   "model.num_decoder_layers": (1, LARGEST),
   "model.num_heads": (1, LARGEST),
-  "model.feed_forward_width": (1, LARGEST),
-  "train.steps": (1, 2**31 - 1),
+  "model.mlp_dim": (1, LARGEST),
+  "train.num_train_steps": (1, 2**31 - 1),
   "train.batch_size": (1, LARGEST),
-  "train.accumulation": (1, LARGEST),
+  "train.grad_accumulation_steps": (1, LARGEST),
   "train.weight_decay": (0, 1e38),
-  "train.alignment_weight": (0, 1e38),
-  "train.coverage_weight": (0, 1e38),
+  "train.alignment_loss_weight": (0, 1e38),
+  "train.coverage_loss_weight": (0, 1e38),
   "train.learning_rate": (1e-38, 1e38),
-  "train.clip_norm": (1e-38, 1e38),
-  "train.log_every": (1, 2**31 - 1),
-  "train.validate_every": (1, 2**31 - 1),
-  "train.patience": (0, 2**31 - 1),
-  "train.keep": (2, LARGEST),
-  "evaluation.sentences": (0, 2**31 - 1),
-  "evaluation.validation_sentences": (0, 2**31 - 1),
+  "train.grad_clip_norm": (1e-38, 1e38),
+  "train.log_every_steps": (1, 2**31 - 1),
+  "train.eval_every_steps": (1, 2**31 - 1),
+  "train.early_stopping_patience": (0, 2**31 - 1),
+  "train.max_to_keep": (2, LARGEST),
+  "evaluation.num_eval_examples": (0, 2**31 - 1),
+  "evaluation.num_validation_examples": (0, 2**31 - 1),
   "evaluation.batch_size": (1, LARGEST),
-  "evaluation.max_target_length": (1, LARGEST),
+  "evaluation.max_decode_length": (1, LARGEST),
   "evaluation.beam_size": (1, LARGEST),
   "evaluation.length_penalty": (0, LARGEST_PENALTY),
 }
@@ -80,9 +80,9 @@ _SHARES = (  # in [0, 1)
   "model.dropout_rate",
   "model.recurrent_dropout_rate",
   "model.word_dropout_rate",
-  "train.warmup",
+  "train.warmup_fraction",
   "train.label_smoothing",
-  "train.averaging",
+  "train.ema_decay",
 )
 
 
@@ -109,7 +109,7 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
     yield name, values[name] in choices, f"one of {', '.join(choices)}"
   for name, choices in _CHOICES_OR_OWN.items():
     allowed = f"one of {', '.join(choices)}, or package.module:Name or file.py:Name of your own"
-    yield name, values[name] in choices or plugins.is_own(values[name]), allowed
+    yield name, values[name] in choices or plugins.is_plugin(values[name]), allowed
   for name, (least, most) in _RANGES.items():
     yield name, least <= values[name] <= most, f"from {least:,} to {most:,}"
   for name in _SHARES:
@@ -121,25 +121,25 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
 
 def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
   data, defaults = config.data, base.Data()
-  is_read = data.split == "length" or data.scan_cutoff == scan_grammar.CUTOFF
-  yield "data.scan_cutoff", is_read, f"{scan_grammar.CUTOFF} for another split than length"
+  is_read = data.split == "length" or data.scan_max_train_actions == scan_grammar.CUTOFF
+  yield "data.scan_max_train_actions", is_read, f"{scan_grammar.CUTOFF} for another split than length"
   if data.task == "parallel_text":
     allowed = "the path of a file: source TAB target, one pair a line"
-    yield "data.train", bool(data.train), allowed
-    yield "data.validation", bool(data.validation), allowed
-  if plugins.is_own(data.task) and not imports:
+    yield "data.train_file", bool(data.train_file), allowed
+    yield "data.validation_file", bool(data.validation_file), allowed
+  if plugins.is_plugin(data.task) and not imports:
     return
   kind = tasks.kind_of(data)
   every = [field.name for field in dataclasses.fields(defaults)]
   for name in every:
     default = getattr(defaults, name)
-    is_allowed = name in ("task", *getattr(kind, "reads", every)) or getattr(data, name) == default
+    is_allowed = name in ("task", *getattr(kind, "config_fields", every)) or getattr(data, name) == default
     yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}"
-  for name in ("sentences", "validation_sentences"):
-    has_end = not getattr(kind, "is_endless", False) or getattr(config.evaluation, name) > 0
+  for name in ("num_eval_examples", "num_validation_examples"):
+    has_end = not getattr(kind, "is_infinite", False) or getattr(config.evaluation, name) > 0
     yield f"evaluation.{name}", has_end, "at least 1, for the sentences of this task have no end"
-  is_known = not config.train.alignment_weight or getattr(kind, "knows_alignments", False)
-  yield "train.alignment_weight", is_known, "0 for a task without `knows_alignments = True`"
+  is_known = not config.train.alignment_loss_weight or getattr(kind, "has_alignments", False)
+  yield "train.alignment_loss_weight", is_known, "0 for a task without `has_alignments = True`"
 
 
 def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
@@ -149,33 +149,33 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   has_recurrence = is_recurrent or model.encoder == "recurrent"
   takes_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
   of_heads = f"a multiple of config.model.num_heads={model.num_heads}"
-  if is_transformer or (has_heads and not model.attention_width):
-    yield "model.width", model.width % model.num_heads == 0, of_heads
+  if is_transformer or (has_heads and not model.qk_features):
+    yield "model.features", model.features % model.num_heads == 0, of_heads
   if is_transformer:
-    yield "model.width", model.width % 2 == 0, "even"
-  if is_transformer and model.positions == "rotary":
-    is_even = model.width // model.num_heads % 2 == 0
-    yield "model.width", is_even, "such that a head's is even, for rotary positions"
+    yield "model.features", model.features % 2 == 0, "even"
+  if is_transformer and model.position_encoding == "rotary":
+    is_even = model.features // model.num_heads % 2 == 0
+    yield "model.features", is_even, "such that a head's is even, for rotary positions"
   if model.attention == "multi_head":
-    yield "model.attention_width", model.attention_width % model.num_heads == 0, of_heads
-  if plugins.is_own(model.normalizer):
-    is_read = takes_normalizer and not plugins.is_own(model.attention)
+    yield "model.qk_features", model.qk_features % model.num_heads == 0, of_heads
+  if plugins.is_plugin(model.normalizer):
+    is_read = takes_normalizer and not plugins.is_plugin(model.attention)
     yield "model.normalizer", is_read, "softmax, for no part of this model reads it"
-  if any(map(plugins.is_own, (model.encoder, model.decoder, model.attention))):
+  if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
     return  # these may read any field
   for name, is_read in (
     ("num_heads", has_heads),
-    ("feed_forward_width", is_transformer),
-    ("positions", is_transformer),
+    ("mlp_dim", is_transformer),
+    ("position_encoding", is_transformer),
     ("normalize_qk", is_transformer),
     ("attention", is_recurrent),
-    ("attention_width", is_recurrent and model.attention not in ("bilinear", "local", "none")),
+    ("qk_features", is_recurrent and model.attention not in ("bilinear", "local", "none")),
     ("normalizer", takes_normalizer),
-    ("looks", is_recurrent),
+    ("attend_order", is_recurrent),
     ("input_feeding", is_recurrent),
-    ("embedding_width", has_recurrence),
+    ("embed_dim", has_recurrence),
     ("residual", has_recurrence),
-    ("use_norm", has_recurrence),
+    ("layer_norm", has_recurrence),
     ("recurrent_dropout_rate", has_recurrence),
   ):
     default = getattr(base.Model(), name)
@@ -185,21 +185,27 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
 
 def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
   train = config.train
-  yield "train.accumulation", train.accumulation <= train.batch_size, "at most config.train.batch_size"
-  is_loss = train.learns_end or train.metric == "loss"
-  yield "train.metric", is_loss, "loss, for translations that never end match nothing"
-  is_softmax = not train.alignment_weight or config.model.normalizer == "softmax"
-  allowed = "softmax with config.train.alignment_weight, which learns nothing from weights of 0 or no shares"
+  yield (
+    "train.grad_accumulation_steps",
+    train.grad_accumulation_steps <= train.batch_size,
+    "at most config.train.batch_size",
+  )
+  is_loss = train.train_eos or train.best_metric == "loss"
+  yield "train.best_metric", is_loss, "loss, for translations that never end match nothing"
+  is_softmax = not train.alignment_loss_weight or config.model.normalizer == "softmax"
+  allowed = (
+    "softmax with config.train.alignment_loss_weight, which learns nothing from weights of 0 or no shares"
+  )
   yield "model.normalizer", is_softmax, allowed
-  for name in ("alignment_weight", "coverage_weight"):
+  for name in ("alignment_loss_weight", "coverage_loss_weight"):
     is_allowed = not getattr(train, name) or config.model.attention != "none"
     yield f"train.{name}", is_allowed, "0, for there is no attention"
   names = metric_names(config.evaluation)
   yield (
-    "evaluation.metrics",
-    all(map(plugins.is_own, names)),
+    "evaluation.custom_metrics",
+    all(map(plugins.is_plugin, names)),
     "package.module:Name or file.py:Name, and so on",
   )
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
   allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
-  yield "evaluation.metrics", len({*all_names}) == len(all_names), allowed
+  yield "evaluation.custom_metrics", len({*all_names}) == len(all_names), allowed

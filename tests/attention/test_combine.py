@@ -20,7 +20,7 @@ from helpers.fixtures import (
   expected_gradients,
 )
 
-from attention import masks, merge, with_sink
+from attention import add_sink, masks, merge_partials
 
 T, S = DIMS["TS"]
 
@@ -34,7 +34,7 @@ def in_parts(kind, inputs, sizes, **options):
     mask = masks.causal(1 - int(start))
     found = attend(kind, part, mask=mask, return_logsumexp=True, **options)
     partials.append((found.context, found.logsumexp))
-  return merge(partials)
+  return merge_partials(partials)
 
 
 @pytest.mark.parametrize(
@@ -66,27 +66,37 @@ def test_merged_parts_match_the_whole(kind, implementation):
 
 
 def test_merged_nan_only_if_attended():
-  spoiled, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-200.0])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  spoiled, _ = merge_partials(
+    [(jnp.full((1, 1), jnp.nan), jnp.array([-200.0])), (jnp.ones((1, 1)), jnp.zeros(1))]
+  )
   assert np.isnan(spoiled[0, 0])
-  kept, _ = merge([(jnp.full((1, 1), jnp.nan), jnp.array([-jnp.inf])), (jnp.ones((1, 1)), jnp.zeros(1))])
+  kept, _ = merge_partials(
+    [(jnp.full((1, 1), jnp.nan), jnp.array([-jnp.inf])), (jnp.ones((1, 1)), jnp.zeros(1))]
+  )
   assert kept[0, 0] == 1
 
 
 def test_hand_values():
   contexts = jnp.array([[2.0]]), jnp.array([[8.0]])
-  context, logsumexp = merge([(contexts[0], jnp.log(jnp.array([3.0]))), (contexts[1], jnp.array([0.0]))])
+  context, logsumexp = merge_partials(
+    [(contexts[0], jnp.log(jnp.array([3.0]))), (contexts[1], jnp.array([0.0]))]
+  )
   assert_close(context, [[(3 * 2 + 8) / 4]], FLOAT32)
   assert_close(logsumexp, [np.log(4.0)], FLOAT32)
 
 
 def test_results_have_all_leading_axes():
-  context, logsumexp = merge([(jnp.ones((5, 1, 2, 3)), jnp.zeros(2)), (jnp.ones((2, 3)), jnp.zeros((7, 2)))])
+  context, logsumexp = merge_partials(
+    [(jnp.ones((5, 1, 2, 3)), jnp.zeros(2)), (jnp.ones((2, 3)), jnp.zeros((7, 2)))]
+  )
   assert context.shape == (5, 7, 2, 3)
   assert_close(logsumexp, np.full((5, 7, 2), np.log(2)), FLOAT32)
 
 
 def test_logsumexps_of_any_size_merge():
-  context, logsumexp = merge([(jnp.array([[1.0]]), jnp.array([1e4])), (jnp.array([[3.0]]), jnp.array([1e4]))])
+  context, logsumexp = merge_partials(
+    [(jnp.array([[1.0]]), jnp.array([1e4])), (jnp.array([[3.0]]), jnp.array([1e4]))]
+  )
   assert_close(context, [[2.0]], FLOAT32)
   assert_close(logsumexp, [1e4 + np.log(2)], FLOAT32)
 
@@ -96,7 +106,7 @@ def test_empty_nan_parts_count_nothing():
   something = jnp.ones((2, 3)), jnp.array([0.0, -jnp.inf])
 
   def run(nothing, something):
-    return merge([nothing, something])
+    return merge_partials([nothing, something])
 
   (context, logsumexp), pull = jax.vjp(run, nothing, something)
   np.testing.assert_array_equal(context, [[1.0] * 3, [0.0] * 3])
@@ -105,7 +115,7 @@ def test_empty_nan_parts_count_nothing():
 
 
 def test_merging_keeps_dtypes():
-  context, logsumexp = merge([(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(2))] * 2)
+  context, logsumexp = merge_partials([(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(2))] * 2)
   assert context.dtype == jnp.bfloat16
   assert logsumexp.dtype == jnp.float32
 
@@ -114,17 +124,17 @@ def test_sink_takes_its_share():
   context = jnp.ones((2, 3, 5, 7))
   logsumexp = jnp.zeros((2, 3, 5))
   sink = np.log(np.float32([1.0, 3.0, 7.0]))
-  shared, total = with_sink(context, logsumexp, sink)
+  shared, total = add_sink(context, logsumexp, sink)
   assert_close(shared[1, :, 2, 4], [1 / 2, 1 / 4, 1 / 8], FLOAT32)
   assert_close(total[1, :, 2], np.log([2.0, 4.0, 8.0]), FLOAT32)
   # Trained: the derivative of 1 / (1 + e^sink), 2 * 5 * 7 times.
-  slope = jax.grad(lambda sink: jnp.sum(with_sink(context, logsumexp, sink)[0]))(sink)
+  slope = jax.grad(lambda sink: jnp.sum(add_sink(context, logsumexp, sink)[0]))(sink)
   assert_close(slope, -70 * np.array([1 / 4, 3 / 16, 7 / 64]), FLOAT32)
 
 
 def test_mismatched_sink_raises():
   with pytest.raises(ValueError, match=r"sink must be broadcastable .* \(2, 3\), got shape \(5,\)"):
-    with_sink(jnp.ones((2, 3, 7)), jnp.zeros((2, 3)), np.zeros(5))
+    add_sink(jnp.ones((2, 3, 7)), jnp.zeros((2, 3)), np.zeros(5))
 
 
 @pytest.mark.parametrize(
@@ -153,4 +163,4 @@ def test_mismatched_sink_raises():
 )
 def test_mismatched_partials_raise(partials, message):
   with pytest.raises(ValueError, match=message):
-    merge(partials)
+    merge_partials(partials)

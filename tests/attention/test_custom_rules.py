@@ -33,7 +33,7 @@ class FixedByHead(attention.Score):
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features)
     factors = jnp.linspace(0.1, 0.7, self.num_heads, dtype=scores.dtype)[:, None, None]
     return jnp.multiply(*same_rank(scores, factors))
@@ -46,13 +46,13 @@ class FixedMask(masks.Mask):
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return s[None] < S - np.arange(self.num_heads)[:, None, None] % 3
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FixedBias(positions.Bias):
+class FixedBias(positions.PositionBias):
   """A bias whose heads differ by what is no array of it."""
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
@@ -112,7 +112,7 @@ class Decaying(attention.ScaledDotProduct):
   axes = {"scale": "", "half_life": ""}
   half_life: jax.Array | float = 2.0
 
-  def modify(self, scores, t, s):
+  def score_mod(self, scores, t, s):
     distance = abs(t - s).astype(scores.dtype)
     half_life = jnp.asarray(self.half_life, scores.dtype)[..., None, None]
     distance, half_life, scores = same_rank(distance, half_life, scores)
@@ -200,7 +200,7 @@ class Flagged(attention.Score):
   def key_features(self, keys):
     return {"keys": keys, "flag": keys[..., :1] > 0}
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     scores = jnp.einsum("...TH,...SH->...TS", query_features, key_features["keys"])
     return jnp.where(jnp.swapaxes(~key_features["flag"], -1, -2), scores, 0)
 
@@ -235,8 +235,8 @@ class All(masks.Mask):
 
   parts: tuple[masks.Mask, ...]
 
-  def tile(self, t, s):
-    return self.parts[0].tile(t, s) & self.parts[1].tile(t, s)
+  def mask_mod(self, t, s):
+    return self.parts[0].mask_mod(t, s) & self.parts[1].mask_mod(t, s)
 
 
 @mostly_blockwise
@@ -246,7 +246,7 @@ def test_nested_masks_and_scores_are_cut(implementation):
   mask = All((masks.causal(2), masks.segments(ids[:T], ids)))
   vector = [0.1] * DIMS.H
   actual = attention.attend(
-    attention.SoftCapped(attention.Additive(vector), 5.0),
+    attention.SoftCap(attention.Additive(vector), 5.0),
     queries,
     keys,
     values,
@@ -265,7 +265,7 @@ def test_nested_masks_and_scores_are_cut(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Numbers(masks.Mask):
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return (s <= t).astype(jnp.int32)
 
 
@@ -273,7 +273,7 @@ class Numbers(masks.Mask):
 @pytest.mark.parametrize("mask", [Numbers(), ~Numbers(), Numbers() & masks.causal()])
 def test_non_boolean_custom_masks_raise(mask, implementation):
   vectors = jnp.ones((T, 2))
-  with pytest.raises(ValueError, match=r"Numbers.tile must return booleans, got int32"):
+  with pytest.raises(ValueError, match=r"Numbers.mask_mod must return booleans, got int32"):
     attention.scaled_dot_product_attention(
       vectors, vectors, vectors, mask=mask, implementation=implementation
     )
@@ -282,14 +282,14 @@ def test_non_boolean_custom_masks_raise(mask, implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ManyRows(attention.Score):
-  def tile(self, queries, keys):
+  def scores(self, queries, keys):
     return jnp.zeros((5, keys.shape[-2]), queries.dtype)
 
 
 @mostly_blockwise
 def test_too_many_score_rows_raise(implementation):
   query, keys = jnp.ones((1, 2)), jnp.ones((3, 2))  # one query's rows would broadcast to any number
-  with pytest.raises(ValueError, match=r"ManyRows.tile must return .* \(1, 3\), got shape \(5, 3\)"):
+  with pytest.raises(ValueError, match=r"ManyRows.scores must return .* \(1, 3\), got shape \(5, 3\)"):
     attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
 
 
@@ -308,7 +308,7 @@ class WithKeyFeature(attention.Score):
     feature = jnp.broadcast_to(self.feature, (*keys.shape[:-1], 1))
     return jnp.concatenate([keys, feature], axis=-1)
 
-  def tile(self, queries, keys):
+  def scores(self, queries, keys):
     return jnp.einsum("...TH,...SH->...TS", queries, keys)
 
 
@@ -332,7 +332,7 @@ def test_masks_are_not_joined_by_words():
 
 
 class NoTree(masks.Mask):
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return s <= t
 
 
@@ -354,7 +354,7 @@ class ScaledByHead(attention.Score):
   factors: jax.Array
   before: bool = dataclasses.field(default=True, metadata={"static": True})
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     factors = self.factors[..., None, None] if self.before else self.factors
     return jnp.multiply(*same_rank(factors, query_features @ key_features.swapaxes(-1, -2)))
 
@@ -374,7 +374,7 @@ def test_arrays_per_head_lead(implementation):
     for factor, head in zip(factors, vectors, strict=True)
   ]
   assert_close(attend(True), np.stack(desired), FLOAT32)
-  with pytest.raises(ValueError, match=r"ScaledByHead.tile must put the leading axes of"):
+  with pytest.raises(ValueError, match=r"ScaledByHead.scores must put the leading axes of"):
     attend(False)
 
 
@@ -389,7 +389,7 @@ def test_non_dataclasses_raise_by_name():
 class Diagonal(masks.Mask):
   """A mask that is not registered."""
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return t == s
 
 
@@ -398,9 +398,9 @@ class Constant(attention.Score):
 
 
 def test_unregistered_rules_raise():
-  np.testing.assert_array_equal(Diagonal().array(2, 3), np.eye(2, 3, dtype=bool))
+  np.testing.assert_array_equal(Diagonal().materialize(2, 3), np.eye(2, 3, dtype=bool))
   array = jnp.ones((2, 3))
   with pytest.raises(ValueError, match=r"^Diagonal must be registered as a pytree"):
     attention.scaled_dot_product_attention(array, array, array, mask=Diagonal() & masks.causal())
   with pytest.raises(ValueError, match=r"^Constant must be registered as a pytree"):
-    attention.attend(attention.SoftCapped(Constant(), 5.0), array, array, array)
+    attention.attend(attention.SoftCap(Constant(), 5.0), array, array, array)

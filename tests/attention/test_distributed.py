@@ -159,7 +159,7 @@ def test_ring_scores_see_global_positions():
   @jax.tree_util.register_dataclass
   @dataclasses.dataclass(frozen=True)
   class Decaying(attention.ScaledDotProduct):
-    def modify(self, scores, t, s):
+    def score_mod(self, scores, t, s):
       return jnp.multiply(*same_rank(scores, 2.0 ** -abs(t - s).astype(scores.dtype)))
 
   _, *vectors = inputs_for("scaled_dot_product")
@@ -272,7 +272,7 @@ def test_zigzag_ring_matches_one_device(kind):
   vectors = [array[..., :length, :] for array in (*vectors[:1], *vectors[1:])]
   vectors[0] = np.concatenate([vectors[0], vectors[0]], axis=-2)[..., :length, :]
   documents = np.arange(length) // 8
-  order = attention.zigzag_order(length, DEVICES)
+  order = attention.zigzag_layout(length, DEVICES)
   back = np.argsort(order)
   of_loss = np.random.default_rng(5).normal(size=(B, N, length, vectors[2].shape[-1])).astype(np.float32)
 
@@ -324,7 +324,7 @@ class Counting(attention.Score):
 
   tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     jax.debug.callback(lambda device: self.tiles.append(int(device)), jax.lax.axis_index("ring"))
     return query_features @ key_features.swapaxes(-1, -2)
 
@@ -362,8 +362,8 @@ def test_what_zigzag_needs_is_said():
   with pytest.raises(ValueError, match="even number of queries and keys, got 3 and 3"):
     sharded(vectors)
   with pytest.raises(ValueError, match=r"length must be a multiple .* got length=9, num_devices=3"):
-    attention.zigzag_order(9, 3)
-  np.testing.assert_array_equal(attention.zigzag_order(6, 1), np.arange(6))
+    attention.zigzag_layout(9, 3)
+  np.testing.assert_array_equal(attention.zigzag_layout(6, 1), np.arange(6))
 
 
 @pytest.mark.parametrize("axis_name", [None, "rings"])

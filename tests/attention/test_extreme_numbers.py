@@ -35,9 +35,9 @@ BEYOND = {
   "infinite": lambda t, s: 1 / (T - t).astype(jnp.float32) + 1 / (S - s).astype(jnp.float32),
   "undefined": lambda t, s: jnp.take(np.ones((T, 1), np.float32), t[:, 0], axis=0),
   "alibi": positions.ALiBi(np.float32(-300)),
-  "relative": positions.RelativePositions(TABLE, 4),
+  "relative": positions.RelativePositionBias(TABLE, 4),
   "relative_function": lambda t, s: (
-    positions.RelativePositions(TABLE, 4)(t, s) + 0 * (t + s).astype(jnp.float32)
+    positions.RelativePositionBias(TABLE, 4)(t, s) + 0 * (t + s).astype(jnp.float32)
   ),
 }
 
@@ -68,7 +68,7 @@ def test_positions_beyond_the_end_are_ignored():
 class Distance(attention.Score):
   """A score that has no derivative where a query is a key."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
     return -jnp.sqrt(jnp.sum(difference**2, axis=-1))
 
@@ -142,7 +142,7 @@ def test_huge_masked_keys_under_a_cap(implementation):
   def derivatives(last):
     def loss(arrays):
       *arrays, cap = arrays
-      score = attention.SoftCapped(attention.ScaledDotProduct(), cap)
+      score = attention.SoftCap(attention.ScaledDotProduct(), cap)
       context = attention.attend(score, *arrays, mask=mask, implementation=implementation)
       return jnp.sum(context**2)
 

@@ -11,7 +11,7 @@ from helpers.fixtures import BLOCK_SIZES, DIMS, FLOAT32, assert_close, draw, mos
 
 import attention
 from attention import masks, positions
-from attention.arrays.pytrees import axes_of
+from attention.arrays.pytrees import leaf_axes
 
 B, N, T, S, H = DIMS["BNTSH"]
 
@@ -36,7 +36,7 @@ def test_soft_cap_matches_formula(implementation):
   )
 
   def context(caps):
-    score = attention.SoftCapped(attention.Additive(vectors), caps)
+    score = attention.SoftCap(attention.Additive(vectors), caps)
     return attend(score, inputs, implementation, mask=masks.causal(1))
 
   assert_close(jax.jit(context)(caps), desired.context, FLOAT32)
@@ -63,11 +63,11 @@ def test_distances_are_not_rounded(dtype):
 @mostly_blockwise
 @pytest.mark.parametrize("cap", [0, -1, 0.0, -1.0, float("nan"), np.float32(-1), np.float32([1, 0])])
 def test_a_cap_is_positive(cap, implementation):
-  with pytest.raises(ValueError, match="SoftCapped needs a score and then a cap"):
-    attention.SoftCapped(5.0, attention.ScaledDotProduct())
+  with pytest.raises(ValueError, match="SoftCap needs a score and then a cap"):
+    attention.SoftCap(5.0, attention.ScaledDotProduct())
 
   def capped(vectors):
-    score = attention.SoftCapped(attention.ScaledDotProduct(), cap)
+    score = attention.SoftCap(attention.ScaledDotProduct(), cap)
     return attention.attend(score, vectors, vectors, vectors, implementation=implementation)
 
   for function in (capped, jax.jit(capped)):  # inside jit it is known too
@@ -76,7 +76,7 @@ def test_a_cap_is_positive(cap, implementation):
 
 
 def test_capped_score_trees_hold_any_leaves():
-  score = attention.SoftCapped(attention.ScaledDotProduct(2.0), 5.0)
+  score = attention.SoftCap(attention.ScaledDotProduct(2.0), 5.0)
   assert jax.tree.leaves(jax.tree.map(np.ndim, score)) == [0, 0]
   assert jax.tree.leaves(jax.tree.map(lambda number: np.float32(-number), score)) == [-2, -5]
 
@@ -85,7 +85,7 @@ def test_capped_score_trees_hold_any_leaves():
 @pytest.mark.parametrize("lengths", [(0, S), (T, 0)])
 def test_relative_positions_of_nothing(lengths, implementation):
   queries, keys = (np.ones((length, 2), np.float32) for length in lengths)
-  bias = positions.RelativePositions(np.ones((N, 8), np.float32))
+  bias = positions.RelativePositionBias(np.ones((N, 8), np.float32))
   context = attention.scaled_dot_product_attention(
     np.broadcast_to(queries, (N, *queries.shape)), keys, keys, bias=bias, implementation=implementation
   )
@@ -101,7 +101,7 @@ def test_relative_positions_of_nothing(lengths, implementation):
   ],
 )
 def test_relative_positions_need_buckets(count, max_distance, bidirectional, words):
-  bias = positions.RelativePositions(jnp.zeros(count), max_distance, bidirectional)
+  bias = positions.RelativePositionBias(jnp.zeros(count), max_distance, bidirectional)
   vectors = jnp.ones((T, H))
   with pytest.raises(ValueError, match=words):
     attention.scaled_dot_product_attention(vectors, vectors, vectors, bias=bias)
@@ -132,14 +132,16 @@ def test_missing_axes_raise(implementation):
 
 def test_arrays_with_too_few_axes_raise():
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "BNSD")
-  bias = positions.RelativePositions(jnp.float32(1.0))
-  with pytest.raises(ValueError, match=r"RelativePositions.table must have axes \[... R\], got shape \(\)"):
+  bias = positions.RelativePositionBias(jnp.float32(1.0))
+  with pytest.raises(
+    ValueError, match=r"RelativePositionBias.table must have axes \[... R\], got shape \(\)"
+  ):
     attend(attention.ScaledDotProduct(), inputs, "blockwise", bias=bias)
 
 
 def test_nested_score_axes_are_known():
-  score = attention.SoftCapped(attention.Additive(jnp.ones((N, H))), 5.0)
-  assert axes_of(score) == ["A", ""]
+  score = attention.SoftCap(attention.Additive(jnp.ones((N, H))), 5.0)
+  assert leaf_axes(score) == ["A", ""]
 
 
 @mostly_blockwise
@@ -181,9 +183,9 @@ def bucket(distance, count, max_distance, bidirectional):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("rows", "columns"), [(3, 5), (1, 1), (1, 7), (7, 1), (40, 50)])
-def test_relative_positions_look_up_each_distance(bidirectional, rows, columns):
+def test_relative_positions_for_each_distance(bidirectional, rows, columns):
   table = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)
-  bias = positions.RelativePositions(table, max_distance=30, bidirectional=bidirectional)
+  bias = positions.RelativePositionBias(table, max_distance=30, bidirectional=bidirectional)
   t, s = np.arange(17, 17 + rows), np.arange(11, 11 + columns)
   desired = [[[row[bucket(j - i, 8, 30, bidirectional)] for j in s] for i in t] for row in table]
   np.testing.assert_array_equal(jax.jit(lambda t, s: bias(t, s))(t[:, None], s[None, :]), np.float32(desired))
@@ -196,7 +198,7 @@ def test_relative_positions_have_gradients(implementation):
   buckets = np.array([[bucket(s - t, 4, 8, False) for s in range(S)] for t in range(T)])
 
   def context(table):
-    bias = positions.RelativePositions(table, max_distance=8, bidirectional=False)
+    bias = positions.RelativePositionBias(table, max_distance=8, bidirectional=False)
     return attend(attention.ScaledDotProduct(), inputs, implementation, bias=bias, mask=masks.causal(2))
 
   def desired(table):
@@ -246,7 +248,7 @@ class Tilted(attention.Score):
   axes = {"tilt": "H"}
   tilt: jax.Array
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     tilted = query_features * self.tilt[..., None, :]
     return tilted @ key_features.swapaxes(-1, -2)
 

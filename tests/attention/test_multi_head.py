@@ -181,7 +181,7 @@ class Nearby(masks.Mask):
 
   distance: jax.Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return jnp.abs(t - s)[None] <= self.distance[:, None, None]
 
 
@@ -203,13 +203,13 @@ class Listed(masks.Mask):
   listed: jax.Array
   shortest: jax.Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return jnp.logical_or(*same_rank(self.listed[..., None, :], s[None] < self.shortest[:, None, None]))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ListedTerms(positions.Bias):
+class ListedTerms(positions.PositionBias):
   """A user's own bias, likewise."""
 
   axes = {"terms": "S"}

@@ -11,7 +11,7 @@ from attention import decoding, jax_nn, losses, masks, positions
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
 W = jax.nn.softmax(X[..., :3])
 KEY = jax.random.key(0)
-ENDS = {"batch_size": 2, "max_length": 3, "start": 0, "end": 1}
+ENDS = {"batch_size": 2, "max_length": 3, "bos_id": 0, "eos_id": 1}
 
 REAL = [1j, jnp.asarray(1j), True, jnp.asarray(True), "a"]
 INTEGER = [1.5, 1j, "2", jnp.float32(2), np.float64(2), True, -1]
@@ -36,7 +36,7 @@ ARGUMENTS = {
   "scale": (REAL, lambda v: attend(attention.ScaledDotProduct(v))),
   "scale of cosine": (REAL, lambda v: attention.cosine_attention(X, X, X, scale=v)),
   "scale of jax_nn": (REAL, lambda v: jax_nn.dot_product_attention(*[X[:, :, None]] * 3, scale=v)),
-  "cap": (REAL, lambda v: attend(attention.SoftCapped(attention.ScaledDotProduct(), v))),
+  "cap": (REAL, lambda v: attend(attention.SoftCap(attention.ScaledDotProduct(), v))),
   "score_vector": (
     [X[0, 0].astype(complex), X[0, 0] > 0],
     lambda v: attention.additive_attention(X, X, X, v),
@@ -55,7 +55,7 @@ ARGUMENTS = {
   ),
   "slopes": ([1j, True, 2], lambda v: attend(bias=positions.ALiBi(jnp.asarray(v)))),
   "bias": ([W.astype(complex), (W > 0), jnp.ones((3, 3), int)], lambda v: attend(bias=v)),
-  "max_distance": (INTEGER, lambda v: positions.relative_bucket(jnp.arange(3), 8, v, True)),
+  "max_distance": (INTEGER, lambda v: positions.relative_position_bucket(jnp.arange(3), 8, v, True)),
   "positions": (
     [*HUGE, *(jnp.arange(3.0).astype(kind) for kind in (jnp.bfloat16, jnp.float16, bool, complex))],
     lambda v: positions.rotary(X, v),
@@ -81,23 +81,23 @@ ARGUMENTS = {
   "top_p": ([*REAL, jnp.ones(5) / 2], lambda v: run("sample", rng=KEY, top_p=v)),
   "top_k": (INTEGER, lambda v: run("sample", rng=KEY, top_k=v)),
   "beam_size": (INTEGER, lambda v: run("beam", beam_size=v)),
-  "num_best": (INTEGER, lambda v: run("beam", beam_size=2, num_best=v)),
+  "n_best": (INTEGER, lambda v: run("beam", beam_size=2, n_best=v)),
   "length_penalty": (REAL, lambda v: run("beam", beam_size=2, length_penalty=v)),
   "max_length": (INTEGER, lambda v: run("greedy", max_length=v)),
   "batch_size": (INTEGER, lambda v: run("beam", beam_size=2, batch_size=v)),
-  "end": ([*INTEGER[:-1], 2**31, np.uint32(2**32 - 1)], lambda v: run("greedy", end=v)),
-  "start": (INTEGER[:-1], lambda v: run("beam", beam_size=2, start=v)),
-  "cap in float32": ([float("inf"), 1e300], lambda v: attend(attention.SoftCapped(attention.Cosine(), v))),
-  "deviation": (
+  "eos_id": ([*INTEGER[:-1], 2**31, np.uint32(2**32 - 1)], lambda v: run("greedy", eos_id=v)),
+  "bos_id": (INTEGER[:-1], lambda v: run("beam", beam_size=2, bos_id=v)),
+  "cap in float32": ([float("inf"), 1e300], lambda v: attend(attention.SoftCap(attention.Cosine(), v))),
+  "stddev": (
     [*REAL, 0.0, 1e-60],
-    lambda v: attend(normalizer=attention.Local(jnp.zeros(3), v), implementation="dense"),
+    lambda v: attend(normalizer=attention.GaussianWindow(jnp.zeros(3), v), implementation="dense"),
   ),
   "key_value_seq_lengths": (
     HUGE[1:],
     lambda v: jax_nn.dot_product_attention(*[X[:, :, None]] * 3, key_value_seq_lengths=np.full(2, v)),
   ),
-  "segments": (HUGE[1:], lambda v: positions.within_segments(np.full(3, v))),
-  "pad": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad=v)),
+  "segments": (HUGE[1:], lambda v: positions.segment_positions(np.full(3, v))),
+  "pad_id": ([2**31, np.uint32(2**32 - 1), -(2**31) - 1], lambda v: run("greedy", pad_id=v)),
   "rng": (
     NO_KEY,
     lambda v: run("sample", rng=v),
@@ -110,19 +110,22 @@ ARGUMENTS = {
     [W.astype(complex), W > 0, W.astype(int)],
     lambda v: attention.masked_softmax(v, masks.causal()),
   ),
-  "logsumexp": ([X[..., 0].astype(complex), X[..., 0] > 0], lambda v: attention.merge([(X, v)])),
-  "context": ([X.astype(complex), X > 0], lambda v: attention.merge([(v, X[..., 0])])),
-  "sink": (REAL, lambda v: attention.with_sink(X, X[..., 0], v)),
+  "logsumexp": ([X[..., 0].astype(complex), X[..., 0] > 0], lambda v: attention.merge_partials([(X, v)])),
+  "context": ([X.astype(complex), X > 0], lambda v: attention.merge_partials([(v, X[..., 0])])),
+  "sink": (REAL, lambda v: attention.add_sink(X, X[..., 0], v)),
   "probabilities": ([W.astype(complex), W > 0, W.astype(int)], lambda v: attention.monotonic_weights(v, W)),
   "weights": ([W.astype(complex), W > 0], lambda v: losses.alignment_loss(v, W > 0)),
   "links": ([W.astype(complex)], lambda v: losses.alignment_loss(W, v)),
   "lengths": ([*INTEGERS, *(np.full(2, huge) for huge in HUGE)], lambda v: losses.coverage_loss(W, v)),
   "num_heads of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(v).init(KEY, X)),
-  "width of a layer": (INTEGER, lambda v: attention.MultiHeadAttention(2, width=v).init(KEY, X)),
-  "width of feed-forward": (INTEGER, lambda v: attention.FeedForward(v).init(KEY, X)),
-  "width of additive": (INTEGER, lambda v: attention.AdditiveAttention(width=v).init(KEY, X, X)),
-  "width of gru": (INTEGER, lambda v: attention.GRUParameters(v).init(KEY, 3)),
-  "half_width": (REAL, lambda v: attention.LocalAttention(half_width=v).init(KEY, X, X)),
+  "qkv_features of a layer": (
+    INTEGER,
+    lambda v: attention.MultiHeadAttention(2, qkv_features=v).init(KEY, X),
+  ),
+  "features of feed-forward": (INTEGER, lambda v: attention.FeedForward(v).init(KEY, X)),
+  "features of additive": (INTEGER, lambda v: attention.AdditiveAttention(features=v).init(KEY, X, X)),
+  "features of gru": (INTEGER, lambda v: attention.GRUModule(v).init(KEY, 3)),
+  "window_radius": (REAL, lambda v: attention.LocalAttention(window_radius=v).init(KEY, X, X)),
 }
 
 
@@ -170,4 +173,4 @@ def test_dropout_rates_below_one():
 
 def test_unsigned_bounds_beyond_all_keys():
   for mask in (masks.causal(jnp.uint32(4_000_000_000)), masks.lengths(source=jnp.uint32(4_000_000_000))):
-    assert np.all(mask.array(3, 5))
+    assert np.all(mask.materialize(3, 5))

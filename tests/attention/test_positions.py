@@ -69,18 +69,18 @@ def test_positions_restart_in_each_segment(leading):
     before = (*row, t - 1)
     if t > 0 and ids[before] == ids[(*row, t)]:
       desired[(*row, t)] = desired[before] + 1
-  np.testing.assert_array_equal(jax.jit(positions.within_segments)(ids), desired)
+  np.testing.assert_array_equal(jax.jit(positions.segment_positions)(ids), desired)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
 def test_segments_of_any_integer_dtype(dtype):
   # More positions than the type has numbers.
-  found = positions.within_segments(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
+  found = positions.segment_positions(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
   np.testing.assert_array_equal(found, [*range(300), 0, 1, 0])
 
 
 def test_there_may_be_no_position():
-  assert positions.within_segments(jnp.zeros((2, 0), int)).shape == (2, 0)
+  assert positions.segment_positions(jnp.zeros((2, 0), int)).shape == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_there_may_be_no_position():
 )
 def test_what_are_no_segments_is_told(segments, words):
   with pytest.raises(ValueError, match=f"segments must .*{words}"):
-    positions.within_segments(segments)
+    positions.segment_positions(segments)

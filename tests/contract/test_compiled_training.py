@@ -17,7 +17,7 @@ from experiments.runs.sharding import AXES, place_batch
 from experiments.tasks import make_task
 from experiments.text.batches import make_batch
 from experiments.translation.model import make_model
-from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
+from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
 
 # Of configs whose steps are the same, or a part of another's, one.
 CONFIGS = {
@@ -69,10 +69,10 @@ def test_fusions_change_no_gradients(name):
   sizes, batch = vocabulary_sizes_and_batch(config)
   model = make_model(config.model, source_vocabulary_size=sizes[0], target_vocabulary_size=sizes[1])
   # An optimizer whose state is the gradients.
-  recipe = dataclasses.replace(make_recipe(config, model, mesh), optimizer=optax.trace(decay=0.0))
+  spec = dataclasses.replace(make_train_spec(config, model, mesh), optimizer=optax.trace(decay=0.0))
   rngs, batch = make_rngs(0), place_batch(batch, mesh)
-  state = init_state(recipe, rngs.params)
-  lowered = make_step(recipe).lower(state, batch, rngs.dropout)
+  state = init_state(spec, rngs.params)
+  lowered = make_step(spec).lower(state, batch, rngs.dropout)
 
   def run(**options):
     compiled = lowered.compile(**options)

@@ -73,8 +73,8 @@ def test_other_functions_make_no_nan():
   )
 
   def loss(context, logsumexp):
-    merged = attention.merge([(context, logsumexp), (context, 2 * logsumexp)])
-    return sum(jnp.sum(array) for array in attention.with_sink(*merged, 0.5))
+    merged = attention.merge_partials([(context, logsumexp), (context, 2 * logsumexp)])
+    return sum(jnp.sum(array) for array in attention.add_sink(*merged, 0.5))
 
   jax.block_until_ready(jax.grad(loss, argnums=(0, 1))(context, logsumexp))
   scores = jnp.asarray(vectors)

@@ -245,12 +245,12 @@ PARAMETERS = {
     "matrix array None",
   ),
   "capped_score_that_is_none": (
-    lambda q, k, v: attention.attend(attention.SoftCapped(None, 5.0), q, k, v),
+    lambda q, k, v: attention.attend(attention.SoftCap(None, 5.0), q, k, v),
     (QUERIES, KEYS, VALUES),
-    "SoftCapped score None",
+    "SoftCap score None",
   ),
   "cap_that_is_none": (
-    lambda q, k, v: attention.attend(attention.SoftCapped(attention.Cosine(), None), q, k, v),
+    lambda q, k, v: attention.attend(attention.SoftCap(attention.Cosine(), None), q, k, v),
     (QUERIES, KEYS, VALUES),
     "cap number array None",
   ),
@@ -260,7 +260,7 @@ PARAMETERS = {
     "weights MultiHeadWeights None",
   ),
   "sink_that_is_a_name": (
-    lambda context, logsumexp: attention.with_sink(context, logsumexp, "first"),
+    lambda context, logsumexp: attention.add_sink(context, logsumexp, "first"),
     (zeros(3, 13), zeros(3)),
     "sink number array first",
   ),
@@ -305,7 +305,7 @@ def test_non_scores_raise(score):
 class Transposed(attention.Score):
   """A user's mistake: scores [... S T]."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...ST", query_features, key_features)
 
 
@@ -323,7 +323,7 @@ def test_custom_score_shape_is_checked():
 class WithoutBatch(attention.Score):
   """A user's mistake: one batch element's scores for all."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)[0]
 
 
@@ -334,7 +334,7 @@ class Flat(attention.Score):
   def key_features(self, keys):
     return keys, jnp.sum(keys**2, axis=-1)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     keys, norms = key_features
     return jnp.einsum("...TH,...SH->...TS", query_features, keys) - norms[..., None, :]
 
@@ -352,7 +352,7 @@ def test_scalar_features_raise(leading):
 class Forgetful(attention.Score):
   """A user's mistake: a tile without a return."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
 
@@ -360,16 +360,16 @@ class Forgetful(attention.Score):
 class Matches(attention.Score):
   """A user's mistake: scores that are no floating numbers."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return jnp.sum(query_features[..., :, None, :] == key_features[..., None, :, :], axis=-1)
 
 
 @pytest.mark.parametrize(
   ("score", "words"),
   [
-    (WithoutBatch(), "tile 2 3 5"),
-    (Matches(), "tile floating int32"),
-    (Forgetful(), "Forgetful tile None"),
+    (WithoutBatch(), "scores 2 3 5"),
+    (Matches(), "scores floating int32"),
+    (Forgetful(), "Forgetful scores None"),
   ],
 )
 def test_custom_score_result_is_checked(score, words):
@@ -410,7 +410,7 @@ def test_missing_head_axis_has_a_hint(lacking):
 class Unregistered(attention.Score):
   """A user's mistake: a score that JAX cannot look into."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
 
@@ -457,11 +457,11 @@ MASKS = {
     "boolean int32 bias",
   ),
   "from_array_asked_for_other_pairs": (
-    lambda: masks.from_array(np.ones((3, 29), bool)).array(3, 5),
+    lambda: masks.from_array(np.ones((3, 29), bool)).materialize(3, 5),
     "T S 3 5 29",
   ),
   "segments_asked_for_other_pairs": (
-    lambda: masks.segments(target=np.arange(3), source=np.arange(29)).array(3, 5),
+    lambda: masks.segments(target=np.arange(3), source=np.arange(29)).materialize(3, 5),
     "source 5 29",
   ),
   "segments_of_floats": (
@@ -475,7 +475,9 @@ MASKS = {
   "no_lengths": (lambda: masks.lengths(), "source target"),
   "joined_with_floats": (lambda: masks.causal() & np.ones((3, 5)), "boolean float32 bias"),
   "joined_batches": (
-    lambda: (masks.lengths(source=np.arange(7)) & masks.from_array(np.ones((29, 3, 5), bool))).array(3, 5),
+    lambda: (masks.lengths(source=np.arange(7)) & masks.from_array(np.ones((29, 3, 5), bool))).materialize(
+      3, 5
+    ),
     "7 29",
   ),
 }
@@ -534,7 +536,7 @@ def test_cap_with_score_axes_raises():
   heads = tuple(zeros(2, 7, *array.shape[1:]) for array in (QUERIES, KEYS, VALUES))
 
   def attend(cap, *arrays):
-    return attention.attend(attention.SoftCapped(attention.Cosine(), cap), *arrays)
+    return attention.attend(attention.SoftCap(attention.Cosine(), cap), *arrays)
 
   assert_error_says("cap N 7 1", attend, zeros(7, 1, 1), *heads)
   with pytest.raises(ValueError, match="must be positive"):

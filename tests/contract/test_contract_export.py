@@ -71,7 +71,7 @@ SCORES = {
   "additive": attention.Additive(normal("8")),
   "bilinear": attention.Bilinear(normal("8 8")),
   "cosine": attention.Cosine(2.0),
-  "capped": attention.SoftCapped(attention.ScaledDotProduct(), 3.0),
+  "capped": attention.SoftCap(attention.ScaledDotProduct(), 3.0),
 }
 OPTIONS = {
   "plain": {},
@@ -80,7 +80,7 @@ OPTIONS = {
   "lengths": {"mask": None},
   "array": {"mask": None},
   "alibi": {"bias": positions.ALiBi(positions.alibi_slopes(2))},
-  "relative": {"bias": positions.RelativePositions(normal("2 8"))},
+  "relative": {"bias": positions.RelativePositionBias(normal("2 8"))},
   "function": {"bias": lambda t, s: -0.1 * jnp.abs(t - s).astype(jnp.float32)},
   "dropout": {"dropout_rate": 0.3, "dropout_rng": jax.random.key(0)},
   "logsumexp": {"return_logsumexp": True},
@@ -159,7 +159,7 @@ def test_normalizers():
 
 FUNCTIONS = {
   "merge": (
-    lambda x, y, u, v: attention.merge([(x, u), (y, v)]),
+    lambda x, y, u, v: attention.merge_partials([(x, u), (y, v)]),
     (("b t 8", normal("b t 8")), ("b t 8", normal("b t 8")), ("b t", normal("b t")), ("b t", normal("b t"))),
   ),
   "masked_softmax": (
@@ -180,7 +180,7 @@ FUNCTIONS = {
   ),
   "rotary": (lambda x: positions.rotary(x), (("b t 8", normal("b t 8")),)),
   "sinusoidal": (lambda x: x + positions.sinusoidal(x.shape[1], 8)[None], (("b t 8", normal("b t 8")),)),
-  "within_segments": (lambda x: positions.within_segments(x), (("b t", integers("b t", 0, 2)),)),
+  "segment_positions": (lambda x: positions.segment_positions(x), (("b t", integers("b t", 0, 2)),)),
   "monotonic_weights": (
     lambda p, before: attention.monotonic_weights(p, before),
     (("b s", jax.nn.sigmoid(normal("b s"))), ("b s", jax.nn.softmax(normal("b s")))),
@@ -193,26 +193,26 @@ def test_functions():
 
 
 LAYERS = {
-  "MultiHeadAttention": (attention.MultiHeadAttention(2, width=8), WORDS),
+  "MultiHeadAttention": (attention.MultiHeadAttention(2, qkv_features=8), WORDS),
   "rotary heads": (
     attention.MultiHeadAttention(
-      4, width=8, num_key_value_heads=2, rotate=positions.rotary, normalize_qk=True
+      4, qkv_features=8, num_key_value_heads=2, position_fn=positions.rotary, normalize_qk=True
     ),
     WORDS[:1],
   ),
-  "AdditiveAttention": (attention.AdditiveAttention(width=8), WORDS[:2]),
-  "DotProductAttention": (attention.DotProductAttention(width=8), WORDS[:2]),
+  "AdditiveAttention": (attention.AdditiveAttention(features=8), WORDS[:2]),
+  "DotProductAttention": (attention.DotProductAttention(features=8), WORDS[:2]),
   "BilinearAttention": (attention.BilinearAttention(), WORDS[:2]),
-  "CosineAttention": (attention.CosineAttention(width=8), WORDS[:2]),
+  "CosineAttention": (attention.CosineAttention(features=8), WORDS[:2]),
   "LocalAttention": (attention.LocalAttention(), WORDS[:2]),
-  "LocationAwareAttention": (attention.LocationAwareAttention(width=8), WORDS[:2]),
-  "MonotonicAttention": (attention.MonotonicAttention(width=8), WORDS[:2]),
+  "LocationAwareAttention": (attention.LocationAwareAttention(features=8), WORDS[:2]),
+  "MonotonicAttention": (attention.MonotonicAttention(features=8), WORDS[:2]),
   "EncoderLayer": (attention.EncoderLayer(2, 6), WORDS[:1]),
   "DecoderLayer": (attention.DecoderLayer(2, 6), WORDS[:2]),
   "RecurrentEncoder": (attention.RecurrentEncoder(11, 4, 6), (("b s", integers("b s", 0, 11)), LENGTHS)),
   "TransformerEncoder": (attention.TransformerEncoder(11, 8), (("b s", integers("b s", 0, 11)), LENGTHS)),
   "relative encoder": (
-    attention.TransformerEncoder(11, 8, positions="relative"),
+    attention.TransformerEncoder(11, 8, position_encoding="relative"),
     (("b s", integers("b s", 0, 11)), LENGTHS),
   ),
   "recurrent Seq2Seq": (
@@ -245,7 +245,7 @@ def test_search_with_symbolic_batch(method):
   table = normal("11 11")
 
   def run(state):
-    options = {"batch_size": state.shape[0], "max_length": 4, "start": 1, "end": 2}
+    options = {"batch_size": state.shape[0], "max_length": 4, "bos_id": 1, "eos_id": 2}
     options |= {"beam": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
     return getattr(decoding, method)(lambda state, token: (state, table[token], None), state, **options)
 

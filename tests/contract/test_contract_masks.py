@@ -115,7 +115,7 @@ def allowed_pairs(may_attend, shape=(B, N, T, S)):
 @pytest.mark.parametrize("name", [name for name in MASKS if not name.startswith("array")])
 def test_mask_arrays_match_their_rules(name):
   mask, may_attend = MASKS[name]
-  array = jax.jit(lambda mask: mask.array(T, S))(mask())
+  array = jax.jit(lambda mask: mask.materialize(T, S))(mask())
   assert array.dtype == bool
   assert array.ndim >= 2
   np.testing.assert_array_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
@@ -168,7 +168,7 @@ def test_positions_start_at_zero(T, S):
       masks.prefix(width),
       masks.lengths(source=width, target=2),
     ]
-    return [mask.array(T, S) for mask in made]
+    return [mask.materialize(T, S) for mask in made]
 
   for offset in (-9, -2, -1, 0, 1, 9):
     width = abs(offset)
@@ -188,11 +188,11 @@ def test_joined_masks_broadcast():
     jnp.asarray(ALLOWED[0])
   )
   desired = allowed_pairs(lambda b, n, t, s: s < SOURCE_LENGTHS[b] and ALLOWED[0, n, t, s])
-  np.testing.assert_array_equal(mask.array(T, S), desired)
+  np.testing.assert_array_equal(mask.materialize(T, S), desired)
 
 
 def test_lengths_make_a_batch_of_masks():
-  array = masks.lengths(source=jnp.asarray(SOURCE_LENGTHS)).array(T, S)
+  array = masks.lengths(source=jnp.asarray(SOURCE_LENGTHS)).materialize(T, S)
   desired = allowed_pairs(lambda b, t, s: s < SOURCE_LENGTHS[b], (B, T, S))
   np.testing.assert_array_equal(np.broadcast_to(array, (B, T, S)), desired)
 
@@ -208,7 +208,7 @@ def test_arrays_join_masks_on_either_side(join, array):
     joined, desired = (allowed | prefix, prefix | allowed), ALLOWED[0, 0] | first_two
   for mask in joined:
     assert isinstance(mask, attention.Mask)
-    np.testing.assert_array_equal(mask.array(T, S), desired)
+    np.testing.assert_array_equal(mask.materialize(T, S), desired)
 
 
 @few_kinds
@@ -300,27 +300,27 @@ def test_masked_softmax_empty_row_gradient():
 
 
 def test_bounds_of_any_integer_dtype():
-  desired = masks.sliding_window(1, 0).array(3, 3)
+  desired = masks.sliding_window(1, 0).materialize(3, 3)
   for kind in (np.uint8, np.int8, np.uint32):
-    np.testing.assert_array_equal(masks.sliding_window(kind(1), kind(0)).array(3, 3), desired)
+    np.testing.assert_array_equal(masks.sliding_window(kind(1), kind(0)).materialize(3, 3), desired)
     bounds = np.array([1], kind), np.array([0], kind)
-    np.testing.assert_array_equal(masks.sliding_window(*bounds).array(3, 3)[0], desired)
-  assert not np.any(masks.sliding_window(-(2**31), 2**31 - 1).array(3, 3))
+    np.testing.assert_array_equal(masks.sliding_window(*bounds).materialize(3, 3)[0], desired)
+  assert not np.any(masks.sliding_window(-(2**31), 2**31 - 1).materialize(3, 3))
 
 
 def test_largest_bounds_allow_everything():
   greatest = np.iinfo(np.int32).max
-  np.testing.assert_array_equal(masks.causal(greatest).array(3, 5), np.ones((3, 5)))
-  np.testing.assert_array_equal(masks.causal(-greatest).array(3, 5), np.zeros((3, 5)))
+  np.testing.assert_array_equal(masks.causal(greatest).materialize(3, 5), np.ones((3, 5)))
+  np.testing.assert_array_equal(masks.causal(-greatest).materialize(3, 5), np.zeros((3, 5)))
   window = masks.sliding_window(greatest, greatest)
-  np.testing.assert_array_equal(window.array(3, 5), np.ones((3, 5)))
-  np.testing.assert_array_equal(masks.sliding_window(0, greatest).array(3, 5), np.triu(np.ones((3, 5))))
+  np.testing.assert_array_equal(window.materialize(3, 5), np.ones((3, 5)))
+  np.testing.assert_array_equal(masks.sliding_window(0, greatest).materialize(3, 5), np.triu(np.ones((3, 5))))
 
 
 def test_masks_accept_lists():
   np.testing.assert_array_equal(
-    masks.lengths(source=[1, 2]).array(1, 3), masks.lengths(source=np.array([1, 2])).array(1, 3)
+    masks.lengths(source=[1, 2]).materialize(1, 3), masks.lengths(source=np.array([1, 2])).materialize(1, 3)
   )
   np.testing.assert_array_equal(
-    (masks.segments([0, 1], [0, 0, 1]) & [True, False, True]).array(2, 3), [[1, 0, 0], [0, 0, 1]]
+    (masks.segments([0, 1], [0, 0, 1]) & [True, False, True]).materialize(2, 3), [[1, 0, 0], [0, 0, 1]]
   )

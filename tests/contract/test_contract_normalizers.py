@@ -45,11 +45,13 @@ NORMALIZERS = {
   "entmax15": Case(attention.Entmax15, lambda: reference.entmax(1.5)),
   "sigmoid": Case(attention.Sigmoid, lambda: reference.sigmoid),
   "sigmoid_less_log_keys": Case(
-    lambda: attention.Sigmoid(less_log_keys=True), lambda: reference.sigmoid_less_log_keys
+    lambda: attention.Sigmoid(subtract_log_length=True), lambda: reference.sigmoid_less_log_keys
   ),
   "monotonic": Case(attention.Monotonic, reference.monotonic, (BEFORE,)),
   "local": Case(
-    lambda centers: attention.Local(centers, 1.5), lambda centers: reference.local(centers, 1.5), (CENTERS,)
+    lambda centers: attention.GaussianWindow(centers, 1.5),
+    lambda centers: reference.local(centers, 1.5),
+    (CENTERS,),
   ),
 }
 # Those whose derivatives differ most.
@@ -132,13 +134,13 @@ HAND_VALUES = {
   "sparsemax": (attention.Sparsemax(), [1.0, 0.0, 0.0]),
   "entmax15": (attention.Entmax15(), [0.83071891, 0.16928109, 0.0]),
   "sigmoid": (attention.Sigmoid(), [0.73105858, 0.5, 0.26894142]),
-  "sigmoid_less_log_keys": (attention.Sigmoid(less_log_keys=True), [0.47536689, 0.25, 0.10923178]),
+  "sigmoid_less_log_keys": (attention.Sigmoid(subtract_log_length=True), [0.47536689, 0.25, 0.10923178]),
   "monotonic": (
     attention.Monotonic(np.float32([[1.0, 0.0, 0.0]])),
     [0.73105858, 0.13447071, 0.03616437],
   ),
-  "hard": (attention.Monotonic(np.float32([[0.0, 1.0, 0.0]]), is_hard=True), [0.0, 1.0, 0.0]),
-  "local": (attention.Local(np.float32([1.0]), 1.0), [0.40348918, 0.24472847, 0.05460630]),
+  "hard": (attention.Monotonic(np.float32([[0.0, 1.0, 0.0]]), hard=True), [0.0, 1.0, 0.0]),
+  "local": (attention.GaussianWindow(np.float32([1.0]), 1.0), [0.40348918, 0.24472847, 0.05460630]),
 }
 
 
@@ -348,7 +350,7 @@ def test_hard_monotonic_matches_certain_probabilities():
       scores,
       keys,
       keys,
-      normalizer=attention.Monotonic(before, is_hard=True),
+      normalizer=attention.Monotonic(before, hard=True),
     )
     np.testing.assert_array_equal(found[0], np.zeros(S) if stop is None else np.eye(S)[stop])
   assert weights.shape == (1, S)
@@ -363,7 +365,7 @@ def test_sigmoid_counts_allowed_keys():
     keys,
     keys,
     mask=mask,
-    normalizer=attention.Sigmoid(less_log_keys=True),
+    normalizer=attention.Sigmoid(subtract_log_length=True),
     return_weights=True,
   )
   # Scores of 0 less log n: 1 / (1 + n) each.
@@ -384,14 +386,16 @@ def test_what_cannot_be_is_told():
       attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Sparsemax(), **options)
   with pytest.raises(ValueError, match=r"centers must be broadcastable to the queries \[... T\], got"):
     attention.attend(
-      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T + 1), 1.0)
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.GaussianWindow(jnp.zeros(T + 1), 1.0)
     )
-  with pytest.raises(ValueError, match=r"deviation must be above 0 in float32, got 0\.0"):
-    attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Local(jnp.zeros(T), 0.0))
-  with pytest.raises(ValueError, match="deviation must be above 0 in float32, got 0"):
-    local = attention.Local(np.zeros(T), 0)
+  with pytest.raises(ValueError, match=r"stddev must be above 0 in float32, got 0\.0"):
+    attention.attend(
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.GaussianWindow(jnp.zeros(T), 0.0)
+    )
+  with pytest.raises(ValueError, match="stddev must be above 0 in float32, got 0"):
+    local = attention.GaussianWindow(np.zeros(T), 0)
     jax.jit(lambda: attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=local))()
-  with pytest.raises(ValueError, match="before must be broadcastable to the probabilities"):
+  with pytest.raises(ValueError, match="previous_weights must be broadcastable to the probabilities"):
     attention.attend(
       attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Monotonic(np.ones((1, 3), np.float32))
     )
@@ -410,10 +414,10 @@ def test_explicit_softmax_equals_the_default():
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class Exponentials(attention.Normalizer):
-  """Relies on pairs that do not count having the lowest number, and asks for no `rows.used`."""
+  """Relies on pairs that do not count having the lowest number, and asks for no `rows.valid`."""
 
   def weights(self, rows):
-    return jnp.exp(rows.shifted)
+    return jnp.exp(rows.shifted_scores)
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])

@@ -126,7 +126,7 @@ def test_float64_is_float64_throughout(kind, implementation, float64):
 class Coarse(attention.Score):
   """A user's score that is computed in half precision."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     half = query_features.astype(jnp.bfloat16), key_features.astype(jnp.bfloat16)
     return jnp.einsum("...TH,...SH->...TS", *half)
 
@@ -140,7 +140,7 @@ def test_softmax_of_half_scores_is_float32(implementation):
   context, weights, logsumexp = attention.attend(
     Coarse(), *inputs[:3], return_weights=True, return_logsumexp=True, implementation=implementation
   )
-  scores = np.float64(Coarse().tile(*map(jnp.asarray, inputs[:2])))
+  scores = np.float64(Coarse().scores(*map(jnp.asarray, inputs[:2])))
   desired = np.exp(scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)))
   assert_close(weights, desired, FLOAT32)
   assert_close(context, desired @ inputs.values, FLOAT32)

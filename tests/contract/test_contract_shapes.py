@@ -168,7 +168,7 @@ class Cubic(attention.Score):
   def key_features(self, keys):
     return jnp.concatenate([keys**3, keys, self.strength * keys], axis=-1)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     H = query_features.shape[-1] // 2
     cubes, _, scaled = jnp.split(key_features, 3, axis=-1)
     scores = jnp.einsum("...TH,...SH->...TS", query_features[..., :H], cubes)

@@ -218,7 +218,7 @@ PUBLIC_FUNCTIONS = {
   "bilinear_scores": lambda q, k, v: attention.bilinear_scores(q, k, np.eye(11, dtype=np.float32)),
   "cosine_scores": lambda q, k, v: attention.cosine_scores(q, k),
   "masked_softmax": lambda q, k, v: attention.masked_softmax(
-    attention.dot_product_scores(q, k), masks.causal().array(T, S)
+    attention.dot_product_scores(q, k), masks.causal().materialize(T, S)
   ),
 }
 
@@ -251,7 +251,7 @@ def test_public_functions_lower_for_every_platform(name, dtype):
 )
 @pytest.mark.usefixtures("additive_in_loops")
 def test_tiles_lower_for_every_platform(kind, sequentially, monkeypatch):
-  monkeypatch.setattr(sharding, "runs_sequentially", lambda: sequentially)
+  monkeypatch.setattr(sharding, "is_cpu", lambda: sequentially)
   parameters = {
     name: np.ones((11,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
   }

@@ -28,7 +28,7 @@ from helpers.fixtures import (
 )
 
 import attention
-from attention import Attended
+from attention import AttentionOutput
 
 # Worked out by hand: one query, two keys, scores (0, 1).
 # scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1.
@@ -144,9 +144,9 @@ def test_returned_extras_do_not_change_context(kind, implementation):
     return attend(kind, inputs, implementation=implementation, **options)
 
   assert_close(ask(), context, FLOAT32)
-  assert_trees_close(ask(return_weights=True), Attended(context, weights, None), FLOAT32)
-  assert_trees_close(ask(return_logsumexp=True), Attended(context, None, logsumexp), FLOAT32)
-  desired = Attended(context, weights, logsumexp)
+  assert_trees_close(ask(return_weights=True), AttentionOutput(context, weights, None), FLOAT32)
+  assert_trees_close(ask(return_logsumexp=True), AttentionOutput(context, None, logsumexp), FLOAT32)
+  desired = AttentionOutput(context, weights, logsumexp)
   assert_trees_close(ask(return_weights=True, return_logsumexp=True), desired, FLOAT32)
 
 

@@ -101,10 +101,10 @@ def test_translations_of_runs_are_compared(tmp_path):
   flags = (
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
-    *("--config.model.width=4", "--config.model.embedding_width=4"),
-    *("--config.train.steps=2", "--config.train.batch_size=2"),
-    *("--config.evaluation.sentences=3", "--config.evaluation.validation_sentences=2"),
-    *("--config.evaluation.batch_size=3", "--config.evaluation.max_target_length=5"),
+    *("--config.model.features=4", "--config.model.embed_dim=4"),
+    *("--config.train.num_train_steps=2", "--config.train.batch_size=2"),
+    *("--config.evaluation.num_eval_examples=3", "--config.evaluation.num_validation_examples=2"),
+    *("--config.evaluation.batch_size=3", "--config.evaluation.max_decode_length=5"),
   )
   folders = [str(tmp_path / name) for name in "ab"]
   for seed, folder in enumerate(folders):

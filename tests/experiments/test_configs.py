@@ -21,26 +21,33 @@ MEANING = {
   "toy_translation_scores": {},
   "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
   "toy_translation_fixed_context": {"model.attention": "none"},
-  "parallel_text": {"data.task": "parallel_text", "data.unit": "subword"},
+  "parallel_text": {"data.task": "parallel_text", "data.tokenization": "subword"},
   "scan": {"data.task": "scan"},
-  "multi30k": {"data.task": "parallel_text", "data.unit": "subword", "train.metric": "bleu"},
+  "multi30k": {"data.task": "parallel_text", "data.tokenization": "subword", "train.best_metric": "bleu"},
   "multi30k_transformer": {"model.encoder": "transformer", "model.decoder": "transformer"},
 }
 DATA, MODEL, TRAIN, EVALUATION = (
   {f"{kind.__name__.lower()}.{field.name}" for field in dataclasses.fields(kind)}
   for kind in (base.Data, base.Model, base.Train, base.Evaluation)
 )
-SIZES = {"model.embedding_width", "model.width", "model.num_layers", "model.dropout_rate"}
+SIZES = {"model.embed_dim", "model.features", "model.num_layers", "model.dropout_rate"}
 OTHERS = {
   "toy_translation": set(),
   "toy_translation_scores": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
   "toy_translation_fixed_context": set(),
-  "parallel_text": {*TRAIN, *SIZES, "data.max_length", "data.num_buckets", "evaluation.sentences"},
+  "parallel_text": {
+    *TRAIN,
+    *SIZES,
+    "data.max_train_length",
+    "data.num_buckets",
+    "evaluation.num_eval_examples",
+  },
   "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
-  "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train", "data.validation", "data.test"},
+  "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION}
+  - {"data.train_file", "data.validation_file", "data.test_file"},
   "multi30k_transformer": {*DATA, *MODEL, *TRAIN, *EVALUATION}
-  - {"data.train", "data.validation", "data.test"},
+  - {"data.train_file", "data.validation_file", "data.test_file"},
 }
 
 
@@ -50,7 +57,7 @@ def _module(name):
 
 def _with_paths(config):
   if config.data.task == "parallel_text":
-    config.data.train, config.data.validation = "train.tsv", "validation.tsv"
+    config.data.train_file, config.data.validation_file = "train.tsv", "validation.tsv"
   return config
 
 
@@ -67,7 +74,7 @@ def test_a_config_is_possible(name):
 def test_a_config_builds_a_model(name):
   config = _module(name).get_config()
   model = make_model(config.model, source_vocabulary_size=11, target_vocabulary_size=13)
-  assert model.decoder.width == config.model.width
+  assert model.decoder.features == config.model.features
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,27 +101,27 @@ def test_baseline_trains_like_the_toy_config(name):
 def test_config_names_are_flat():
   assert set(flat(base.Config())) >= {
     "seed",
-    "train.steps",
+    "train.num_train_steps",
     "train.batch_size",
     "train.learning_rate",
     "model.encoder",
     "model.attention",
-    "data.train",
-    "data.validation",
+    "data.train_file",
+    "data.validation_file",
   }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_config_docstrings_give_the_command(name):
   # The name of the file, so that a copied config does not give the command of its model.
-  script = "sweep" if hasattr(_module(name), "get_choices") else "train"
+  script = "sweep" if hasattr(_module(name), "get_sweep") else "train"
   assert f"python -m experiments.{script} --config=configs/{name}.py" in _module(name).__doc__
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(_module(name), "get_choices")])
+@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(_module(name), "get_sweep")])
 def test_sweep_choices_are_valid(name):
   module = _module(name)
-  assert len(make_runs(module.get_config(), module.get_choices())) > 1
+  assert len(make_runs(module.get_config(), module.get_sweep())) > 1
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,16 @@ FLAGS = (
   f"--config.data.task={FILE}:Reversal",
   f"--config.model.attention={FILE}:gaussian",
   f"--config.model.encoder={FILE}:bag_of_words",
-  f"--config.evaluation.metrics={FILE}:length_ratio",
+  f"--config.evaluation.custom_metrics={FILE}:length_ratio",
   "--config.data.num_buckets=1",
-  "--config.train.accumulation=3",  # not a divisor of the batch size: the last part is padded
-  "--config.model.width=8",
-  "--config.model.embedding_width=8",
-  "--config.train.steps=4",
-  "--config.train.validate_every=2",
+  "--config.train.grad_accumulation_steps=3",  # not a divisor of the batch size: the last part is padded
+  "--config.model.features=8",
+  "--config.model.embed_dim=8",
+  "--config.train.num_train_steps=4",
+  "--config.train.eval_every_steps=2",
   "--config.train.batch_size=8",
-  "--config.evaluation.sentences=8",
-  "--config.evaluation.validation_sentences=8",
+  "--config.evaluation.num_eval_examples=8",
+  "--config.evaluation.num_validation_examples=8",
   "--config.evaluation.batch_size=8",
 )
 
@@ -63,11 +63,14 @@ def test_custom_parts_from_training_to_translation(tmp_path):
 def test_failing_metrics_can_be_mended(tmp_path):
   path, folder = tmp_path / "mine.py", tmp_path / "run"
   calls = "calls = []\ndef late(*_):\n  calls.append(0)\n  return {}\n"
-  flags = [flag for flag in FLAGS if "metrics" not in flag] + [f"--config.evaluation.metrics={path}:late"]
+  flags = [flag for flag in FLAGS if "metrics" not in flag] + [
+    f"--config.evaluation.custom_metrics={path}:late"
+  ]
   path.write_text(calls.format("1 / (len(calls) < 3)"), "utf-8")  # before training, then at steps 2 and 4
   failed = scripts.run("train", f"--workdir={folder}", *flags)
   assert failed.code == 2 and failed.errors.splitlines()[-1] == (
-    f"error: config.evaluation.metrics={path}:late: ZeroDivisionError: division by zero ({path}, line 4)"
+    f"error: config.evaluation.custom_metrics={path}:late: ZeroDivisionError: division by zero "
+    f"({path}, line 4)"
   )
   path.write_text(calls.format("1"), "utf-8")
   resumed = scripts.run("train", f"--workdir={folder}", *flags)
@@ -80,10 +83,10 @@ def test_alignment_loss_needs_links(tmp_path):
   text = "class Part(custom_components.Reversal):\n  def training_batch(self, step):\n"
   path = _mine(tmp_path, f"{text}    return super().training_batch(step)._replace(links=None)")
   flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
-  folder, weight = tmp_path / "run", "--config.train.alignment_weight=0.5"
+  folder, weight = tmp_path / "run", "--config.train.alignment_loss_weight=0.5"
   finished = scripts.run("train", f"--workdir={folder}", *flags, weight)
   assert (finished.code, folder.exists()) == (2, False), finished
-  words = "config.train.alignment_weight must be 0 if the batches of a task have no links"
+  words = "config.train.alignment_loss_weight must be 0 if the batches of a task have no links"
   assert finished.errors.startswith(f"error: {words}") and finished.errors.count("\n") == 1
 
 
@@ -138,7 +141,7 @@ def test_failing_figures_keep_the_results(tmp_path, error, code):
   )
   (tmp_path / "mine.py").write_text(metric, "utf-8")
   flags = [flag for flag in FLAGS if "metrics" not in flag]
-  folder, name = tmp_path / "run", f"--config.evaluation.metrics={tmp_path / 'mine.py'}:zero"
+  folder, name = tmp_path / "run", f"--config.evaluation.custom_metrics={tmp_path / 'mine.py'}:zero"
   trained = scripts.run("train", f"--workdir={folder}", *flags, name)
   assert trained.code == code, trained.errors
   assert json.loads((folder / "results.json").read_text("utf-8"))["test"]["zero"] == 0
@@ -186,7 +189,7 @@ def test_invalid_parts_are_one_line(tmp_path):
     (f"{tmp_path}/none.py:layer", "FileNotFoundError"),
     (f"{broken}:layer", "has no 'layer'"),
     ("no_such_module:layer", "ModuleNotFoundError"),
-    (f"{broken}:nothing", "must make a Flax module with the methods prepare, attend_prepared"),
+    (f"{broken}:nothing", "must make a Flax module with the methods project_kv, attend_with_kv"),
   ):
     with pytest.raises(ConfigError) as caught:
       make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)
@@ -208,10 +211,10 @@ def test_failing_custom_attention_writes_nothing(tmp_path):
   broken.write_text(
     "from flax import linen as nn\n"
     "class Layer(nn.Module):\n"
-    "  def prepare(self, sources):\n"
+    "  def project_kv(self, sources):\n"
     "    return sources, sources\n"
-    "  def attend_prepared(self, states, prepared, **options):\n"
-    "    return states @ prepared[0]\n"
+    "  def attend_with_kv(self, states, keys_values, **options):\n"
+    "    return states @ keys_values[0]\n"
     "def layer(config):\n"
     "  return Layer()\n",
     "utf-8",
@@ -240,7 +243,7 @@ def test_custom_decoder_in_a_search(tmp_path):
     (found,) = translator.translate([text])
     (given,) = translator.score([(text, found.text)])
   # What a search finds, step by step and in the order of its beams, has the weights of the whole.
-  assert not found.is_cut
+  assert not found.is_truncated
   np.testing.assert_allclose(found.score * given.num_tokens, given.log_probability, rtol=1e-4)
   np.testing.assert_allclose(found.attention, given.attention, rtol=1e-4, atol=1e-6)
 
@@ -252,7 +255,7 @@ def test_invalid_decoder_raises(tmp_path):
     make_model(base.Model(decoder=name), source_vocabulary_size=5, target_vocabulary_size=5)
   assert str(caught.value) == (
     f"config.model.decoder={name} must make a Flax module with the methods prepare, step, __call__, "
-    "features, output_weights (see attention.models.Decoder), got int"
+    "output_features, output_projection (see attention.models.Decoder), got int"
   )
 
 
@@ -271,7 +274,7 @@ FAILING = {
   "task_lacks_members": (
     "data.task",
     "class Part:\n  def __init__(self, *_):\n    self.source = 1",
-    "it has no target, splits, watched",
+    "it has no target, splits, validation_split",
   ),
   "batch_raises": (
     "data.task",
@@ -300,9 +303,9 @@ FAILING = {
   "attention_ignores_mask": (
     "model.attention",
     "class Careless(custom_components.GaussianAttention):\n"
-    "  def attend_prepared(self, queries, prepared, *, mask, **options):\n"
-    "    return super().attend_prepared(queries, prepared, **options)\n"
-    "def Part(config):\n  return Careless(width=8)",
+    "  def attend_with_kv(self, queries, keys_values, *, mask, **options):\n"
+    "    return super().attend_with_kv(queries, keys_values, **options)\n"
+    "def Part(config):\n  return Careless(features=8)",
     "padding must not change the logits",
   ),
   "encoder_divides_by_length": (
@@ -311,22 +314,22 @@ FAILING = {
     "class Mine(attention.RecurrentEncoder):\n"
     "  def __call__(self, tokens, lengths, *, deterministic=True):\n"
     "    encoded = super().__call__(tokens, lengths)\n"
-    "    return encoded._replace(summary=encoded.summary / lengths[:, None].astype('float32'))\n"
+    "    return encoded._replace(final_state=encoded.final_state / lengths[:, None].astype('float32'))\n"
     "def Part(config, size):\n  return Mine(size, 8, 8)",
     "the logits must be finite, also for rows of length 0",
   ),
   "metric_is_text": (
-    "evaluation.metrics",
+    "evaluation.custom_metrics",
     "def Part(*_):\n  return 'good'",
     "could not convert string to float: 'good'",
   ),
   "metric_arguments": (
-    "evaluation.metrics",
+    "evaluation.custom_metrics",
     "def Part(translations):\n  return 1",
     "takes 1 positional argument but 3 were given",
   ),
   "metric_name": (
-    "evaluation.metrics",
+    "evaluation.custom_metrics",
     "",
     "must be of different names after the colon, none of them sentences, loss,",
   ),
@@ -377,7 +380,7 @@ def stranger(tmp_path):
   folder, file = tmp_path / "run", tmp_path / "elsewhere.py"
   file.write_text("print('imported')\ndef part(*_):\n  return 1\n", "utf-8")
   config = base.Config()
-  config.data.task = config.model.attention = config.evaluation.metrics = f"{file}:part"
+  config.data.task = config.model.attention = config.evaluation.custom_metrics = f"{file}:part"
   folder.mkdir()
   (folder / "config.json").write_text(json.dumps(dataclasses.asdict(config)), "utf-8")
   (folder / "results.json").write_text('{"test": {"bleu": 40.0}}', "utf-8")

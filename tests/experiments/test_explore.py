@@ -16,9 +16,13 @@ pytestmark = pytest.mark.exhaustive
 
 def trained(folder, **model):
   config = base.Config(
-    model=base.Model(embedding_width=5, width=8, **model),
-    train=base.Train(steps=2, batch_size=3, validate_every=1, learning_rate=2.0),  # the first is the best
-    evaluation=base.Evaluation(validation_sentences=1, sentences=2, batch_size=2, max_target_length=7),
+    model=base.Model(embed_dim=5, features=8, **model),
+    train=base.Train(
+      num_train_steps=2, batch_size=3, eval_every_steps=1, learning_rate=2.0
+    ),  # the first is the best
+    evaluation=base.Evaluation(
+      num_validation_examples=1, num_eval_examples=2, batch_size=2, max_decode_length=7
+    ),
   )
   with jax.numpy_dtype_promotion("standard"):  # optax needs it
     train(config, folder)
@@ -46,7 +50,7 @@ def explored(folder, *names, flags=()):
 
 
 def test_live_runs_have_checkpoints_and_examples(folder):
-  (run,), output = explored(folder, "recurrent", flags=["--examples=3"])
+  (run,), output = explored(folder, "recurrent", flags=["--num_examples=3"])
   assert output.startswith(f"wrote {folder / 'explore.html'}: 0.")
   assert run["name"] == "recurrent"
   assert run["summary"] == "recurrent encoder, additive attention, width 8, seed 0"
@@ -61,7 +65,7 @@ def test_live_runs_have_checkpoints_and_examples(folder):
 
 
 def test_other_runs_are_recorded(folder):
-  runs, _ = explored(folder, "recurrent", "transformer", flags=["--recorded=2"])
+  runs, _ = explored(folder, "recurrent", "transformer", flags=["--num_recorded=2"])
   assert [each["name"] for each in runs] == ["recurrent", "transformer"]
   assert runs[1]["why"] == "config.model.encoder is transformer"
   assert len(runs[1]["sentences"]) == 2
@@ -83,7 +87,7 @@ def test_given_sentences_are_recorded(folder, tmp_path):
   assert [(each["source_text"], each["links"]) for each in sentences] == [(text, None) for text in texts]
   # Along the model's own translations.
   found = load(folder / "transformer").translate(texts)
-  ends = [() if each.is_cut else ("</s>",) for each in found]
+  ends = [() if each.is_truncated else ("</s>",) for each in found]
   assert [tuple(each["rows"]) for each in sentences] == [
     (*each.tokens, *end) for each, end in zip(found, ends, strict=True)
   ]
@@ -106,7 +110,7 @@ PAGE = "--output=OUT/page.html"
     (["--workdir=RUN", "--output=OUT/no/page.html"], "--output must be in a folder that is there"),
     (["--workdir=RUN", PAGE, "--checkpoints=7"], "holds no checkpoint of step 7"),
     (["--workdir=RUN", PAGE, "--checkpoints=best"], "--checkpoints must be steps such as"),
-    (["--workdir=RUN", PAGE, "--examples=0"], "examples"),
+    (["--workdir=RUN", PAGE, "--num_examples=0"], "num_examples"),
     (["--workdir=RUN,RUN", PAGE], "--workdir must name distinct folders"),
     (["--workdir=RUN", PAGE, "--input=OUT/none"], "No such file"),
     (["--workdir=RUN", PAGE, "--input=OUT/empty"], "--input must have a sentence"),

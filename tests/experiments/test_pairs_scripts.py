@@ -12,9 +12,9 @@ from experiments.translation import load, metrics, reporting
 
 SMALL = (
   "--config.data.num_buckets=1",
-  *("--config.model.embedding_width=4", "--config.model.width=6"),
-  *("--config.train.steps=2", "--config.train.batch_size=4"),
-  *("--config.evaluation.sentences=2", "--config.evaluation.validation_sentences=2"),
+  *("--config.model.embed_dim=4", "--config.model.features=6"),
+  *("--config.train.num_train_steps=2", "--config.train.batch_size=4"),
+  *("--config.evaluation.num_eval_examples=2", "--config.evaluation.num_validation_examples=2"),
   "--config.evaluation.batch_size=4",
 )
 

@@ -20,22 +20,22 @@ from experiments.text.parallel_corpus import read_pairs
 STEPS = 60
 SIZES = (
   "--config.data.num_buckets=1",
-  "--config.model.width=32",
-  "--config.model.embedding_width=16",
-  "--config.evaluation.sentences=20",
-  "--config.evaluation.validation_sentences=10",
+  "--config.model.features=32",
+  "--config.model.embed_dim=16",
+  "--config.evaluation.num_eval_examples=20",
+  "--config.evaluation.num_validation_examples=10",
   "--config.evaluation.batch_size=20",
-  "--config.evaluation.max_target_length=7",
+  "--config.evaluation.max_decode_length=7",
   "--config.train.learning_rate=0.01",
 )
 SMALL = (
   *SIZES,
-  f"--config.train.steps={STEPS}",
+  f"--config.train.num_train_steps={STEPS}",
   "--config.train.batch_size=32",
-  "--config.train.warmup=0.2",
-  "--config.train.log_every=10",
-  "--config.train.validate_every=20",
-  "--config.train.averaging=0.9",
+  "--config.train.warmup_fraction=0.2",
+  "--config.train.log_every_steps=10",
+  "--config.train.eval_every_steps=20",
+  "--config.train.ema_decay=0.9",
   "--config.model.dropout_rate=0.1",
 )
 SPLITS = ("validation", "test", "length", "composition")
@@ -95,8 +95,8 @@ def test_config_json_holds_the_flags(trained):
   folder, _ = trained
   config = json.loads((folder / "config.json").read_text("utf-8"))
   assert config["seed"] == 0
-  assert config["train"]["steps"] == STEPS
-  assert config["model"]["width"] == 32
+  assert config["train"]["num_train_steps"] == STEPS
+  assert config["model"]["features"] == 32
   assert config["model"]["attention"] == "additive"
 
 
@@ -193,7 +193,7 @@ def test_different_config_names_the_fields(trained):
   assert finished.errors.startswith(f"error: {folder} holds a run with another config: ")
   assert "train.batch_size 32 (here 16)" in finished.errors
   assert finished.errors.count("\n") == 1
-  assert "train.steps" not in finished.errors
+  assert "train.num_train_steps" not in finished.errors
   assert _contents(folder) == before
 
 
@@ -263,7 +263,7 @@ def test_evaluate_of_endless_splits_raises(trained):
 @pytest.mark.exhaustive
 def test_translate_reports_unknown_words(trained, run, tmp_path):
   figure = tmp_path / "map.png"
-  finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--figure={figure}")
+  finished = run("translate", f"--workdir={trained[0]}", f"--text={TEXT}", f"--attention_png={figure}")
   assert len(finished.output.splitlines()) == 1
   assert finished.errors == f"unknown words: zebra\nwrote {figure}\n"
   assert _is_png(figure)
@@ -304,7 +304,7 @@ def test_translate_prints_one_line_each(trained, run):
 @pytest.mark.exhaustive
 def test_empty_text_has_no_figure(trained, tmp_path):
   figure = tmp_path / "map.png"
-  finished = scripts.run("translate", f"--workdir={trained[0]}", "--text= ", f"--figure={figure}")
+  finished = scripts.run("translate", f"--workdir={trained[0]}", "--text= ", f"--attention_png={figure}")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
 
 
@@ -312,7 +312,7 @@ def test_empty_text_has_no_figure(trained, tmp_path):
 def test_unwritable_figures_are_named(trained, tmp_path):
   (tmp_path / "file").write_text("mine", "utf-8")
   figure = tmp_path / "file" / "map.png"
-  flags = (f"--workdir={trained[0]}", "--text=the cat", f"--figure={figure}")
+  flags = (f"--workdir={trained[0]}", "--text=the cat", f"--attention_png={figure}")
   finished = scripts.run("translate", *flags)
   assert finished.code == 2, finished
   assert str(tmp_path / "file") in finished.errors
@@ -356,16 +356,16 @@ def trained_on_files(exported, run, tmp_path_factory):
   train, validation = exported
   flags = (
     "--config=configs/parallel_text.py",
-    f"--config.data.train={train}",
-    f"--config.data.validation={validation}",
-    "--config.data.unit=word",
+    f"--config.data.train_file={train}",
+    f"--config.data.validation_file={validation}",
+    "--config.data.tokenization=word",
     "--config.model.attention=none",
     *SIZES,
-    "--config.train.steps=20",
+    "--config.train.num_train_steps=20",
     "--config.train.batch_size=10",
-    "--config.train.log_every=10",
-    "--config.train.validate_every=20",
-    "--config.train.warmup=0.25",
+    "--config.train.log_every_steps=10",
+    "--config.train.eval_every_steps=20",
+    "--config.train.warmup_fraction=0.25",
   )
   return folder, run("train", f"--workdir={folder}", *flags), flags
 
@@ -400,11 +400,11 @@ def test_no_attention_draws_only_curves(trained_on_files):
 def test_map_without_attention_raises(trained_on_files, tmp_path):
   folder, *_ = trained_on_files
   figure = tmp_path / "map.png"
-  flags = (f"--workdir={folder}", "--text=the cat", f"--figure={figure}")
+  flags = (f"--workdir={folder}", "--text=the cat", f"--attention_png={figure}")
   finished = scripts.run("translate", *flags)
   assert finished.code == 2
   error = finished.errors.splitlines()[-1]
-  assert error == "error: --figure needs a model with attention; this one has none"
+  assert error == "error: --attention_png needs a model with attention; this one has none"
   assert not figure.exists()
 
 

@@ -29,7 +29,7 @@ studies = pytest.mark.parametrize("name", NAMES)
 
 def runs_of(name):
   study = importlib.import_module(f"experiments.studies.{name}")
-  return study, sweep.make_runs(study.get_config(), study.get_choices())
+  return study, sweep.make_runs(study.get_config(), study.get_sweep())
 
 
 @studies
@@ -64,10 +64,10 @@ def test_pages_of_unfinished_runs_are_written(name, step, tmp_path):
 
 
 def test_rows_are_read_as_written(tmp_path):
-  same = {"config": "1234e567", "model.attention": "additive", "train.learns_end": True, "seed": 0}
+  same = {"config": "1234e567", "model.attention": "additive", "train.train_eos": True, "seed": 0}
   rows = [
     {"run": "a", **same, "test/bleu": 40.125},
-    {"run": "b", **same, "train.learns_end": False, "other/bleu": 1e-7, "size/parameters": 12345678},
+    {"run": "b", **same, "train.train_eos": False, "other/bleu": 1e-7, "size/parameters": 12345678},
   ]
   analysis.write(tmp_path / "new" / "rows.csv", rows)
   names = dict.fromkeys([*rows[0], *rows[1]])
@@ -122,15 +122,15 @@ def test_finished_runs_are_collected_once(tmp_path):
 
 def test_runs_of_other_configs_are_refused(tmp_path):
   (run,) = sweep.make_runs(base.Config(), {"seed": [0]})
-  finish(tmp_path, run.name, base.Config(model=base.Model(width=16)), 40.0)
+  finish(tmp_path, run.name, base.Config(model=base.Model(features=16)), 40.0)
   stored = [{"run": run.name, "config": analysis.digest(run.config), "test/bleu": 7.0}]
   for rows in ([], stored):
-    with pytest.raises(workdir.WorkdirError, match=r"another config: model.width 16 \(here 128\)"):
+    with pytest.raises(workdir.WorkdirError, match=r"another config: model.features 16 \(here 128\)"):
       analysis.collect(tmp_path, [run], rows)
 
 
 def test_digests_tell_configs_apart():
-  configs = [base.Config(), base.Config(seed=1), base.Config(model=base.Model(width=64))]
+  configs = [base.Config(), base.Config(seed=1), base.Config(model=base.Model(features=64))]
   assert len({analysis.digest(config) for config in configs}) == 3
   assert analysis.digest(base.Config()) == analysis.digest(base.Config())
 
@@ -163,7 +163,9 @@ set -e
   )
   program.chmod(0o755)
   monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-  monkeypatch.setattr(alignment, "get_config", lambda: base.Config(train=base.Train(steps=1, batch_size=3)))
+  monkeypatch.setattr(
+    alignment, "get_config", lambda: base.Config(train=base.Train(num_train_steps=1, batch_size=3))
+  )
   pairs = [alignment.sentence_sampler.pair(seed=0, split="test", index=i) for i in range(1000)]
   total = sum(len(pair.alignment) for pair in pairs)
   right = [sum(link in pair.alignment for pair in pairs) for link in ((1, 0), (1, 1))]
@@ -256,8 +258,8 @@ def test_distances_are_worked_out_by_hand():
 
 @pytest.mark.parametrize("linked", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_weights_on_linked_words_are_taken(linked):
-  encoder = attention.RecurrentEncoder(vocabulary_size=11, embedding_width=5, width=7)
-  model = attention.Seq2Seq(encoder, attention.RecurrentDecoder(13, embedding_width=5, width=7))
+  encoder = attention.RecurrentEncoder(vocabulary_size=11, embed_dim=5, features=7)
+  model = attention.Seq2Seq(encoder, attention.RecurrentDecoder(13, embed_dim=5, features=7))
   batch = make_batch([[4, 5, 6], [7, 8]], [[4, 5], [6]], source_length=4, target_length=3)
   batch = batch._replace(links=np.full((2, 3, 4), linked))
   params = model.init(jax.random.key(0), batch.sources, batch.source_lengths, batch.inputs)["params"]
@@ -273,19 +275,19 @@ def test_weights_on_linked_words_are_taken(linked):
 
 # The configs that stored numbers are of are known by what they change of these.
 DEFAULTS = {
-  "train.steps": 900,
+  "train.num_train_steps": 900,
   "train.batch_size": 128,
   "train.learning_rate": 8e-3,
   "train.schedule": "cosine",
-  "train.warmup": 0.1,
-  "train.clip_norm": 1.0,
+  "train.warmup_fraction": 0.1,
+  "train.grad_clip_norm": 1.0,
   "train.label_smoothing": 0.0,
-  "train.averaging": 0.0,
-  "model.embedding_width": 64,
-  "model.width": 128,
+  "train.ema_decay": 0.0,
+  "model.embed_dim": 64,
+  "model.features": 128,
   "model.num_layers": 1,
   "model.num_heads": 4,
-  "model.feed_forward_width": 256,
+  "model.mlp_dim": 256,
   "model.dropout_rate": 0.0,
 }
 

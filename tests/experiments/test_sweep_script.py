@@ -12,13 +12,14 @@ def get_config():
   config = base.Config()
   config.data.num_buckets = 1
   config.model.attention = "none"
-  config.model.width = config.model.embedding_width = 4
-  config.train.steps, config.train.validate_every, config.train.log_every = 60, 20, 10
+  config.model.features = config.model.embed_dim = 4
+  config.train.num_train_steps, config.train.eval_every_steps, config.train.log_every_steps = 60, 20, 10
   config.train.batch_size = 4
-  config.evaluation.sentences = config.evaluation.validation_sentences = config.evaluation.batch_size = 4
-  config.evaluation.max_target_length = 5
+  config.evaluation.num_eval_examples = config.evaluation.num_validation_examples = 4
+  config.evaluation.batch_size = 4
+  config.evaluation.max_decode_length = 5
   return config
-def get_choices():
+def get_sweep():
   return {"train.learning_rate": [0.01, 0.001], "seed": [0]}
 """
 
@@ -29,7 +30,7 @@ def test_stopped_and_killed_sweeps_end_alike(tmp_path):
   path.write_text(FILE, "utf-8")
   results = {}
   for name in ("disturbed", "undisturbed"):
-    flags = (f"--config={path}", f"--workdir={tmp_path / name}", "--jobs=2")
+    flags = (f"--config={path}", f"--workdir={tmp_path / name}", "--num_parallel=2")
     folders = [tmp_path / name / f"learning_rate={rate}_seed=0" for rate in (0.01, 0.001)]
     if name == "disturbed":
       with scripts.start("sweep", *flags) as running:
@@ -54,7 +55,7 @@ def test_stopped_and_killed_sweeps_end_alike(tmp_path):
 OWN = """
 from attention import DotProductAttention
 def mine(config):
-  return DotProductAttention(width=config.width)
+  return DotProductAttention(features=config.features)
 """
 
 
@@ -62,7 +63,7 @@ def mine(config):
 def test_changed_files_need_another_folder(tmp_path):
   path, own = tmp_path / "mine.py", tmp_path / "own.py"
   own.write_text(OWN, "utf-8")
-  choices = f'{{"model.attention": ["{own}:mine"], "train.steps": [20]}}'
+  choices = f'{{"model.attention": ["{own}:mine"], "train.num_train_steps": [20]}}'
   path.write_text(FILE.replace('{"train.learning_rate": [0.01, 0.001], "seed": [0]}', choices), "utf-8")
   flags = f"--config={path}", f"--workdir={tmp_path / 'runs'}"
   finished = scripts.run("sweep", *flags)
@@ -77,13 +78,13 @@ def test_mistakes_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
   for flags, words in (
-    (["--config=configs/toy_translation.py"], "expected a function get_choices, got none"),
+    (["--config=configs/toy_translation.py"], "expected a function get_sweep, got none"),
     (["--config.seed=3", f"--config={path}"], "--config.seed is one of the choices of"),
     (
       [f"--config={path}", "--shard=2/2"],
       "--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got '2/2'",
     ),
-    ([f"--config={path}", "--jobs=0"], "jobs=0"),
+    ([f"--config={path}", "--num_parallel=0"], "num_parallel=0"),
   ):
     finished = scripts.run("sweep", f"--workdir={tmp_path / 'run'}", *flags)
     assert finished.code == 2 and words in finished.errors, finished

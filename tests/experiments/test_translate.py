@@ -31,20 +31,20 @@ def trained(tmp_path_factory):
   files = {split: str(folder / f"{split}.tsv") for split in ("train", "validation")}
   flags = (
     "--config=configs/parallel_text.py",
-    *(f"--config.data.{split}={path}" for split, path in files.items()),
-    "--config.data.unit=word",
+    *(f"--config.data.{split}_file={path}" for split, path in files.items()),
+    "--config.data.tokenization=word",
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
     "--config.model.dtype=bfloat16",  # test_scripts.py has float32
-    "--config.model.embedding_width=13",
-    "--config.model.width=17",
+    "--config.model.embed_dim=13",
+    "--config.model.features=17",
     "--config.model.dropout_rate=0",
-    "--config.train.steps=150",
+    "--config.train.num_train_steps=150",
     "--config.train.batch_size=23",
     "--config.train.learning_rate=0.03",
-    "--config.train.validate_every=150",
+    "--config.train.eval_every_steps=150",
     "--config.evaluation.batch_size=7",
-    f"--config.evaluation.max_target_length={LONGEST}",
+    f"--config.evaluation.max_decode_length={LONGEST}",
   )
   finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags)
   assert finished.code == 0, finished
@@ -147,7 +147,7 @@ def test_standard_input_matches_a_file(translate, translated):
 
 def test_num_best_prints_numbers_and_scores(translate, source, translated):
   lines, _ = translated
-  finished = translate(f"--input={source}", BEAM, "--num_best=3")
+  finished = translate(f"--input={source}", BEAM, "--n_best=3")
   found = {number: [] for number in range(1, len(LINES) + 1)}
   rows = [line.split("\t") for line in finished.output.split("\n")[:-1]]
   assert [int(number) for number, *_ in rows] == sorted(int(number) for number, *_ in rows)
@@ -164,7 +164,7 @@ def test_num_best_prints_numbers_and_scores(translate, source, translated):
 
 
 def test_lines_of_standard_input_are_numbered(translate):
-  finished = translate(BEAM, "--num_best=2", lines="a b\n\nc\n")
+  finished = translate(BEAM, "--n_best=2", lines="a b\n\nc\n")
   numbers = [line.split("\t")[0] for line in finished.output.splitlines()]
   assert numbers == ["1", "1", "2", "3", "3"]
 
@@ -231,10 +231,13 @@ def test_output_must_differ_from_input(trained, source, tmp_path):
     (("--text=a", "--input=a"), "--text and --input must not be given together"),
     (("--output=a",), "--output is for the translations of an --input, got no --input"),
     (("--text=a", "--output=a"), "--output is for the translations of an --input, got no --input"),
-    (("--input=a", "--figure=a.png"), "--figure draws the attention of one --text, got no --text"),
-    (("--text=a", "--figure=a.pdf"), "--figure must end in .png, got 'a.pdf'"),
-    (("--num_best=2", "--temperature=1"), "--num_best is for a search, got --temperature=1.0"),
-    (("--num_best=3", "--beam_size=2"), "--num_best must be at most --beam_size=2, got 3"),
+    (
+      ("--input=a", "--attention_png=a.png"),
+      "--attention_png draws the attention of one --text, got no --text",
+    ),
+    (("--text=a", "--attention_png=a.pdf"), "--attention_png must end in .png, got 'a.pdf'"),
+    (("--n_best=2", "--temperature=1"), "--n_best is for a search, got --temperature=1.0"),
+    (("--n_best=3", "--beam_size=2"), "--n_best must be at most --beam_size=2, got 3"),
   ],
 )
 def test_conflicting_flags_are_refused(trained, flags, message):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 from experiments.runs.checkpoints import Checkpoints
 from helpers import scripts  # noqa: F401 (it tells the server of forks to import JAX once)
 
@@ -78,7 +78,7 @@ def assert_is_of(checkpoint, step):
 
 def one_line(caught):
   text = str(caught.value)
-  assert isinstance(caught.value, Mistake)
+  assert isinstance(caught.value, UserError)
   assert "\n" not in text
   return text
 

@@ -42,7 +42,7 @@ class NegativeDistance(attention.Score):
 
   temperature: jax.Array
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
     return -self.temperature * jnp.sum(difference**2, axis=-1)
 

@@ -219,7 +219,7 @@ def transformer_encoder(parameters, tokens, norm, places="sinusoidal"):
 
 def decoder_layer(parameters, inputs, sources, norm, attend, source_mask=True):
   """Returns the output [T D] for inputs [T D] and sources [S E], and the weights [N T S]."""
-  names = "attention", "source_attention", "feed_forward"
+  names = "attention", "cross_attention", "feed_forward"
   own, source, network = (parameters[name] for name in names)
   first, second, third = (parameters[f"{name}_norm"] for name in names)
   if norm == "post":
@@ -262,11 +262,11 @@ def locations(filters, weights):
   return seen
 
 
-def look_up(kind, parameters, state, memory, summary, looked):
+def attend(kind, parameters, state, memory, summary, looked):
   """Returns what a decoder's state [H] finds in the memory [S D], after looks with weights [S] each."""
   if kind == "none":
     return Look(summary, None)
-  queries, parameters = state[None], parameters["look_up"]
+  queries, parameters = state[None], parameters["attention_layer"]
   if kind == "multi_head":
     result = reference.multi_head_attention(queries, memory, multi_head_fields(parameters))
     return Look(result.context[0], result.weights.mean(axis=0)[0])
@@ -330,35 +330,39 @@ def decoder_start(parameters, summary):
 
 
 def decoder_step(
-  kind, parameters, states, token, memory, summary, looked, fed, residual=False, looks="before"
+  kind, parameters, states, token, memory, summary, looked, fed, residual=False, attend_order="before"
 ):
   """Returns each layer's next state [H], features, logits [V] and weights [S].
 
   Bahdanau et al. 2015, A.2.2; looking after, and what is fed: Luong et al. 2015, sections 3 and 3.3.
   """
   embedding = parameters["embedding"]["embedding"]
-  context, weights = look_up(kind, parameters, states[0], memory, summary, looked)
-  read = [embedding[token], context, fed] if looks == "before" else [embedding[token], fed]
+  context, weights = attend(kind, parameters, states[0], memory, summary, looked)
+  read = [embedding[token], context, fed] if attend_order == "before" else [embedding[token], fed]
   layer, after = np.concatenate(read), []
   for i, cell in enumerate(numbered(parameters, "cell")):
     after.append(gru_step(cell, states[i], layer))
     layer = layer_output(parameters, i, after[i], layer, residual)
-  if looks == "after":
-    context, weights = look_up(kind, parameters, layer, memory, summary, looked)
+  if attend_order == "after":
+    context, weights = attend(kind, parameters, layer, memory, summary, looked)
   features = np.tanh(dense(parameters["readout"], np.concatenate([layer, context, embedding[token]])))
   if "logits" in parameters:
     return after, features, dense(parameters["logits"], features), weights
   return after, features, features @ embedding.T + parameters["logits_bias"], weights
 
 
-def decoder(kind, parameters, memory, summary, targets, residual=False, looks="before", input_feeding=False):
+def decoder(
+  kind, parameters, memory, summary, targets, residual=False, attend_order="before", input_feeding=False
+):
   """Returns logits [T V] and weights [T S] (None without attention) for targets [T]."""
   states = decoder_start(parameters, summary)
   logits, weights = [], []
   fed = np.zeros(parameters["readout"]["bias"].shape if input_feeding else 0)
   for token in targets:
     looked = memory, summary, weights
-    states, features, *found = decoder_step(kind, parameters, states, token, *looked, fed, residual, looks)
+    states, features, *found = decoder_step(
+      kind, parameters, states, token, *looked, fed, residual, attend_order
+    )
     fed = features if input_feeding else fed
     logits.append(found[0])
     weights.append(found[1])

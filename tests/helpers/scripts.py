@@ -19,7 +19,7 @@ from experiments.runs.sharding import make_mesh
 from experiments.tasks import make_task, read_languages
 from experiments.translation.restore import make_task_model
 from experiments.translation.run_config import read_config
-from experiments.translation.step import abstract_state, make_recipe
+from experiments.translation.step import abstract_state, make_train_spec
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -90,9 +90,9 @@ def newest_checkpoint(folder):
   """Returns the newest checkpoint of a run, None if there is none."""
   config = read_config(folder)
   task = make_task(config, read_languages(folder, config.data))
-  recipe = make_recipe(config, make_task_model(config, task), make_mesh())
+  spec = make_train_spec(config, make_task_model(config, task), make_mesh())
   with Checkpoints(folder / "checkpoints", higher_is_better=False, read_only=True) as checkpoints:
-    return checkpoints.restore(abstract_state(recipe))
+    return checkpoints.restore(abstract_state(spec))
 
 
 def _run(script, flags, folder):

@@ -14,9 +14,9 @@ from experiments.translation.step import make_step
 STEPS = 6
 CONFIG = base.Config(
   data=base.Data(num_buckets=1),  # one program for all
-  model=base.Model(attention="none", embedding_width=2, width=3),
-  train=base.Train(steps=STEPS, batch_size=2, averaging=0.9, log_every=1, validate_every=2),
-  evaluation=base.Evaluation(validation_sentences=2, batch_size=2, max_target_length=3),
+  model=base.Model(attention="none", embed_dim=2, features=3),
+  train=base.Train(num_train_steps=STEPS, batch_size=2, ema_decay=0.9, log_every_steps=1, eval_every_steps=2),
+  evaluation=base.Evaluation(num_validation_examples=2, batch_size=2, max_decode_length=3),
 )
 ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
 
@@ -29,8 +29,8 @@ class Steps:
   def __init__(self, damage):
     self.damage = damage
 
-  def __call__(self, recipe):
-    Steps.step = Steps.step or make_step(recipe)
+  def __call__(self, spec):
+    Steps.step = Steps.step or make_step(spec)
 
     def damaged_step(*arguments):
       state, gradient_norm = Steps.step(*arguments)

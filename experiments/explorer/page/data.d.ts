@@ -41,9 +41,9 @@ export interface Shape {
   num_layers: number;
   num_decoder_layers: number;
   residual: boolean;
-  use_norm: boolean;
+  layer_norm: boolean;
   attention: Attention | "none";
-  looks: "before" | "after";
+  attend_order: "before" | "after";
   input_feeding: boolean;
   tied_embeddings: boolean;
 }

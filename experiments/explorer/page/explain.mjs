@@ -41,12 +41,12 @@ const SHOWN = 5;
  * @returns {Stage[]}
  */
 export function explain(model, step, source, s, changes) {
-  const { looks } = model.shape;
-  const read = looks === "before" ? "the word before and the context" : "the word before";
+  const { attend_order } = model.shape;
+  const read = attend_order === "before" ? "the word before and the context" : "the word before";
   const next = { title: "State", formula: `s' = GRU(s, ${read})`, vector: step.state.layers.at(-1) };
   const readout = { title: "Read-out", formula: "tanh(W [s'; c; the word before])", vector: step.features };
   const attending = attentionStages(model, step, source.keys[s], s, changes);
-  return looks === "before" ? [...attending, next, readout] : [next, ...attending, readout];
+  return attend_order === "before" ? [...attending, next, readout] : [next, ...attending, readout];
 }
 
 /**
@@ -58,14 +58,14 @@ export function explain(model, step, source, s, changes) {
  * @returns {Stage[]}
  */
 function attentionStages(model, step, key, s, changes) {
-  const { attention, looks } = model.shape;
+  const { attention, attend_order } = model.shape;
   const { query, context } = step;
   if (attention === "none" || !query) {
     return [{ title: "Context", formula: "c, the encoder's summary, at every step", vector: context }];
   }
   const formulas = KINDS[attention];
   const state =
-    looks === "before" ? "the decoder's state before this word" : "the state after the word before";
+    attend_order === "before" ? "the decoder's state before this word" : "the state after the word before";
   const terms = termsOf(model, attention, query, key);
   return [
     { title: "Query", formula: `${formulas.query}, of s, ${state}`, vector: query },
@@ -103,10 +103,10 @@ function termsOf({ arrays: { vectors } }, attention, query, key) {
   if (attention === "bilinear") return [];
   /** @type {Record<Exclude<Attention, "bilinear">, (i: number) => number>} */
   const factors = {
-    additive: (i) => vectors["decoder/look_up/score_vector"][i],
+    additive: (i) => vectors["decoder/attention_layer/score_vector"][i],
     dot_product: () => 1,
     scaled_dot_product: () => 1 / Math.sqrt(query.length),
-    cosine: () => vectors["decoder/look_up/scale"][0] / Math.sqrt(dot(query, query) * dot(key, key)),
+    cosine: () => vectors["decoder/attention_layer/scale"][0] / Math.sqrt(dot(query, query) * dot(key, key)),
   };
   const factor = factors[attention];
   const terms = Array.from(query, (number, i) =>

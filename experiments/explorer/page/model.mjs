@@ -31,7 +31,7 @@ import {
  * @property {Vector[]} layers
  * @property {Vector | null} fed the last features, with input feeding.
  *
- * @typedef {object} Attended
+ * @typedef {object} AttentionOutput
  * @property {Vector} query
  * @property {number[]} scores
  * @property {Vector} weights
@@ -48,7 +48,7 @@ import {
  * @property {Vector} features
  * @property {Vector} logits
  *
- * @typedef {Readout & (Attended | Unattended)} Step what a step of the decoder computes.
+ * @typedef {Readout & (AttentionOutput | Unattended)} Step what a step of the decoder computes.
  *
  * @typedef {object} Intervention the user's change of one step's attention.
  * @property {Set<number>} masked source positions that may not be attended to.
@@ -58,15 +58,15 @@ import {
 /** @type {Record<Attention, (arrays: Arrays, query: Vector, keys: Vector[]) => number[]>} as attention/scores. */
 const SCORES = {
   additive: ({ vectors }, query, keys) =>
-    keys.map((key) => dot(vectors["decoder/look_up/score_vector"], tanh(plus(query, key)))),
+    keys.map((key) => dot(vectors["decoder/attention_layer/score_vector"], tanh(plus(query, key)))),
   dot_product: (_, query, keys) => keys.map((key) => dot(query, key)),
   scaled_dot_product: (_, query, keys) => keys.map((key) => dot(query, key) / Math.sqrt(query.length)),
   cosine: ({ vectors }, query, keys) => {
     const unit = toUnit(query);
-    return keys.map((key) => vectors["decoder/look_up/scale"][0] * dot(unit, toUnit(key)));
+    return keys.map((key) => vectors["decoder/attention_layer/scale"][0] * dot(unit, toUnit(key)));
   },
   bilinear: ({ matrices }, query, keys) => {
-    const turned = times(query, matrices["decoder/look_up/matrix"]);
+    const turned = times(query, matrices["decoder/attention_layer/matrix"]);
     return keys.map((key) => dot(turned, key));
   },
 };
@@ -89,9 +89,9 @@ export function encode(model, ids) {
     summary = concatenate(ahead[ahead.length - 1], behind[0]);
     let outputs = layer.map((_, s) => concatenate(ahead[s], behind[s]));
     if (shape.residual && i > 0) outputs = outputs.map((output, s) => plus(output, layer[s]));
-    layer = shape.use_norm ? outputs.map((output) => norm(arrays, `encoder/norm_${i}`, output)) : outputs;
+    layer = shape.layer_norm ? outputs.map((output) => norm(arrays, `encoder/norm_${i}`, output)) : outputs;
   }
-  const kernel = arrays.matrices["decoder/look_up/key/kernel"];
+  const kernel = arrays.matrices["decoder/attention_layer/key/kernel"];
   return { memory: layer, keys: kernel ? layer.map((vector) => times(vector, kernel)) : layer, summary };
 }
 
@@ -128,19 +128,20 @@ export function step(model, state, token, source, intervention) {
   const input = matrices["decoder/cell/input"];
   let pre = plus(times(embedded, input), vectors["decoder/cell/bias"]);
   let row = embedded.length;
-  const before = shape.looks === "before" ? attend(model, state.layers[0], source, intervention) : null;
+  const before =
+    shape.attend_order === "before" ? attend(model, state.layers[0], source, intervention) : null;
   if (before) {
     pre = plus(pre, times(before.context, input, row));
     row += before.context.length;
   }
   if (state.fed) pre = plus(pre, times(state.fed, input, row));
   const layers = [gruStep(arrays, "decoder/cell", state.layers[0], pre)];
-  let output = shape.use_norm ? norm(arrays, "decoder/norm_0", layers[0]) : layers[0];
+  let output = shape.layer_norm ? norm(arrays, "decoder/norm_0", layers[0]) : layers[0];
   for (let i = 1; i < shape.num_decoder_layers; i++) {
     const cell = `decoder/cell_${i}`;
     layers.push(gruStep(arrays, cell, state.layers[i], linearInput(arrays, cell, output)));
     output = shape.residual ? plus(layers[i], output) : layers[i];
-    if (shape.use_norm) output = norm(arrays, `decoder/norm_${i}`, output);
+    if (shape.layer_norm) output = norm(arrays, `decoder/norm_${i}`, output);
   }
   const attended = before ?? attend(model, output, source, intervention);
   const features = tanh(linear(arrays, "decoder/readout", concatenate(output, attended.context, embedded)));
@@ -157,13 +158,13 @@ export function step(model, state, token, source, intervention) {
  * @param {Vector} vector
  * @param {Source} source
  * @param {Intervention} intervention
- * @returns {Attended | Unattended}
+ * @returns {AttentionOutput | Unattended}
  */
 function attend({ arrays, shape }, vector, source, { masked, row }) {
   if (shape.attention === "none") {
     return { query: null, scores: null, weights: null, context: source.summary };
   }
-  const kernel = arrays.matrices["decoder/look_up/query/kernel"];
+  const kernel = arrays.matrices["decoder/attention_layer/query/kernel"];
   const query = kernel ? times(vector, kernel) : vector;
   const scores = SCORES[shape.attention](arrays, query, source.keys);
   const allowed = scores.map((score, s) => (masked.has(s) ? -Infinity : score));

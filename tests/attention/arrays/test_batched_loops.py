@@ -13,7 +13,7 @@ from attention.arrays import batched_loops, sharding
 @pytest.mark.parametrize("kept", [0, 1, 2, 3])
 @pytest.mark.parametrize("sequentially", [True, False])
 def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypatch):
-  monkeypatch.setattr(sharding, "runs_sequentially", lambda: sequentially)
+  monkeypatch.setattr(sharding, "is_cpu", lambda: sequentially)
   rng = np.random.default_rng(0)
   shapes = (2, 3, 5, 7), (2, 1, 5, 1), (1, 3, 1, 7), (1, 1, 1, 7)
   arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
@@ -24,26 +24,26 @@ def test_walking_over_leading_axes_is_broadcasting(kept, sequentially, monkeypat
 
   @jax.jit
   def run(first, *others):
-    return batched_loops.over_leading(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
+    return batched_loops.map_leading_axes(product, [first, *others], [kept + 1] * 4, (2, 3, 5)[: 3 - kept])
 
   actual = run(*arrays)["product"]
   np.testing.assert_allclose(actual, np.prod(np.broadcast_arrays(*arrays), axis=0), rtol=1e-6, atol=1e-6)
 
 
 def test_unvarying_results_are_repeated():
-  result = batched_loops.over_leading(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
+  result = batched_loops.map_leading_axes(lambda arrays: arrays[0] + 1, [jnp.zeros((1, 1, 2))], [1], (3, 5))
   np.testing.assert_array_equal(result, np.ones((3, 5, 2)))
 
 
 def test_branches_survive_vmap():
   flags = np.array([[True, False], [False, False], [True, True]])
-  assert jax.vmap(batched_loops.any_at_all, out_axes=None)(flags)
-  assert not jax.vmap(batched_loops.any_at_all, out_axes=None)(flags[1:2])
-  nested = jax.vmap(jax.vmap(batched_loops.any_at_all, out_axes=None), out_axes=None)
+  assert jax.vmap(batched_loops.unvmap_any, out_axes=None)(flags)
+  assert not jax.vmap(batched_loops.unvmap_any, out_axes=None)(flags[1:2])
+  nested = jax.vmap(jax.vmap(batched_loops.unvmap_any, out_axes=None), out_axes=None)
   assert nested(flags)
 
   def branch(flag, x):
-    return jax.lax.cond(batched_loops.any_at_all(flag), jnp.sin, jnp.cos, x)
+    return jax.lax.cond(batched_loops.unvmap_any(flag), jnp.sin, jnp.cos, x)
 
   # With an answer for each, JAX would take both branches, and could not transpose them.
   assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
@@ -57,9 +57,11 @@ def test_rows_at_a_time_is_bounded(count, at_once, steps):
   # All groups are of one size if that is more than half of what is good; else some are left for a last one.
   items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
 
-  def over(items):
-    return batched_loops.over(lambda item: item * jnp.sum(item), items, at_once)
+  def map_chunked(items):
+    return batched_loops.map_chunked(lambda item: item * jnp.sum(item), items, at_once)
 
-  scans = [equation for equation in jax.make_jaxpr(over)(items).eqns if equation.primitive.name == "scan"]
+  scans = [
+    equation for equation in jax.make_jaxpr(map_chunked)(items).eqns if equation.primitive.name == "scan"
+  ]
   assert [loop.params["length"] for loop in scans] == steps
-  np.testing.assert_allclose(over(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)
+  np.testing.assert_allclose(map_chunked(items), items * jnp.sum(items, axis=1, keepdims=True), rtol=1e-5)

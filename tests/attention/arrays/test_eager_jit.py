@@ -66,12 +66,12 @@ def test_mask_classes_have_separate_programs():
     return attention.scaled_dot_product_attention(*vectors, **options)
 
   for mask in (masks.causal(1), masks.prefix(1), ~masks.causal(1), ~masks.prefix(1)):
-    array = mask.array(3, 5)
+    array = mask.materialize(3, 5)
     assert_close(context(mask=mask), context(mask=array), FLOAT32)
 
   @jax.tree_util.register_dataclass
   @dataclasses.dataclass(frozen=True)
-  class Square(positions.Bias):
+  class Square(positions.PositionBias):
     axes = {"slopes": ""}
     slopes: jax.Array
 
@@ -88,7 +88,7 @@ def test_masks_with_equal_trees_differ():
   rng = np.random.default_rng(0)
   vectors = draw("scaled_dot_product")[:3]
   arrays = [rng.random((3, 5)) < 0.6 for _ in range(4)]
-  of_mask = jax.jit(lambda mask: mask.array(3, 5))
+  of_mask = jax.jit(lambda mask: mask.materialize(3, 5))
   for operators in itertools.product((operator.and_, operator.or_), repeat=3):
     mask, array = masks.from_array(arrays[0]), arrays[0]
     for join, other in zip(operators, arrays[1:], strict=True):
@@ -108,7 +108,7 @@ def test_library_classes_have_distinct_trees():
     ),
     *(masks.causal(1), masks.prefix(1), ~masks.causal(1), masks.causal(1) & masks.causal(1)),
     *(masks.causal(1) | masks.causal(1), masks.sliding_window(1, 0), masks.sliding_window(1, 2)),
-    *(positions.ALiBi(1.0), positions.RelativePositions(1.0), positions.RelativePositions(1.0, 64)),
+    *(positions.ALiBi(1.0), positions.RelativePositionBias(1.0), positions.RelativePositionBias(1.0, 64)),
   ]
   for one, other in itertools.combinations(trees, 2):
     assert jax.tree.structure(one) != jax.tree.structure(other)
@@ -163,7 +163,7 @@ SLOPE = 1.0
 class OfItsModule(attention.Score):
   """A score that looks up in its module what may change."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return SLOPE * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
 
@@ -183,12 +183,12 @@ def test_class_closures_get_gradients_or_raise(what):
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)
     class Sloped(attention.Score):
-      def tile(self, query_features, key_features):
+      def scores(self, query_features, key_features):
         return slope * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)
-    class SlopedBias(positions.Bias):
+    class SlopedBias(positions.PositionBias):
       def __call__(self, t, s):
         return slope * (t - s).astype(jnp.float32)
 

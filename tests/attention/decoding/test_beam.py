@@ -44,9 +44,9 @@ def uncompiled(step, beam_size, states, max_length, **options):
     batch_size=len(states),
     max_length=max_length,
     beam_size=beam_size,
-    start=START,
-    end=END,
-    pad=PAD,
+    bos_id=START,
+    eos_id=END,
+    pad_id=PAD,
     **options,
   )
 
@@ -74,7 +74,7 @@ def all_that_end(state, length_penalty=0.0):
   return sorted(found, reverse=True)
 
 
-def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
+def by_a_loop(state, beam_size, max_length, length_penalty, n_best):
   """Returns the tokens and scores of one sequence's best hypotheses, by a search over lists."""
 
   def penalised(score, length):
@@ -83,7 +83,7 @@ def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
   alive, ended, is_exhaustive = [((), 0.0)], [], True
   for t in range(max_length):
     best_alive = max((score for _, score in alive), default=-np.inf)
-    if len(ended) >= num_best and ended[num_best - 1][1] >= penalised(best_alive, max_length):
+    if len(ended) >= n_best and ended[n_best - 1][1] >= penalised(best_alive, max_length):
       break
     longer = [(*tokens, token) for tokens, _ in alive for token in range(DIMS.V)]
     longer = sorted(((tokens, follow(state, tokens)[0]) for tokens in longer), key=lambda pair: -pair[1])
@@ -98,22 +98,22 @@ def by_a_loop(state, beam_size, max_length, length_penalty, num_best):
     ended = sorted(ended + new, key=lambda pair: -pair[1])[:beam_size]
     alive = continuations[:beam_size]
   cut = [(tokens, penalised(score, max_length)) for tokens, score in alive]
-  return (ended + cut)[:num_best]
+  return (ended + cut)[:n_best]
 
 
 @pytest.mark.parametrize("end_is_likely", [False, True])
 @pytest.mark.parametrize(
-  ("beam_size", "max_length", "length_penalty", "num_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
+  ("beam_size", "max_length", "length_penalty", "n_best"), [(2, 9, 2.0, 2), (4, 7, 1.0, 4), (5, 6, 0.0, 3)]
 )
 def test_beam_search_matches_a_loop(
-  beam_size, max_length, length_penalty, num_best, end_is_likely, monkeypatch
+  beam_size, max_length, length_penalty, n_best, end_is_likely, monkeypatch
 ):
   if end_is_likely:
     monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
   states = jnp.arange(17)
-  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, num_best=num_best)
+  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, n_best=n_best)
   for b, state in enumerate(range(17)):
-    desired = by_a_loop(state, beam_size, max_length, length_penalty, num_best)
+    desired = by_a_loop(state, beam_size, max_length, length_penalty, n_best)
     assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for tokens, _ in desired]
     assert_close(found.scores[b], [score for _, score in desired], FLOAT32)
 
@@ -157,7 +157,7 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
     return (t + 1, b), jnp.asarray(logits)[b, jnp.minimum(t, T - 1), tokens], None
 
   state = jnp.zeros(B, int), jnp.arange(B)
-  options = {"batch_size": B, "max_length": T, "start": START, "end": END, "pad": PAD}
+  options = {"batch_size": B, "max_length": T, "bos_id": START, "eos_id": END, "pad_id": PAD}
   for num_prefixes in ((V - 1) ** (T - 1), V ** (T - 1)):
     found = decoding.beam(by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options)
     for b in range(B):
@@ -184,7 +184,7 @@ def test_likelier_hypotheses_are_waited_for():
 
 
 def test_wide_beam_finds_the_best():
-  found = find(ALL, length_penalty=0.6, num_best=6)
+  found = find(ALL, length_penalty=0.6, n_best=6)
   for b, state in enumerate(STATES):
     desired = all_that_end(state, 0.6)[:6]
     assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for _, tokens in desired]
@@ -198,7 +198,7 @@ def test_length_penalty_changes_the_best():
 
 @pytest.mark.parametrize("max_length", [2, 3, 13])
 def test_one_beam_is_greedy(max_length):
-  options = {"max_length": max_length, "start": START, "end": END, "pad": PAD}
+  options = {"max_length": max_length, "bos_id": START, "eos_id": END, "pad_id": PAD}
   desired = decoding.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
   found = find(1, max_length=max_length)
   for one, other in zip(found, desired, strict=True):
@@ -224,7 +224,7 @@ def test_two_beams_find_what_greedy_misses():
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(2, 1.0), (5, 0.0)])
 def test_scores_and_weights_match_tokens(beam_size, length_penalty):
-  found = find(beam_size, max_length=6, length_penalty=length_penalty, num_best=beam_size)
+  found = find(beam_size, max_length=6, length_penalty=length_penalty, n_best=beam_size)
   for b, n in np.ndindex(len(STATES), beam_size):
     tokens = words_of(np.asarray(found.tokens[b, n]))
     score, weights = follow(STATES[b], tokens)
@@ -235,7 +235,7 @@ def test_scores_and_weights_match_tokens(beam_size, length_penalty):
 
 
 def test_hypotheses_are_distinct_and_ordered():
-  found = find(5, max_length=3, num_best=5)
+  found = find(5, max_length=3, n_best=5)
   for b in range(len(STATES)):
     rows = [words_of(row) for row in np.asarray(found.tokens[b])]
     assert len(set(rows)) == 5
@@ -247,7 +247,7 @@ def test_hypotheses_are_distinct_and_ordered():
 
 
 def test_single_eager_sequence_matches_batch():
-  options = {"max_length": 7, "length_penalty": 0.6, "num_best": 2}
+  options = {"max_length": 7, "length_penalty": 0.6, "n_best": 2}
   whole = find(3, **options)
   step_by_step = uncompiled(step, 3, jnp.asarray(STATES), **options)
   jax.tree.map(lambda one, other: assert_close(one, other, FLOAT32), step_by_step, whole)
@@ -265,7 +265,7 @@ def test_missing_hypotheses_score_minus_infinity():
   def by_table(state, tokens):
     return state, jnp.asarray(table)[tokens], jnp.ones((len(tokens), 3))
 
-  found = find(4, states=[0], step=by_table, max_length=5, num_best=4)
+  found = find(4, states=[0], step=by_table, max_length=5, n_best=4)
   np.testing.assert_array_equal(
     found.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
   )
@@ -309,8 +309,8 @@ def test_closed_over_memory_is_not_repeated():
   [
     ({"beam_size": 0}, "beam_size must be an integer of at least 1, got 0"),
     ({"beam_size": 2, "max_length": 0}, "max_length must be an integer of at least 1, got 0"),
-    ({"beam_size": 2, "num_best": 3}, "num_best must be at most beam_size=2, got 3"),
-    ({"beam_size": 2, "num_best": 0}, "num_best must be an integer of at least 1, got 0"),
+    ({"beam_size": 2, "n_best": 3}, "n_best must be at most beam_size=2, got 3"),
+    ({"beam_size": 2, "n_best": 0}, "n_best must be an integer of at least 1, got 0"),
     (
       {"beam_size": 2, "length_penalty": -0.5},
       "length_penalty must be 0 or above, .*, got -0.5",

@@ -30,30 +30,30 @@ def step_without_weights(state, tokens):
   return *step(state, tokens)[:2], None
 
 
-def search_greedily(step=step, states=STATES, max_length=DIMS.T, start=START, end=END, pad=PAD):
+def search_greedily(step=step, states=STATES, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
   return decoding.greedy(
     step,
     jnp.asarray(states),
     batch_size=len(states),
     max_length=max_length,
-    start=start,
-    end=end,
-    pad=pad,
+    bos_id=bos_id,
+    eos_id=eos_id,
+    pad_id=pad_id,
   )
 
 
-def by_a_loop(state, max_length=DIMS.T, start=START, end=END, pad=PAD):
+def by_a_loop(state, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
   """Returns tokens [T], score and weights [T S] of one sequence."""
-  tokens = np.full(max_length, pad)
+  tokens = np.full(max_length, pad_id)
   score, weights = 0.0, np.zeros((max_length, DIMS.S))
-  token = start
+  token = bos_id
   for t in range(max_length):
     logits = np.float64(LOGITS[state, token])
     weights[t] = WEIGHTS[state]
     state = NEXT[state, token]
     token = tokens[t] = np.argmax(logits)
     score += logits[token] - np.log(np.sum(np.exp(logits)))
-    if token == end:
+    if token == eos_id:
       break
   return tokens, score, weights
 
@@ -83,10 +83,10 @@ def test_jit_finds_the_same():
 @pytest.mark.parametrize(
   "options",
   [
-    {"pad": 12},
-    {"end": 5},
-    {"start": 4},
-    {"start": END},
+    {"pad_id": 12},
+    {"eos_id": 5},
+    {"bos_id": 4},
+    {"bos_id": END},
     {"max_length": 1},
     {"max_length": 3},
     {"max_length": 29},
@@ -104,7 +104,7 @@ def test_score_matches_hand_value():
   def step(state, tokens):
     return state + 1, table[state], None
 
-  found = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, start=0, end=0, pad=7)
+  found = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, bos_id=0, eos_id=0, pad_id=7)
   np.testing.assert_array_equal(found.tokens, [[1, 0, 7, 7, 7]])
   assert_close(found.scores, [-0.393042588], FLOAT32)
 
@@ -143,7 +143,7 @@ def test_an_infinite_logit_is_the_likeliest():
   def step(state, tokens):
     return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
 
-  found = attention.decoding.greedy(step, None, batch_size=1, max_length=3, start=1, end=2)
+  found = attention.decoding.greedy(step, None, batch_size=1, max_length=3, bos_id=1, eos_id=2)
   assert found.tokens.tolist() == [[2, 0, 0]]
 
 
@@ -192,8 +192,8 @@ def test_model_translation_matches_a_loop(kind):
       state,
       batch_size=B,
       max_length=DIMS.T,
-      start=START,
-      end=END,
+      bos_id=START,
+      eos_id=END,
     )
 
   found = translate(variables, sources, lengths)
@@ -220,9 +220,9 @@ def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
     jax.random.key(rng) if isinstance(rng, int) else rng,
     batch_size=len(states),
     max_length=max_length,
-    start=START,
-    end=END,
-    pad=PAD,
+    bos_id=START,
+    eos_id=END,
+    pad_id=PAD,
     **options,
   )
 
@@ -267,12 +267,12 @@ def test_token_probabilities_match_hand_values(options, probabilities):
 @pytest.mark.parametrize(
   ("function", "limit", "kept"),
   [
-    (decoding.keep_top_k, 1, [0, 0, 1, 0, 0]),
-    (decoding.keep_top_k, 3, [0, 1, 1, 1, 0]),
-    (decoding.keep_top_k, 9, [1, 1, 1, 1, 1]),
-    (decoding.keep_top_p, 0.3, [0, 0, 1, 0, 0]),
-    (decoding.keep_top_p, 0.6, [0, 1, 1, 0, 0]),
-    (decoding.keep_top_p, 1.0, [1, 1, 1, 1, 1]),
+    (decoding.mask_top_k, 1, [0, 0, 1, 0, 0]),
+    (decoding.mask_top_k, 3, [0, 1, 1, 1, 0]),
+    (decoding.mask_top_k, 9, [1, 1, 1, 1, 1]),
+    (decoding.mask_top_p, 0.3, [0, 0, 1, 0, 0]),
+    (decoding.mask_top_p, 0.6, [0, 1, 1, 0, 0]),
+    (decoding.mask_top_p, 1.0, [1, 1, 1, 1, 1]),
   ],
 )
 def test_ties_do_not_exceed_top_k(function, limit, kept):
@@ -300,7 +300,7 @@ def test_tiny_temperatures_are_greedy(temperature):
 
 
 def test_top_p_keeps_infinite_logits():
-  kept = decoding.keep_top_p(jnp.array([0.0, jnp.inf, -jnp.inf, 1.0]), 0.9)
+  kept = decoding.mask_top_p(jnp.array([0.0, jnp.inf, -jnp.inf, 1.0]), 0.9)
   np.testing.assert_array_equal(kept, [-jnp.inf, jnp.inf, -jnp.inf, -jnp.inf])
 
 
@@ -361,32 +361,39 @@ def test_high_temperature_respects_forbidden_tokens():
   for temperature in (1e38, 3e38):
     found = jax.jit(
       lambda rng, temperature=temperature: decoding.sample(
-        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, start=1, end=9, temperature=temperature
+        forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, bos_id=1, eos_id=9, temperature=temperature
       )
     )(jax.random.key(0))
     assert set(np.ravel(found.tokens).tolist()) == {1, 3}
   with pytest.raises(ValueError, match="temperature must be a number above 0, and finite"):
     decoding.sample(
-      forbids, jnp.zeros(2), jax.random.key(0), batch_size=2, max_length=5, start=1, end=9, temperature=1e39
+      forbids,
+      jnp.zeros(2),
+      jax.random.key(0),
+      batch_size=2,
+      max_length=5,
+      bos_id=1,
+      eos_id=9,
+      temperature=1e39,
     )
 
 
 def test_smallest_top_p_keeps_the_likeliest():
   np.testing.assert_array_equal(
-    decoding.keep_top_p(jnp.asarray([0.0, 2.0, 1.0]), 1e-300), [-np.inf, 2, -np.inf]
+    decoding.mask_top_p(jnp.asarray([0.0, 2.0, 1.0]), 1e-300), [-np.inf, 2, -np.inf]
   )
 
 
 def test_sizes_may_be_integer_arrays():
   found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
   assert found.tokens.shape[1] == 3
-  with pytest.raises(ValueError, match="start must be one token, got shape"):
-    search_greedily(start=jnp.asarray([0, 2]))
+  with pytest.raises(ValueError, match="bos_id must be one token, got shape"):
+    search_greedily(bos_id=jnp.asarray([0, 2]))
 
 
-@pytest.mark.parametrize("end", [-1, 99])
-def test_end_outside_vocabulary_ends_nothing(end):
-  options = {"batch_size": len(STATES), "max_length": 4, "start": START, "end": end}
+@pytest.mark.parametrize("eos_id", [-1, 99])
+def test_end_outside_vocabulary_ends_nothing(eos_id):
+  options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": eos_id}
   greedy = decoding.greedy(step, STATES, **options)
   found = decoding.beam(step, STATES, beam_size=1, **options)
   np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)

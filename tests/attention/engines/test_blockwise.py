@@ -93,11 +93,11 @@ OPTIONS = {
   "dropout": lambda length: {"dropout_rate": 0.5, "dropout_rng": jax.random.key(0)},
   "alibi": lambda length: {"bias": positions.ALiBi(np.ones(NUM_HEADS, np.float32))},
   "relative_positions": lambda length: {
-    "bias": positions.RelativePositions(np.ones((NUM_HEADS, 8), np.float32))
+    "bias": positions.RelativePositionBias(np.ones((NUM_HEADS, 8), np.float32))
   },
   "bias_of_keys": lambda length: {"bias": np.ones((NUM_HEADS, 1, length), np.float32)},
   "bias_of_positions": lambda length: {"bias": lambda t, s: jnp.cos((t - s).astype(jnp.float32))},
-  "soft_cap": lambda length: {"score": attention.SoftCapped(attention.ScaledDotProduct(), 7.0)},
+  "soft_cap": lambda length: {"score": attention.SoftCap(attention.ScaledDotProduct(), 7.0)},
   "lengths": lambda length: {"mask": masks.lengths(source=np.array([length - 1, 3]))},
   "segments": lambda length: {"mask": masks.segments(np.arange(length) // 5, np.arange(length) // 5)},
   "window": lambda length: {"mask": masks.sliding_window(7, 7)},
@@ -179,7 +179,7 @@ def test_long_heads_need_little_memory(kind, is_causal):
 @pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
 def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
   # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
-  monkeypatch.setattr(sharding, "runs_sequentially", lambda: False)
+  monkeypatch.setattr(sharding, "is_cpu", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
   monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
   parameters = {name: np.ones((4,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()}
@@ -203,7 +203,7 @@ class Counting(attention.Score):
 
   tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     jax.debug.callback(lambda: self.tiles.append(1))
     return query_features @ key_features.swapaxes(-1, -2)
 
@@ -282,7 +282,7 @@ def test_lengths_and_segments_are_not_constants():
 @pytest.mark.parametrize("kind", always("bilinear", "additive", of=SCORES))
 def test_all_tiles_at_once(kind, monkeypatch, fresh_programs):
   # As on a GPU.
-  monkeypatch.setattr(sharding, "runs_sequentially", lambda: False)
+  monkeypatch.setattr(sharding, "is_cpu", lambda: False)
   inputs = narrow(kind, draw(kind, "BTH", "SH", "BSD"))
   allowed = np.tri(T, S, dtype=bool) & (np.arange(S) < 4)
   desired = expected(kind, inputs, mask=allowed)
@@ -382,10 +382,10 @@ def test_modify_gets_positions(implementation):
 class Distant(attention.Score):
   """Dot products, minus twice the product of the positions."""
 
-  def tile(self, query_features, key_features):
+  def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
 
-  def modify(self, scores, t, s):
+  def score_mod(self, scores, t, s):
     return scores - 2.0 * (t * s).astype(scores.dtype)
 
 
@@ -394,7 +394,7 @@ class Distant(attention.Score):
 class OfEachHead(masks.Mask):
   """A mask with a leading axis that neither queries nor keys have."""
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     return s[None] <= t[None] + jnp.arange(3)[:, None, None]
 
 

@@ -25,7 +25,7 @@ class OwnMask(masks.Mask):
   of_pairs: jax.Array
   of_both: jax.Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     allowed = jnp.all(self.of_queries, axis=-2)[..., :, None]
     return allowed & jnp.swapaxes(jnp.any(self.of_pairs, axis=-2), -1, -2) & self.of_both
 

@@ -9,13 +9,13 @@ from attention.engines.choice import fastest
 
 
 @pytest.mark.parametrize(
-  ("length", "largest", "count", "size"),
+  ("length", "max_size", "count", "size"),
   [(7, 7, 1, 7), (7, 9, 1, 7), (7, 3, 3, 3), (10, 4, 3, 4), (1, 1, 1, 1)],
 )
-def test_blocks_are_few_and_even(length, largest, count, size):
-  blocks = tiling.even_blocks(length, largest)
+def test_blocks_are_few_and_even(length, max_size, count, size):
+  blocks = tiling.even_blocks(length, max_size)
   assert (blocks.length, blocks.count, blocks.size) == (length, count, size)
-  assert blocks.beyond_end == count * size - length
+  assert blocks.padding == count * size - length
 
 
 @pytest.mark.parametrize("axis", [-1, -2, -3])
@@ -31,9 +31,9 @@ def test_joined_blocks_are_the_array(axis):
 
 
 def test_blocks_do_not_cross_parts():
-  for length, largest, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
-    blocks = tiling.even_blocks(length, largest, parts=2)
-    assert (blocks.count * blocks.size, blocks.size, blocks.beyond_end) == (length, size, 0)
+  for length, max_size, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
+    blocks = tiling.even_blocks(length, max_size, num_segments=2)
+    assert (blocks.count * blocks.size, blocks.size, blocks.padding) == (length, size, 0)
 
 
 def test_beyond_the_end_nothing_is_allowed():

@@ -9,9 +9,9 @@ from helpers.fixtures import FLOAT32, SCORES, always, assert_close, assert_trees
 
 import attention
 from attention import masks
-from attention.arrays.pytrees import axes_of
+from attention.arrays.pytrees import leaf_axes
 from attention.engines.attention_inputs import prepare
-from attention.engines.tiling import plan_for
+from attention.engines.tiling import make_tiling_plan
 from attention.validation import check_options
 
 MASKS = {
@@ -37,7 +37,7 @@ def cut_to(mask, rows, columns):
   places = {"T": rows, "S": columns}
   cut = [
     np.asarray(leaf)[(..., *(places[axis] for axis in axes))]
-    for leaf, axes in zip(leaves, axes_of(mask), strict=True)
+    for leaf, axes in zip(leaves, leaf_axes(mask), strict=True)
   ]
   return jax.tree.unflatten(structure, cut)
 
@@ -50,14 +50,14 @@ def test_block_masks_agree_with_their_masks(name):
     mask = MASKS[name](rng)
     t, s = rng.integers(0, 15), rng.integers(0, 13)
     rows, columns = slice(t, t + 5), slice(s, s + 7)
-    allowed = np.asarray(mask.array(19, 19))[..., rows, columns]
+    allowed = np.asarray(mask.materialize(19, 19))[..., rows, columns]
     tile = np.arange(t, t + 5)[:, None], np.arange(s, s + 7)[None, :]
     here = cut_to(mask, rows, columns)
-    np.testing.assert_array_equal(np.broadcast_to(here.tile(*tile), allowed.shape), allowed)
-    some, every = (np.asarray(one) for one in here.block_mask(*tile))
-    assert np.all(some | ~np.any(allowed, axis=(-2, -1)))
-    assert np.all(~every | np.all(allowed, axis=(-2, -1)))
-    said |= {(bool(np.any(some)), bool(np.all(every)))}
+    np.testing.assert_array_equal(np.broadcast_to(here.mask_mod(*tile), allowed.shape), allowed)
+    any_allowed, all_allowed = (np.asarray(one) for one in here.block_summary(*tile))
+    assert np.all(any_allowed | ~np.any(allowed, axis=(-2, -1)))
+    assert np.all(~all_allowed | np.all(allowed, axis=(-2, -1)))
+    said |= {(bool(np.any(any_allowed)), bool(np.all(all_allowed)))}
   # It does know tiles that are empty, tiles that are full, and others.
   # (Unsorted segments have neither but for chance.)
   known = {(False, False), (True, True), (True, False)}
@@ -71,7 +71,7 @@ def test_nothing_allowed_outside_the_band(name):
   for _ in range(20):
     mask = MASKS[name](rng)
     before, after = mask.band()
-    allowed = np.asarray(mask.array(19, 19))
+    allowed = np.asarray(mask.materialize(19, 19))
     assert before is None or not np.any(allowed & (distance < -before))
     assert after is None or not np.any(allowed & (distance > after))
 
@@ -190,7 +190,7 @@ def test_keys_beyond_windows_are_skipped():
       attention.ScaledDotProduct(), mask=mask, bias=bias, dropout_rate=0.0, dropout_rng=None
     )
     inputs, shape = prepare(features, features, features, options)
-    plan, _ = plan_for(inputs, shape, block_sizes, None)
+    plan, _ = make_tiling_plan(inputs, shape, block_sizes, None)
     assert plan.leading == ((num_heads,) if num_heads > 1 else ())
     keys = plan.keys.count * plan.keys.size
     return keys, plan.queries.count * plan.queries.size * keys
@@ -209,7 +209,7 @@ def test_keys_beyond_windows_are_skipped():
 
 def test_growing_offsets_share_a_program():
   traces = []
-  of_mask = jax.jit(lambda mask: traces.append(mask) or mask.array(2, 5))
+  of_mask = jax.jit(lambda mask: traces.append(mask) or mask.materialize(2, 5))
   for offset in (1, 2, 3):
     np.testing.assert_array_equal(of_mask(masks.causal(offset)), np.tri(2, 5, offset, dtype=bool))
   assert len(traces) == 1
@@ -217,8 +217,8 @@ def test_growing_offsets_share_a_program():
 
 def test_masks_without_bounds_allow_everything():
   for mask in (masks.Band(None, None), masks.Lengths(None, None)):
-    assert np.all(mask.array(2, 3))
-    assert mask.block_mask(jnp.arange(2)[:, None], jnp.arange(3)[None]) == (True, True)
+    assert np.all(mask.materialize(2, 3))
+    assert mask.block_summary(jnp.arange(2)[:, None], jnp.arange(3)[None]) == (True, True)
 
 
 def test_one_sided_bands_have_no_windows():

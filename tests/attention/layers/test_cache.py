@@ -16,7 +16,7 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import decoding, masks, positions
-from attention.layers.cache import KeyValueCache, mask_after
+from attention.layers.cache import KVCache, mask_after
 
 # T tokens in all, S slots for them. N: two heads share one of K heads of keys and values. D = N H.
 DIMS = chex.Dimensions(B=3, T=7, S=11, N=4, K=2, H=6, D=24, V=13)
@@ -33,7 +33,7 @@ tokens = array(*DIMS["BTD"], seed=1)
 
 def our_attention(**options):
   return attention.MultiHeadAttention(
-    N, num_key_value_heads=DIMS.K, **{"rotate": positions.rotary, "normalize_qk": True, **options}
+    N, num_key_value_heads=DIMS.K, **{"position_fn": positions.rotary, "normalize_qk": True, **options}
   )
 
 
@@ -76,7 +76,7 @@ def test_cached_decoding_matches_the_whole_sequence(counts):
   found, cache = decode(tuple(map(int, counts)), mask=masks.causal())
   assert_close(found, expected()[0], 10 * MODEL)
   np.testing.assert_array_equal(cache.length, np.full(B, T))
-  keys, values = compiled(layer, "prepare")(variables_of(layer), tokens)
+  keys, values = compiled(layer, "project_kv")(variables_of(layer), tokens)
   assert_close(cache.keys[:, :, :T], keys, MODEL)
   assert_close(cache.values[:, :, :T], values, MODEL)
 
@@ -88,7 +88,7 @@ class EverySecond(masks.Mask):
 
   shift: jax.Array
 
-  def tile(self, t, s):
+  def mask_mod(self, t, s):
     shift = jnp.asarray(self.shift)[..., None, None]
     distances = jnp.expand_dims(t - s, tuple(range(shift.ndim - 2)))
     return (distances + shift) % 2 == 0
@@ -177,7 +177,7 @@ SLOPES = np.array([1.0, 0.5, 0.25, 0.125], np.float32)
 BIASES = {
   "alibi": (positions.ALiBi(SLOPES), -SLOPES[:, None, None] * np.abs(t - s)),
   "relative": (
-    positions.RelativePositions(jnp.asarray(TABLE), bidirectional=False),
+    positions.RelativePositionBias(jnp.asarray(TABLE), bidirectional=False),
     TABLE[:, np.maximum(t - s, 0)],  # up to 16 each distance has its own term
   ),
   "function": (lambda t, s: jnp.sin((2 * t + s).astype(jnp.float32)), np.sin(2.0 * t + s)),
@@ -348,7 +348,7 @@ class LanguageModel(nn.Module):
 
   def setup(self):
     self.embedding = nn.Embed(DIMS.V, DIMS.D)
-    self.layer = attention.EncoderLayer(N, 17, make_attention=our_attention_of)
+    self.layer = attention.EncoderLayer(N, 17, self_attention_cls=our_attention_of)
     self.logits = nn.Dense(DIMS.V)
 
   def init_cache(self, words, slots):
@@ -363,14 +363,14 @@ class LanguageModel(nn.Module):
 
 def our_attention_of(*args, **options):
   return attention.MultiHeadAttention(
-    *args, num_key_value_heads=DIMS.K, rotate=positions.rotary, normalize_qk=True, **options
+    *args, num_key_value_heads=DIMS.K, position_fn=positions.rotary, normalize_qk=True, **options
   )
 
 
 def test_beam_search_with_a_cache():
   model = LanguageModel()
   variables = random_parameters(model, jnp.zeros((B, 1), jnp.int32))
-  options = {"batch_size": B, "max_length": 5, "beam_size": 4, "start": 1, "end": 2, "num_best": 3}
+  options = {"batch_size": B, "max_length": 5, "beam_size": 4, "bos_id": 1, "eos_id": 2, "n_best": 3}
 
   def step(cache, words):
     logits, cache = model.apply(variables, words[:, None], cache)
@@ -396,7 +396,7 @@ def test_beam_search_with_a_cache():
 
 @pytest.mark.parametrize("norm", always("pre", of=["pre", "post"]))
 def test_encoder_layer_with_a_cache(norm):
-  module = attention.EncoderLayer(N, 17, norm=norm, make_attention=our_attention_of)
+  module = attention.EncoderLayer(N, 17, norm_position=norm, self_attention_cls=our_attention_of)
   found, _ = decode((4, 1, 2), module, mask=masks.causal())
   parameters = float64(variables_of(module)["params"])
 
@@ -458,7 +458,7 @@ def test_too_many_traced_tokens_are_nan():
     assert np.all(np.isnan(results[[0, 2]]))
     assert np.all(np.isfinite(results[1]))
   # The first sequence's token 4 is in the last slot; token 5, for which there is none, has not replaced it.
-  keys, values = compiled(layer, "prepare")(variables_of(layer), tokens[:, :5])
+  keys, values = compiled(layer, "project_kv")(variables_of(layer), tokens[:, :5])
   assert_close(after.keys[0], keys[0], MODEL)
   assert_close(after.values[0], values[0], MODEL)
   found, after = compiled(layer)(variables_of(layer), tokens[:, 6:], mask=mask, cache=after)
@@ -485,7 +485,7 @@ def test_the_last_slot_is_used():
       {"length": jnp.zeros((), jnp.int32)},
       r"as many sequences as the queries, \(3,\), got cache.length \(\)",
     ),
-    ({"sources": tokens}, "sources and values must be None with a cache"),
+    ({"inputs_k": tokens}, "inputs_k and inputs_v must be None with a cache"),
     ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* 7, 11\), got shape \(7, 7\)"),
     (
       {"mask": EverySecond(np.zeros((B, 1), int))},
@@ -513,8 +513,8 @@ def test_cache_without_slots_raises():
 @pytest.mark.parametrize("dtype", always(jnp.int8, of=[jnp.int8, jnp.int16, jnp.uint32]))
 def test_short_lengths_do_not_wrap(dtype):
   keys = array(1, 1, S, 4)
-  before = KeyValueCache(keys, keys, jnp.array([3], dtype))
+  before = KVCache(keys, keys, jnp.array([3], dtype))
   after = before._replace(length=before.length + jnp.array(2, dtype))
-  allowed = mask_after(before, after, masks.sliding_window(100_000, 0)).array(2, S)
+  allowed = mask_after(before, after, masks.sliding_window(100_000, 0)).materialize(2, S)
   desired = np.arange(S)[None] <= np.array([[3], [4]])
   np.testing.assert_array_equal(allowed[0, 0], desired)

@@ -114,7 +114,7 @@ def test_dropped_sublayers_return_inputs(layer):
   rng = np.random.default_rng(0)
   inputs, sources = (jnp.asarray(rng.normal(size=(2, length, 6)), jnp.float32) for length in (3, 5))
   arguments = (inputs, sources) if layer is attention.DecoderLayer else (inputs,)
-  module = layer(num_heads=2, feed_forward_width=7, dropout_rate=1 - 1e-6)
+  module = layer(num_heads=2, mlp_dim=7, dropout_rate=1 - 1e-6)
   variables = random_parameters(module, *arguments)
   outputs = module.apply(variables, *arguments, deterministic=False, rngs={"dropout": jax.random.key(0)})
   np.testing.assert_array_equal(outputs, inputs)

@@ -16,7 +16,7 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 import attention
 from attention import masks
 from attention.layers.projections import LayerNorm
-from attention.models.gru_params import GRUParameters
+from attention.models.gru_params import GRUModule
 
 # C, E: widths of queries and sources; the layers' width is N H. F: of the feed-forward network. A: alignment.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=3, H=11, C=13, E=17, F=19, A=23)
@@ -35,13 +35,11 @@ MASKS = {"none": None, "pairs": per_head[0, 0], "sentences": per_head[:, :1], "h
 
 
 def flax_attention(use_bias=True):
-  return flax.linen.MultiHeadDotProductAttention(
-    num_heads=DIMS.N, qkv_features=WIDTH, out_features=WIDTH, use_bias=use_bias
-  )
+  return flax.linen.MultiHeadDotProductAttention(num_heads=DIMS.N, qkv_features=WIDTH, use_bias=use_bias)
 
 
 def our_attention(**options):
-  return attention.MultiHeadAttention(num_heads=DIMS.N, width=WIDTH, **options)
+  return attention.MultiHeadAttention(num_heads=DIMS.N, qkv_features=WIDTH, **options)
 
 
 @pytest.mark.parametrize("use_bias", always(True, of=[True, False]), ids=["biases", "no_biases"])
@@ -92,9 +90,9 @@ def test_self_attention_without_sources():
 def test_prepared_sources_match_sources():
   layer = our_attention()
   variables = random_parameters(layer, queries, sources)
-  prepared = layer.apply(variables, sources, method="prepare")
-  attend = compiled(layer, "attend_prepared", return_weights=True)
-  result, pairs = attend(variables, queries, prepared)
+  keys_values = layer.apply(variables, sources, method="project_kv")
+  attend = compiled(layer, "attend_with_kv", return_weights=True)
+  result, pairs = attend(variables, queries, keys_values)
   desired = reference.multi_head_attention(
     queries, sources, model_reference.multi_head_fields(variables["params"])
   )
@@ -170,7 +168,7 @@ def test_feed_forward_matches_reference():
 
 
 def encoder_layer(norm, **options):
-  return attention.EncoderLayer(DIMS.N, DIMS.F, norm=norm, **options)
+  return attention.EncoderLayer(DIMS.N, DIMS.F, norm_position=norm, **options)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -190,7 +188,7 @@ def test_encoder_layer_matches_reference(norm, restricted):
 
 
 def decoder_layer(norm, **options):
-  return attention.DecoderLayer(DIMS.N, DIMS.F, norm=norm, width=WIDTH, **options)
+  return attention.DecoderLayer(DIMS.N, DIMS.F, norm_position=norm, features=WIDTH, **options)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -265,7 +263,7 @@ def test_dropout_preserves_the_mean(name):
   ("kind", "sublayer"),
   [
     *(("encoder", name) for name in ("attention", "feed_forward")),
-    *(("decoder", name) for name in ("attention", "source_attention", "feed_forward")),
+    *(("decoder", name) for name in ("attention", "cross_attention", "feed_forward")),
   ],
 )
 def test_dropout_after_every_sublayer(kind, sublayer):
@@ -285,7 +283,7 @@ def test_dropout_after_every_sublayer(kind, sublayer):
 
 @pytest.mark.parametrize("layer", [attention.AdditiveAttention(0), attention.DotProductAttention(0)])
 def test_zero_width_raises(layer):
-  with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
+  with pytest.raises(ValueError, match="features must be an integer of at least 1, got 0"):
     layer.init(jax.random.key(0), queries, sources)
 
 
@@ -418,7 +416,7 @@ def assert_deviation(kernel, fan_in):
 
 
 def test_initial_kernel_variance():
-  layer = attention.MultiHeadAttention(num_heads=8, width=128, num_key_value_heads=4)
+  layer = attention.MultiHeadAttention(num_heads=8, qkv_features=128, num_key_value_heads=4)
   parameters = layer.init(jax.random.key(0), jnp.ones((1, 31)), jnp.ones((1, 53)))["params"]
   assert_deviation(parameters["query"]["kernel"], 31)
   assert_deviation(parameters["key"]["kernel"], 53)
@@ -437,7 +435,7 @@ def test_initial_alignment_variance():
 
 
 def test_gru_begins_with_orthogonal_gates():
-  weights, _ = GRUParameters(DIMS.H).init_with_output(jax.random.key(0), 211)
+  weights, _ = GRUModule(DIMS.H).init_with_output(jax.random.key(0), 211)
   assert_deviation(weights.input, 211)
   blocks = [np.float64(block) for block in np.split(weights.recurrent, 3, axis=1)]
   for block in blocks:
@@ -449,23 +447,23 @@ def test_gru_begins_with_orthogonal_gates():
 @pytest.mark.parametrize(
   ("layer", "message"),
   [
-    (attention.MultiHeadAttention(3, 10), "width=10, num_heads=3"),
+    (attention.MultiHeadAttention(3, 10), "qkv_features=10, num_heads=3"),
     (attention.MultiHeadAttention(6, 12, 4), "num_heads=6, num_key_value_heads=4"),
     (attention.MultiHeadAttention(6, 12, 0), "num_key_value_heads must be an integer of at least 1, got 0"),
     (attention.MultiHeadAttention(0, 12), "num_heads must be an integer of at least 1, got 0"),
     (attention.MultiHeadAttention(None), "integer of at least 1, got None"),
     (attention.MultiHeadAttention("8"), "integer of at least 1, got '8'"),
     (attention.MultiHeadAttention(2, 6, score=attention.Cosine), "score must be a Score .*, got .*Cosine"),
-    (attention.MultiHeadAttention(2, 0), "width must be an integer of at least 1, got 0"),
-    (attention.MultiHeadAttention(2), "width=13, num_heads=2"),
+    (attention.MultiHeadAttention(2, 0), "qkv_features must be an integer of at least 1, got 0"),
+    (attention.MultiHeadAttention(2), "qkv_features=13, num_heads=2"),
     (
       attention.MultiHeadAttention(2, 6, out_features=0),
       "out_features must be an integer of at least 1, got 0",
     ),
     (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be a floating type, got .*int32"),
     (attention.MultiHeadAttention(2, 6, score="dot"), "score must be a Score .*, got 'dot'"),
-    (attention.EncoderLayer(1, 7, norm="Pre"), "norm must be pre or post, got 'Pre'"),
-    (attention.EncoderLayer(2, 7), "width=13, num_heads=2"),
+    (attention.EncoderLayer(1, 7, norm_position="Pre"), "norm_position must be pre or post, got 'Pre'"),
+    (attention.EncoderLayer(2, 7), "qkv_features=13, num_heads=2"),
   ],
 )
 def test_invalid_fields_raise(layer, message):
@@ -474,7 +472,7 @@ def test_invalid_fields_raise(layer, message):
 
 
 @pytest.mark.parametrize(
-  ("layer", "name"), [(attention.MultiHeadAttention(1), "queries"), (attention.EncoderLayer(1, 7), "inputs")]
+  ("layer", "name"), [(attention.MultiHeadAttention(1), "inputs_q"), (attention.EncoderLayer(1, 7), "inputs")]
 )
 def test_layers_take_lists_and_tell_none(layer, name):
   parameters = layer.init(jax.random.key(0), queries)

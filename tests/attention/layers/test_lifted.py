@@ -23,17 +23,17 @@ TOKENS, LENGTHS = jnp.asarray(random.integers(DIMS.V, size=DIMS["BS"])), jnp.asa
 
 LAYERS = {
   "MultiHeadAttention": (attention.MultiHeadAttention, {"num_heads": 2}, (INPUTS, SOURCES)),
-  "FeedForward": (attention.FeedForward, {"hidden_width": 7}, (INPUTS,)),
-  "EncoderLayer": (attention.EncoderLayer, {"num_heads": 2, "feed_forward_width": 7}, (INPUTS,)),
-  "DecoderLayer": (attention.DecoderLayer, {"num_heads": 2, "feed_forward_width": 7}, (INPUTS, SOURCES)),
+  "FeedForward": (attention.FeedForward, {"mlp_dim": 7}, (INPUTS,)),
+  "EncoderLayer": (attention.EncoderLayer, {"num_heads": 2, "mlp_dim": 7}, (INPUTS,)),
+  "DecoderLayer": (attention.DecoderLayer, {"num_heads": 2, "mlp_dim": 7}, (INPUTS, SOURCES)),
   "TransformerEncoder": (
     attention.TransformerEncoder,
-    {"vocabulary_size": 13, "width": 6, "num_layers": 1, "num_heads": 2},
+    {"vocabulary_size": 13, "features": 6, "num_layers": 1, "num_heads": 2},
     (TOKENS, LENGTHS),
   ),
   "RecurrentEncoder": (
     attention.RecurrentEncoder,
-    {"vocabulary_size": 13, "embedding_width": 3, "width": 6},
+    {"vocabulary_size": 13, "embed_dim": 3, "features": 6},
     (TOKENS, LENGTHS),
   ),
 }
@@ -125,7 +125,10 @@ def test_scanned_layers_match_a_loop():
 
 @pytest.mark.parametrize("arrays", [(INPUTS,), (INPUTS, SOURCES), (INPUTS, SOURCES, VALUES)], ids=len)
 def test_array_arguments_match_flax(arrays):
-  ours, flax = attention.MultiHeadAttention(2, width=6), nn.MultiHeadDotProductAttention(2, qkv_features=6)
+  ours, flax = (
+    attention.MultiHeadAttention(2, qkv_features=6),
+    nn.MultiHeadDotProductAttention(2, qkv_features=6),
+  )
   params = random_parameters(ours, *arrays)
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     desired = flax.apply(params, *arrays)
@@ -133,10 +136,10 @@ def test_array_arguments_match_flax(arrays):
 
 
 def test_keys_and_values_prepared_together():
-  layer = attention.MultiHeadAttention(2, width=6)
+  layer = attention.MultiHeadAttention(2, qkv_features=6)
   params = random_parameters(layer, INPUTS, SOURCES, VALUES)
-  prepared = layer.apply(params, SOURCES, VALUES, method="prepare")
-  found = layer.apply(params, INPUTS, prepared, method="attend_prepared")
+  keys_values = layer.apply(params, SOURCES, VALUES, method="project_kv")
+  found = layer.apply(params, INPUTS, keys_values, method="attend_with_kv")
   assert_close(found, layer.apply(params, INPUTS, SOURCES, VALUES), FLOAT32)
 
 

@@ -52,12 +52,12 @@ SCALES = np.array([2.0, 3.0, 5.0, 7.0], np.float32)
 OPTIONS = {
   "cosine": ({"score": attention.Cosine(SCALES)}, {"pair_score": reference.cosine, "scale": SCALES}),
   "capped": (
-    {"score": attention.SoftCapped(attention.ScaledDotProduct(1.0), 2.0)},
+    {"score": attention.SoftCap(attention.ScaledDotProduct(1.0), 2.0)},
     {"pair_score": lambda query, key: 2 * np.tanh(np.sum(query * key) / 2)},
   ),
-  "rotary": ({"rotate": positions.rotary}, {"rotates": True}),
+  "rotary": ({"position_fn": positions.rotary}, {"rotates": True}),
   "normalised": ({"normalize_qk": True}, {}),
-  "rotary_normalised": ({"rotate": positions.rotary, "normalize_qk": True}, {"rotates": True}),
+  "rotary_normalised": ({"position_fn": positions.rotary, "normalize_qk": True}, {"rotates": True}),
 }
 
 
@@ -100,7 +100,7 @@ def test_score_modules_have_parameters(K):
 
 def test_rotation_matches_hand_value():
   # All queries and keys are (1, 0), so the score of positions 1 apart is cos(1) / sqrt(2).
-  layer = attention.MultiHeadAttention(1, rotate=positions.rotary, use_bias=False)
+  layer = attention.MultiHeadAttention(1, position_fn=positions.rotary, use_bias=False)
   inputs = jnp.asarray([[1.0, 0.0], [1.0, 0.0]])
   variables = layer.init(jax.random.key(0), inputs)
   kernel = jnp.eye(2)[:, None]
@@ -137,12 +137,40 @@ def flax_equals(ours, theirs, *inputs):
 @pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
 def test_normalisation_is_that_of_flax(use_bias):
   options = {"normalize_qk": True, "use_bias": use_bias}
-  flax_equals(our_attention(**options), flax_attention(out_features=WIDTH, **options), queries, sources)
+  flax_equals(our_attention(**options), flax_attention(**options), queries, sources)
 
 
 def test_result_width_matches_flax():
   options = {"out_features": DIMS.D}
   flax_equals(our_attention(**options), flax_attention(**options), queries, sources)
+
+
+def test_flax_models_change_one_name():
+  def model(layer_cls):
+    class Model(nn.Module):
+      @nn.compact
+      def __call__(self, inputs, memory, mask):
+        options = {"num_heads": DIMS.N, "qkv_features": WIDTH, "dropout_rate": 0.1, "deterministic": True}
+        inputs += layer_cls(name="itself", **options)(inputs)
+        inputs += layer_cls(name="masked", **options)(inputs, memory, mask=mask)
+        inputs += layer_cls(name="three", **options)(inputs, memory, 2 * memory)
+        return layer_cls(out_features=7, name="named", **options)(inputs_q=inputs, inputs_k=memory)
+
+    return Model()
+
+  mask = np.random.default_rng(3).random((DIMS.B, DIMS.N, DIMS.T, DIMS.S)) < 0.7
+  ours = model(attention.MultiHeadAttention)
+  flax_equals(ours, model(nn.MultiHeadDotProductAttention), queries, sources, mask | (np.arange(DIMS.S) == 0))
+
+
+def test_inputs_kv_are_keys_and_values():
+  layer = our_attention()
+  variables = layer.init(jax.random.key(0), queries, sources)
+  np.testing.assert_array_equal(
+    layer.apply(variables, queries, inputs_kv=sources), layer.apply(variables, queries, sources)
+  )
+  with pytest.raises(ValueError, match="inputs_kv must be None if inputs_k or inputs_v is given"):
+    layer.apply(variables, queries, sources, inputs_kv=sources)
 
 
 def test_default_widths_match_flax():
@@ -153,9 +181,9 @@ def test_default_widths_match_flax():
 def test_default_width_of_prepared_sources():
   layer = attention.MultiHeadAttention(DIMS.N)
   inputs, others = array(DIMS.B, DIMS.T, DIMS.C), array(DIMS.B, DIMS.S, WIDTH)
-  (keys, values), _ = layer.init_with_output(jax.random.key(0), others, method="prepare")
+  (keys, values), _ = layer.init_with_output(jax.random.key(0), others, method="project_kv")
   assert keys.shape == values.shape == DIMS["BNSH"]
-  variables = random_parameters(layer, inputs, (keys, values), method="attend_prepared")
+  variables = random_parameters(layer, inputs, (keys, values), method="attend_with_kv")
   assert variables["params"]["query"]["kernel"].shape == DIMS["CNH"]
 
 
@@ -224,14 +252,14 @@ def test_initializers_may_carry_sharding():
 
 def rotating(*args, **options):
   return attention.MultiHeadAttention(
-    *args, rotate=positions.rotary, num_key_value_heads=1, normalize_qk=True, **options
+    *args, position_fn=positions.rotary, num_key_value_heads=1, normalize_qk=True, **options
   )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_encoder_layer_uses_its_options(norm):
   inputs = array(DIMS.B, DIMS.S, WIDTH, seed=6)
-  layer = attention.EncoderLayer(DIMS.N, DIMS.F, norm=norm, make_attention=rotating)
+  layer = attention.EncoderLayer(DIMS.N, DIMS.F, norm_position=norm, self_attention_cls=rotating)
   variables = random_parameters(layer, inputs)
   parameters = float64(variables["params"])
   assert set(parameters) == {"attention", "attention_norm", "feed_forward", "feed_forward_norm"}
@@ -272,7 +300,7 @@ def test_gradients_with_all_options():
     num_key_value_heads=DIMS.K,
     out_features=DIMS.D,
     score=PerHead(),
-    rotate=positions.rotary,
+    position_fn=positions.rotary,
     normalize_qk=True,
   )
   variables = random_parameters(layer, queries, sources)

@@ -1,4 +1,4 @@
-"""Attention that remembers where it looked, and local attention: what the decoder's tests do not see."""
+"""Attention that remembers where it output, and local attention: what the decoder's tests do not see."""
 
 import chex
 import jax
@@ -18,12 +18,12 @@ def look(layer, variables, queries, sources, **options):
   """Returns the weights [B T S] of looks one after the other."""
 
   def run(layer):
-    prepared = layer.prepare(sources)
-    remembered, found = layer.remember_nothing(prepared), []
+    keys_values = layer.project_kv(sources)
+    state, found = layer.initial_state(keys_values), []
     for t in range(queries.shape[1]):
-      looked = layer.attend_next(queries[:, t], prepared, remembered, **options)
-      remembered = looked.remembered
-      found.append(looked.weights)
+      output = layer.step(queries[:, t], keys_values, state, **options)
+      state = output.state
+      found.append(output.weights)
     return jnp.stack(found, axis=1)
 
   return jax.jit(lambda variables: layer.apply(variables, method=run, rngs={"dropout": jax.random.key(2)}))(
@@ -37,8 +37,8 @@ def drawn(layer, T=4):
   sources = jnp.asarray(rng.normal(size=(B, S, D)), jnp.float32)
 
   def whole(layer):
-    prepared = layer.prepare(sources)
-    return layer.attend_next(queries[:, 0], prepared, layer.remember_nothing(prepared))
+    keys_values = layer.project_kv(sources)
+    return layer.step(queries[:, 0], keys_values, layer.initial_state(keys_values))
 
   variables = layer.init(jax.random.key(0), method=whole)
   # Large enough for weights that differ.
@@ -46,7 +46,7 @@ def drawn(layer, T=4):
 
 
 def test_location_filters_change_attention():
-  layer = LocationAwareAttention(width=A, num_filters=1, filter_width=1, accumulates=True)
+  layer = LocationAwareAttention(features=A, num_filters=1, kernel_size=1, accumulate_weights=True)
   variables, queries, sources = drawn(layer)
   params = variables["params"]
   # One query over and over; a location of 1 takes each unit to where tanh is -1, and the score to its lowest.
@@ -61,7 +61,7 @@ def test_location_filters_change_attention():
 
 
 def test_masked_keys_stay_hidden():
-  for layer in (LocationAwareAttention(width=A), MonotonicAttention(width=A)):
+  for layer in (LocationAwareAttention(features=A), MonotonicAttention(features=A)):
     weights = look(layer, *drawn(layer), mask=masks.lengths(source=jnp.array([2, 4])))
     np.testing.assert_array_equal(weights[0, :, 2:], 0)
     np.testing.assert_array_equal(weights[1, :, 4:], 0)
@@ -69,31 +69,31 @@ def test_masked_keys_stay_hidden():
 
 
 def test_noise_is_drawn_in_training_only():
-  layer = MonotonicAttention(width=A, noise=2.0)
+  layer = MonotonicAttention(features=A, noise=2.0)
   still, moved = (look(layer, *drawn(layer), deterministic=flag) for flag in (True, False))
   assert_close(
-    still, look(MonotonicAttention(width=A, noise=0.0), *drawn(layer), deterministic=False), FLOAT32
+    still, look(MonotonicAttention(features=A, noise=0.0), *drawn(layer), deterministic=False), FLOAT32
   )
   assert np.all(np.abs(still - moved).max(axis=-1) > 1e-3)
 
 
 def test_very_negative_offset_reaches_the_end():
-  layer = MonotonicAttention(width=A, offset=-100.0)
-  np.testing.assert_array_equal(look(layer, *drawn(layer), is_hard=True), 0)
+  layer = MonotonicAttention(features=A, offset=-100.0)
+  np.testing.assert_array_equal(look(layer, *drawn(layer), hard=True), 0)
 
 
-@pytest.mark.parametrize("name", ["num_filters", "filter_width"])
+@pytest.mark.parametrize("name", ["num_filters", "kernel_size"])
 def test_sizes_are_at_least_one(name):
   with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
-    drawn(LocationAwareAttention(width=A, **{name: 0}))
+    drawn(LocationAwareAttention(features=A, **{name: 0}))
 
 
 @pytest.mark.parametrize(
   "layer",
   [
-    LocationAwareAttention(width=A),
-    LocationAwareAttention(width=A, accumulates=True),
-    MonotonicAttention(width=A),
+    LocationAwareAttention(features=A),
+    LocationAwareAttention(features=A, accumulate_weights=True),
+    MonotonicAttention(features=A),
   ],
   ids=["location_aware", "coverage", "monotonic"],
 )
@@ -112,7 +112,7 @@ def test_calls_attend_query_by_query(layer):
 
 
 def test_unsupported_calls_raise():
-  layer = MonotonicAttention(width=A)
+  layer = MonotonicAttention(features=A)
   variables, queries, sources = drawn(layer)
   with pytest.raises(ValueError, match="bias must be None for attention that remembers, got"):
     layer.apply(variables, queries, sources, bias=jnp.zeros((B, 1, S)))
@@ -123,7 +123,10 @@ def test_unsupported_calls_raise():
 @pytest.mark.parametrize(
   ("layer", "told"),
   [
-    (MonotonicAttention(width=A, normalizer=attention.Sparsemax()), "for monotonic attention, got Sparsemax"),
+    (
+      MonotonicAttention(features=A, normalizer=attention.Sparsemax()),
+      "for monotonic attention, got Sparsemax",
+    ),
     (attention.LocalAttention(normalizer=attention.Sparsemax()), "for local attention, got Sparsemax"),
   ],
 )
@@ -133,7 +136,7 @@ def test_stepwise_attention_takes_no_normalizer(layer, told):
 
 
 def test_zero_score_vector_has_finite_gradients():
-  layer = MonotonicAttention(width=A)
+  layer = MonotonicAttention(features=A)
   variables, queries, sources = drawn(layer)
   params = variables["params"] | {"score_vector": jnp.zeros(A)}
 
@@ -145,7 +148,7 @@ def test_zero_score_vector_has_finite_gradients():
 
 
 def test_monotonic_attention_without_keys():
-  layer = MonotonicAttention(width=A)
+  layer = MonotonicAttention(features=A)
   variables, queries, sources = drawn(layer)
   np.testing.assert_array_equal(layer.apply(variables, queries, sources[:, :0]), 0.0)
 
@@ -167,7 +170,7 @@ def test_local_attention_in_half_precision():
 
 
 def test_local_weights_match_the_paper():
-  layer, keys = attention.LocalAttention(half_width=3.0), jnp.zeros((20, 4))
+  layer, keys = attention.LocalAttention(window_radius=3.0), jnp.zeros((20, 4))
   variables = jax.tree.map(jnp.zeros_like, layer.init(jax.random.key(0), keys, keys))
   weights = layer.apply(variables, keys[:1], keys, return_weights=True)[1][0]
   # The centre is 20 sigmoid(0); 7 keys are at most 3 from it; the deviation is half of that.
@@ -196,8 +199,8 @@ def test_local_attention_of_nan_queries():
   chex.assert_trees_all_equal(gradients(variables, broken)[0], gradients(variables, queries)[0])
 
 
-@pytest.mark.parametrize("half_width", [0.0, -1.0, np.nan])
-def test_a_window_has_a_width(half_width):
-  layer = attention.LocalAttention(half_width=half_width)
-  with pytest.raises(ValueError, match="half_width must be above 0, got"):
+@pytest.mark.parametrize("window_radius", [0.0, -1.0, np.nan])
+def test_a_window_has_a_width(window_radius):
+  layer = attention.LocalAttention(window_radius=window_radius)
+  with pytest.raises(ValueError, match="window_radius must be above 0, got"):
     layer.init(jax.random.key(0), jnp.ones((B, 2, H)), jnp.ones((B, S, D)))

@@ -146,14 +146,14 @@ def test_closures_over_concrete_arrays(name, implementation):
 @closing_over
 def test_function_masks_match_their_function(name):
   make, array, may_attend = CLOSING_OVER[name]
-  whole = jax.jit(lambda array: make(array).array(T, S))(array)
+  whole = jax.jit(lambda array: make(array).materialize(T, S))(array)
   assert whole.dtype == bool and whole.ndim >= 2
   np.testing.assert_array_equal(np.broadcast_to(whole, (B, N, T, S)), pairs(may_attend))
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (2, 0), (1, 1), (1, 7)])
 def test_function_masks_of_any_length(shape):
-  array = masks.from_function(lambda t, s: s < t + 2).array(*shape)
+  array = masks.from_function(lambda t, s: s < t + 2).materialize(*shape)
   np.testing.assert_array_equal(array, pairs(lambda t, s: s < t + 2, shape))
 
 
@@ -171,7 +171,7 @@ def test_function_masks_of_any_length(shape):
 @mostly_blockwise
 def test_function_results_broadcast(function, allowed, implementation):
   mask = masks.from_function(function)
-  np.testing.assert_array_equal(mask.array(T, S), pairs(allowed, (T, S)))
+  np.testing.assert_array_equal(mask.materialize(T, S), pairs(allowed, (T, S)))
   inputs = draw("scaled_dot_product")[:3]
   desired = expected(*inputs, mask=pairs(allowed, (T, S)))
   assert_close(context(inputs, mask, implementation), desired, FLOAT32)
@@ -180,7 +180,7 @@ def test_function_results_broadcast(function, allowed, implementation):
 def test_function_results_may_have_leading_axes():
   lengths = jnp.asarray(LENGTHS)
   with jax.numpy_rank_promotion("allow"):
-    array = masks.from_function(lambda t, s: s < lengths[:, None, None]).array(T, S)
+    array = masks.from_function(lambda t, s: s < lengths[:, None, None]).materialize(T, S)
   np.testing.assert_array_equal(array, pairs(lambda b, t, s: s < LENGTHS[b], (B, T, S)))
 
 
@@ -227,7 +227,7 @@ def test_equal_function_masks_compile_once():
   @jax.jit
   def array(mask):
     traces.append(mask)
-    return mask.array(T, S)
+    return mask.materialize(T, S)
 
   def is_near(t, s):
     return abs(t - s) <= 1
@@ -284,10 +284,10 @@ def test_empty_and_full_tiles_are_skipped():
 
 
 def test_block_mask_gets_tile_bounds():
-  def block_mask(t, s):
+  def block_summary(t, s):
     return (s[0] <= t[1]) & (t[0] >= 0), (s[1] <= t[0]) & (s[0] >= 0)
 
-  mask = masks.from_function(lambda t, s: s <= t, block_mask)
+  mask = masks.from_function(lambda t, s: s <= t, block_summary)
   for first_t, last_t, first_s, last_s in (
     (0, 2, 3, 4),
     (0, 2, 2, 3),
@@ -296,11 +296,11 @@ def test_block_mask_gets_tile_bounds():
     (5, 5, 5, 5),
   ):
     tile = jnp.arange(first_t, last_t + 1)[:, None], jnp.arange(first_s, last_s + 1)[None]
-    allowed = mask.tile(*tile)
-    some, every = mask.block_mask(*tile)
-    assert (bool(some), bool(every)) == (bool(np.any(allowed)), bool(np.all(allowed)))
-    not_some, not_every = (~mask).block_mask(*tile)
-    assert (bool(not_some), bool(not_every)) == (not bool(every), not bool(some))
+    allowed = mask.mask_mod(*tile)
+    any_allowed, all_allowed = mask.block_summary(*tile)
+    assert (bool(any_allowed), bool(all_allowed)) == (bool(np.any(allowed)), bool(np.all(allowed)))
+    not_any, not_all = (~mask).block_summary(*tile)
+    assert (bool(not_any), bool(not_all)) == (not bool(all_allowed), not bool(any_allowed))
 
 
 # Sequences that are spread over devices.
@@ -395,12 +395,15 @@ def test_mixed_device_variation_raises():
       (np.ones((3, 5), bool),),
       r"function must be a function of query and key positions, got an array, which is from_array",
     ),
-    ((lambda t, s: s <= t, True), r"block_mask must be a function of query and key positions, got True"),
+    ((lambda t, s: s <= t, True), r"block_summary must be a function of query and key positions, got True"),
     (
       (lambda t, s: s <= t, lambda t, s: s[0] <= t[1]),
-      r"block_mask must return a pair, \(some, ",
+      r"block_summary must return a pair, \(any, ",
     ),
-    ((lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])), r"block_mask must return booleans.*got int32"),
+    (
+      (lambda t, s: s <= t, lambda t, s: (s[0], s[1] <= t[0])),
+      r"block_summary must return booleans.*got int32",
+    ),
     (
       (lambda t, s: s <= t, lambda t, s: (True, True, True)),
       r"must return a pair.*True, True, True",

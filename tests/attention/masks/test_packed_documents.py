@@ -24,11 +24,11 @@ PREFIX_OF_TOKEN = jnp.array([np.repeat(*row) for row in zip(PREFIXES, TOKENS, st
 
 
 def in_prefix():
-  return (positions.within_segments(DOCUMENTS) < PREFIX_OF_TOKEN)[:, None, None]
+  return (positions.segment_positions(DOCUMENTS) < PREFIX_OF_TOKEN)[:, None, None]
 
 
 def prefix_by_function():
-  within = positions.within_segments(DOCUMENTS)
+  within = positions.segment_positions(DOCUMENTS)
 
   def function(t, s):
     return ((s <= t)[None] | (within[:, s[0]] < PREFIX_OF_TOKEN[:, s[0]])[:, None])[:, None]
@@ -95,7 +95,7 @@ def test_packed_documents_match_separate_documents(name, implementation):
 
 def test_rotation_restarts_at_each_document():
   vectors = draw()
-  within = positions.within_segments(DOCUMENTS)[:, None]
+  within = positions.segment_positions(DOCUMENTS)[:, None]
   turned = positions.rotary(vectors, within)
   for b, sizes in enumerate(TOKENS):
     start = 0
@@ -114,7 +114,7 @@ def test_packed_cross_attention_is_causal(implementation):
 
   @jax.jit
   def run(target, source):
-    of_target, of_source = positions.within_segments(target), positions.within_segments(source)
+    of_target, of_source = positions.segment_positions(target), positions.segment_positions(source)
     mask = masks.segments(target, source) & masks.from_function(lambda t, s: of_source[s] <= of_target[t])
     return attention.scaled_dot_product_attention(
       queries, keys, keys, mask=mask, implementation=implementation, block_sizes=BLOCK_SIZES

@@ -26,23 +26,23 @@ def recurrent(**options):
 
 
 def transformer(**options):
-  fields = {"num_layers": 2, "num_heads": 2, "feed_forward_width": DIMS.F, **options}
+  fields = {"num_layers": 2, "num_heads": 2, "mlp_dim": DIMS.F, **options}
   return attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, **fields)
 
 
 # Nothing of it is seen where an encoder is deterministic.
-DROPOUT = {"dropout_rate": 0.3, "variational": True, "word_dropout_rate": 0.3}
+DROPOUT = {"dropout_rate": 0.3, "variational_dropout": True, "word_dropout_rate": 0.3}
 ENCODERS = {
   "recurrent": recurrent(num_layers=2),
   "recurrent_deep": recurrent(
-    num_layers=3, residual=True, use_norm=True, recurrent_dropout_rate=0.3, **DROPOUT
+    num_layers=3, residual=True, layer_norm=True, recurrent_dropout_rate=0.3, **DROPOUT
   ),
   "transformer_pre": transformer(),
-  "transformer_post": transformer(norm="post", **DROPOUT),
+  "transformer_post": transformer(norm_position="post", **DROPOUT),
   # Heads of a width that can be turned.
   **{
     f"transformer_{places}": attention.TransformerEncoder(
-      DIMS.V, 12, num_heads=3, feed_forward_width=DIMS.F, positions=places, normalize_qk=places == "rotary"
+      DIMS.V, 12, num_heads=3, mlp_dim=DIMS.F, position_encoding=places, normalize_qk=places == "rotary"
     )
     for places in ("relative", "rotary", "none")
   },
@@ -92,7 +92,7 @@ def test_encoders_match_reference(encoder):
     else:
       module = ENCODERS[encoder]
       desired = model_reference.transformer_encoder(
-        parameters, TOKENS[b, :length], module.norm, module.positions
+        parameters, TOKENS[b, :length], module.norm_position, module.position_encoding
       )
     assert_close(memory[b, :length], desired[0], TOLERANCE)
     assert_close(summary[b], desired[1], TOLERANCE)
@@ -143,7 +143,7 @@ def test_single_sentence_matches_batch(name):
   memory, summary = encode(ENCODERS[name], variables)
   alone = encode(ENCODERS[name], variables, TOKENS[:1, :4], LENGTHS[:1])
   assert_close(alone.memory[0], memory[0, :4], TOLERANCE)
-  assert_close(alone.summary[0], summary[0], TOLERANCE)
+  assert_close(alone.final_state[0], summary[0], TOLERANCE)
 
 
 @few_encoders
@@ -158,7 +158,7 @@ def test_positions_see_both_directions(name):
     difference = np.max(np.abs(other.memory - memory), axis=-1)
     assert np.all(difference[0, : LENGTHS[0]] > 1e-4)
     np.testing.assert_array_equal(difference[1:], 0.0)
-    assert np.max(np.abs(other.summary - summary)[0]) > 1e-4
+    assert np.max(np.abs(other.final_state - summary)[0]) > 1e-4
 
 
 def test_directions_see_past_and_future():
@@ -191,7 +191,7 @@ def test_empty_sentence_is_finite(name):
   encoder = ENCODERS[name]
   results = differentiated(encoder)(variables_of(encoder), jnp.asarray([0, 7, 2]))
   chex.assert_tree_all_finite(results)
-  np.testing.assert_array_equal(results[1].summary[0], 0.0)
+  np.testing.assert_array_equal(results[1].final_state[0], 0.0)
 
 
 @few_encoders
@@ -257,7 +257,7 @@ def read_with_dropout(encoder, variables, tokens=TOKENS):
 
 @pytest.mark.parametrize("variational", [False, True])
 def test_variational_dropout(variational):
-  encoder = recurrent(num_layers=2, dropout_rate=0.25, variational=variational)
+  encoder = recurrent(num_layers=2, dropout_rate=0.25, variational_dropout=variational)
   variables, table = transparent(2)
   _, ahead, behind = read_with_dropout(encoder, variables)
   # Both layers drop; the two directions of a layer read the same.
@@ -324,7 +324,7 @@ def test_residual_adds_the_undropped_input():
 
 
 def test_normalized_memory_statistics():
-  encoder = recurrent(num_layers=2, use_norm=True)
+  encoder = recurrent(num_layers=2, layer_norm=True)
   variables = variables_of(encoder)
   norm = {"scale": jnp.full(2 * DIMS.H, 3.0), "bias": jnp.full(2 * DIMS.H, 2.0)}
   memory = encode(encoder, {"params": {**variables["params"], "norm_1": norm}}).memory
@@ -333,7 +333,7 @@ def test_normalized_memory_statistics():
 
 
 def test_variational_embedding_dropout():
-  encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25, variational=True)
+  encoder = transformer(num_layers=0, norm_position="post", dropout_rate=0.25, variational_dropout=True)
   memory = encode(encoder, variables_of(encoder), deterministic=False, rngs={"dropout": jax.random.key(0)})
   is_dropped = np.asarray(memory.memory == 0)
   np.testing.assert_array_equal(is_dropped, np.broadcast_to(is_dropped[:, :1], is_dropped.shape))
@@ -341,7 +341,7 @@ def test_variational_embedding_dropout():
 
 
 def test_word_dropout_keeps_positions():
-  encoder = transformer(num_layers=0, norm="post", word_dropout_rate=0.5)
+  encoder = transformer(num_layers=0, norm_position="post", word_dropout_rate=0.5)
   variables, lengths = variables_of(encoder), np.full(DIMS.B, DIMS.S)
   rngs = {"dropout": jax.random.key(0)}
   memory = encode(encoder, variables, lengths=lengths, rngs=rngs, deterministic=False).memory
@@ -353,7 +353,7 @@ def test_word_dropout_keeps_positions():
 
 
 def test_dropout_after_adding_positions():
-  encoder = transformer(num_layers=0, norm="post", dropout_rate=0.25)
+  encoder = transformer(num_layers=0, norm_position="post", dropout_rate=0.25)
   variables = variables_of(encoder)
   memory = encode(encoder, variables, deterministic=False, rngs={"dropout": jax.random.key(0)}).memory
   whole = encode(encoder, variables).memory
@@ -376,9 +376,12 @@ def test_initial_embedding_variance():
   ("encoder", "message"),
   [
     (attention.TransformerEncoder(13, 7, num_heads=1), "width must be even, got 7"),
-    (transformer(norm="none"), "norm must be pre or post, got 'none'"),
-    (transformer(positions="learnt"), "positions must be one of sinusoidal, .*, none, got 'learnt'"),
-    (transformer(num_heads=3), "width=22, num_heads=3"),
+    (transformer(norm_position="none"), "norm_position must be pre or post, got 'none'"),
+    (
+      transformer(position_encoding="learnt"),
+      "position_encoding must be one of sinusoidal, .*, none, got 'learnt'",
+    ),
+    (transformer(num_heads=3), "qkv_features=22, num_heads=3"),
     (recurrent(word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (recurrent(recurrent_dropout_rate=1.5), r"recurrent_dropout_rate must be a number in .*, got 1.5"),
     (transformer(word_dropout_rate=-0.5), r"word_dropout_rate must be a number in \[0, 1\), got -0.5"),

@@ -21,7 +21,7 @@ TARGETS = jnp.asarray(random.integers(4, V, (B, T)))
 def translator(kind, encoder="recurrent"):
   made = {
     "recurrent": attention.RecurrentEncoder(V, E, H),
-    "transformer": attention.TransformerEncoder(V, H, num_layers=3, num_heads=2, feed_forward_width=7),
+    "transformer": attention.TransformerEncoder(V, H, num_layers=3, num_heads=2, mlp_dim=7),
   }[encoder]
   return attention.Seq2Seq(made, attention.RecurrentDecoder(V, E, H, kind, num_heads=2))
 
@@ -65,8 +65,8 @@ def test_mistakes_are_told():
   ensemble = attention.Ensemble((translator("none"),))
   with pytest.raises(ValueError, match=r"^params must be of 1 members, got 2$"):
     ensemble.apply({"params": [{}, {}]}, method="encode")
-  with pytest.raises(ValueError, match=r"^method must be encode or step, got 'features'$"):
-    ensemble.apply({"params": [{}]}, method="features")
+  with pytest.raises(ValueError, match=r"^method must be encode or step, got 'output_features'$"):
+    ensemble.apply({"params": [{}]}, method="output_features")
 
 
 def test_members_without_attention_have_no_weights():
@@ -111,7 +111,7 @@ def test_head_weights_average_to_returned_weights(kind, encoder):
 
 
 def test_encoder_layer_returns_weights_and_cache():
-  layer = attention.EncoderLayer(num_heads=2, feed_forward_width=7)
+  layer = attention.EncoderLayer(num_heads=2, mlp_dim=7)
   inputs = jnp.asarray(random.normal(size=(B, S, H)), jnp.float32)
   variables = random_parameters(layer, inputs)
   mask = attention.masks.causal()

@@ -270,7 +270,7 @@ def test_attending_while_reading_matches_steps(order, is_masked, float64):
   context_weights = array(D, 3 * H)
   projected = project_inputs(weights, inputs)
 
-  def look_up(memory, queries):
+  def attend_fn(memory, queries):
     score_vector, kernel, keys, values, lengths = memory
     return attention.additive_attention(
       queries @ kernel, keys, values, score_vector=score_vector, mask=attention.masks.lengths(source=lengths)
@@ -278,12 +278,12 @@ def test_attending_while_reading_matches_steps(order, is_masked, float64):
 
   def whole(weights, state, projected, floats, mask):
     seen = (*floats, memory[-1])
-    return attention.attentive_gru(weights, state, projected, look_up, seen, recurrent_mask=mask)
+    return attention.attention_gru(weights, state, projected, attend_fn, seen, recurrent_mask=mask)
 
   def steps(weights, state, projected, floats, mask):
     states, contexts = [], []
     for t in range(T):
-      contexts.append(look_up((*floats, memory[-1]), state[:, None])[:, 0])
+      contexts.append(attend_fn((*floats, memory[-1]), state[:, None])[:, 0])
       state = step_with(mask, weights, state, projected[:, t] + contexts[-1] @ weights.input)
       states.append(state)
     return jnp.stack(states, axis=1), jnp.stack(contexts, axis=1)
@@ -322,7 +322,7 @@ def test_mismatched_projected_inputs_raise(shapes):
   state, projected = map(jnp.ones, shapes)
   message = rf"width 11 .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
   with pytest.raises(ValueError, match=message):
-    attention.attentive_gru(draw()[0], state, projected)
+    attention.attention_gru(draw()[0], state, projected)
 
 
 @pytest.mark.parametrize("shape", [(DIMS.H,), (DIMS.B, DIMS.H + 1), (1, DIMS.H)], ids=str)
@@ -333,7 +333,7 @@ def test_mismatched_recurrent_mask_raises(shape):
   with pytest.raises(ValueError, match=message):
     attention.gru(weights, state, inputs, recurrent_mask=jnp.ones(shape))
   with pytest.raises(ValueError, match=message):
-    attention.attentive_gru(weights, state, project_inputs(weights, inputs), recurrent_mask=jnp.ones(shape))
+    attention.attention_gru(weights, state, project_inputs(weights, inputs), recurrent_mask=jnp.ones(shape))
 
 
 def test_loops_carry_no_weight_gradient():

@@ -12,38 +12,38 @@ from helpers.fixtures import FLOAT32, always, assert_close
 from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
-from attention.models.decoder_attention import ATTENTIONS
+from attention.models.decoder_attention import ATTENTION_TYPES
 
 # E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
-few_kinds = pytest.mark.parametrize("kind", always("additive", "location_aware", "none", of=ATTENTIONS))
+few_kinds = pytest.mark.parametrize("kind", always("additive", "location_aware", "none", of=ATTENTION_TYPES))
 OPTIONS = {
   "plain": {},
   "layers": {"num_layers": 2},
   "residual": {"num_layers": 3, "residual": True},
-  "norm": {"num_layers": 2, "use_norm": True},
-  "one_norm": {"use_norm": True},
+  "norm": {"num_layers": 2, "layer_norm": True},
+  "one_norm": {"layer_norm": True},
   "tied": {"tied_embeddings": True},
-  "wide": {"attention_width": 26},
-  "after": {"looks": "after", "num_layers": 2, "residual": True, "use_norm": True},
+  "wide": {"qk_features": 26},
+  "after": {"attend_order": "after", "num_layers": 2, "residual": True, "layer_norm": True},
   "fed": {"input_feeding": True},
-  "luong": {"looks": "after", "input_feeding": True, "num_layers": 2, "tied_embeddings": True},
+  "luong": {"attend_order": "after", "input_feeding": True, "num_layers": 2, "tied_embeddings": True},
   "all": {
     "num_layers": 3,
     "residual": True,
-    "use_norm": True,
+    "layer_norm": True,
     "tied_embeddings": True,
     "dropout_rate": 0.3,
-    "variational": True,
+    "variational_dropout": True,
     "recurrent_dropout_rate": 0.3,
     "word_dropout_rate": 0.3,
   },
 }
-OPTIONS["all_luong"] = {"looks": "after", "input_feeding": True, **OPTIONS["all"]}
+OPTIONS["all_luong"] = {"attend_order": "after", "input_feeding": True, **OPTIONS["all"]}
 MODULES = [
-  *((kind, name) for kind in ATTENTIONS for name in ("plain", "all")),
+  *((kind, name) for kind in ATTENTION_TYPES for name in ("plain", "all")),
   *(("additive", name) for name in OPTIONS if name not in ("plain", "all")),
   *(
     ("location_aware", "luong"),
@@ -59,9 +59,9 @@ FEW_MODULES = (
   *((kind, "plain") for kind in ("location_aware", "multi_head", "monotonic", "none")),
 )
 modules = pytest.mark.parametrize(("kind", "options"), always(*FEW_MODULES, of=MODULES))
-attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if kind != "none"])
+attending = pytest.mark.parametrize("kind", [kind for kind in ATTENTION_TYPES if kind != "none"])
 few_attending = pytest.mark.parametrize(
-  "kind", always("additive", "location_aware", of=[kind for kind in ATTENTIONS if kind != "none"])
+  "kind", always("additive", "location_aware", of=[kind for kind in ATTENTION_TYPES if kind != "none"])
 )
 
 
@@ -73,7 +73,7 @@ def encoded():
   rng = np.random.default_rng(1)
   return attention.Encoded(
     memory=jnp.asarray(rng.normal(size=DIMS["BSD"]), jnp.float32),
-    summary=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
+    final_state=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
   )
 
 
@@ -117,7 +117,7 @@ def differentiated(kind, options="plain", deterministic=True):
 @pytest.mark.parametrize(
   ("layer", "options"),
   always(
-    *((kind, "plain") for kind in ATTENTIONS),
+    *((kind, "plain") for kind in ATTENTION_TYPES),
     *(("additive", name) for name in ("residual", "one_norm", "tied", "after", "all_luong")),
     *(("location_aware", "luong"), ("multi_head", "wide")),
     of=MODULES,
@@ -130,7 +130,7 @@ def test_decoder_matches_reference(layer, options):
   memory, summary = float64(encoded())
   for b, length in enumerate(LENGTHS):
     source = memory[b, :length], summary[b]
-    how = {name: getattr(module, name) for name in ("residual", "looks", "input_feeding")}
+    how = {name: getattr(module, name) for name in ("residual", "attend_order", "input_feeding")}
     desired = model_reference.decoder(kind, parameters, *source, TARGETS[b], **how)
     assert_close(logits[b], desired[0], 10 * MODEL)
     if kind != "none":
@@ -164,7 +164,10 @@ def test_steps_match_the_scan(kind, options):
 
 def test_monotonic_decoding_never_goes_back():
   module = decoder("monotonic")
-  variables = variables_of(module)
+  variables = jax.tree.map(jnp.asarray, variables_of(module))
+  variables["params"]["attention_layer"]["offset"] = jnp.float32(
+    0
+  )  # so that it stops at some keys, not at all
   state, memory = compiled(module, "prepare")(variables, encoded(), jnp.asarray(LENGTHS))
   places = []
   for t in range(DIMS.T):
@@ -214,7 +217,7 @@ def test_weights_depend_on_earlier_tokens(kind):
     assert np.all(difference[t + 1 :] > (1e-6 if kind != "dot_product" else 0))
 
 
-@pytest.mark.parametrize("kind", always("additive", of=[kind for kind in ATTENTIONS if kind != "none"]))
+@pytest.mark.parametrize("kind", always("additive", of=[kind for kind in ATTENTION_TYPES if kind != "none"]))
 def test_weights_after_the_word(kind):
   _, weights = run(kind, options="after")
   for t in range(DIMS.T):
@@ -260,7 +263,7 @@ def test_additive_steps_store_no_pairs():
   B, T, S, A = 3, 64, 64, 64
 
   def temporary_memory(kind):
-    model = attention.RecurrentDecoder(vocabulary_size=5, embedding_width=7, width=A, attention=kind)
+    model = attention.RecurrentDecoder(vocabulary_size=5, embed_dim=7, features=A, attention=kind)
     memory, targets = jnp.ones((B, S, A)), jnp.ones((B, T), jnp.int32)
 
     def loss(variables):
@@ -300,7 +303,7 @@ def test_context_without_attention_is_the_summary(kind):
   other, _ = run(kind, source=whole._replace(memory=whole.memory + 1))
   sees_memory = np.max(np.abs(other - logits)) > 1e-3
   assert sees_memory == (kind != "none")
-  other, _ = run(kind, source=whole._replace(summary=whole.summary + 1))
+  other, _ = run(kind, source=whole._replace(final_state=whole.final_state + 1))
   assert np.max(np.abs(other - logits)[:, 0]) > 1e-3
 
 
@@ -393,7 +396,7 @@ def reading_embeddings(**options):
 @pytest.mark.parametrize("variational", [False, True])
 def test_embedding_and_readout_dropout(variational):
   variables, table = reading_embeddings()
-  options = {"dropout_rate": 0.25, "variational": variational}
+  options = {"dropout_rate": 0.25, "variational_dropout": variational}
   logits = np.asarray(dropped(variables, deterministic=False, **options)[0])[:, :, : DIMS.E]
   twice = np.tanh(table[TARGETS] / 0.75) / 0.75
   assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
@@ -428,7 +431,7 @@ def reading_states(bias, num_layers, **options):
   return variables
 
 
-ways = pytest.mark.parametrize("way", [{}, {"looks": "after"}, {"input_feeding": True}], ids=str)
+ways = pytest.mark.parametrize("way", [{}, {"attend_order": "after"}, {"input_feeding": True}], ids=str)
 
 
 @ways
@@ -467,9 +470,9 @@ def test_dropout_between_layers(way):
     (decoder("additive", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (decoder("additive", recurrent_dropout_rate=-1.0), "recurrent_dropout_rate must be .*, got -1.0"),
     (decoder("luong"), "attention must be one of additive, .*, none, got 'luong'"),
-    (decoder("additive", looks="never"), "looks must be one of before, after, got 'never'"),
+    (decoder("additive", attend_order="never"), "attend_order must be one of before, after, got 'never'"),
     (decoder("local", normalizer=attention.Sigmoid()), 'normalizer must be None with attention "local"'),
-    (attention.RecurrentDecoder(13, 11, 22, "multi_head", num_heads=3), "width=22, num_heads=3"),
+    (attention.RecurrentDecoder(13, 11, 22, "multi_head", num_heads=3), "features=22, num_heads=3"),
     *(
       (decoder(kind, implementation="fast"), "implementation must be one of .*, got 'fast'")
       for kind in ("additive", "scaled_dot_product", "bilinear", "multi_head")

@@ -12,7 +12,7 @@ from helpers.fixtures import always, assert_close
 from helpers.model_reference import MODEL, compiled, random_parameters
 
 import attention
-from attention.models.decoder_attention import ATTENTIONS
+from attention.models.decoder_attention import ATTENTION_TYPES
 
 # H: width of the decoder's state; the transformer's width is 2 E.
 DIMS = chex.Dimensions(B=3, T=5, S=7, V=13, E=11, H=22)
@@ -23,12 +23,10 @@ TARGETS = random.integers(DIMS.V, size=DIMS["BT"])
 
 ENCODERS = {
   "recurrent": attention.RecurrentEncoder(DIMS.V, DIMS.E, DIMS.H, num_layers=2, dropout_rate=0.5),
-  "transformer": attention.TransformerEncoder(
-    DIMS.V, 2 * DIMS.E, num_heads=2, feed_forward_width=17, dropout_rate=0.5
-  ),
+  "transformer": attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, num_heads=2, mlp_dim=17, dropout_rate=0.5),
 }
-DROPOUT = {"variational": True, "word_dropout_rate": 0.3}
-RECURRENT = {"num_layers": 2, "residual": True, "use_norm": True, "recurrent_dropout_rate": 0.3, **DROPOUT}
+DROPOUT = {"variational_dropout": True, "word_dropout_rate": 0.3}
+RECURRENT = {"num_layers": 2, "residual": True, "layer_norm": True, "recurrent_dropout_rate": 0.3, **DROPOUT}
 # With these the decoder has every option too.
 ENCODERS["deep"] = ENCODERS["recurrent"].clone(**RECURRENT)
 ENCODERS["variational"] = ENCODERS["transformer"].clone(**DROPOUT)
@@ -49,7 +47,7 @@ pairs = pytest.mark.parametrize(
 def model(encoder, kind):
   if kind == "transformer":
     options = {"tied_embeddings": True, **DROPOUT} if encoder == "variational" else {}
-    sizes = {"num_heads": 2, "feed_forward_width": 17, "dropout_rate": 0.5}
+    sizes = {"num_heads": 2, "mlp_dim": 17, "dropout_rate": 0.5}
     return attention.Seq2Seq(
       ENCODERS[encoder], attention.TransformerDecoder(DIMS.V, DIMS.H, **sizes, **options)
     )
@@ -128,7 +126,7 @@ def test_encoder_and_decoder_drop_units(part):
 def test_features_times_output_weights_are_logits(encoder, kind):
   module = model(encoder, kind)
   variables = variables_of(module)
-  features = compiled(module, "features")(variables, *arguments())
+  features = compiled(module, "output_features")(variables, *arguments())
   logits, weights = compiled(module)(variables, *arguments())
   vectors, kernel, bias = map(np.float64, features[:3])
   assert_close(vectors @ kernel + bias, logits, 10 * MODEL)
@@ -155,7 +153,7 @@ def initial(module):
   ("encoder", "kind"),
   always(
     ("variational", "transformer"),
-    of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTIONS, strict=False)],
+    of=[PAIRS[0], *PAIRS[-2:], *zip(itertools.cycle(("deep", "variational")), ATTENTION_TYPES, strict=False)],
   ),
 )
 def test_bfloat16_parameters(encoder, kind):
@@ -173,7 +171,7 @@ def test_bfloat16_parameters(encoder, kind):
   ("encoder", "kind"),
   always(
     ("variational", "additive"),
-    of=[*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTIONS, strict=False)],
+    of=[*PAIRS[-2:], *zip(itertools.cycle(("variational", "deep")), ATTENTION_TYPES, strict=False)],
   ),
 )
 @pytest.mark.exhaustive
@@ -183,7 +181,7 @@ def test_bfloat16_training_and_translation(encoder, kind):
 
   def loss(variables):
     rngs = {"dropout": jax.random.key(0)}
-    results = module.apply(variables, *arguments(), deterministic=False, rngs=rngs, method="features")
+    results = module.apply(variables, *arguments(), deterministic=False, rngs=rngs, method="output_features")
     return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in jax.tree.leaves(results)), results
 
   gradients, results = jax.jit(jax.grad(loss, has_aux=True))(variables)

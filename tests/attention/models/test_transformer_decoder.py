@@ -13,24 +13,24 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 from attention import decoding
-from attention.models.base import POSITIONS
+from attention.models.base import POSITION_ENCODINGS
 
 # D: of the memory. N divides W, the decoder's width, whose heads are even.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=3, W=18, V=13, F=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
 OPTIONS = {
-  **{places: {"positions": places} for places in POSITIONS},
-  "post": {"norm": "post", "tied_embeddings": True},
-  "normal": {"positions": "rotary", "normalize_qk": True, "num_layers": 3},
-  "one": {"positions": "relative", "num_layers": 1},
+  **{places: {"position_encoding": places} for places in POSITION_ENCODINGS},
+  "post": {"norm_position": "post", "tied_embeddings": True},
+  "normal": {"position_encoding": "rotary", "normalize_qk": True, "num_layers": 3},
+  "one": {"position_encoding": "relative", "num_layers": 1},
 }
 # Both norms, and positions inside and outside of attention.
 few_options = pytest.mark.parametrize("options", always("relative", "normal", of=OPTIONS))
 
 
 def decoder(options, **others):
-  sizes = {"num_heads": DIMS.N, "feed_forward_width": DIMS.F}
+  sizes = {"num_heads": DIMS.N, "mlp_dim": DIMS.F}
   return attention.TransformerDecoder(DIMS.V, DIMS.W, **{**sizes, **OPTIONS[options], **others})
 
 
@@ -38,7 +38,7 @@ def encoded():
   rng = np.random.default_rng(1)
   return attention.Encoded(
     memory=jnp.asarray(rng.normal(size=DIMS["BSD"]), jnp.float32),
-    summary=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
+    final_state=jnp.asarray(rng.normal(size=DIMS["BC"]), jnp.float32),
   )
 
 
@@ -74,13 +74,13 @@ def test_decoder_matches_reference(options):
   parameters = float64(variables_of(module)["params"])
   logits, weights = run(options)
   state, memory = compiled(module, "prepare")(variables_of(module), encoded(), LENGTHS)
-  heads = compiled(module, "head_weights")(variables_of(module), state, jnp.asarray(TARGETS), memory)
+  heads = compiled(module, "attention_weights")(variables_of(module), state, jnp.asarray(TARGETS), memory)
   L = module.num_layers
   chex.assert_shape(heads, (DIMS.B, L, DIMS.N, DIMS.T, DIMS.S))
   for b, length in enumerate(LENGTHS):
     source = np.float64(encoded().memory[b, :length])
     desired, desired_heads = model_reference.transformer_decoder(
-      parameters, source, TARGETS[b], module.norm, module.positions
+      parameters, source, TARGETS[b], module.norm_position, module.position_encoding
     )
     assert_close(logits[b], desired, 10 * MODEL)
     assert_close(heads[b, ..., :length], desired_heads, 10 * MODEL)
@@ -97,7 +97,7 @@ def test_near_distances_are_distinct():
   source = np.float64(encoded().memory[0, : LENGTHS[0]])
   parameters = float64(variables["params"])
   desired, _ = model_reference.transformer_decoder(
-    parameters, source, targets[0], module.norm, module.positions
+    parameters, source, targets[0], module.norm_position, module.position_encoding
   )
   assert_close(logits[0], desired, 10 * MODEL)
 
@@ -105,7 +105,7 @@ def test_near_distances_are_distinct():
 def test_normalize_qk():
   for name in OPTIONS:
     parameters = variables_of(decoder(name))["params"]
-    for attention_name in ("attention", "source_attention"):
+    for attention_name in ("attention", "cross_attention"):
       expected = name == "normal"
       assert ("query_ln" in parameters["layer_0"][attention_name]) == expected
       assert ("key_ln" in parameters["layer_0"][attention_name]) == expected
@@ -190,12 +190,12 @@ def test_word_order_needs_positions(options):
   module = decoder(options, num_layers=1)
   apply = functools.partial(compiled(module, decode), variables_of(module))
   difference = np.max(np.abs(apply(*arguments(one))[0] - apply(*arguments(other))[0])[0, -1])
-  assert (difference < 10 * MODEL) == (OPTIONS[options].get("positions") == "none")
+  assert (difference < 10 * MODEL) == (OPTIONS[options].get("position_encoding") == "none")
 
 
 @pytest.mark.parametrize("options", always("normal", of=OPTIONS))
 def test_memory_padding_is_ignored(options):
-  module = decoder(options, dropout_rate=0.3, variational=True, word_dropout_rate=0.3)
+  module = decoder(options, dropout_rate=0.3, variational_dropout=True, word_dropout_rate=0.3)
   variables = variables_of(module)
 
   @jax.jit
@@ -274,7 +274,7 @@ def test_search_with_caches_matches_rereading(encoder, places):
   V, W = DIMS.V, DIMS.W
   encoders = {
     "recurrent": attention.RecurrentEncoder(V, 5, 7),
-    "transformer": attention.TransformerEncoder(V, W, num_heads=3, feed_forward_width=5, positions=places),
+    "transformer": attention.TransformerEncoder(V, W, num_heads=3, mlp_dim=5, position_encoding=places),
   }
   model = attention.Seq2Seq(encoders[encoder], decoder(places))
   sources, lengths = jnp.asarray(TARGETS), jnp.asarray([5, 2, 4])
@@ -284,11 +284,11 @@ def test_search_with_caches_matches_rereading(encoder, places):
   def step(state, tokens):
     return model.apply(variables, state, tokens, memory, method="step")
 
-  how = {"batch_size": DIMS.B, "max_length": 6, "start": 1, "end": V}  # no sentence ends
+  how = {"batch_size": DIMS.B, "max_length": 6, "bos_id": 1, "eos_id": V}  # no sentence ends
   found = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
   np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
   # Beams change places, and their caches with them: a score is that of the tokens read at once.
-  found = jax.jit(lambda state: decoding.beam(step, state, beam_size=4, num_best=4, **how))(state)
+  found = jax.jit(lambda state: decoding.beam(step, state, beam_size=4, n_best=4, **how))(state)
   for k in range(4):
     targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
     logits, weights = compiled(model)(variables, sources, lengths, targets)
@@ -302,9 +302,12 @@ def test_search_with_caches_matches_rereading(encoder, places):
   ("module", "message"),
   [
     (decoder("post", num_layers=0), "num_layers must be at least 1, got 0"),
-    (decoder("post", norm="none"), "norm must be pre or post, got 'none'"),
-    (decoder("post", positions="learnt"), "positions must be one of sinusoidal, .*, none, got 'learnt'"),
-    (decoder("post", num_heads=5), "width=18, num_heads=5"),
+    (decoder("post", norm_position="none"), "norm_position must be pre or post, got 'none'"),
+    (
+      decoder("post", position_encoding="learnt"),
+      "position_encoding must be one of sinusoidal, .*, none, got 'learnt'",
+    ),
+    (decoder("post", num_heads=5), "qkv_features=18, num_heads=5"),
     (decoder("post", word_dropout_rate=1.0), r"word_dropout_rate must be a number in \[0, 1\), got 1.0"),
     (decoder("post", implementation="fast"), "implementation must be one of .*, got 'fast'"),
   ],

@@ -68,9 +68,9 @@ def test_absent_peers_say_why(monkeypatch):
     ("jax.nn", Case("dot_product", 1, 2**15, 1, 32), "would store 4 GiB"),
     ("jax.nn cudnn", CAUSAL, "for half precision on a GPU"),
   ):
-    with pytest.raises(baselines.Absent, match=reason):
+    with pytest.raises(baselines.Unavailable, match=reason):
       baselines.prepare(name, case, None)
-  with pytest.raises(baselines.Absent, match="not installed"):
+  with pytest.raises(baselines.Unavailable, match="not installed"):
     baselines._imported("no_such_package")
 
 
@@ -106,7 +106,7 @@ def test_calls_are_timed_in_turn(monkeypatch):
 def test_ours_must_not_be_wrong(name, monkeypatch):
   wrong = Peer(lambda case: lambda *arrays: 2 * arrays[2], heads_first=True)
   monkeypatch.setitem(baselines.PEERS, name, wrong)
-  with pytest.raises(timing.Wrong, match="context off by"):
+  with pytest.raises(timing.IncorrectResult, match="context off by"):
     timing.measure(CAUSAL, (name,), repeats=1)
 
 
@@ -186,7 +186,13 @@ def test_several_lengths_are_drawn(tmp_path):
 
 @pytest.mark.exhaustive
 def test_the_script_writes_its_results(tmp_path):
-  flags = "--sets=window", "--peers=attention", "--shorten=512", "--repeats=1", f"--output={tmp_path}"
+  flags = (
+    "--suites=window",
+    "--baselines=attention",
+    "--length_divisor=512",
+    "--repeats=1",
+    f"--output={tmp_path}",
+  )
   finished = scripts.run("benchmark", *flags)
   assert finished.code == 0, finished.errors
   found = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
@@ -201,8 +207,8 @@ def test_the_script_writes_its_results(tmp_path):
 
 
 def test_unknown_sets_are_one_line(tmp_path):
-  finished = scripts.run("benchmark", "--sets=widths", f"--output={tmp_path / 'new'}")
+  finished = scripts.run("benchmark", "--suites=widths", f"--output={tmp_path / 'new'}")
   assert finished.code == 2
-  assert "--sets must be of dot_product, additive" in finished.errors
+  assert "--suites must be of dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()

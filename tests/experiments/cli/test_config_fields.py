@@ -15,14 +15,14 @@ def test_only_close_names_are_suggested():
 
 
 def test_configs_can_be_flattened():
-  fields = flat(base.Config(seed=7, train=base.Train(steps=13)))
-  assert (fields["seed"], fields["train.steps"], fields["data.unit"]) == (7, 13, "word")
+  fields = flat(base.Config(seed=7, train=base.Train(num_train_steps=13)))
+  assert (fields["seed"], fields["train.num_train_steps"], fields["data.tokenization"]) == (7, 13, "word")
   groups = base.Data, base.Model, base.Train, base.Evaluation
   assert len(fields) == 2 + sum(len(dataclasses.fields(group)) for group in groups)
 
 
 def test_configs_come_from_json():
-  config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(steps=13))
+  config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(num_train_steps=13))
   again = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
   assert again == config
   assert type(again.data) is base.Data
@@ -31,13 +31,13 @@ def test_configs_come_from_json():
 def test_unknown_fields_are_named():
   values = dataclasses.asdict(base.Train()) | {"colour": 1}
   with pytest.raises(
-    ValueError, match=r"^expected the fields accumulation, alignment_weight, .*, got also colour$"
+    ValueError, match=r"^expected the fields alignment_loss_weight, batch_size, .*, got also colour$"
   ):
     from_dict(base.Train, values)
 
 
 def test_missing_fields_have_defaults():
-  config = base.Config(seed=7, model=base.Model(width=3))
+  config = base.Config(seed=7, model=base.Model(features=3))
   values = dataclasses.asdict(config)
   del values["model"]["encoder"], values["evaluation"]
   assert from_dict(base.Config, values) == config

@@ -41,10 +41,16 @@ def _train_mistake(tmp_path, *flags):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--config.train.step=3", "unknown flag --config.train.step; did you mean --config.train.steps?"),
-    ("--config.modle.width=3", "unknown flag --config.modle.width; did you mean --config.model.width?"),
+    (
+      "--config.train.num_train_step=3",
+      "unknown flag --config.train.num_train_step; did you mean --config.train.num_train_steps?",
+    ),
+    (
+      "--config.modle.features=3",
+      "unknown flag --config.modle.features; did you mean --config.model.features?",
+    ),
     ("--wokdir=x", "unknown flag --wokdir; did you mean --workdir?"),
-    ("--stpes=10", "unknown flag --stpes; did you mean --config.train.steps?"),
+    ("--num_trian_steps=10", "unknown flag --num_trian_steps; did you mean --config.train.num_train_steps?"),
     ("--nonsense", "unknown flag --nonsense"),
   ],
 )
@@ -55,8 +61,8 @@ def test_unknown_flags_name_the_nearest(tmp_path, flag, line):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("train.steps=abc", "invalid literal for int() with base 10: 'abc'"),
-    ("train.steps=1.5", "invalid literal for int() with base 10: '1.5'"),
+    ("train.num_train_steps=abc", "invalid literal for int() with base 10: 'abc'"),
+    ("train.num_train_steps=1.5", "invalid literal for int() with base 10: '1.5'"),
     ("train.learning_rate=fast", "could not convert string to float: 'fast'"),
     ("data.lowercase=maybe", "('Non-boolean argument to boolean flag', 'maybe')"),
   ],
@@ -68,7 +74,10 @@ def test_wrong_types_name_the_flag(tmp_path, flag, line):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--config.train.steps=-1", "config.train.steps must be from 1 to 2,147,483,647, got -1"),
+    (
+      "--config.train.num_train_steps=-1",
+      "config.train.num_train_steps must be from 1 to 2,147,483,647, got -1",
+    ),
     (
       "--config.model.encoder=lstm",
       "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
@@ -99,9 +108,9 @@ def _python_elsewhere(folder, *arguments):
 
 
 def test_default_configs_need_no_folder(tmp_path):
-  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.steps=0")
+  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.num_train_steps=0")
   assert finished.returncode == 2
-  assert finished.stderr == "error: config.train.steps must be from 1 to 2,147,483,647, got 0\n"
+  assert finished.stderr == "error: config.train.num_train_steps must be from 1 to 2,147,483,647, got 0\n"
 
 
 @pytest.mark.parametrize(
@@ -123,36 +132,36 @@ def test_other_files_are_no_config(tmp_path, text):
 
 def test_misspelt_fields_name_the_nearest(tmp_path):
   path = tmp_path / "mine.py"
-  path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.widht = 8\n", "utf-8")
-  message = "AttributeError: 'Model' object has no attribute 'widht'; did you mean 'width'?"
+  path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.featuers = 8\n", "utf-8")
+  message = "AttributeError: 'Model' object has no attribute 'featuers'; did you mean 'features'?"
   assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: {message}"
 
 
-_FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.width=-1\n"
+_FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.features=-1\n"
 
 
 @pytest.mark.parametrize(
   ("text", "before", "after", "width"),
   [
     (_FLAGS_IN_FILE, [], [], -1),
-    (_FLAGS_IN_FILE, [], ["--config.model.width=-2"], -2),
-    ("--config.model.width=-3\n", [], [], -3),
-    ("--config=configs/scan.py\n", [], ["--config.model.width=-4"], -4),
+    (_FLAGS_IN_FILE, [], ["--config.model.features=-2"], -2),
+    ("--config.model.features=-3\n", [], [], -3),
+    ("--config=configs/scan.py\n", [], ["--config.model.features=-4"], -4),
   ],
 )
 def test_flag_files_set_fields(tmp_path, text, before, after, width):
   path = tmp_path / "flags"
   path.write_text(text, "utf-8")
   line = _train_mistake(tmp_path, *before, f"--flagfile={path}", *after)
-  assert line == f"config.model.width must be from 1 to 1,048,576, got {width}"
+  assert line == f"config.model.features must be from 1 to 1,048,576, got {width}"
 
 
 def test_flag_files_name_the_config(tmp_path):
   path = tmp_path / "flags"
   path.write_text("--config=nothing.py\n", "utf-8")
   assert "nothing.py: FileNotFoundError" in _train_mistake(tmp_path, f"--flagfile={path}")
-  path.write_text("--config.train.stepps=5\n", "utf-8")
-  assert "did you mean --config.train.steps?" in _train_mistake(tmp_path, "--flagfile", str(path))
+  path.write_text("--config.train.num_train_stepps=5\n", "utf-8")
+  assert "did you mean --config.train.num_train_steps?" in _train_mistake(tmp_path, "--flagfile", str(path))
 
 
 def test_unreadable_flag_files_are_named(tmp_path):
@@ -186,14 +195,14 @@ def test_other_arguments_are_named(tmp_path):
 def _data_flags(train, validation, test=""):
   return (
     "--config=configs/parallel_text.py",
-    f"--config.data.train={train}",
-    f"--config.data.validation={validation}",
-    f"--config.data.test={test}",
+    f"--config.data.train_file={train}",
+    f"--config.data.validation_file={validation}",
+    f"--config.data.test_file={test}",
     "--config.data.min_count=1",
     # If a mistake goes unseen, at least the training is short.
-    "--config.model.width=2",
-    "--config.model.embedding_width=1",
-    "--config.train.steps=1",
+    "--config.model.features=2",
+    "--config.model.embed_dim=1",
+    "--config.train.num_train_steps=1",
   )
 
 
@@ -206,8 +215,8 @@ def test_malformed_lines_are_named(tmp_path):
 def test_other_configs_name_the_fields(tmp_path):
   write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
-  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.steps=7", "--config.seed=3")
-  assert f"train.steps {base.Train().steps} (here 7)" in line
+  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.num_train_steps=7", "--config.seed=3")
+  assert f"train.num_train_steps {base.Train().num_train_steps} (here 7)" in line
   assert "seed 0 (here 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
@@ -216,7 +225,7 @@ def test_other_configs_name_the_fields(tmp_path):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--parameter_shards=3", "--parameter_shards must be a divisor of the number of devices, "),
+    ("--fsdp_size=3", "--fsdp_size must be a divisor of the number of devices, "),
     ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
     ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
     ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
@@ -323,8 +332,8 @@ def test_workdirs_must_hold_a_run(tmp_path, script):
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    (["--figure=map.png"], "--figure draws the attention of one --text, got no --text"),
-    (["--figure=map.jpg", "--text=a"], "--figure must end in .png, got 'map.jpg'"),
+    (["--attention_png=map.png"], "--attention_png draws the attention of one --text, got no --text"),
+    (["--attention_png=map.jpg", "--text=a"], "--attention_png must end in .png, got 'map.jpg'"),
   ],
 )
 def test_figures_need_text_and_name(tmp_path, flags, line):
@@ -341,7 +350,7 @@ def test_figures_need_text_and_name(tmp_path, flags, line):
       ["--split=training"],
       "split must be one of train, validation, test, length, composition, got 'training'",
     ),
-    (["--config.train.stepz=3"], "did you mean --config.train.steps?"),
+    (["--config.train.num_train_stepz=3"], "did you mean --config.train.num_train_steps?"),
   ],
 )
 def test_export_errors_are_one_line(tmp_path, flags, line):

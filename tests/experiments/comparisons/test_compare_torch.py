@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers import scripts
 
-SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embedding_width=4", "--width=5", "--repeats=1")
+SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embed_dim=4", "--width=5", "--repeats=1")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is there")

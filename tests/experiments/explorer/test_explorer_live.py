@@ -9,24 +9,24 @@ import pytest
 from helpers import browser, fixtures, model_reference
 
 from configs import base
-from experiments.explorer.live import ATTENTIONS, live_model, why_not
+from experiments.explorer.live import ATTENTION_TYPES, live_model, why_not
 from experiments.tasks import make_task
 from experiments.translation.model import make_task_model
-from experiments.translation.restore import Kept
+from experiments.translation.restore import KeptCheckpoints
 from experiments.translation.translator import make_translator
 
 pytestmark = browser.needs_node
 
 LONGEST = 23
 SENTENCES = 60
-TWO_LAYERS = {"num_layers": 2, "num_decoder_layers": 2, "residual": True, "use_norm": True}
+TWO_LAYERS = {"num_layers": 2, "num_decoder_layers": 2, "residual": True, "layer_norm": True}
 MODELS = {
   "additive": {},
-  "dot_product": {"looks": "after", "input_feeding": True},
-  "scaled_dot_product": {**TWO_LAYERS, "tied_embeddings": True, "attention_width": 11},
-  "bilinear": {"looks": "after", "num_decoder_layers": 2},
-  "cosine": {"input_feeding": True, "use_norm": True, "num_layers": 2},
-  "none": {"tied_embeddings": True, "looks": "after", "input_feeding": True},
+  "dot_product": {"attend_order": "after", "input_feeding": True},
+  "scaled_dot_product": {**TWO_LAYERS, "tied_embeddings": True, "qk_features": 11},
+  "bilinear": {"attend_order": "after", "num_decoder_layers": 2},
+  "cosine": {"input_feeding": True, "layer_norm": True, "num_layers": 2},
+  "none": {"tied_embeddings": True, "attend_order": "after", "input_feeding": True},
 }
 
 RUN = """
@@ -51,8 +51,8 @@ return { translations, arrays: Object.fromEntries([...matrices, ...vectors]) };
 def make(name, **options):
   """Returns the config of a model, and its translator, of random parameters."""
   config = base.Config()
-  config.model = base.Model(attention=name, embedding_width=13, width=17, **options)
-  config.evaluation.max_target_length = LONGEST
+  config.model = base.Model(attention=name, embed_dim=13, features=17, **options)
+  config.evaluation.max_decode_length = LONGEST
   task = make_task(config)
   model = make_task_model(config, task)
   arguments = jnp.ones((1, 3), jnp.int32), jnp.array([3]), jnp.ones((1, 2), jnp.int32)
@@ -62,7 +62,7 @@ def make(name, **options):
 
 def run_of(config, translator):
   assert why_not(config, translator) == ""
-  return live_model(config, translator, Kept({7: translator.params}, 7), {})
+  return live_model(config, translator, KeptCheckpoints({7: translator.params}, 7), {})
 
 
 def texts_of(translator):
@@ -74,7 +74,7 @@ def texts_of(translator):
 def assert_same(found, translation):
   assert tuple(found["words"]) == translation.tokens
   assert found["text"] == translation.text
-  assert found["isCut"] == translation.is_cut
+  assert found["isCut"] == translation.is_truncated
   np.testing.assert_allclose(found["score"], translation.score, atol=1e-3)
   if translation.attention is None:
     assert found["weights"] is None
@@ -88,7 +88,9 @@ def translate(run, states):
 
 @pytest.mark.parametrize(
   ("name", "beam_size"),
-  fixtures.always(("additive", 3), ("none", 1), of=[(name, size) for name in ATTENTIONS for size in (1, 3)]),
+  fixtures.always(
+    ("additive", 3), ("none", 1), of=[(name, size) for name in ATTENTION_TYPES for size in (1, 3)]
+  ),
 )
 def test_translations_are_those_of_jax(name, beam_size):
   config, translator = make(name, **MODELS[name])
@@ -194,5 +196,5 @@ def test_unsupported_models_are_explained():
     changed = copy.deepcopy(config)
     setattr(changed.model, name, value)
     assert why_not(changed, translator) == f"config.model.{name} is {value}"
-  config.train.learns_end = False
+  config.train.train_eos = False
   assert why_not(config, translator) == "it has not learnt where sentences end"

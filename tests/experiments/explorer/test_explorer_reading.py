@@ -13,7 +13,7 @@ from experiments.explorer.live import live_model
 from experiments.tasks import Example
 from experiments.text.parallel_corpus import SentencePair
 from experiments.translation.metrics import AlignedAttention, alignment_error_rate
-from experiments.translation.restore import Kept
+from experiments.translation.restore import KeptCheckpoints
 from experiments.translation.translator import Heads, Translation
 
 pytestmark = browser.needs_chromium
@@ -31,7 +31,7 @@ def path(tmp_path_factory):
   """Gives the file of a page with one run, whose only example is a sentence with its true links."""
   config, translator = make("additive")
   example = Example((), (), LINKS, SOURCE, TARGET)
-  live = live_model(config, translator, Kept({7: translator.params}, 7), {"mine": [example]})
+  live = live_model(config, translator, KeptCheckpoints({7: translator.params}, 7), {"mine": [example]})
   path = tmp_path_factory.mktemp("page") / "explore.html"
   path.write_text(page({"runs": [{"name": "one", "summary": "of chance", **live}]}), "utf-8")
   return path

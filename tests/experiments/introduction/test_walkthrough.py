@@ -235,12 +235,12 @@ def test_the_encoder_layer_equals_the_formula():
 
 def test_the_decoder_step_equals_the_formula():
   run = _run(translator_parts.decoder_step)
-  look_up, cell = run.params["look_up"], run.params["cell"]
+  attend, cell = run.params["attention_layer"], run.params["cell"]
   before = np.tanh(_dense(run.params["initial"], run.summary))
   # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)); the state before asks.
-  queries, keys = before @ look_up["query"]["kernel"], run.memory @ look_up["key"]["kernel"]
+  queries, keys = before @ attend["query"]["kernel"], run.memory @ attend["key"]["kernel"]
   hidden = np.tanh(queries[:, None] + keys)
-  weights = _softmax(hidden @ look_up["score_vector"])
+  weights = _softmax(hidden @ attend["score_vector"])
   _close(run.weights, weights)
   context = np.stack([row @ memory for row, memory in zip(weights, run.memory, strict=True)])
   # The GRU reads the word before and the context.
@@ -343,7 +343,7 @@ def test_walkthrough_saves_heat_maps(walk):
 @pytest.mark.parametrize(
   ("argument", "message"),
   [
-    ("--figure=maps", "unknown flag --figure"),
+    ("--attention_png=maps", "unknown flag --attention_png"),
     ("maps", "got 'maps'"),
     ("--figures=", "--figures must name a folder, got none"),
     ("--figures={file}/maps", "{file}/maps: Not a directory"),

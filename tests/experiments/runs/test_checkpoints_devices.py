@@ -23,11 +23,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 def spread(state, mesh):
   """Returns the state with its kernel's columns spread over devices, and all else on every one."""
-  columns, everywhere = (
+  columns, replicated = (
     NamedSharding(mesh, PartitionSpec(None, "devices")),
     NamedSharding(mesh, PartitionSpec()),
   )
-  return jax.tree.map(lambda leaf: jax.device_put(leaf, columns if leaf.ndim == 2 else everywhere), state)
+  return jax.tree.map(lambda leaf: jax.device_put(leaf, columns if leaf.ndim == 2 else replicated), state)
 
 
 def mesh_of(count):

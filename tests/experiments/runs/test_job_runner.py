@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from experiments.cli.errors import Interrupted
+from experiments.cli.errors import Preempted
 from experiments.runs.job_runner import Job, run_all
 from experiments.runs.workdir import is_locked, workdir_lock
 
@@ -83,7 +83,7 @@ def test_signals_stop_all_jobs(make, tmp_path):
     os.kill(os.getpid(), signal.SIGTERM)
 
   threading.Thread(target=stop).start()
-  with pytest.raises(Interrupted) as caught:
+  with pytest.raises(Preempted) as caught:
     run_all([make(name, patient) for name in "abc"], 2, lambda _: None)
   assert caught.value.code == 143
   assert sorted(path.name for path in tmp_path.glob("*.asked")) == ["a.done.asked", "b.done.asked"]

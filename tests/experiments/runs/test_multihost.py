@@ -15,21 +15,21 @@ from experiments.runs import workdir
 
 STEPS, LOG_EVERY, VALIDATE_EVERY = 120, 10, 60
 FLAGS = (
-  f"--config.train.steps={STEPS}",
-  f"--config.train.log_every={LOG_EVERY}",
-  f"--config.train.validate_every={VALIDATE_EVERY}",
+  f"--config.train.num_train_steps={STEPS}",
+  f"--config.train.log_every_steps={LOG_EVERY}",
+  f"--config.train.eval_every_steps={VALIDATE_EVERY}",
   "--config.data.num_buckets=2",
   "--config.train.batch_size=5",  # one row of padding for two devices
   "--config.train.learning_rate=0.001",  # so low that roundings stay roundings
-  "--config.train.averaging=0.9",
+  "--config.train.ema_decay=0.9",
   "--config.model.attention=none",
-  "--config.model.width=6",
-  "--config.model.embedding_width=4",
+  "--config.model.features=6",
+  "--config.model.embed_dim=4",
   "--config.model.dropout_rate=0.2",
-  "--config.evaluation.sentences=2",
-  "--config.evaluation.validation_sentences=2",
+  "--config.evaluation.num_eval_examples=2",
+  "--config.evaluation.num_validation_examples=2",
   "--config.evaluation.batch_size=2",
-  "--config.evaluation.max_target_length=3",
+  "--config.evaluation.max_decode_length=3",
 )
 
 
@@ -128,7 +128,7 @@ def test_two_processes_continue_one(alone, tmp_path):
 
 SAME = "all processes must have the same config, workdir, data and version, got others in some of them"
 DEVICES = "all processes must have as many devices, got [1, 2]"
-WRONG = "config.train.warmup must be in [0, 1), got 2.5"
+WRONG = "config.train.warmup_fraction must be in [0, 1), got 2.5"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ WRONG = "config.train.warmup must be in [0, 1), got 2.5"
     ("--config.seed=7", SAME, SAME),
     ("--workdir=elsewhere", SAME, SAME),
     ("--cpu_devices=2", DEVICES, DEVICES),
-    ("--config.train.warmup=2.5", WRONG, "another process could not begin; it says why"),
+    ("--config.train.warmup_fraction=2.5", WRONG, "another process could not begin; it says why"),
   ],
 )
 def test_processes_begin_together(tmp_path, flag, said, others):

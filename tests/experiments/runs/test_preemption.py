@@ -24,24 +24,24 @@ SEED = 0
 
 FLAGS = (
   "--config=configs/parallel_text.py",
-  "--config.data.unit=subword",
+  "--config.data.tokenization=subword",
   "--config.data.vocabulary_size=275",
   "--config.data.num_buckets=2",
-  "--config.train.steps=100",
+  "--config.train.num_train_steps=100",
   "--config.train.batch_size=60",
-  "--config.train.log_every=4",
-  "--config.train.validate_every=20",
-  "--config.train.warmup=0.1",
-  "--config.train.averaging=0.99",
+  "--config.train.log_every_steps=4",
+  "--config.train.eval_every_steps=20",
+  "--config.train.warmup_fraction=0.1",
+  "--config.train.ema_decay=0.99",
   "--config.model.attention=none",
-  "--config.model.width=8",
-  "--config.model.embedding_width=5",
+  "--config.model.features=8",
+  "--config.model.embed_dim=5",
   "--config.model.dropout_rate=0.2",
   "--config.model.word_dropout_rate=0.1",
-  "--config.evaluation.sentences=4",
-  "--config.evaluation.validation_sentences=4",
+  "--config.evaluation.num_eval_examples=4",
+  "--config.evaluation.num_validation_examples=4",
   "--config.evaluation.batch_size=4",
-  "--config.evaluation.max_target_length=5",
+  "--config.evaluation.max_decode_length=5",
 )
 
 
@@ -57,7 +57,7 @@ def _write_data(folder):
 
 
 def _start(folder):
-  files = [f"--config.data.{name}={folder.parent / name}.tsv" for name in ("train", "validation")]
+  files = [f"--config.data.{name}_file={folder.parent / name}.tsv" for name in ("train", "validation")]
   return scripts.start("train", f"--workdir={folder}", *FLAGS, *files)
 
 

@@ -79,7 +79,7 @@ def test_terminals_have_a_bar(clock, capsys, monkeypatch):
     clock(2)
     shown.advance(10)
     shown.record(3.0, 100.0)
-    shown.say("a line")
+    shown.print_primary("a line")
   output, errors = capsys.readouterr()
   assert "10/10" in errors
   assert output.strip("\r\n") == "a line"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from experiments.cli.errors import DataError, Mistake
+from experiments.cli.errors import DataError, UserError
 from experiments.runs import provenance
 from experiments.runs.provenance import (
   check_same_data,
@@ -31,7 +31,9 @@ def data(tmp_path):
   for name in ("train", "validation"):
     (tmp_path / f"{name}.tsv").write_text(f"{name}\tx\n", "utf-8")
   return base.Data(
-    task="parallel_text", train=str(tmp_path / "train.tsv"), validation=str(tmp_path / "validation.tsv")
+    task="parallel_text",
+    train_file=str(tmp_path / "train.tsv"),
+    validation_file=str(tmp_path / "validation.tsv"),
   )
 
 
@@ -62,15 +64,15 @@ def test_git_is_optional(monkeypatch, error):
 
 
 def test_unreadable_files_are_named(data, tmp_path):
-  data.test = str(tmp_path / "nothing.tsv")
+  data.test_file = str(tmp_path / "nothing.tsv")
   with pytest.raises(DataError) as caught:
     digests(paths(data))
-  assert isinstance(caught.value, Mistake)
-  assert str(caught.value) == f"{data.test}: expected a readable file, got: No such file or directory"
+  assert isinstance(caught.value, UserError)
+  assert str(caught.value) == f"{data.test_file}: expected a readable file, got: No such file or directory"
 
 
 def paths(data):
-  return {name: getattr(data, name) for name in ("train", "validation", "test")}
+  return {name: getattr(data, name) for name in ("train_file", "validation_file", "test_file")}
 
 
 def begin(folder, launch):
@@ -83,23 +85,23 @@ def test_changed_files_are_refused(data, tmp_path):
   check_same_data(tmp_path, paths(data))  # a run that begins
   begin(tmp_path, {"data": digests(paths(data))})
   check_same_data(tmp_path, paths(data))
-  with open(data.validation, "a", encoding="utf-8") as file:
+  with open(data.validation_file, "a", encoding="utf-8") as file:
     file.write("more\ty\n")
   record_launch(tmp_path, {"data": digests(paths(data))})  # what counts is how the run began
   with pytest.raises(DataError) as caught:
     check_same_data(tmp_path, paths(data))
   began = f"expected the file that the run in {tmp_path} began with, got a changed one"
-  expected = f"{data.validation}: {began}; take another --workdir"
+  expected = f"{data.validation_file}: {began}; take another --workdir"
   assert str(caught.value) == expected
 
 
 def test_files_may_be_moved_but_not_exchanged(data, tmp_path):
   begin(tmp_path, {"data": digests(paths(data))})
   moved = tmp_path / "elsewhere.tsv"
-  pathlib.Path(data.train).rename(moved)
-  check_same_data(tmp_path, paths(data) | {"train": str(moved)})
+  pathlib.Path(data.train_file).rename(moved)
+  check_same_data(tmp_path, paths(data) | {"train_file": str(moved)})
   with pytest.raises(DataError, match=r"elsewhere\.tsv: expected the file that the run"):
-    check_same_data(tmp_path, {"validation": str(moved)})
+    check_same_data(tmp_path, {"validation_file": str(moved)})
 
 
 def test_killed_starts_do_not_count(data, tmp_path):
@@ -135,7 +137,7 @@ def test_truncated_lines_are_ignored(data, tmp_path):
   record_launch(tmp_path, {"data": {}})
   check_same_data(tmp_path, paths(data))
   with pytest.raises(DataError):
-    check_same_data(tmp_path, {"train": data.validation})
+    check_same_data(tmp_path, {"train_file": data.validation_file})
 
 
 def test_other_vocabularies_are_refused(tmp_path):

@@ -12,22 +12,24 @@ import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from configs import base
-from experiments.cli.errors import Mistake
+from experiments.cli.errors import UserError
 from experiments.runs import sharding
-from experiments.runs.sharding import DeviceError, local_copy, make_mesh, own_rows, place_batch
+from experiments.runs.sharding import DeviceError, fetch_local, local_rows, make_mesh, place_batch
 from experiments.text.batches import Batch, make_batch
 from experiments.translation.model import make_model
-from experiments.translation.step import init_state, make_recipe, make_rngs, make_step
+from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
 
 NUM_ROWS, S, T, V = 11, 7, 5, 211
 STEPS = 3
 SHARDS = (1, 4)
 shards = pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 MODEL = base.Model(
-  embedding_width=24, width=32, dropout_rate=0.3, recurrent_dropout_rate=0.2, word_dropout_rate=0.1
+  embed_dim=24, features=32, dropout_rate=0.3, recurrent_dropout_rate=0.2, word_dropout_rate=0.1
 )
 # Learning rates that are too low for the order of additions to matter.
-TRAIN = base.Train(steps=10, warmup=0.0, learning_rate=1e-3, averaging=0.9, accumulation=2)
+TRAIN = base.Train(
+  num_train_steps=10, warmup_fraction=0.0, learning_rate=1e-3, ema_decay=0.9, grad_accumulation_steps=2
+)
 ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 2)
 
 
@@ -46,7 +48,7 @@ def batch_of(step, mesh, num_rows=NUM_ROWS):
     [rng.integers(4, V, rng.integers(1, length)).tolist() for _ in range(num_rows)] for length in (S, T)
   )
   batch = make_batch(sources, targets, source_length=S, target_length=T)
-  return own_rows(batch, mesh.size * TRAIN.accumulation)
+  return local_rows(batch, mesh.size * TRAIN.grad_accumulation_steps)
 
 
 class Trained(NamedTuple):
@@ -58,18 +60,18 @@ class Trained(NamedTuple):
 
 def recipe_on(mesh):
   model = make_model(MODEL, source_vocabulary_size=V, target_vocabulary_size=V)
-  return make_recipe(base.Config(model=MODEL, train=TRAIN), model, mesh)
+  return make_train_spec(base.Config(model=MODEL, train=TRAIN), model, mesh)
 
 
 @functools.cache
 def trained(mesh):
   """Returns what some steps on a mesh came to."""
-  recipe, rngs = recipe_on(mesh), make_rngs(3)
-  state, losses = init_state(recipe, rngs.params), []
+  spec, rngs = recipe_on(mesh), make_rngs(3)
+  state, losses = init_state(spec, rngs.params), []
   start, compiled = jax.tree.map(lambda leaf: leaf.copy(), state), None
   for step in range(STEPS):
     batch = place_batch(batch_of(step, mesh), mesh)
-    compiled = compiled or make_step(recipe).lower(state, batch, rngs.dropout).compile()
+    compiled = compiled or make_step(spec).lower(state, batch, rngs.dropout).compile()
     before = float(state.sums.loss)
     state, _ = compiled(state, batch, rngs.dropout)
     losses.append(float(state.sums.loss) - before)
@@ -125,10 +127,10 @@ def test_devices_compute_their_rows(shards):
 @functools.cache
 def flops_of_one_share():
   """Returns what a single device computes for as many rows as each of 8 has."""
-  recipe = recipe_on(ONE_DEVICE)
-  state = jax.eval_shape(functools.partial(init_state, recipe), jax.random.key(0))
+  spec = recipe_on(ONE_DEVICE)
+  state = jax.eval_shape(functools.partial(init_state, spec), jax.random.key(0))
   batch = batch_of(0, ONE_DEVICE, num_rows=2)
-  return flops(make_step(recipe).lower(state, batch, jax.random.key(1)).compile())
+  return flops(make_step(spec).lower(state, batch, jax.random.key(1)).compile())
 
 
 @pytest.mark.parametrize("shards", SHARDS[1:])
@@ -169,7 +171,7 @@ def test_longest_possible_axis_is_cut():
 @shards
 def test_local_copies_are_whole(shards):
   run = trained(make_mesh(shards))
-  copies = local_copy(run.state.params, make_mesh(shards))
+  copies = fetch_local(run.state.params, make_mesh(shards))
   for copy, leaf in zip(jax.tree.leaves(copies), jax.tree.leaves(run.state.params), strict=True):
     assert copy.devices() == {jax.devices()[0]}
     np.testing.assert_array_equal(copy, leaf)
@@ -179,10 +181,8 @@ def test_local_copies_are_whole(shards):
 def test_parameter_shards_must_divide_devices(shards):
   with pytest.raises(DeviceError) as caught:
     make_mesh(shards)
-  assert isinstance(caught.value, Mistake)
-  assert (
-    str(caught.value) == f"--parameter_shards must be a divisor of the number of devices, 8, got {shards}"
-  )
+  assert isinstance(caught.value, UserError)
+  assert str(caught.value) == f"--fsdp_size must be a divisor of the number of devices, 8, got {shards}"
 
 
 @pytest.mark.parametrize(("count", "multiple"), [(1, 1), (2, 2), (2, 8), (7, 7)])
@@ -192,7 +192,7 @@ def test_processes_share_rows_and_padding(monkeypatch, count, multiple):
   parts = []
   for index in range(count):
     monkeypatch.setattr(jax, "process_index", lambda index=index: index)
-    parts.append(own_rows(whole, multiple))
+    parts.append(local_rows(whole, multiple))
   for array, *own in zip(whole, *parts, strict=True):
     together = np.concatenate(own)
     assert together.dtype == array.dtype
@@ -204,8 +204,8 @@ def test_processes_share_rows_and_padding(monkeypatch, count, multiple):
 def test_cpus_can_be_divided():
   program = """
 import jax
-from experiments.runs.sharding import divide_cpu
-divide_cpu(3)
+from experiments.runs.sharding import set_cpu_device_count
+set_cpu_device_count(3)
 print(jax.device_count())
 """
   ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -216,7 +216,7 @@ def test_used_cpus_cannot_be_divided():
   with pytest.raises(
     DeviceError, match=r"^--cpu_devices=3 comes too late: the config has used JAX's devices$"
   ):
-    sharding.divide_cpu(3)
+    sharding.set_cpu_device_count(3)
 
 
 def test_processes_need_equal_devices(monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from configs import base
 from experiments.cli.errors import DataError
 from experiments.tasks import make_task
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import END, PAD, UNKNOWN, Vocabulary
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -24,10 +24,10 @@ def _write(path, pairs):
 def _task(tmp_path, pairs, *, seed=0, batch_size=2, languages=None, **data):
   """Returns the task of these pairs, which are its validation text as well."""
   path = _write(tmp_path / "pairs.tsv", pairs)
-  options = {"min_count": 1, "validation": path} | data
+  options = {"min_count": 1, "validation_file": path} | data
   config = base.Config(
     seed=seed,
-    data=base.Data(task="parallel_text", train=path, **options),
+    data=base.Data(task="parallel_text", train_file=path, **options),
     train=base.Train(batch_size=batch_size),
   )
   return make_task(config, languages)
@@ -54,7 +54,7 @@ def _same(first, second):
 @pytest.mark.parametrize("unit", ["word", "character", "subword"])
 def test_pairs_stay_together(tmp_path, unit):
   pairs = _pairs(40)
-  task = _task(tmp_path, pairs, lowercase=False, unit=unit, vocabulary_size=288)
+  task = _task(tmp_path, pairs, lowercase=False, tokenization=unit, vocabulary_size=288)
   seen = []
   for step in range(30):
     batch = task.training_batch(step)
@@ -71,8 +71,10 @@ def test_pairs_stay_together(tmp_path, unit):
 
 def _aligned(tmp_path, pairs, unit="word"):
   path = _write(tmp_path / "pairs.tsv", pairs)
-  data = base.Data(task="parallel_text", train=path, validation=path, unit=unit, min_count=1)
-  return make_task(base.Config(data=data, train=base.Train(batch_size=2, alignment_weight=0.5)))
+  data = base.Data(
+    task="parallel_text", train_file=path, validation_file=path, tokenization=unit, min_count=1
+  )
+  return make_task(base.Config(data=data, train=base.Train(batch_size=2, alignment_loss_weight=0.5)))
 
 
 def test_batches_have_links(tmp_path):
@@ -99,7 +101,7 @@ def test_guided_alignment_needs_alignments(tmp_path, unit, missing, got):
 
 def test_long_pairs_are_not_trained(tmp_path):
   pairs = [("a b c", "x y z"), ("a b c d", "x"), ("e", "x y z w"), ("f", "v")]
-  task = _task(tmp_path, pairs, batch_size=1, max_length=3)
+  task = _task(tmp_path, pairs, batch_size=1, max_train_length=3)
   assert sorted(_sources(task, range(2))) == sorted(_sources(task, range(2, 4))) == ["a b c", "f"]
   # They are scored all the same.
   assert len(task.examples("validation", 0)) == 4
@@ -108,19 +110,19 @@ def test_long_pairs_are_not_trained(tmp_path):
 def test_lengths_count_units(tmp_path):
   # 5 characters with the space, as the 2 words have 3 and 1; 7 of the other.
   pairs = [("abc d", "x"), ("abc def", "x")]
-  task = _task(tmp_path, pairs, unit="character", max_length=5, batch_size=1)
+  task = _task(tmp_path, pairs, tokenization="character", max_train_length=5, batch_size=1)
   assert _sources(task, range(2)) == ["abc d"] * 2
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("word", "words"), ("character", "characters")])
 def test_some_pairs_must_fit(tmp_path, unit, shown):
-  task = _task(tmp_path, [("a b", "x y")], max_length=1, unit=unit)
+  task = _task(tmp_path, [("a b", "x y")], max_train_length=1, tokenization=unit)
   for _ in range(2):  # not only the first time
     with pytest.raises(DataError) as caught:
       task.training_batch(0)
     path, message = str(caught.value).split(": ", 1)
     assert path.endswith("pairs.tsv")
-    assert message == f"expected a pair of at most config.data.max_length=1 {shown} a side, got none"
+    assert message == f"expected a pair of at most config.data.max_train_length=1 {shown} a side, got none"
 
 
 def test_rare_words_are_unknown(tmp_path):
@@ -135,19 +137,19 @@ def test_rare_words_are_unknown(tmp_path):
 
 def test_given_languages_need_no_text(tmp_path):
   # A translator is loaded where the files may not be.
-  languages = tuple(Language(Words(), Vocabulary((word,)), lowercase=True) for word in "ax")
-  data = base.Data(task="parallel_text", train=str(tmp_path / "gone.tsv"), validation="gone")
+  languages = tuple(TextProcessor(WordTokenizer(), Vocabulary((word,)), lowercase=True) for word in "ax")
+  data = base.Data(task="parallel_text", train_file=str(tmp_path / "gone.tsv"), validation_file="gone")
   task = make_task(base.Config(data=data), languages)
   assert task.source.tokenize("A b") == ("a", "b")
 
 
 def test_splits_are_the_given_files(tmp_path):
   task = _task(tmp_path, [("a", "x")])
-  assert (task.splits, task.watched) == (("validation",), "validation")
+  assert (task.splits, task.validation_split) == (("validation",), "validation")
   with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
     task.examples("test", 0)
   test = _write(tmp_path / "test.tsv", [("b", "y"), ("c", "z")])
-  task = _task(tmp_path, [("a", "x")], test=test)
+  task = _task(tmp_path, [("a", "x")], test_file=test)
   assert task.splits == ("validation", "test")
   assert [example.source for example in task.examples("test", 0)] == [("b",), ("c",)]
   _write(tmp_path / "test.tsv", [("a", "y")])  # it was changed during training
@@ -174,12 +176,12 @@ def test_third_columns_are_alignments(tmp_path):
   [
     ({"min_count": 2}, r", source: config\.data\.min_count must leave at least one word, got min_count=2 .*"),
     (
-      {"unit": "subword", "vocabulary_size": 7},
+      {"tokenization": "subword", "vocabulary_size": 7},
       r", source: config\.data\.source_vocabulary_size must be at least 262 for this text, got 7 "
       r"\(vocabulary_size sets that of both sides\)",
     ),
     (
-      {"unit": "subword", "target_vocabulary_size": 9000},
+      {"tokenization": "subword", "target_vocabulary_size": 9000},
       r", target: config\.data\.target_vocabulary_size must be at most \d+ for this text, got 9000 .*",
     ),
   ],
@@ -192,46 +194,52 @@ def test_impossible_options_name_their_field(tmp_path, data, message):
 
 def test_odd_text_is_noted(tmp_path):
   pairs = [(f"a{i % 3} b", "c") for i in range(9)]
-  task = _task(tmp_path, pairs, max_length=7)
+  task = _task(tmp_path, pairs, max_train_length=7)
   task.training_batch(0)
-  assert list(task.notes) == [
+  assert list(task.warnings) == [
     "6 of 9 training pairs repeat another",
     "9 of 9 validation pairs are training pairs, so their scores say little of other text",
   ]
   assert task.max_length == 7
   others = _write(tmp_path / "validation.tsv", [("z z", "y")])
-  clean = _task(tmp_path, _pairs(40), validation=others)
+  clean = _task(tmp_path, _pairs(40), validation_file=others)
   clean.training_batch(0)
-  assert list(clean.notes) == []
-  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation=others)
+  assert list(clean.warnings) == []
+  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation_file=others)
   broken.training_batch(0)
-  assert list(broken.notes) == ["1 of 41 training pairs have control characters, such as U+001B"]
+  assert list(broken.warnings) == ["1 of 41 training pairs have control characters, such as U+001B"]
 
 
 def test_languages_without_spaces_get_a_hint(tmp_path):
   pairs = [(f"我在学中文{letter}", f"word {letter}") for letter in ALPHABET]
   validation = _write(tmp_path / "validation.tsv", [("z", "y")])
-  hint = "the source has no spaces between words: subwords fit better, config.data.unit=subword"
+  hint = "the source has no spaces between words: subwords fit better, config.data.tokenization=subword"
   for unit, notes in {"word": [hint], "character": []}.items():
-    task = _task(tmp_path, pairs, validation=validation, unit=unit)
+    task = _task(tmp_path, pairs, validation_file=validation, tokenization=unit)
     task.training_batch(0)
-    assert list(task.notes) == notes
+    assert list(task.warnings) == notes
 
 
 def test_default_size_shrinks_for_small_text(tmp_path):
   validation = _write(tmp_path / "validation.tsv", [("z", "y")])
-  task = _task(tmp_path, _pairs(40), validation=validation, unit="subword")
+  task = _task(tmp_path, _pairs(40), validation_file=validation, tokenization="subword")
   task.training_batch(0)
   source, target = len(task.source.vocabulary), len(task.target.vocabulary)
-  assert list(task.notes) == [f"{source} source and {target} target subwords, not 8,000: the text is small"]
-  sized = _task(tmp_path, _pairs(40), validation=validation, unit="subword", target_vocabulary_size=288)
+  assert list(task.warnings) == [
+    f"{source} source and {target} target subwords, not 8,000: the text is small"
+  ]
+  sized = _task(
+    tmp_path, _pairs(40), validation_file=validation, tokenization="subword", target_vocabulary_size=288
+  )
   sized.training_batch(0)
   assert len(sized.target.vocabulary) == 288
-  assert list(sized.notes) == [f"{source} source subwords, not 8,000: the text is small"]
+  assert list(sized.warnings) == [f"{source} source subwords, not 8,000: the text is small"]
 
 
 def test_characters_have_no_alignments(tmp_path):
-  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], unit="character").examples("validation", 0)
+  (example,) = _task(tmp_path, [("Hi cat", "Ciao", "1-0")], tokenization="character").examples(
+    "validation", 0
+  )
   assert example.source == ("h", "i", "▁", "c", "a", "t")
   assert (example.source_text, example.target_text) == ("hi cat", "ciao")
   assert example.alignment is None
@@ -240,8 +248,8 @@ def test_characters_have_no_alignments(tmp_path):
 def test_omitted_pairs_are_counted(tmp_path):
   pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
   assert str(_task(tmp_path, pairs)) == "4 training pairs"
-  task = _task(tmp_path, pairs, max_length=2)
-  assert str(task) == "2 training pairs (2 more are longer than config.data.max_length=2)"
+  task = _task(tmp_path, pairs, max_train_length=2)
+  assert str(task) == "2 training pairs (2 more are longer than config.data.max_train_length=2)"
 
 
 def test_batches_depend_on_seed_and_step(tmp_path):

@@ -43,7 +43,7 @@ def test_batches_have_each_sentence_once():
 
 def test_batches_have_links_if_asked():
   assert _toy().training_batch(1).links is None
-  train = base.Train(batch_size=5, alignment_weight=0.5)
+  train = base.Train(batch_size=5, alignment_loss_weight=0.5)
   batch = ToyTranslation(base.Config(train=train)).training_batch(1)
   assert batch.links.shape == (5, batch.targets.shape[1], batch.sources.shape[1])
   task = _toy()

@@ -77,9 +77,7 @@ def _losses_and_gradients(model):
 
 @pytest.mark.parametrize(("encoder", "attention"), [("recurrent", "additive"), ("transformer", "multi_head")])
 def test_padding_rows_add_no_loss(encoder, attention):
-  config = base.Model(
-    encoder=encoder, attention=attention, embedding_width=5, width=6, num_heads=2, feed_forward_width=7
-  )
+  config = base.Model(encoder=encoder, attention=attention, embed_dim=5, features=6, num_heads=2, mlp_dim=7)
   model = make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
   # Of one shape, so that it is compiled once: both sentences, and each with a row of padding.
   shape = {"source_length": 5, "target_length": 7, "num_rows": 2}

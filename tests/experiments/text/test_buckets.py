@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.text.buckets import Buckets, least_padding
-from experiments.text.ragged import Sentences
+from experiments.text.buckets import Buckets, optimal_bucket_lengths
+from experiments.text.ragged import RaggedTokens
 
 # Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
 LENGTHS = {(3, 2): 17, (1, 5): 13, (11, 7): 5}
@@ -18,7 +18,7 @@ def _buckets(lengths, *, num_buckets=3, batch_size=5, seed=0):
   """Returns buckets of pairs of these lengths; the first word of a pair's both sides is its number + 10."""
   sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
   options = {"num_buckets": num_buckets, "batch_size": batch_size, "seed": seed}
-  return Buckets(*map(Sentences.join, sides), **options)
+  return Buckets(*map(RaggedTokens.join, sides), **options)
 
 
 def _many(**options):
@@ -48,7 +48,7 @@ def _padded(sizes, lengths):
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 5))
 @settings(max_examples=50)
 def test_no_other_lengths_have_less_padding(sizes, num_buckets):
-  lengths = least_padding(np.array(sizes), num_buckets)
+  lengths = optimal_bucket_lengths(np.array(sizes), num_buckets)
   assert lengths == sorted(set(lengths))
   assert len(lengths) <= num_buckets
   assert lengths[-1] == max(sizes)
@@ -61,7 +61,7 @@ def test_no_other_lengths_have_less_padding(sizes, num_buckets):
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
 def test_enough_buckets_need_no_padding(sizes):
-  assert least_padding(np.array(sizes), 7) == sorted(set(sizes))
+  assert optimal_bucket_lengths(np.array(sizes), 7) == sorted(set(sizes))
 
 
 def test_the_shapes_of_a_worked_example():
@@ -129,7 +129,8 @@ def test_pairs_stay_together():
 def test_alignments_stay_with_their_pairs():
   lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
   sides = (
-    Sentences.join([i + 10] + [7] * (side[i] - 1) for i in range(23)) for side in zip(*lengths, strict=True)
+    RaggedTokens.join([i + 10] + [7] * (side[i] - 1) for i in range(23))
+    for side in zip(*lengths, strict=True)
   )
   alignments = [frozenset({(i % 3, i % 5)}) for i in range(23)]
   buckets = Buckets(*sides, num_buckets=3, batch_size=4, seed=0, alignments=alignments)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.text.ragged import Sentences
+from experiments.text.ragged import RaggedTokens
 
 
 def test_sentences_lie_end_to_end():
-  sentences = Sentences.join([[7, 8], [], [9, 4, 5]])
+  sentences = RaggedTokens.join([[7, 8], [], [9, 4, 5]])
   assert sentences.ids.tolist() == [7, 8, 9, 4, 5]
   assert sentences.offsets.tolist() == [0, 2, 2, 5]
   assert sentences.lengths.tolist() == [2, 0, 3]
@@ -20,7 +20,7 @@ def test_sentences_lie_end_to_end():
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1))))
 @settings(max_examples=50)
 def test_lists_are_given_back(lists):
-  sentences = Sentences.join(iter(lists))
+  sentences = RaggedTokens.join(iter(lists))
   # Iteration ends where the indices do.
   assert [sentence.tolist() for sentence in sentences] == lists
   assert sentences.lengths.tolist() == [len(sentence) for sentence in lists]
@@ -29,4 +29,4 @@ def test_lists_are_given_back(lists):
 @pytest.mark.parametrize("index", [-1, 2, np.int64(2)])
 def test_indices_must_be_in_range(index):
   with pytest.raises(IndexError, match=rf"^index must be in \[0, 2\), got {index}$"):
-    Sentences.join([[7], [8]])[index]
+    RaggedTokens.join([[7], [8]])[index]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.text import text_processor
-from experiments.text.text_processor import UNITS, Language
-from experiments.text.tokenizers import KINDS, Subwords
+from experiments.text.text_processor import UNITS, TextProcessor
+from experiments.text.tokenizers import KINDS, SubwordTokenizer
 from experiments.text.vocabularies import UNKNOWN, compose
 
 TRAINING = ("The cat sees the dog.", "A dog saw the cat!", "L'albero è alto.", "Perche\u0301 no?")
@@ -38,7 +38,7 @@ units = pytest.mark.parametrize("unit", UNITS)
 
 @functools.cache
 def learn(unit, texts=TRAINING, **changed):
-  return Language.learn(texts, unit=unit, **{**OPTIONS, **changed})
+  return TextProcessor.learn(texts, unit=unit, **{**OPTIONS, **changed})
 
 
 @units
@@ -87,7 +87,7 @@ def test_subwords_have_the_given_size(kind):
   language = learn("subword", vocabulary_size=283, subwords=kind)
   assert len(language.vocabulary) == 283
   lines = [language.normalize(text) for text in TRAINING]
-  assert language.tokenizer == Subwords.learn(lines, vocabulary_size=283, kind=kind)
+  assert language.tokenizer == SubwordTokenizer.learn(lines, vocabulary_size=283, kind=kind)
 
 
 def test_training_lines_are_evenly_spaced(monkeypatch):
@@ -101,10 +101,10 @@ def test_training_lines_are_evenly_spaced(monkeypatch):
 def test_load_reads_what_save_wrote(unit, tmp_path):
   learn(unit).save(tmp_path, "source")
   learn(unit, TRAINING[:3], vocabulary_size=280).save(tmp_path, "target")
-  loaded = Language.load(tmp_path, "source", unit=unit, lowercase=True)
+  loaded = TextProcessor.load(tmp_path, "source", unit=unit, lowercase=True)
   assert loaded == learn(unit)
   assert loaded.encode_all(TRAINING).ids.tolist() == learn(unit).encode_all(TRAINING).ids.tolist()
-  other = Language.load(tmp_path, "target", unit=unit, lowercase=False)
+  other = TextProcessor.load(tmp_path, "target", unit=unit, lowercase=False)
   assert other.vocabulary == learn(unit, TRAINING[:3], vocabulary_size=280).vocabulary
   assert not other.lowercase
 
@@ -124,7 +124,7 @@ def test_damaged_models_are_named(tmp_path):
   path = tmp_path / "subwords.source.model"
   path.write_bytes(path.read_bytes()[:-7])
   with pytest.raises(ValueError) as caught:
-    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+    TextProcessor.load(tmp_path, "source", unit="subword", lowercase=True)
   assert re.fullmatch(
     rf"{re.escape(str(path))}: model must be a sentencepiece model, got \d+ other bytes", str(caught.value)
   )
@@ -135,7 +135,7 @@ def test_models_must_match_their_vocabulary(tmp_path):
   vocabulary = tmp_path / "vocabulary.source.txt"
   learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
   with pytest.raises(ValueError) as caught:
-    Language.load(tmp_path, "source", unit="subword", lowercase=True)
+    TextProcessor.load(tmp_path, "source", unit="subword", lowercase=True)
   model = tmp_path / "subwords.source.model"
   assert str(caught.value) == f"{model}: model must have the pieces of {vocabulary}, got others"
 

@@ -9,7 +9,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.text.tokenizers import KINDS, Characters, Subwords
+from experiments.text.tokenizers import KINDS, CharacterTokenizer, SubwordTokenizer
 from experiments.text.vocabularies import NUM_SPECIALS, UNKNOWN_WORD, Vocabulary, compose
 from experiments.text.words import escape
 
@@ -58,7 +58,7 @@ TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), ma
 
 @functools.cache
 def subwords(kind):
-  return Subwords.learn(TRAINING, vocabulary_size=285, kind=kind)
+  return SubwordTokenizer.learn(TRAINING, vocabulary_size=285, kind=kind)
 
 
 def spaced(text):
@@ -67,7 +67,7 @@ def spaced(text):
 
 
 tokenizers = pytest.mark.parametrize(
-  "tokenizer", [Characters(), *map(subwords, KINDS)], ids=["characters", *KINDS]
+  "tokenizer", [CharacterTokenizer(), *map(subwords, KINDS)], ids=["characters", *KINDS]
 )
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -76,7 +76,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @given(TEXTS)
 @settings(max_examples=100)
 def test_only_whitespace_is_lost(tokenizer, text):
-  expected = compose(text) if isinstance(tokenizer, Subwords) else text
+  expected = compose(text) if isinstance(tokenizer, SubwordTokenizer) else text
   assert tokenizer.detokenize(tokenizer.tokenize(text)) == spaced(expected)
 
 
@@ -90,14 +90,14 @@ def test_tokens_are_words_of_vocabularies(tokenizer, text):
 
 def test_bpe_merges_the_most_frequent_pair():
   # The 260 ids of the specials and the bytes, the characters ▁ x y a b c, and one pair.
-  model = Subwords.learn(["axy bxy", "cxy"], vocabulary_size=260 + 6 + 1, kind="bpe")
+  model = SubwordTokenizer.learn(["axy bxy", "cxy"], vocabulary_size=260 + 6 + 1, kind="bpe")
   assert model.tokens[256] == "xy"
   assert sorted(model.tokens[257:]) == ["a", "b", "c", "x", "y", "▁"]
   assert model.tokenize("cxy yx") == ("▁", "c", "xy", "▁", "y", "x")
 
 
 def test_unigram_learns_the_shared_part():
-  model = Subwords.learn(["xabcdef yabcdef", "zabcdef"], vocabulary_size=260 + 10 + 1, kind="unigram")
+  model = SubwordTokenizer.learn(["xabcdef yabcdef", "zabcdef"], vocabulary_size=260 + 10 + 1, kind="unigram")
   assert model.tokens[256] == "abcdef"
   assert sorted(model.tokens[257:]) == ["a", "b", "c", "d", "e", "f", "x", "y", "z", "▁"]
   assert model.tokenize("zabcdef fed") == ("▁", "z", "abcdef", "▁", "f", "e", "d")
@@ -105,7 +105,7 @@ def test_unigram_learns_the_shared_part():
 
 @kinds
 def test_sentencepiece_blocks_are_not_learnt(kind):
-  model = Subwords.learn(["ab▅ cd"], vocabulary_size=260 + 5, kind=kind)
+  model = SubwordTokenizer.learn(["ab▅ cd"], vocabulary_size=260 + 5, kind=kind)
   assert sorted(model.tokens[256:]) == ["a", "b", "c", "d", "▁"]
   assert model.detokenize(model.tokenize("ab▅ cd")) == "ab▅ cd"
 
@@ -146,7 +146,7 @@ def test_chunks_do_not_change_ids(monkeypatch):
 
 @kinds
 def test_long_lines_are_learnt(kind):
-  model = Subwords.learn(["x", "abcd " * 1000], vocabulary_size=260 + 6 + 1, kind=kind)
+  model = SubwordTokenizer.learn(["x", "abcd " * 1000], vocabulary_size=260 + 6 + 1, kind=kind)
   assert {"a", "b", "c", "d", "x", "▁"} < set(model.tokens)
 
 
@@ -156,39 +156,39 @@ def test_too_small_vocabularies_are_refused(kind, size):
   # The specials, the bytes, and the characters ▁ a b c d x are 266.
   message = rf"^vocabulary_size must be at least 266 for this text, got {size}$"
   with pytest.raises(ValueError, match=message):
-    Subwords.learn(["ab cd", "x"], vocabulary_size=size, kind=kind)
+    SubwordTokenizer.learn(["ab cd", "x"], vocabulary_size=size, kind=kind)
 
 
 @kinds
 def test_default_size_is_the_limit(kind):
-  most = len(Subwords.learn(TRAINING, vocabulary_size=0, kind=kind).tokens) + 4
+  most = len(SubwordTokenizer.learn(TRAINING, vocabulary_size=0, kind=kind).tokens) + 4
   with pytest.raises(ValueError, match=f"^vocabulary_size must be at most {most} for this text, got 8000$"):
-    Subwords.learn(TRAINING, vocabulary_size=8000, kind=kind)
-  assert len(Subwords.learn(TRAINING, vocabulary_size=most, kind=kind).tokens) == most - 4
+    SubwordTokenizer.learn(TRAINING, vocabulary_size=8000, kind=kind)
+  assert len(SubwordTokenizer.learn(TRAINING, vocabulary_size=most, kind=kind).tokens) == most - 4
 
 
 def test_signs_are_escaped():
-  assert Characters().tokenize("▁ ￭￬") == ("￬", "2", "▁", "￬", "1", "￬", "0")
+  assert CharacterTokenizer().tokenize("▁ ￭￬") == ("￬", "2", "▁", "￬", "1", "￬", "0")
 
 
 @kinds
 @pytest.mark.parametrize("texts", [[], ["", " \t"]])
 def test_no_text_is_refused(kind, texts):
   with pytest.raises(ValueError, match=r"^texts must be at least one that is not blank, got none$"):
-    Subwords.learn(texts, vocabulary_size=285, kind=kind)
+    SubwordTokenizer.learn(texts, vocabulary_size=285, kind=kind)
 
 
 @pytest.mark.parametrize("size", [1, 100, 1000, -1])
 def test_truncated_models_are_refused(size):
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got \d+ other bytes$"):
-    Subwords(subwords("bpe").model[:size])
+    SubwordTokenizer(subwords("bpe").model[:size])
 
 
 def test_other_bytes_are_refused(capfd):
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got 4 other bytes$"):
-    Subwords(b"cats")
+    SubwordTokenizer(b"cats")
   with pytest.raises(ValueError, match=r"^model must be a sentencepiece model, got nothing$"):
-    Subwords(b"")
+    SubwordTokenizer(b"")
   assert capfd.readouterr() == ("", "")
 
 
@@ -198,4 +198,4 @@ def test_other_special_ids_are_refused():
     sentence_iterator=iter(["ab ab"]), model_writer=model, model_type="bpe", vocab_size=7, minloglevel=2
   )
   with pytest.raises(ValueError, match=r"special ids 0, 1, 2, 3, got \(-1, 1, 2, 0\)$"):
-    Subwords(model.getvalue())
+    SubwordTokenizer(model.getvalue())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from experiments.tasks import grammar, scan_grammar, sentence_sampler
 from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
-from experiments.text.tokenizers import Characters
+from experiments.text.tokenizers import CharacterTokenizer
 from experiments.text.vocabularies import Vocabulary
 from experiments.text.words import detokenize, plain, tokenize
 
@@ -168,7 +168,7 @@ def test_the_page_cuts_text_alike(texts):
     assert found == [[*tokenize(text)], spaced(text)], ascii(text)
   characters = {"unit": "character", "joins": "characters"}
   for text, found in zip(texts, in_page(texts, **characters), strict=True):
-    assert found == [[*Characters().tokenize(text)], spaced(text)], ascii(text)
+    assert found == [[*CharacterTokenizer().tokenize(text)], spaced(text)], ascii(text)
 
 
 @browser.needs_node

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from experiments.tasks import Example
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation import metrics
 from experiments.translation.evaluate import evaluate
-from experiments.translation.translator import Scored, Translation
+from experiments.translation.translator import PairScore, Translation
 
 
 class LetterTask:
   """Letters for words."""
 
-  source = Language(Words(), Vocabulary(tuple("abcde")), lowercase=True)
-  target = Language(Words(), Vocabulary(tuple("vwxyz")), lowercase=True)
+  source = TextProcessor(WordTokenizer(), Vocabulary(tuple("abcde")), lowercase=True)
+  target = TextProcessor(WordTokenizer(), Vocabulary(tuple("vwxyz")), lowercase=True)
 
 
 FIRST = Example(("a", "b"), ("x", "y"), frozenset({(0, 0), (1, 1)}), "source", "x y")
@@ -35,9 +35,9 @@ class Table:
     second = np.array([[0.0, 1.0], [0.25, 0.75], [0.625, 0.375], [0.0, 1.0]])
     self.found = {FIRST.source: ("x", "y"), SECOND.source: ("z", "w"), UNALIGNED.source: ("z",)}
     self.scored = {
-      FIRST.source: Scored(-1.0, 3, first),
-      SECOND.source: Scored(-2.5, 4, second),
-      UNALIGNED.source: Scored(-7.0, 2, np.full((2, 2), 0.5)),
+      FIRST.source: PairScore(-1.0, 3, first),
+      SECOND.source: PairScore(-2.5, 4, second),
+      UNALIGNED.source: PairScore(-7.0, 2, np.full((2, 2), 0.5)),
     }
 
   def n_best(self, sources, *, with_attention):
@@ -83,7 +83,7 @@ def test_attention_is_scored_with_alignments(table_driven):
 )
 def test_other_sentences_have_no_attention(table_driven, example):
   table_driven.found["no", "weights"] = ("z",)
-  table_driven.scored["no", "weights"] = Scored(-1.0, 3, None)
+  table_driven.scored["no", "weights"] = PairScore(-1.0, 3, None)
   values = evaluate(table_driven, [example])
   assert not {"alignment_error_rate", "attention_mass"} & set(values)
   assert values["sentences"] == 1.0
@@ -105,7 +105,7 @@ def test_checkpoint_metrics_tell_better_ones(table_driven):
   values = []
   for words, loss in (("xyzvw", 5.0), ("xyzvv", 7.0)):
     table_driven.found[LONG.source] = tuple(words)
-    table_driven.scored[LONG.source] = Scored(-loss, 6, None)
+    table_driven.scored[LONG.source] = PairScore(-loss, 6, None)
     values.append(evaluate(table_driven, [LONG]))
   better, worse = values
   assert set(metrics.HIGHER_IS_BETTER) == set(better) - {"sentences"}

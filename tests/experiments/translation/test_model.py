@@ -8,13 +8,13 @@ import pytest
 from helpers.fixtures import always
 
 import attention
-from attention.models.decoder_attention import ATTENTIONS
+from attention.models.decoder_attention import ATTENTION_TYPES
 from configs import base
 from experiments.text.batches import make_batch
 from experiments.translation.model import ENCODERS, make_model
 
 SOURCE_WORDS, TARGET_WORDS = 11, 13
-CONFIG = base.Model(embedding_width=5, width=12, num_heads=3, num_layers=2, feed_forward_width=7)
+CONFIG = base.Model(embed_dim=5, features=12, num_heads=3, num_layers=2, mlp_dim=7)
 
 
 def _model(**changes):
@@ -64,11 +64,11 @@ def test_tied_embeddings_make_the_logits(encoder):
 # field, a value that is not its default, and the encoders that have it; the decoder has all
 OPTIONS = [
   ("dropout_rate", 0.25, ENCODERS),
-  ("variational", True, ENCODERS),
+  ("variational_dropout", True, ENCODERS),
   ("word_dropout_rate", 0.125, ENCODERS),
   ("recurrent_dropout_rate", 0.375, ("recurrent",)),
   ("residual", True, ("recurrent",)),
-  ("use_norm", True, ("recurrent",)),
+  ("layer_norm", True, ("recurrent",)),
 ]
 
 
@@ -83,13 +83,15 @@ def test_options_reach_both_sides(name, value, encoders):
 
 @pytest.mark.parametrize(
   ("attention", "encoder"),
-  always(("additive", "recurrent"), ("none", "transformer"), of=[*itertools.product(ATTENTIONS, ENCODERS)]),
+  always(
+    ("additive", "recurrent"), ("none", "transformer"), of=[*itertools.product(ATTENTION_TYPES, ENCODERS)]
+  ),
 )
 def test_all_combinations_are_possible(attention, encoder):
   model = _model(encoder=encoder, attention=attention)
   assert model.decoder.attention == attention
   shapes = _shapes(model)
-  assert ("look_up" in shapes["decoder"]) == (attention != "none")
+  assert ("attention_layer" in shapes["decoder"]) == (attention != "none")
   summary_width = shapes["decoder"]["initial"]["kernel"][0]
   assert summary_width == (24 if encoder == "recurrent" else 12)
 
@@ -97,12 +99,12 @@ def test_all_combinations_are_possible(attention, encoder):
 @pytest.mark.parametrize(
   ("changes", "expected"),
   [
-    ({"looks": "after"}, {"looks": "after"}),
+    ({"attend_order": "after"}, {"attend_order": "after"}),
     ({"input_feeding": True}, {"input_feeding": True}),
     ({"normalizer": "entmax15"}, {"normalizer": attention.Entmax15()}),
-    ({"normalizer": "sigmoid"}, {"normalizer": attention.Sigmoid(less_log_keys=True)}),
-    ({"attention_width": 7}, {"attention_width": 7}),
-    ({"residual": True, "variational": True}, {"residual": True, "variational": True}),
+    ({"normalizer": "sigmoid"}, {"normalizer": attention.Sigmoid(subtract_log_length=True)}),
+    ({"qk_features": 7}, {"qk_features": 7}),
+    ({"residual": True, "variational_dropout": True}, {"residual": True, "variational_dropout": True}),
   ],
 )
 def test_options_of_the_recurrent_decoder(changes, expected):

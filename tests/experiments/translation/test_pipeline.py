@@ -9,7 +9,7 @@ from configs import base
 from experiments.tasks import make_task
 from experiments.translation.train import make_pipeline
 
-CONFIG = base.Config(seed=3, train=base.Train(steps=11, batch_size=5))
+CONFIG = base.Config(seed=3, train=base.Train(num_train_steps=11, batch_size=5))
 TASK = make_task(CONFIG)
 
 
@@ -45,7 +45,7 @@ def test_pipelines_resume_at_a_position(done):
 
 
 def test_ends_can_be_left_out():
-  train = base.Train(steps=3, batch_size=5, learns_end=False)
+  train = base.Train(num_train_steps=3, batch_size=5, train_eos=False)
   for step, batch in enumerate(make_pipeline(TASK, train, 1)):
     whole = TASK.training_batch(step)
     np.testing.assert_array_equal(batch.targets, np.where(whole.targets == 2, 0, whole.targets))
@@ -54,7 +54,7 @@ def test_ends_can_be_left_out():
 
 
 def test_rows_fit_devices_and_parts():
-  train = base.Train(steps=2, batch_size=5, accumulation=2)
+  train = base.Train(num_train_steps=2, batch_size=5, grad_accumulation_steps=2)
   for batch, whole in zip(make_pipeline(TASK, train, 3), make_pipeline(TASK, train, 1), strict=True):
     assert (len(batch.sources), len(whole.sources)) == (6, 6)
     assert_equal(batch, whole)

@@ -7,11 +7,11 @@ import pytest
 
 from experiments.runs import workdir
 from experiments.tasks import Example
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation import reporting
-from experiments.translation.translator import Heads, Scored, Translation
+from experiments.translation.translator import Heads, PairScore, Translation
 
 EXAMPLES = [
   Example(("the", "cat"), ("il", "gatto"), frozenset({(0, 0), (1, 1)}), "the cat", "il gatto"),
@@ -22,7 +22,7 @@ EXAMPLES = [
 ]
 
 
-SOURCE = Language(Words(), Vocabulary(("the", "she", "sees", "l'", "ami")), lowercase=True)
+SOURCE = TextProcessor(WordTokenizer(), Vocabulary(("the", "she", "sees", "l'", "ami")), lowercase=True)
 
 
 class FakeTask:
@@ -30,7 +30,7 @@ class FakeTask:
 
   splits = ("validation", "test")
   source = SOURCE
-  target = Language(Words(), Vocabulary(("ciao",)), lowercase=True)
+  target = TextProcessor(WordTokenizer(), Vocabulary(("ciao",)), lowercase=True)
 
   def examples(self, split, count):
     return EXAMPLES[:count] if count else EXAMPLES
@@ -50,7 +50,7 @@ class FakeTranslator:
     return [[Translation(" ".join(tokens), tokens, -1.0, None)] for tokens in found]
 
   def score_tokens(self, pairs, *, with_attention=True):
-    return [Scored(-1.0, len(target) + 1, self._weights(source, target)) for source, target in pairs]
+    return [PairScore(-1.0, len(target) + 1, self._weights(source, target)) for source, target in pairs]
 
   def _weights(self, source, target):
     shape = len(target) + 1, len(source) + 1
@@ -128,19 +128,19 @@ def test_a_figure_that_fails_leaves_others(with_metrics, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  ("source", "columns", "is_cut"),
+  ("source", "columns", "is_truncated"),
   [
     (EXAMPLES[1].source, ["she", "sees", "l'", "ami", "</s>"], False),
     (("the", "cat"), ["the", "cat (unknown)", "</s>"], True),  # what is cut has no end
     (("x" * 100_000,), ["x" * 21 + "… (unknown)", "</s>"], False),
   ],
 )
-def test_maps_of_translations_have_their_words(source, columns, is_cut, tmp_path, monkeypatch):
-  rows = ["il", "gatto", *([] if is_cut else ["</s>"])]
+def test_maps_of_translations_have_their_words(source, columns, is_truncated, tmp_path, monkeypatch):
+  rows = ["il", "gatto", *([] if is_truncated else ["</s>"])]
   weights = np.full((len(rows), len(columns)), 1 / len(columns))
   drawn = []
   monkeypatch.setattr(reporting.png, "try_to_save", lambda make, path: drawn.append((path, make())) or True)
-  found = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_cut)
+  found = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_truncated)
   assert reporting.draw_translation(tmp_path / "map.png", SOURCE, source, found)
   ((path, figure),) = drawn
   assert path == tmp_path / "map.png"

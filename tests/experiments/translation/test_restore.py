@@ -11,7 +11,7 @@ from helpers.small_runs import CONFIG, ONE_DEVICE, STEPS, config_with, params_of
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import Interrupted, Mistake
+from experiments.cli.errors import Preempted, UserError
 from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.tasks import make_task
@@ -20,40 +20,43 @@ from experiments.translation import train as loop
 from experiments.translation.model import make_task_model
 from experiments.translation.restore import warm_start
 from experiments.translation.run_config import read_config, write_run
-from experiments.translation.step import init_state, make_recipe, make_rngs
+from experiments.translation.step import init_state, make_rngs, make_train_spec
 
 pytestmark = pytest.mark.usefixtures("fast")
 
 
 @pytest.mark.exhaustive
 def test_constant_schedules_can_be_longer(tmp_path):
-  constant = {"schedule": "constant", "warmup": 0.0}
-  short, long = config_with(constant), config_with({**constant, "steps": STEPS + 4})
+  constant = {"schedule": "constant", "warmup_fraction": 0.0}
+  short, long = config_with(constant), config_with({**constant, "num_train_steps": STEPS + 4})
   loop.train(long, tmp_path / "straight")
   loop.train(short, tmp_path / "longer")
   (tmp_path / "longer" / "results.json").write_text("{}", "utf-8")
   loop.train(long, tmp_path / "longer")
   ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("longer", "straight"))
   assert ours == theirs
-  assert read_config(tmp_path / "longer").train.steps == STEPS + 4
+  assert read_config(tmp_path / "longer").train.num_train_steps == STEPS + 4
   assert (tmp_path / "longer" / f"results.{STEPS}_steps.json").read_text("utf-8") == "{}"
   assert not (tmp_path / "longer" / "results.json").exists()
-  with pytest.raises(WorkdirError, match=rf"train.steps {STEPS + 4} \(here {STEPS}\)"):
+  with pytest.raises(WorkdirError, match=rf"train.num_train_steps {STEPS + 4} \(here {STEPS}\)"):
     loop.train(short, tmp_path / "longer")
 
 
 @pytest.mark.exhaustive
 def test_longer_runs_keep_their_warm_up(tmp_path):
-  constant = {"schedule": "constant", "warmup": 0.5}  # 3 of 6 steps
+  constant = {"schedule": "constant", "warmup_fraction": 0.5}  # 3 of 6 steps
   loop.train(config_with(constant), tmp_path)
   with pytest.raises(WorkdirError) as caught:
-    loop.train(config_with({**constant, "steps": 20}), tmp_path)
+    loop.train(config_with({**constant, "num_train_steps": 20}), tmp_path)
   assert str(caught.value).endswith(
-    f"train.steps {STEPS} (here 20); take another --workdir, or keep its warm-up of 3 steps: "
-    "--config.train.warmup=0.175"
+    f"train.num_train_steps {STEPS} (here 20); take another --workdir, or keep its warm-up of 3 steps: "
+    "--config.train.warmup_fraction=0.175"
   )
-  loop.train(config_with({**constant, "steps": 20, "warmup": 0.175}), tmp_path)
-  assert (read_config(tmp_path).train.steps, read_config(tmp_path).train.warmup) == (20, 0.175)
+  loop.train(config_with({**constant, "num_train_steps": 20, "warmup_fraction": 0.175}), tmp_path)
+  assert (read_config(tmp_path).train.num_train_steps, read_config(tmp_path).train.warmup_fraction) == (
+    20,
+    0.175,
+  )
   rates = [
     record["train/learning_rate"] for record in workdir.read_metrics(tmp_path) if "train/loss" in record
   ]
@@ -67,8 +70,8 @@ def test_warm_starts_take_all_parameters(trained, tmp_path, capsys):
   said = capsys.readouterr().out
   count = len(params_of(load(trained)))
   assert f"{count} of {count} arrays are those of {trained}\n" in said
-  recipe = make_recipe(config, load(trained).model, ONE_DEVICE)
-  state, _ = warm_start(init_state(recipe, make_rngs(5).params), trained)
+  spec = make_train_spec(config, load(trained).model, ONE_DEVICE)
+  state, _ = warm_start(init_state(spec, make_rngs(5).params), trained)
   jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state.params), params_of(load(trained)))
   jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state.average), params_of(load(trained)))
 
@@ -78,7 +81,7 @@ def test_warm_starts_need_no_source_later(trained, tmp_path, break_step):
   other = shutil.copytree(trained, tmp_path / "other")
   config = dataclasses.replace(CONFIG, init_from=str(other))
   break_step(1, send(signal.SIGTERM))
-  with pytest.raises(Interrupted):
+  with pytest.raises(Preempted):
     loop.train(config, tmp_path / "stopped")
   break_step(0, send(signal.SIGTERM))  # never
   loop.train(config, tmp_path / "whole")
@@ -90,8 +93,8 @@ def test_warm_starts_need_no_source_later(trained, tmp_path, break_step):
 
 def test_new_arrays_are_named(trained):
   config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_decoder_layers=2))
-  recipe = make_recipe(config, make_task_model(config, make_task(config)), ONE_DEVICE)
-  state = init_state(recipe, make_rngs(0).params)
+  spec = make_train_spec(config, make_task_model(config, make_task(config)), ONE_DEVICE)
+  state = init_state(spec, make_rngs(0).params)
   before = jax.tree.map(np.asarray, state.params)
   state, line = warm_start(state, trained)
   theirs = load(trained).params
@@ -102,12 +105,12 @@ def test_new_arrays_are_named(trained):
 
 
 def test_arrays_must_mean_the_same(trained, tmp_path):
-  model = dataclasses.replace(CONFIG.model, looks="after")
+  model = dataclasses.replace(CONFIG.model, attend_order="after")
   with pytest.raises(ConfigError) as caught:
     loop.train(dataclasses.replace(CONFIG, init_from=str(trained), model=model), tmp_path / "run")
   assert str(caught.value) == (
-    f"config.model.looks must be 'before', as in config.init_from={trained}, whose arrays mean something "
-    "else otherwise, got 'after'"
+    f"config.model.attend_order must be 'before', as in config.init_from={trained}, whose arrays mean "
+    "something else otherwise, got 'after'"
   )
   assert not (tmp_path / "run").exists()
 
@@ -129,7 +132,7 @@ def test_warm_starts_need_the_same_words(trained, tmp_path):
     (dataclasses.replace(CONFIG, init_from=str(begun)), "holds no checkpoint yet"),
     (dataclasses.replace(CONFIG, init_from=str(tmp_path / "run")), "must be another run, got the run's own"),
   ):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
       loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -10,20 +10,22 @@ from configs import base
 from experiments.runs.provenance import digests, record_launch
 from experiments.runs.workdir import WorkdirError
 from experiments.tasks import read_languages
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 from experiments.translation.run_config import check_same_config, data_files, read_config, write_run
 
 CONFIG = base.Config(
   seed=3,
-  data=base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv", lowercase=False),
-  train=base.Train(steps=7, learning_rate=0.5),
+  data=base.Data(
+    task="parallel_text", train_file="train.tsv", validation_file="validation.tsv", lowercase=False
+  ),
+  train=base.Train(num_train_steps=7, learning_rate=0.5),
 )
 
 
 def _languages(source, target, lowercase=False):
-  return tuple(Language(Words(), Vocabulary(words), lowercase) for words in (source, target))
+  return tuple(TextProcessor(WordTokenizer(), Vocabulary(words), lowercase) for words in (source, target))
 
 
 LANGUAGES = _languages(("the", "cat"), ("il", "gatto", "è"))
@@ -68,23 +70,23 @@ def test_other_configs_name_the_fields(tmp_path):
 def test_files_may_be_moved(tmp_path):
   config = copy.deepcopy(CONFIG)
   for name in ("train", "validation"):
-    setattr(config.data, name, str(tmp_path / f"{name}.tsv"))
+    setattr(config.data, f"{name}_file", str(tmp_path / f"{name}.tsv"))
     (tmp_path / f"{name}.tsv").write_text(f"{name}\tx\n", "utf-8")
   folder = tmp_path / "run"
   folder.mkdir()
   record_launch(folder, {"data": digests(data_files(config))})
   write_run(folder, config, LANGUAGES)
   moved = copy.deepcopy(config)
-  moved.data.train = str(tmp_path / "moved.tsv")
-  (tmp_path / "train.tsv").rename(moved.data.train)
+  moved.data.train_file = str(tmp_path / "moved.tsv")
+  (tmp_path / "train.tsv").rename(moved.data.train_file)
   check_same_config(folder, moved)
   write_run(folder, moved, LANGUAGES)
   assert read_config(folder) == moved  # where `evaluate` looks for them
-  (tmp_path / "moved.tsv").rename(config.data.train)
+  (tmp_path / "moved.tsv").rename(config.data.train_file)
   check_same_config(folder, config)
   moved = copy.deepcopy(config)
-  moved.data.train, moved.data.validation = moved.data.validation, moved.data.train
-  with pytest.raises(WorkdirError, match=r"another config: data.train .*, data.validation "):
+  moved.data.train_file, moved.data.validation_file = moved.data.validation_file, moved.data.train_file
+  with pytest.raises(WorkdirError, match=r"another config: data.train_file .*, data.validation_file "):
     check_same_config(folder, moved)
 
 
@@ -114,21 +116,21 @@ def test_languages_are_read_as_written(tmp_path):
   assert read_languages(tmp_path, CONFIG.data) == LANGUAGES
   assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
   # What a text is cut into, and whether it is lower-cased, is told by the config.
-  source, target = read_languages(tmp_path, base.Data(unit="character", lowercase=True))
+  source, target = read_languages(tmp_path, base.Data(tokenization="character", lowercase=True))
   assert source.tokenize("The c") == ("t", "h", "e", "▁", "c")
   assert target.detokenize(("i", "▁", "l")) == "i l"
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_configs_are_written_last(tmp_path, monkeypatch, side):
-  save = Language.save
+  save = TextProcessor.save
 
   def fail(language, folder, name):
     if name == side:
       raise OSError("disk full")
     save(language, folder, name)
 
-  monkeypatch.setattr(Language, "save", fail)
+  monkeypatch.setattr(TextProcessor, "save", fail)
   with pytest.raises(OSError):
     write_run(tmp_path, CONFIG, LANGUAGES)
   with pytest.raises(WorkdirError, match="holds no run"):

@@ -20,18 +20,18 @@ from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.model import make_model
 from experiments.translation.optimizer import make_optimizer, make_schedule
 from experiments.translation.step import (
-  Recipe,
-  Sums,
+  LossSums,
+  TrainSpec,
   TrainState,
   abstract_state,
   cast,
+  eval_params,
   init_state,
   is_finite,
-  make_recipe,
   make_rngs,
   make_step,
-  no_sums,
-  translating_params,
+  make_train_spec,
+  zero_sums,
 )
 
 CLIP_NORM, AVERAGING, SMOOTHING = 0.7, 0.15, 0.3
@@ -45,18 +45,22 @@ def standard_promotion():
 
 
 def _model(dropout_rate):
-  config = base.Model(attention="none", embedding_width=5, width=6, dropout_rate=dropout_rate)
+  config = base.Model(attention="none", embed_dim=5, features=6, dropout_rate=dropout_rate)
   return make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
 
 
 # Shared by the tests: a compiled step belongs to one recipe. The learning rate is as good as constant.
-OPTIMIZER = make_optimizer(base.Train(steps=10**6, warmup=0.0, learning_rate=0.03125, clip_norm=CLIP_NORM))
+OPTIMIZER = make_optimizer(
+  base.Train(num_train_steps=10**6, warmup_fraction=0.0, learning_rate=0.03125, grad_clip_norm=CLIP_NORM)
+)
 MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
-PLAIN = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train())
+PLAIN = TrainSpec(_model(0.0), OPTIMIZER, MESH, base.Train())
 # What does not change each other's tests is compiled together.
-DROPPING = Recipe(_model(0.5), OPTIMIZER, MESH, base.Train(averaging=AVERAGING))
-IN_PARTS = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train(accumulation=3, label_smoothing=SMOOTHING))
-BFLOAT16 = Recipe(_model(0.0), OPTIMIZER, MESH, base.Train(), "bfloat16")
+DROPPING = TrainSpec(_model(0.5), OPTIMIZER, MESH, base.Train(ema_decay=AVERAGING))
+IN_PARTS = TrainSpec(
+  _model(0.0), OPTIMIZER, MESH, base.Train(grad_accumulation_steps=3, label_smoothing=SMOOTHING)
+)
+BFLOAT16 = TrainSpec(_model(0.0), OPTIMIZER, MESH, base.Train(), "bfloat16")
 
 
 def _batch(seed=0, num_rows=3):
@@ -72,20 +76,20 @@ def _batch(seed=0, num_rows=3):
   )
 
 
-def _start(recipe=PLAIN, step=0):
+def _start(spec=PLAIN, step=0):
   """Returns a state with random parameters, the same for all recipes."""
   batch = _batch()
   arguments = (batch.sources, batch.source_lengths, batch.inputs)
   params = random_parameters(PLAIN.model, *arguments)["params"]
-  average = jax.tree.map(jnp.copy, params) if recipe.train.averaging else None
-  return TrainState(jnp.int32(step), params, average, recipe.optimizer.init(params), no_sums())
+  average = jax.tree.map(jnp.copy, params) if spec.train.ema_decay else None
+  return TrainState(jnp.int32(step), params, average, spec.optimizer.init(params), zero_sums())
 
 
-def _run(recipe, state, batches, seed=0):
+def _run(spec, state, batches, seed=0):
   """Makes the steps on a copy: the state that goes in is gone afterwards."""
   state = jax.tree.map(jnp.copy, state)
   for batch in batches:
-    state, _ = make_step(recipe)(state, batch, jax.random.key(seed))
+    state, _ = make_step(spec)(state, batch, jax.random.key(seed))
   return state
 
 
@@ -157,18 +161,18 @@ def test_steps_are_those_of_adam():
 @pytest.mark.usefixtures("standard_promotion")
 def test_sums_grow():
   first = _run(PLAIN, _start(), [_batch(0)])
-  alone = _run(PLAIN, first._replace(sums=no_sums()), [_batch(1)]).sums
+  alone = _run(PLAIN, first._replace(sums=zero_sums()), [_batch(1)]).sums
   both = _run(PLAIN, first, [_batch(1)]).sums
   np.testing.assert_allclose(both.loss, float(first.sums.loss) + float(alone.loss), rtol=1e-6)
   assert both.tokens == 2 * 13
-  assert no_sums() == Sums(0.0, 0.0)
+  assert zero_sums() == LossSums(0.0, 0.0)
 
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_gradient_norms_outlive_the_state():
-  recipe = dataclasses.replace(PLAIN, optimizer=optax.trace(decay=0.0))  # whose state is the gradient
-  step = make_step(recipe)
-  start = jax.tree.map(jnp.copy, init_state(recipe, jax.random.key(0)))
+  spec = dataclasses.replace(PLAIN, optimizer=optax.trace(decay=0.0))  # whose state is the gradient
+  step = make_step(spec)
+  start = jax.tree.map(jnp.copy, init_state(spec, jax.random.key(0)))
   state, norm = step(start, _batch(), jax.random.key(0))
   squares = (np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(state.optimizer.trace))
   expected = np.sqrt(sum(squares))
@@ -176,8 +180,8 @@ def test_gradient_norms_outlive_the_state():
   np.testing.assert_allclose(norm, expected, rtol=1e-5)
 
 
-def _loss(recipe, *, step, seed):
-  return float(_run(recipe, _start(recipe, step), [_batch()], seed=seed).sums.loss)
+def _loss(spec, *, step, seed):
+  return float(_run(spec, _start(spec, step), [_batch()], seed=seed).sums.loss)
 
 
 @pytest.mark.usefixtures("standard_promotion")
@@ -228,7 +232,7 @@ def test_label_smoothing_reaches_the_loss():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_attention_losses_are_added():
-  config = base.Model(attention="additive", embedding_width=5, width=6)
+  config = base.Model(attention="additive", embed_dim=5, features=6)
   model = make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
   batch = _batch(num_rows=4)
   batch = batch._replace(links=np.random.default_rng(2).random((4, 6, 7)) < 0.3)
@@ -236,27 +240,29 @@ def test_attention_losses_are_added():
   params = random_parameters(model, *arguments)["params"]
 
   def loss(**weights):
-    recipe = Recipe(model, OPTIMIZER, MESH, base.Train(**weights))
-    state = TrainState(jnp.int32(0), params, None, OPTIMIZER.init(params), no_sums())
-    return float(_run(recipe, state, [batch]).sums.loss)
+    spec = TrainSpec(model, OPTIMIZER, MESH, base.Train(**weights))
+    state = TrainState(jnp.int32(0), params, None, OPTIMIZER.init(params), zero_sums())
+    return float(_run(spec, state, [batch]).sums.loss)
 
   _, weights = model.apply({"params": params}, *arguments)
   lengths = np.sum(batch.targets != 0, axis=-1)
   extra = 0.5 * jnp.sum(alignment_loss(weights, batch.links)) + 3 * jnp.sum(coverage_loss(weights, lengths))
-  np.testing.assert_allclose(loss(alignment_weight=0.5, coverage_weight=3.0) - loss(), extra, rtol=1e-4)
+  np.testing.assert_allclose(
+    loss(alignment_loss_weight=0.5, coverage_loss_weight=3.0) - loss(), extra, rtol=1e-4
+  )
   assert extra > 1
 
 
 def test_attention_losses_need_weights():
   with pytest.raises(ValueError, match="need a decoder that returns weights, got None"):
-    make_step(dataclasses.replace(PLAIN, train=base.Train(coverage_weight=1.0))).lower(
+    make_step(dataclasses.replace(PLAIN, train=base.Train(coverage_loss_weight=1.0))).lower(
       _start(), _batch(), jax.random.key(0)
     )
 
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_bfloat16_keeps_float32_parameters():
-  exact, coarse = (_run(recipe, _start(), [_batch(), _batch(1)]) for recipe in (PLAIN, BFLOAT16))
+  exact, coarse = (_run(spec, _start(), [_batch(), _batch(1)]) for spec in (PLAIN, BFLOAT16))
   assert {leaf.dtype for leaf in jax.tree.leaves((coarse.params, coarse.sums))} == {jnp.dtype("float32")}
   # Eight bits of the fraction.
   np.testing.assert_allclose(coarse.sums.loss, exact.sums.loss, rtol=2**-7)
@@ -281,7 +287,7 @@ def test_the_average_follows_its_recurrence():
     new = _float64(state.params)
     average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, new)
     _assert_close(state.average, average, rtol=1e-5)
-  assert _are_equal(translating_params(state), state.average)
+  assert _are_equal(eval_params(state), state.average)
   assert not _are_equal(state.average, state.params)
 
 
@@ -300,7 +306,7 @@ def test_the_average_follows_its_recurrence():
   ],
 )
 def test_schedules_worked_out_by_hand(schedule, steps, warmup, rates):
-  train = base.Train(steps=steps, warmup=warmup, learning_rate=0.5, schedule=schedule)
+  train = base.Train(num_train_steps=steps, warmup_fraction=warmup, learning_rate=0.5, schedule=schedule)
   found = [make_schedule(train)(step) for step in rates]
   np.testing.assert_allclose(found, list(rates.values()), atol=1e-7)
 
@@ -314,7 +320,9 @@ def test_biases_and_scales_are_not_decayed():
     "recurrent_bias": jnp.array([3.0]),
     "scale": jnp.array(2.0),
   }
-  train = base.Train(steps=10, warmup=0.0, learning_rate=0.5, schedule="constant", weight_decay=0.1)
+  train = base.Train(
+    num_train_steps=10, warmup_fraction=0.0, learning_rate=0.5, schedule="constant", weight_decay=0.1
+  )
   optimizer = make_optimizer(train)
   nothing = jax.tree.map(jnp.zeros_like, params)
   updates, _ = optimizer.update(nothing, optimizer.init(params), params)
@@ -326,7 +334,7 @@ def test_biases_and_scales_are_not_decayed():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_optimizers_follow_the_schedule():
-  optimizer = make_optimizer(base.Train(steps=12, warmup=0.34, learning_rate=0.5))
+  optimizer = make_optimizer(base.Train(num_train_steps=12, warmup_fraction=0.34, learning_rate=0.5))
   gradient = {"w": jnp.array([0.3, -0.2])}
   params = {"w": jnp.array([1.0, -1.0])}
   state = optimizer.init(params)
@@ -345,20 +353,20 @@ class Embedder(nn.Module):
 
 
 def test_first_states_depend_on_the_seed():
-  recipe = Recipe(Embedder(), OPTIMIZER, MESH, base.Train(averaging=0.9))
-  first, again, other = (init_state(recipe, make_rngs(seed).params) for seed in (0, 0, 1))
+  spec = TrainSpec(Embedder(), OPTIMIZER, MESH, base.Train(ema_decay=0.9))
+  first, again, other = (init_state(spec, make_rngs(seed).params) for seed in (0, 0, 1))
   assert _are_equal(first, again)
   assert not _are_equal(first.params, other.params)
   assert first.step == 0
   assert _are_equal(first.average, first.params)
   assert _are_equal(first.optimizer, OPTIMIZER.init(first.params))
-  assert _are_equal(first.sums, no_sums())
+  assert _are_equal(first.sums, zero_sums())
 
 
 @pytest.mark.parametrize("averaging", [0.0, 0.9])
 def test_abstract_states_match_first_states(averaging):
-  recipe = Recipe(Embedder(), OPTIMIZER, MESH, base.Train(averaging=averaging))
-  state, like = init_state(recipe, make_rngs(0).params), abstract_state(recipe)
+  spec = TrainSpec(Embedder(), OPTIMIZER, MESH, base.Train(ema_decay=averaging))
+  state, like = init_state(spec, make_rngs(0).params), abstract_state(spec)
   assert jax.tree.structure(state) == jax.tree.structure(like)
   for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
     assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
@@ -378,6 +386,6 @@ def test_parameters_and_dropout_differ():
 
 def test_recipes_follow_the_config():
   config = base.Config(model=base.Model(dtype="bfloat16"), train=base.Train(label_smoothing=0.1))
-  recipe = make_recipe(config, PLAIN.model, MESH)
-  assert (recipe.model, recipe.mesh) == (PLAIN.model, MESH)
-  assert (recipe.train, recipe.dtype) == (config.train, "bfloat16")
+  spec = make_train_spec(config, PLAIN.model, MESH)
+  assert (spec.model, spec.mesh) == (PLAIN.model, MESH)
+  assert (spec.train, spec.dtype) == (config.train, "bfloat16")

@@ -14,7 +14,7 @@ from experiments.runs.workdir import WorkdirError
 from experiments.translation import sweep
 
 CHOICES = {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}
-SEVEN_STEPS = base.Config(train=base.Train(steps=7))
+SEVEN_STEPS = base.Config(train=base.Train(num_train_steps=7))
 
 
 def finish(folder, run, results):
@@ -31,7 +31,7 @@ def test_each_combination_is_a_run():
     f"attention={kind}_seed={seed}" for kind in ("additive", "bilinear") for seed in (0, 1, 2)
   ]
   assert [(run.config.model.attention, run.config.seed) for run in runs][4] == ("bilinear", 1)
-  assert all(run.config.train.steps == 7 for run in runs)
+  assert all(run.config.train.num_train_steps == 7 for run in runs)
   assert SEVEN_STEPS.seed == 0 and SEVEN_STEPS.model.attention == "additive"
 
 
@@ -42,12 +42,14 @@ def test_names_tell_fields_apart():
 
 
 def test_groups_name_their_runs():
-  late = {"model.looks": ["after"], "model.width": [16, 32], "seed": [3]}
-  runs = sweep.make_runs(base.Config(), {"looks, late": late, "other": {"seed": [5]}})
-  assert [(run.name, run.group, run.config.model.looks, run.config.model.width) for run in runs] == [
-    ("looks--late_width=16", "looks, late", "after", 16),
-    ("looks--late_width=32", "looks, late", "after", 32),
-    ("other", "other", base.Config().model.looks, 128),
+  late = {"model.attend_order": ["after"], "model.features": [16, 32], "seed": [3]}
+  runs = sweep.make_runs(base.Config(), {"order, late": late, "other": {"seed": [5]}})
+  assert [
+    (run.name, run.group, run.config.model.attend_order, run.config.model.features) for run in runs
+  ] == [
+    ("order--late_features=16", "order, late", "after", 16),
+    ("order--late_features=32", "order, late", "after", 32),
+    ("other", "other", base.Config().model.attend_order, 128),
   ]
   assert [run.config.seed for run in runs] == [3, 3, 5]
 
@@ -91,12 +93,14 @@ def test_jobs_need_no_file(tmp_path):
   assert script == [sys.executable, "-m", "experiments.train"]
   assert folder == f"--workdir={tmp_path}/attention=bilinear_seed=1"
   assert len(values) == len(config_fields.flat(run.config))
-  assert {"--config.seed=1", "--config.model.attention=bilinear", "--config.train.steps=7"} <= set(values)
+  assert {"--config.seed=1", "--config.model.attention=bilinear", "--config.train.num_train_steps=7"} <= set(
+    values
+  )
   assert not job.is_done() and not job.is_taken()
   finish(tmp_path, run, {"test": {"bleu": 1.0}})
   assert job.is_done()
   # One whose steps are fewer than asked for now is not.
-  longer = dataclasses.replace(run.config, train=base.Train(steps=8))
+  longer = dataclasses.replace(run.config, train=base.Train(num_train_steps=8))
   assert not sweep.is_done(tmp_path / run.name, longer)
   with pytest.raises(WorkdirError, match=r"holds a run with another config: seed 1 \(here 9\)"):
     sweep.make_job(sweep.Run(run.name, dataclasses.replace(run.config, seed=9)), tmp_path)

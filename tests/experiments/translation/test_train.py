@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.small_runs import CONFIG, ONE_DEVICE, STEPS, config_with, params_of, send
 
-from experiments.cli.errors import Diverged, Interrupted
+from experiments.cli.errors import Preempted, TrainingDiverged
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.sharding import DeviceError
@@ -20,7 +20,7 @@ from experiments.text.vocabularies import PAD
 from experiments.translation import load, run_setup
 from experiments.translation import train as loop
 from experiments.translation.run_config import read_config
-from experiments.translation.step import abstract_state, make_recipe
+from experiments.translation.step import abstract_state, make_train_spec
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -62,7 +62,7 @@ def _lose_one_parameter(state):
 )
 def test_diverged_runs_keep_earlier_states(tmp_path, break_step, damage):
   break_step(3, damage)
-  with pytest.raises(Diverged) as caught:
+  with pytest.raises(TrainingDiverged) as caught:
     loop.train(CONFIG, tmp_path)
   message = (
     "the loss or a parameter is not finite at step 3; the last checkpoint is of step 2; try a smaller "
@@ -82,7 +82,7 @@ def test_diverged_runs_keep_earlier_states(tmp_path, break_step, damage):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_a_checkpoint(tmp_path, break_step, number, code):
   break_step(3, send(number))
-  with pytest.raises(Interrupted) as caught:
+  with pytest.raises(Preempted) as caught:
     loop.train(CONFIG, tmp_path)
   assert str(caught.value) == "stopped at step 3; the same command continues from there"
   assert caught.value.code == code
@@ -93,7 +93,7 @@ def test_signals_save_a_checkpoint(tmp_path, break_step, number, code):
 
 def test_signals_at_the_last_step(tmp_path, break_step, capsys):
   break_step(STEPS, send(signal.SIGTERM))
-  with pytest.raises(Interrupted, match=f"stopped at step {STEPS}"):
+  with pytest.raises(Preempted, match=f"stopped at step {STEPS}"):
     loop.train(CONFIG, tmp_path)
   before = (tmp_path / "metrics.jsonl").read_bytes()
   capsys.readouterr()
@@ -111,9 +111,9 @@ def test_resumed_speed_counts_new_tokens(tmp_path, break_step, monkeypatch):
     return {}
 
   monkeypatch.setattr(loop.Progress, "record", record)
-  config = config_with({"log_every": STEPS})
+  config = config_with({"log_every_steps": STEPS})
   break_step(4, send(signal.SIGTERM))
-  with pytest.raises(Interrupted, match="stopped at step 4"):
+  with pytest.raises(Preempted, match="stopped at step 4"):
     loop.train(config, tmp_path / "stopped")
   break_step(0, send(signal.SIGTERM))  # never
   for name in ("whole", "stopped"):
@@ -131,7 +131,7 @@ def test_signals_wait_for_validations(tmp_path, monkeypatch):
     return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
 
   monkeypatch.setattr(loop, "evaluate", evaluate)
-  with pytest.raises(Interrupted, match="stopped at step 2"):
+  with pytest.raises(Preempted, match="stopped at step 2"):
     loop.train(CONFIG, tmp_path)
   assert [record["validation/loss"] for record in workdir.read_metrics(tmp_path)[2:]] == [0.5]
 
@@ -141,9 +141,9 @@ def test_signals_wait_for_validations(tmp_path, monkeypatch):
 
 def _average_of(folder, step, config, translator):
   """Returns the average of the parameters in a checkpoint."""
-  recipe = make_recipe(config, translator.model, ONE_DEVICE)
+  spec = make_train_spec(config, translator.model, ONE_DEVICE)
   with checkpoints_of(folder) as checkpoints:
-    return jax.tree.leaves(checkpoints.restore(abstract_state(recipe), step).state.average)
+    return jax.tree.leaves(checkpoints.restore(abstract_state(spec), step).state.average)
 
 
 @pytest.mark.parametrize(("checkpoint", "step"), [("best", 4), ("last", 6)])
@@ -165,7 +165,9 @@ def test_the_named_checkpoint_translates(tmp_path, validate_as, checkpoint, step
   ("metric", "scores"), [("loss", [0.9, 0.5, 0.7, 0.6]), ("bleu", [1.0, 7.0, 2.0, 7.0])]
 )
 def test_patience_ends_training(tmp_path, validate_as, capsys, metric, scores):
-  config = config_with({"steps": 50, "validate_every": 1, "patience": 2, "metric": metric})
+  config = config_with(
+    {"num_train_steps": 50, "eval_every_steps": 1, "early_stopping_patience": 2, "best_metric": metric}
+  )
   validate_as([{metric: score} for score in scores])
   loop.train(config, tmp_path)
   message = f"validation/{metric} has not improved for 2 validations: training ends here"
@@ -181,10 +183,10 @@ def test_patience_ends_training(tmp_path, validate_as, capsys, metric, scores):
 
 
 def test_averages_survive_a_stop(trained, tmp_path, break_step):
-  config = config_with({"keep": 4}, {"checkpoint": "average"})
+  config = config_with({"max_to_keep": 4}, {"checkpoint": "average"})
   config = dataclasses.replace(config, init_from=str(trained))
   break_step(5, send(signal.SIGTERM))
-  with pytest.raises(Interrupted, match="stopped at step 5"):
+  with pytest.raises(Preempted, match="stopped at step 5"):
     loop.train(config, tmp_path / "stopped")
   break_step(0, send(signal.SIGTERM))  # never
   ours, theirs = (params_of(loop.train(config, tmp_path / name)) for name in ("stopped", "whole"))
@@ -216,10 +218,8 @@ def test_launch_errors_write_nothing(tmp_path, monkeypatch):
   from experiments.runs import sharding
 
   monkeypatch.setattr(run_setup, "make_mesh", sharding.make_mesh)
-  with pytest.raises(
-    DeviceError, match="--parameter_shards must be a divisor of the number of devices, 8, got 3"
-  ):
-    loop.train(CONFIG, tmp_path / "run", parameter_shards=3)
+  with pytest.raises(DeviceError, match="--fsdp_size must be a divisor of the number of devices, 8, got 3"):
+    loop.train(CONFIG, tmp_path / "run", fsdp_size=3)
   assert not (tmp_path / "run").exists()
 
 

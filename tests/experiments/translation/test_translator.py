@@ -10,13 +10,13 @@ from helpers.model_reference import random_parameters
 
 from configs import base
 from experiments.cli.config_fields import ConfigError
-from experiments.cli.errors import Diverged
+from experiments.cli.errors import TrainingDiverged
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
-from experiments.text.text_processor import Language
-from experiments.text.tokenizers import Words
+from experiments.text.text_processor import TextProcessor
+from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
-from experiments.translation.decoding import Search
+from experiments.translation.decoding import DecodeOptions
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
 from experiments.translation.translator import Translator, make_translator
@@ -33,8 +33,8 @@ LENGTHS = (3, 17, 1, 5, 2, 4, 15)
 class LetterTask:
   """Letters for words."""
 
-  source = Language(Words(), Vocabulary(SOURCE_WORDS), lowercase=True)
-  target = Language(Words(), Vocabulary(TARGET_WORDS), lowercase=True)
+  source = TextProcessor(WordTokenizer(), Vocabulary(SOURCE_WORDS), lowercase=True)
+  target = TextProcessor(WordTokenizer(), Vocabulary(TARGET_WORDS), lowercase=True)
 
 
 def best(translator, sources, **options):
@@ -45,7 +45,7 @@ def best(translator, sources, **options):
 MODELS = {
   "additive": {"attention": "additive"},
   "none": {"attention": "none"},
-  "transformer": {"decoder": "transformer", "positions": "relative"},
+  "transformer": {"decoder": "transformer", "position_encoding": "relative"},
 }
 
 
@@ -54,7 +54,7 @@ def _model(name):
   """Returns an untrained model and its parameters."""
   changes = MODELS[name]
   model = make_model(
-    base.Model(embedding_width=5, width=6, num_heads=2, **changes),
+    base.Model(embed_dim=5, features=6, num_heads=2, **changes),
     source_vocabulary_size=len(LetterTask.source.vocabulary),
     target_vocabulary_size=len(LetterTask.target.vocabulary),
   )
@@ -73,7 +73,9 @@ def _translator(attention="additive", batch_size=5, change=None, max_length=MAX_
   """Returns a translator; `change` makes other parameters of the model's."""
   model, params = _model(attention)
   params = params if change is None else change(params)
-  return Translator(LetterTask(), model, params, batch_size=batch_size, search=Search(max_length, **search))
+  return Translator(
+    LetterTask(), model, params, batch_size=batch_size, search=DecodeOptions(max_length, **search)
+  )
 
 
 def _with_bias(symbols, values):
@@ -144,7 +146,7 @@ def _greedy(source, kind):
 def _ids(translation):
   """Returns the tokens of a translation, with the end of the sentence unless it was cut."""
   # "<unk>" is no word of the vocabulary, so its id is that of the unknown.
-  return LetterTask.target.vocabulary.encode(translation.tokens) + [END] * (not translation.is_cut)
+  return LetterTask.target.vocabulary.encode(translation.tokens) + [END] * (not translation.is_truncated)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_translations_are_greedy_and_in_order(kind):
     ids, score, weights = _greedy(source, kind)
     assert found.tokens == LetterTask.target.vocabulary.decode(ids)
     ends.add(ids[-1] == END)
-    assert found.is_cut == (ids[-1] != END)
+    assert found.is_truncated == (ids[-1] != END)
     np.testing.assert_allclose(found.score, score, rtol=1e-5)
     assert found.attention.shape == weights.shape == (len(ids), len(source) + 1)
     np.testing.assert_allclose(found.attention, weights, atol=1e-5)
@@ -173,7 +175,7 @@ def test_translations_are_greedy_and_in_order(kind):
 
 def test_translations_may_have_no_end():
   for source, found in zip(_sources(), best(_translator(ends=False), _sources()), strict=True):
-    assert found.is_cut and len(found.tokens) == MAX_LENGTH
+    assert found.is_truncated and len(found.tokens) == MAX_LENGTH
     inputs = LetterTask.target.vocabulary.encode(found.tokens)
     log_probabilities = _alone(source, inputs)[0][: len(inputs)]
     log_probabilities[:, END] = -np.inf
@@ -182,7 +184,7 @@ def test_translations_may_have_no_end():
 
 def test_unlearnt_ends_have_no_score(scored):
   model, params = _model("additive")
-  options = {"batch_size": 5, "search": Search(MAX_LENGTH), "learns_end": False}
+  options = {"batch_size": 5, "search": DecodeOptions(MAX_LENGTH), "learns_end": False}
   found = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
   for (source, target), one, whole in zip(_pairs(), found, scored, strict=True):
     inputs = LetterTask.target.vocabulary.encode(target)
@@ -227,9 +229,9 @@ def test_diverged_models_are_reported():
   translator = _translator(
     batch_size=1, change=lambda params: jax.tree.map(lambda leaf: leaf * np.nan, params)
   )
-  with pytest.raises(Diverged, match="loss or attention is not finite"):
+  with pytest.raises(TrainingDiverged, match="loss or attention is not finite"):
     translator.score_tokens([(("a", "b"), ("x",))])
-  with pytest.raises(Diverged, match="score of a translation is not finite"):
+  with pytest.raises(TrainingDiverged, match="score of a translation is not finite"):
     best(translator, [("a", "b")])
 
 
@@ -242,12 +244,12 @@ def test_half_precision_is_summed_in_single():
   assert losses != jnp.array(losses, jnp.bfloat16).astype(jnp.float32).tolist()
 
 
-BEAM_SIZE, NUM_BEST, LENGTH_PENALTY = 4, 3, 0.7
+BEAM_SIZE, N_BEST, LENGTH_PENALTY = 4, 3, 0.7
 
 
 @pytest.fixture(scope="module")
 def n_best():
-  search = {"beam_size": BEAM_SIZE, "num_best": NUM_BEST, "length_penalty": LENGTH_PENALTY}
+  search = {"beam_size": BEAM_SIZE, "n_best": N_BEST, "length_penalty": LENGTH_PENALTY}
   return _translator(**search).n_best(_sources())
 
 
@@ -258,9 +260,9 @@ def _normalised(score, length):
 
 def test_n_best_are_in_order(n_best):
   for found in n_best:
-    assert len(found) == NUM_BEST
-    assert len({(one.tokens, one.is_cut) for one in found}) == NUM_BEST
-    assert found == sorted(found, key=lambda one: (one.is_cut, -one.score))
+    assert len(found) == N_BEST
+    assert len({(one.tokens, one.is_truncated) for one in found}) == N_BEST
+    assert found == sorted(found, key=lambda one: (one.is_truncated, -one.score))
 
 
 def test_n_best_scores_and_weights(n_best):
@@ -284,7 +286,7 @@ def _drawn(seed, **options):
 def test_samples_depend_on_the_seed():
   first, again, *others = (_drawn(seed) for seed in (5, 5, 6, 2**32 - 1))
   for one, other in zip(first, again, strict=True):
-    assert (one.tokens, one.score, one.is_cut) == (other.tokens, other.score, other.is_cut)
+    assert (one.tokens, one.score, one.is_truncated) == (other.tokens, other.score, other.is_truncated)
   for other in others:
     assert [one.tokens for one in other] != [one.tokens for one in first]
 
@@ -356,7 +358,7 @@ class TextTask:
 
   def __init__(self, unit):
     options = {"lowercase": True, "min_count": 1, "vocabulary_size": 0, "subwords": "unigram"}
-    self.source = self.target = Language.learn(TEXTS, unit=unit, **options)
+    self.source = self.target = TextProcessor.learn(TEXTS, unit=unit, **options)
 
 
 @pytest.mark.parametrize("unit", ["word", "character", "subword"])
@@ -364,17 +366,19 @@ def test_found_translations_keep_their_score(unit):
   task = TextTask(unit)
   size = len(task.source.vocabulary)
   model = make_model(
-    base.Model(embedding_width=5, width=6), source_vocabulary_size=size, target_vocabulary_size=size
+    base.Model(embed_dim=5, features=6), source_vocabulary_size=size, target_vocabulary_size=size
   )
   batch = make_batch([[4]], [[4]], source_length=2, target_length=2)
   params = random_parameters(model, batch.sources, batch.source_lengths, batch.inputs, seed=5)["params"]
   # As likely as not it says what stands for no token, and ends.
   bias = params["decoder"]["logits"]["bias"].at[np.array([PAD, START, UNKNOWN])].add(4.0).at[END].add(4.0)
   params["decoder"]["logits"]["bias"] = bias
-  search = Search(max_length=9, beam_size=4, num_best=4, length_penalty=0.0)
+  search = DecodeOptions(max_length=9, beam_size=4, n_best=4, length_penalty=0.0)
   translator = Translator(task, model, params, batch_size=4, search=search)
   found = translator.n_best(translator.source_tokens(TEXTS))
-  ended = [(text, one) for text, each in zip(TEXTS, found, strict=True) for one in each if not one.is_cut]
+  ended = [
+    (text, one) for text, each in zip(TEXTS, found, strict=True) for one in each if not one.is_truncated
+  ]
   assert any("<unk>" in one.tokens for _, one in ended) == (unit != "subword")
   pairs = translator.pair_tokens([(text, " ".join(one.tokens)) for text, one in ended], are_tokens=True)
   assert [target for _, target in pairs] == [one.tokens for _, one in ended]
@@ -395,7 +399,7 @@ def test_invisible_texts_are_not_translated():
 
 def test_fewer_translations_than_asked():
   # Of one token: the end, or one of six words, which are cut.
-  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, num_best=11).n_best([("c",)])
+  (found,) = _translator(batch_size=1, max_length=1, beam_size=11, n_best=11).n_best([("c",)])
   assert found[0].tokens == ()
   assert {one.tokens for one in found[1:]} == {("<unk>",), *((word,) for word in TARGET_WORDS)}
   assert len(found) == 7

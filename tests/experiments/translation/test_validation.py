@@ -13,7 +13,7 @@ from experiments.translation.validation import validate
 OWN = ", or package.module:Name or file.py:Name of your own"
 ENCODERS = "one of recurrent, transformer" + OWN
 DECODERS = "one of recurrent, transformer" + OWN
-ATTENTIONS = (
+ATTENTION_TYPES = (
   "one of additive, dot_product, scaled_dot_product, bilinear, cosine, multi_head, location_aware, coverage, "
   f"monotonic, local, none{OWN}"
 )
@@ -24,95 +24,105 @@ IMPOSSIBLE = [
   ("seed", -1, "from 0 to 4,294,967,295"),
   ("data.task", "toy", "one of toy_translation, scan, parallel_text" + OWN),
   ("data.split", "train", "one of simple, length, add_jump, add_turn_left"),
-  ("data.unit", "words", "one of word, character, subword"),
-  ("data.unit", "subword", "'word' for config.data.task=toy_translation"),
-  ("data.subwords", "BPE", "one of unigram, bpe"),
-  ("data.train", "train.tsv", "'' for config.data.task=toy_translation"),
+  ("data.tokenization", "words", "one of word, character, subword"),
+  ("data.tokenization", "subword", "'word' for config.data.task=toy_translation"),
+  ("data.subword_model", "BPE", "one of unigram, bpe"),
+  ("data.train_file", "train.tsv", "'' for config.data.task=toy_translation"),
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
-  ("data.scan_cutoff", 48, "from 1 to 47"),
-  ("data.scan_cutoff", 21, "22 for another split than length"),
+  ("data.scan_max_train_actions", 48, "from 1 to 47"),
+  ("data.scan_max_train_actions", 21, "22 for another split than length"),
   ("data.vocabulary_size", -1, "from 0 to 1,048,576"),
   ("data.source_vocabulary_size", -1, "from 0 to 1,048,576"),
   ("data.target_vocabulary_size", -1, "from 0 to 1,048,576"),
   ("data.alignment_tokens", "moses", "one of auto, words, whitespace"),
   ("data.min_count", 0, "from 1 to 1,048,576"),
-  ("data.max_length", 0, "from 1 to 1,048,576"),
+  ("data.max_train_length", 0, "from 1 to 1,048,576"),
   ("data.num_buckets", 0, "from 1 to 1,048,576"),
   ("model.encoder", "Transformer", ENCODERS),
   ("model.decoder", "Transformer", DECODERS),
-  ("model.attention", "", ATTENTIONS),
+  ("model.attention", "", ATTENTION_TYPES),
   ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid" + OWN),
-  ("model.attention_width", -1, "from 0 to 1,048,576"),
-  ("model.looks", "never", "one of before, after"),
+  ("model.qk_features", -1, "from 0 to 1,048,576"),
+  ("model.attend_order", "never", "one of before, after"),
   ("model.input_feeding", 1, "of type bool"),
-  ("model.positions", "learnt", "one of sinusoidal, relative, rotary, none"),
-  ("model.positions", "rotary", "sinusoidal, for no part of this model reads it"),
-  ("model.embedding_width", 0, "from 1 to 1,048,576"),
-  ("model.width", -2, "from 1 to 1,048,576"),
+  ("model.position_encoding", "learnt", "one of sinusoidal, relative, rotary, none"),
+  ("model.position_encoding", "rotary", "sinusoidal, for no part of this model reads it"),
+  ("model.embed_dim", 0, "from 1 to 1,048,576"),
+  ("model.features", -2, "from 1 to 1,048,576"),
   ("model.num_layers", 0, "from 1 to 1,048,576"),
   ("model.num_decoder_layers", 0, "from 1 to 1,048,576"),
   ("model.num_heads", 0, "from 1 to 1,048,576"),
-  ("model.feed_forward_width", 0, "from 1 to 1,048,576"),
+  ("model.mlp_dim", 0, "from 1 to 1,048,576"),
   ("model.num_heads", 8, "4, for no part of this model reads it"),
-  ("model.feed_forward_width", 512, "256, for no part of this model reads it"),
+  ("model.mlp_dim", 512, "256, for no part of this model reads it"),
   ("model.dropout_rate", 1.0, "in [0, 1)"),
   ("model.recurrent_dropout_rate", 1.0, "in [0, 1)"),
   ("model.word_dropout_rate", -0.1, "in [0, 1)"),
   ("model.dtype", "float16", "one of float32, bfloat16"),
-  ("train.steps", 0, "from 1 to 2,147,483,647"),
+  ("train.num_train_steps", 0, "from 1 to 2,147,483,647"),
   ("train.batch_size", 0, "from 1 to 1,048,576"),
-  ("train.accumulation", 0, "from 1 to 1,048,576"),
-  ("train.accumulation", 129, "at most config.train.batch_size"),
+  ("train.grad_accumulation_steps", 0, "from 1 to 1,048,576"),
+  ("train.grad_accumulation_steps", 129, "at most config.train.batch_size"),
   ("train.schedule", "cos", "one of cosine, linear, inverse_square_root, constant"),
-  ("train.metric", "sentences", "one of loss, exact_match, bleu, chrf, token_accuracy"),
-  ("train.patience", -1, "from 0 to 2,147,483,647"),
-  ("train.keep", 1, "from 2 to 1,048,576"),
+  ("train.best_metric", "sentences", "one of loss, exact_match, bleu, chrf, token_accuracy"),
+  ("train.early_stopping_patience", -1, "from 0 to 2,147,483,647"),
+  ("train.max_to_keep", 1, "from 2 to 1,048,576"),
   ("train.label_smoothing", 1.0, "in [0, 1)"),
-  ("train.averaging", 1.0, "in [0, 1)"),
-  ("train.alignment_weight", -0.1, "from 0 to 1e+38"),
-  ("train.coverage_weight", math.nan, "from 0 to 1e+38"),
+  ("train.ema_decay", 1.0, "in [0, 1)"),
+  ("train.alignment_loss_weight", -0.1, "from 0 to 1e+38"),
+  ("train.coverage_loss_weight", math.nan, "from 0 to 1e+38"),
   ("train.weight_decay", -0.1, "from 0 to 1e+38"),
-  ("train.log_every", 0, "from 1 to 2,147,483,647"),
-  ("train.validate_every", 0, "from 1 to 2,147,483,647"),
-  ("train.warmup", -0.1, "in [0, 1)"),
-  ("train.steps", 1.5, "of type int"),
-  ("train.steps", True, "of type int"),
+  ("train.log_every_steps", 0, "from 1 to 2,147,483,647"),
+  ("train.eval_every_steps", 0, "from 1 to 2,147,483,647"),
+  ("train.warmup_fraction", -0.1, "in [0, 1)"),
+  ("train.num_train_steps", 1.5, "of type int"),
+  ("train.num_train_steps", True, "of type int"),
   ("model.encoder", None, "of type str"),
   ("train.learning_rate", 0.0, "from 1e-38 to 1e+38"),
   ("train.learning_rate", math.nan, "from 1e-38 to 1e+38"),
-  ("train.clip_norm", -1.0, "from 1e-38 to 1e+38"),
-  ("evaluation.sentences", -1, "from 0 to 2,147,483,647"),
-  ("evaluation.sentences", 0, "at least 1, for the sentences of this task have no end"),
-  ("evaluation.validation_sentences", 0, "at least 1, for the sentences of this task have no end"),
+  ("train.grad_clip_norm", -1.0, "from 1e-38 to 1e+38"),
+  ("evaluation.num_eval_examples", -1, "from 0 to 2,147,483,647"),
+  ("evaluation.num_eval_examples", 0, "at least 1, for the sentences of this task have no end"),
+  ("evaluation.num_validation_examples", 0, "at least 1, for the sentences of this task have no end"),
   ("evaluation.checkpoint", "first", "one of best, last, average"),
   ("evaluation.batch_size", 0, "from 1 to 1,048,576"),
   ("evaluation.beam_size", 0, "from 1 to 1,048,576"),
   ("evaluation.length_penalty", -0.5, "from 0 to 10"),
-  ("evaluation.max_target_length", 0, "from 1 to 1,048,576"),
-  ("model.width", 2**20 + 2, "from 1 to 1,048,576"),
-  ("train.steps", 2**31, "from 1 to 2,147,483,647"),
+  ("evaluation.max_decode_length", 0, "from 1 to 1,048,576"),
+  ("model.features", 2**20 + 2, "from 1 to 1,048,576"),
+  ("train.num_train_steps", 2**31, "from 1 to 2,147,483,647"),
 ]
 
 # The least or greatest values that are possible.
 POSSIBLE = [
-  {"data.task": "scan", "data.num_buckets": 1, "data.split": "length", "data.scan_cutoff": 47},
+  {"data.task": "scan", "data.num_buckets": 1, "data.split": "length", "data.scan_max_train_actions": 47},
   {"model.num_decoder_layers": 1, "model.recurrent_dropout_rate": 0.0, "model.word_dropout_rate": 0.999},
-  {"model.width": 7},  # no part of this model has heads
-  {"model.attention": "multi_head", "model.width": 9, "model.num_heads": 3},
-  {"model.encoder": "transformer", "model.width": 2, "model.num_heads": 1},
-  {"model.attention": "multi_head", "model.num_heads": 2, "model.width": 4, "model.attention_width": 6},
-  {"model.looks": "after", "model.input_feeding": True},
-  {"model.encoder": "transformer", "model.positions": "rotary", "model.normalize_qk": True},
-  {"model.decoder": "transformer", "model.positions": "none", "model.num_decoder_layers": 2},
-  {"train.alignment_weight": 0.5, "train.coverage_weight": 1},
-  {"train.steps": 1, "train.batch_size": 1, "train.warmup": 0, "train.accumulation": 1},
-  {"train.weight_decay": 0, "train.label_smoothing": 0, "train.averaging": 0.999, "train.patience": 0},
+  {"model.features": 7},  # no part of this model has heads
+  {"model.attention": "multi_head", "model.features": 9, "model.num_heads": 3},
+  {"model.encoder": "transformer", "model.features": 2, "model.num_heads": 1},
+  {"model.attention": "multi_head", "model.num_heads": 2, "model.features": 4, "model.qk_features": 6},
+  {"model.attend_order": "after", "model.input_feeding": True},
+  {"model.encoder": "transformer", "model.position_encoding": "rotary", "model.normalize_qk": True},
+  {"model.decoder": "transformer", "model.position_encoding": "none", "model.num_decoder_layers": 2},
+  {"train.alignment_loss_weight": 0.5, "train.coverage_loss_weight": 1},
+  {
+    "train.num_train_steps": 1,
+    "train.batch_size": 1,
+    "train.warmup_fraction": 0,
+    "train.grad_accumulation_steps": 1,
+  },
+  {
+    "train.weight_decay": 0,
+    "train.label_smoothing": 0,
+    "train.ema_decay": 0.999,
+    "train.early_stopping_patience": 0,
+  },
   {"evaluation.beam_size": 1, "evaluation.length_penalty": 0},
 ]
 
 
 def _parallel_text():
-  data = base.Data(task="parallel_text", train="train.tsv", validation="validation.tsv")
+  data = base.Data(task="parallel_text", train_file="train.tsv", validation_file="validation.tsv")
   return base.Config(data=data)
 
 
@@ -148,7 +158,7 @@ def test_extreme_values_are_accepted(changes):
   validate(config)
 
 
-@pytest.mark.parametrize("field", ["train", "validation"])
+@pytest.mark.parametrize("field", ["train_file", "validation_file"])
 def test_parallel_text_needs_files(field):
   config = _set(_parallel_text(), f"data.{field}", "")
   with pytest.raises(ConfigError) as caught:
@@ -157,7 +167,7 @@ def test_parallel_text_needs_files(field):
 
 
 @pytest.mark.parametrize("task", ["parallel_text", "scan"])
-@pytest.mark.parametrize("field", ["sentences", "validation_sentences"])
+@pytest.mark.parametrize("field", ["num_eval_examples", "num_validation_examples"])
 def test_finite_tasks_can_be_scored_whole(task, field):
   config = _parallel_text() if task == "parallel_text" else _scan()
   validate(_set(config, f"evaluation.{field}", 0))
@@ -168,15 +178,15 @@ def test_finite_tasks_can_be_scored_whole(task, field):
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 def test_transformer_widths_are_even(part):
-  config = _set(base.Config(model=base.Model(**{part: "transformer"}, num_heads=1)), "model.width", 7)
-  with pytest.raises(ConfigError, match=r"^config.model.width must be even, got 7$"):
+  config = _set(base.Config(model=base.Model(**{part: "transformer"}, num_heads=1)), "model.features", 7)
+  with pytest.raises(ConfigError, match=r"^config.model.features must be even, got 7$"):
     validate(config)
 
 
 def test_rotary_heads_are_even():
-  model = base.Model(encoder="transformer", positions="rotary", num_heads=2, width=6)
+  model = base.Model(encoder="transformer", position_encoding="rotary", num_heads=2, features=6)
   allowed = "such that a head's is even, for rotary positions"
-  with pytest.raises(ConfigError, match=f"^config.model.width must be {allowed}, got 6$"):
+  with pytest.raises(ConfigError, match=f"^config.model.features must be {allowed}, got 6$"):
     validate(base.Config(model=model))
 
 
@@ -188,11 +198,11 @@ TRANSFORMERS = base.Model(encoder="transformer", decoder="transformer")
   [
     ("attention", "none"),
     ("normalizer", "sigmoid"),
-    ("looks", "after"),
+    ("attend_order", "after"),
     ("input_feeding", True),
-    ("embedding_width", 32),
+    ("embed_dim", 32),
     ("residual", True),
-    ("use_norm", True),
+    ("layer_norm", True),
     ("recurrent_dropout_rate", 0.1),
   ],
 )
@@ -205,7 +215,7 @@ def test_unread_fields_are_refused(field, value):
   assert f"config.model.{field} must be {default}, for no part of this model reads it" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["alignment_weight", "coverage_weight"])
+@pytest.mark.parametrize("name", ["alignment_loss_weight", "coverage_loss_weight"])
 def test_attention_losses_need_attention(name):
   config = base.Config(model=base.Model(attention="none"), train=base.Train(**{name: 0.5}))
   with pytest.raises(ConfigError) as caught:
@@ -215,29 +225,29 @@ def test_attention_losses_need_attention(name):
 
 @pytest.mark.parametrize("normalizer", ["sigmoid", "sparsemax", "entmax15"])
 def test_guided_alignment_needs_softmax(normalizer):
-  config = base.Config(model=base.Model(normalizer=normalizer), train=base.Train(alignment_weight=0.5))
+  config = base.Config(model=base.Model(normalizer=normalizer), train=base.Train(alignment_loss_weight=0.5))
   with pytest.raises(ConfigError) as caught:
     validate(config)
   told = (
-    "config.model.normalizer must be softmax with config.train.alignment_weight, which learns nothing from "
-    f"weights of 0 or no shares, got '{normalizer}'"
+    "config.model.normalizer must be softmax with config.train.alignment_loss_weight, which learns nothing "
+    f"from weights of 0 or no shares, got '{normalizer}'"
   )
   assert str(caught.value) == told
 
 
 def test_endless_translations_watch_the_loss():
-  validate(base.Config(train=base.Train(learns_end=False)))
+  validate(base.Config(train=base.Train(train_eos=False)))
   with pytest.raises(ConfigError) as caught:
-    validate(base.Config(train=base.Train(learns_end=False, metric="bleu")))
-  told = "config.train.metric must be loss, for translations that never end match nothing, got 'bleu'"
+    validate(base.Config(train=base.Train(train_eos=False, best_metric="bleu")))
+  told = "config.train.best_metric must be loss, for translations that never end match nothing, got 'bleu'"
   assert str(caught.value) == told
 
 
 def test_guided_alignment_needs_alignments():
-  config = _set(_scan(), "train.alignment_weight", 0.5)
+  config = _set(_scan(), "train.alignment_loss_weight", 0.5)
   with pytest.raises(ConfigError) as caught:
     validate(config)
-  told = "config.train.alignment_weight must be 0 for a task without `knows_alignments = True`, got 0.5"
+  told = "config.train.alignment_loss_weight must be 0 for a task without `has_alignments = True`, got 0.5"
   assert str(caught.value) == told
 
 
@@ -245,7 +255,7 @@ def test_guided_alignment_needs_alignments():
   "changes", [{"encoder": "transformer"}, {"attention": "multi_head"}, {"decoder": "transformer"}], ids=str
 )
 def test_heads_divide_the_width(changes):
-  model = dataclasses.replace(base.Model(width=30, num_heads=4), **changes)
+  model = dataclasses.replace(base.Model(features=30, num_heads=4), **changes)
   with pytest.raises(ConfigError) as caught:
     validate(base.Config(model=model))
-  assert str(caught.value) == "config.model.width must be a multiple of config.model.num_heads=4, got 30"
+  assert str(caught.value) == "config.model.features must be a multiple of config.model.num_heads=4, got 30"
