@@ -117,7 +117,9 @@ def test_translations_of_runs_are_compared(tmp_path):
   assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
   assert [row.split()[0] for row in rows[1:]] == folders
   path = tmp_path / "b" / "config.json"
-  path.write_text(path.read_text("utf-8").replace('"sentences": 3', '"sentences": 2'), "utf-8")
+  path.write_text(
+    path.read_text("utf-8").replace('"num_eval_examples": 3', '"num_eval_examples": 2'), "utf-8"
+  )
   refused = compared(*folders, flags=["--significance"])
   assert refused.code == 2
   assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors

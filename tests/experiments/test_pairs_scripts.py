@@ -42,7 +42,7 @@ def succeed(script, folder, *flags):
 
 
 def test_scores_are_of_the_translator(folder, pairs):
-  finished = succeed("score", folder, f"--input={pairs}")
+  finished = succeed("score_pairs", folder, f"--input={pairs}")
   scored = load(folder).score([pair[:2] for pair in read_pairs(pairs)])
   lines = [line.split("\t") for line in finished.output.splitlines()]
   assert [int(count) for _, count in lines] == [each.num_tokens for each in scored]
@@ -81,7 +81,7 @@ def test_any_file_can_be_evaluated(folder, pairs, tmp_path):
   assert row.split()[1:] == finished.output.splitlines()[1].split()[1:]
 
 
-@pytest.mark.parametrize("script", ["score", "align"])
+@pytest.mark.parametrize("script", ["score_pairs", "align"])
 def test_mistakes_are_one_line(script, folder, pairs, tmp_path):
   for given, line in (
     ([], "--input must name a file, got none"),

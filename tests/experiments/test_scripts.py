@@ -433,7 +433,7 @@ def test_a_run_on_files_continues(trained_on_files, run):
 def test_head_weights_are_files(trained, run, tmp_path):
   output = tmp_path / "heads"
   flags = (f"--workdir={trained[0]}", f"--output={output}")
-  finished = run("heads", *flags, "--text=the red cat", "--translation=il gatto rosso")
+  finished = run("plot_heads", *flags, "--text=the red cat", "--translation=il gatto rosso")
   assert finished.output.split() == [
     *("wrote", f"{output}/heads.npz"),
     *("wrote", f"{output}/decoder_heads.png"),
@@ -443,7 +443,7 @@ def test_head_weights_are_files(trained, run, tmp_path):
     np.testing.assert_allclose(arrays["decoder"].sum(axis=-1), 1.0, rtol=1e-5)
     assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
   assert _is_png(output / "decoder_heads.png")
-  refused = scripts.run("heads", f"--workdir={trained[0]}", "--text=the cat")
+  refused = scripts.run("plot_heads", f"--workdir={trained[0]}", "--text=the cat")
   assert (refused.code, refused.errors) == (2, "error: --output must be given, got none\n")
 
 

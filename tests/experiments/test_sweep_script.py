@@ -68,7 +68,7 @@ def test_changed_files_need_another_folder(tmp_path):
   flags = f"--config={path}", f"--workdir={tmp_path / 'runs'}"
   finished = scripts.run("sweep", *flags)
   assert finished.code == 0, finished.errors
-  own.write_text(OWN.replace("width)", "width, scale=1.0)"), "utf-8")
+  own.write_text(OWN.replace("features)", "features, scale=1.0)"), "utf-8")
   finished = scripts.run("sweep", *flags)
   assert finished.code == 2
   assert "own.py: changed since" in finished.errors and "needs another --workdir" in finished.errors
