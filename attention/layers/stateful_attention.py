@@ -124,7 +124,7 @@ class LocationAwareAttention(StatefulAttention):
 
   Source: Chorowski et al. 2015, arXiv:1506.07503, section 3.1. With `accumulate_weights` and one filter of
   one position it is coverage: Tu et al. 2016, arXiv:1601.04811; See et al. 2017, arXiv:1704.04368, section
-    2.3.
+  2.3.
 
   Attributes:
     features: A, of the alignment model's hidden layer.
