@@ -65,13 +65,13 @@ class Model:
       "cosine", "multi_head"; "location_aware" or "coverage", which know where they looked; "monotonic", which
       only goes forward; "local", which looks around one place; or "none". Or one of your own, a function of
       this group that makes a Flax module (see `attention.RecurrentDecoder`).
-    qk_features: to which that attention projects queries and keys; 0 for `width`.
+    qk_features: to which that attention projects queries and keys; 0 for `features`.
     normalizer: what makes the weights of that attention: "softmax", "sparsemax", "entmax15", or "sigmoid" (of
       scores less the log of the number of words). Or one of your own, a function of this group that makes an
       `attention.Normalizer`.
     attend_order: whether the recurrent decoder looks at the source "before" it reads a word, or "after".
     input_feeding: whether the recurrent decoder reads what it made the logits of, at the next step.
-    embed_dim: width of a word's vector; transformers use `width` instead.
+    embed_dim: width of a word's vector; transformers use `features` instead.
     features: of the decoder's state, of each direction of the recurrent encoder, of transformers.
     num_layers: of the encoder.
     num_decoder_layers: of the decoder.

@@ -96,7 +96,7 @@ def _links(letters):
 
 
 # An attention: a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base
-# class projects queries and keys to `width`, so that only the score is left to write.
+# class projects queries and keys to `features`, so that only the score is left to write.
 
 
 @attention.register_pytree

@@ -108,7 +108,7 @@ class DecoderLayer(TransformerLayer):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for sources that `project_kv` has seen.
+    """Is `__call__` with the keys and values that `project_kv` returned.
 
     With a cache from `init_cache` or an earlier call, the inputs come after its tokens, and it returns a
     tuple of the output, then, if asked for, the weights, then the new cache.

@@ -57,7 +57,7 @@ class AttentionResult(NamedTuple):
   Attributes:
     context: [B T D].
     weights: [B N T S]; None without attention.
-    state: for the next query, as in `layers.stepwise.AttentionResult`; None for nothing.
+    state: for the next query, as in `layers.stateful_attention.AttentionStep`; None without a state.
   """
 
   context: jax.Array
@@ -88,7 +88,7 @@ def make_attention_layer(
 
 
 def is_stateful(layer: Any) -> bool:
-  """Returns whether what a layer finds depends on where it looked before (see `layers.stepwise`)."""
+  """Returns whether a layer's weights depend on its previous weights (see `layers.stateful_attention`)."""
   return hasattr(layer, "step")
 
 
