@@ -71,10 +71,10 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   The other fields are those of `RecurrentModel`.
 
   Attributes:
-    attention: one of `ATTENTION_TYPES`, or a custom Flax module with two methods. `project_kv(inputs_kv)` takes
-      [B S D] and returns a pair of keys and values, [B S *] each. `attend_with_kv(states, keys_values, mask=...,
-      return_weights=True)` takes states [B T H] and returns contexts [B T *], as wide as the values, and weights
-      [B T S]. Attention that depends on its past weights has the methods of
+    attention: one of `ATTENTION_TYPES`, or a custom Flax module with two methods. `project_kv(inputs_kv)`
+      takes [B S D] and returns a pair of keys and values, [B S *] each. `attend_with_kv(states, keys_values,
+      mask=..., return_weights=True)` takes states [B T H] and returns contexts [B T *], as wide as the
+      values, and weights [B T S]. Attention that depends on its past weights has the methods of
       `layers.stateful_attention.StatefulAttention`.
     qk_features: to which queries and keys are projected; None for the width of the state.
     num_heads: for "multi_head", a divisor of the attention's width.
