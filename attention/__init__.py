@@ -1,6 +1,7 @@
-"""Attention for JAX: one contract for every score function, Flax layers, a translator.
+"""Attention functions, Flax layers and sequence-to-sequence models for JAX.
 
-The pure functions come first; the layers and models below hold parameters and call them.
+All score functions share one contract; see `attend`. Layers and models hold parameters and call the pure
+functions.
 """
 
 from attention import decoding as decoding
@@ -74,3 +75,5 @@ from attention.scores import bilinear_scores as bilinear_scores
 from attention.scores import cosine_scores as cosine_scores
 from attention.scores import dot_product_scores as dot_product_scores
 from attention.scores import location_features as location_features
+
+__version__ = "0.1.0"

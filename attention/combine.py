@@ -1,4 +1,4 @@
-"""Joining attention to different parts of the keys."""
+"""Combination of attention to different sets of keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,26 +15,27 @@ from attention.engines.masking import is_minus_infinity, where
 
 @eager_jit
 def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
-  """Returns the attention to all keys, from the attention to each of several disjoint sets of them.
+  """Merges attention to disjoint sets of keys into attention to all keys.
 
       logsumexp = log(sum over i of exp(logsumexps[i]))
       context   = sum over i of exp(logsumexps[i] - logsumexp) contexts[i]
 
-  It is exact, and differentiable by contexts and logsumexps. A set in which a query may attend to nothing
-  (logsumexp -inf) has no part in it, whatever its context.
-
-  Source: Milakov and Gimelshein 2018, arXiv:1805.02867, section 3.1.
+  The result is exact, and differentiable with respect to contexts and logsumexps. A partial whose logsumexp
+  is -inf (a fully masked row) is ignored, whatever its context.
 
   Args:
-    partials: at least one pair of a context [... T D] and its logsumexp [... T], which `attend` returns with
-      return_logsumexp; leading axes broadcast.
+    partials: at least one pair of a context [... T D] and its logsumexp [... T], from `attend` with
+      `return_logsumexp`. Leading axes broadcast.
 
   Returns:
-    The context [... T D] in the contexts' dtype, and the logsumexp [... T], with the leading axes of all; 0
-    and -inf for queries that may attend to nothing at all.
+    The context [... T D] in the dtype of the contexts, and the logsumexp [... T]. Rows that are fully masked
+    in all partials have context 0 and logsumexp -inf.
 
   Raises:
-    ValueError: if there is no partial, one's context and logsumexp do not fit, or the dtypes differ.
+    ValueError: if there are no partials, or their shapes or dtypes are incompatible.
+
+  References:
+    Milakov and Gimelshein 2018, arXiv:1805.02867, section 3.1.
 
   >>> first, second = (jnp.ones((1, 2)), jnp.zeros(1)), (jnp.zeros((1, 2)), jnp.zeros(1))
   >>> context, logsumexp = merge_partials([first, second])
@@ -42,7 +43,7 @@ def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax
   ([[0.5, 0.5]], [0.6930000185966492])
   """
   if not partials:
-    raise ValueError("partials must hold at least one pair of a context and a logsumexp, got none")
+    raise ValueError("partials must contain at least one pair (context, logsumexp), got none")
   for partial in partials:
     if not isinstance(partial, (tuple, list)) or len(partial) != 2:
       raise ValueError(f"each partial must be a pair, (context, logsumexp), got {type(partial).__name__}")
@@ -53,12 +54,14 @@ def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax
     check_rank("context", context, "[... T D]")
     if context.shape[-2:] != axes or logsumexp.shape[-1:] != axes[:1] or context.dtype != dtype:
       raise ValueError(
-        "each partial must be a context [... T D] and its logsumexp [... T], all of one T, D and dtype, "
-        f"here {axes} and {dtype}, got {context.dtype} {context.shape} and {logsumexp.shape}"
+        "partials must be pairs of a context [... T D] and a logsumexp [... T] with the same T, D and dtype, "
+        f"got context {contexts[0].shape} {dtype} and then context {context.shape} {context.dtype}, "
+        f"logsumexp {logsumexp.shape}"
       )
-  rank = max(*(context.ndim - 1 for context in contexts), *(one.ndim for one in logsumexps))
+  rank = max(*(context.ndim - 1 for context in contexts), *(logsumexp.ndim for logsumexp in logsumexps))
   compute = compute_dtype(dtype)
-  stacked = jnp.stack(jnp.broadcast_arrays(*(with_rank(one, rank) for one in logsumexps))).astype(compute)
+  logsumexps = [with_rank(logsumexp, rank) for logsumexp in logsumexps]
+  stacked = jnp.stack(jnp.broadcast_arrays(*logsumexps)).astype(compute)
   max_logsumexp = jnp.max(stacked, axis=0)
   shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(max_logsumexp), max_logsumexp, 0))
   shares = jnp.exp(stacked - shift[None])
@@ -66,10 +69,10 @@ def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax
   is_empty = denominator == 0
   safe_denominator = jnp.where(is_empty, 1, denominator)
   merged: Any = 0
-  for share, one, context in zip(shares, stacked, contexts, strict=True):
+  for share, logsumexp, context in zip(shares, stacked, contexts, strict=True):
     context = with_rank(context, rank + 1).astype(compute)
-    # What a query may not attend to must not meet it, nor its gradient: 0 * NaN is NaN.
-    merged += share[..., None] * jnp.where(is_minus_infinity(one)[..., None], 0, context)
+    # The context of a fully masked row may be NaN, and 0 * NaN is NaN, in the gradient too.
+    merged += share[..., None] * jnp.where(is_minus_infinity(logsumexp)[..., None], 0, context)
   logsumexp = where(is_empty, "-inf", jnp.log(safe_denominator) + shift)
   context = (merged / safe_denominator[..., None]).astype(dtype)
   return context, jnp.broadcast_to(logsumexp, context.shape[:-1])
@@ -79,25 +82,26 @@ def merge_partials(partials: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax
 def add_sink(
   context: jax.Array, logsumexp: jax.Array, sink: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the attention with one more key, of a given score and a value of zero.
+  """Adds an attention sink: one more key with a given score and a value of zero.
 
       context   <- context exp(logsumexp) / (exp(logsumexp) + exp(sink))
       logsumexp <- log(exp(logsumexp) + exp(sink))
 
-  A query that finds nothing worth its attention can rest it there: the keys' weights sum to less than 1.
-
-  Source: Xiao et al. 2024, arXiv:2309.17453; a trained score for each head: OpenAI 2025, arXiv:2508.10925.
+  The weights of the other keys then sum to less than 1.
 
   Args:
     context: [... T D].
-    logsumexp: [... T], from `attend` with return_logsumexp.
-    sink: the score, a number, or numbers [...] that broadcast, [N] for heads.
+    logsumexp: [... T], from `attend` with `return_logsumexp`.
+    sink: the score: a number, or an array [...] with leading axes, such as [N] for heads.
 
   Returns:
     The new context [... T D] and logsumexp [... T].
 
   Raises:
-    ValueError: if the sink does not broadcast, or as in `merge_partials`.
+    ValueError: if the sink does not broadcast; see also `merge_partials`.
+
+  References:
+    Xiao et al. 2024, arXiv:2309.17453; one trained score per head: OpenAI 2025, arXiv:2508.10925.
 
   >>> context, _ = add_sink(jnp.ones((2, 3, 1)), jnp.zeros((2, 3)), jnp.array([0.0, -jnp.inf]))
   >>> context[:, 0, 0].tolist()

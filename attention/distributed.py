@@ -1,4 +1,4 @@
-"""Attention over sequences that are spread over several devices."""
+"""Attention over sequences that are sharded over devices."""
 
 from typing import Any
 
@@ -31,37 +31,39 @@ def ring_attention(
   block_sizes: tuple[int, int] | None = None,
   zigzag: bool = False,
 ) -> Any:
-  """Returns `attend` for sequences of which each device along an axis of the mesh holds one part.
+  """Computes `attend` for sequences that are sharded along an axis of a device mesh.
 
-  It is called inside `jax.shard_map`. Queries stay where they are, and meet the keys and values of one
-  device after the other. These are not kept for the gradients: derivatives fetch them again. On a CPU, tiles
-  that are masked are skipped. With a causal mask the first devices then have less to do than the last, unless
-  each holds two parts, one from the front and one from the back: `zigzag`.
-
-  Source: Liu et al. 2023, arXiv:2310.01889.
+  Call it inside `jax.shard_map`. Queries stay on their device and attend to the keys and values of one device
+  after another. Keys and values are not stored for the gradients, but fetched again. On CPUs, masked tiles
+  are skipped. With a causal mask, the first devices then have less work than the last; use `zigzag` to
+  balance it.
 
   Args:
     score: as in `attend`; the same on all devices.
-    queries: this device's part of the queries, [... T H]: positions i T to (i + 1) T - 1 on device i.
-    keys: this device's part of the keys, [... S H], likewise.
-    values: this device's part of the values, [... S D].
-    axis_name: the axis of the mesh along which the sequences are spread.
-    mask: as in `attend`. Positions, lengths and offsets count from the start of the whole sequence; the
-      segments of queries and keys are this device's part of them. Of arrays, [... 1 S] and [... T 1] are
-      this device's part; there is no place for [... T S].
-    bias: as in `attend`; the same holds for arrays, and a function gets positions in the whole sequence.
-    dropout_rate: as in `attend`; what is dropped is the same as on one device.
-    dropout_rng: the same on all devices.
+    queries: this device's queries, [... T H]. Device i holds positions i T to (i + 1) T - 1.
+    keys: this device's keys, [... S H].
+    values: this device's values, [... S D].
+    axis_name: the axis of the mesh along which sequences are sharded.
+    mask: as in `attend`. Positions, lengths and offsets refer to the whole sequence. Arrays [... 1 S] and
+      [... T 1], and the segments of `masks.segments`, are this device's shards. Arrays [... T S] are not
+      supported.
+    bias: as in `attend`, with the same rules for arrays. A function gets positions in the whole sequence.
+    dropout_rate: as in `attend`. The same weights are dropped as on one device.
+    dropout_rng: PRNG key; the same on all devices.
     return_logsumexp: as in `attend`.
     block_sizes: as in `attend`.
-    zigzag: whether the sequences are in the order of `zigzag_layout`: device i of n has the parts i and
-      2 n - 1 - i of 2 n.
+    zigzag: if True, sequences are in the order of `zigzag_layout`: of 2 n parts, device i of n holds the
+      parts i and 2 n - 1 - i.
 
   Returns:
-    This device's part of the context, [... T D]; or an `AttentionOutput` with it and the logsumexp, [... T].
+    This device's context, [... T D]. With `return_logsumexp`, an `AttentionOutput` of it and the logsumexp,
+    [... T].
 
   Raises:
-    ValueError: as `attend`; if there is no such axis; or if mask or bias hold an array [... T S].
+    ValueError: if there is no such axis, or a mask or bias contains an array [... T S]; see also `attend`.
+
+  References:
+    Liu et al. 2023, arXiv:2310.01889.
 
   >>> from attention import ScaledDotProduct, masks
   >>> P = jax.sharding.PartitionSpec("sequence")
@@ -86,18 +88,20 @@ def ring_attention(
     jax.lax.axis_size(axis_name)
   except (NameError, TypeError, ValueError):
     raise ValueError(
-      f"axis_name must be an axis of the mesh of the jax.shard_map that calls this, got {axis_name!r}"
+      f"axis_name must be an axis of the mesh of the enclosing jax.shard_map, got {axis_name!r}"
     ) from None
   T, S = queries.shape[-2], keys.shape[-2]
   if zigzag and (T % 2 or S % 2):
-    raise ValueError(f"with zigzag a device must have an even number of queries and keys, got {T} and {S}")
+    raise ValueError(
+      f"zigzag requires an even number of queries and keys per device, got {T} queries and {S} keys"
+    )
   _check_no_pairs("mask", options.mask, axis_name, T * S)
   _check_no_pairs("bias", options.bias, axis_name, T * S)
   with jax.default_matmul_precision(matmul_precision()):
     positions = _positions(axis_name, T, zigzag), _positions(axis_name, S, zigzag)
     length = jax.lax.axis_size(axis_name) * T
     inputs, shape = prepare(queries, keys, values, options, positions, length)
-    attended = blockwise(
+    output = blockwise(
       inputs,
       shape,
       block_sizes=options.block_sizes,
@@ -105,21 +109,22 @@ def ring_attention(
       num_segments=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )
-  return options.returned(attended._replace(context=attended.context.astype(queries.dtype)))
+  return options.returned(output._replace(context=output.context.astype(queries.dtype)))
 
 
 def zigzag_layout(length: int, num_devices: int) -> np.ndarray:
-  """Returns the order of positions in which causal attention gives all devices as much to do, [length].
+  """Returns the order of positions that balances causal attention over devices, [length].
 
-  Of 2 n parts of a sequence, device i of n gets the parts i and 2 n - 1 - i. `vectors[..., order, :]` puts
-  vectors [... T H] in that order before they are spread, and `numpy.argsort(order)` puts results back.
+  Of 2 n parts of a sequence, device i of n holds the parts i and 2 n - 1 - i. `vectors[..., order, :]` puts
+  vectors [... T H] into this order before sharding, and `numpy.argsort(order)` restores the original order of
+  results.
 
   Args:
     length: of the whole sequence, a multiple of 2 n.
     num_devices: n.
 
   Raises:
-    ValueError: if the length is no such multiple.
+    ValueError: if the length is not a multiple of 2 n.
 
   >>> zigzag_layout(8, 2).tolist()
   [0, 1, 6, 7, 2, 3, 4, 5]
@@ -134,7 +139,7 @@ def zigzag_layout(length: int, num_devices: int) -> np.ndarray:
 
 
 def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
-  """Returns the positions in the whole sequence of this device's, which are so many."""
+  """Returns the positions in the whole sequence of this device's `length` queries or keys."""
   index, count = jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)
   if not zigzag:
     return index * length + jnp.arange(length)
@@ -143,19 +148,16 @@ def _positions(axis_name: str, length: int, zigzag: bool) -> jax.Array:
 
 
 def _check_no_pairs(name: str, rule: Any, axis_name: str, num_pairs: int) -> None:
-  """Raises ValueError if a mask or bias holds an array [... T S], T and S more than 1.
-
-  Or an array that could belong to either this device's queries or its keys.
-  """
-  for array, own in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
-    sizes = dict(zip(reversed(own or ""), reversed(jnp.shape(array)), strict=False))
-    if num_pairs == 1 and own == "TS" and axis_name in varying(jnp.asarray(array)):
+  """Raises ValueError if a mask or bias contains an array [... T S], or one that may be either [T] or [S]."""
+  for array, letters in zip(jax.tree.leaves(rule), leaf_axes(rule), strict=True):
+    sizes = dict(zip(reversed(letters or ""), reversed(jnp.shape(array)), strict=False))
+    if num_pairs == 1 and letters == "TS" and axis_name in varying(jnp.asarray(array)):
       raise ValueError(
-        "where a device has one query and one key, a mask or bias [... 1 1] may belong to either: "
-        "use one that knows, such as `masks.lengths`, or give each device more of them"
+        "with one query and one key per device, an array [... 1 1] is ambiguous: use a mask of positions, "
+        "such as `masks.lengths`, or more positions per device"
       )
     if sizes.get("T", 1) > 1 and sizes.get("S", 1) > 1:
       raise ValueError(
-        f"{name} must not be an array [... T S] in ring_attention, since each device has but its own part "
-        f"of the keys, got shape {jnp.shape(array)}; give it as a mask of positions or a function of them"
+        f"{name} must be a function of positions, or an array [... T 1] or [... 1 S], in ring_attention, "
+        f"got an array of shape {jnp.shape(array)}"
       )

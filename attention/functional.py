@@ -1,4 +1,4 @@
-"""Attention as pure functions: `attend` and its named forms."""
+"""Attention as pure functions: `attend`, and one function for each score."""
 
 from typing import Any
 
@@ -37,54 +37,55 @@ def attend(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns, for each query, the mean of the values weighted by how well their keys fit the query.
+  """Computes attention with any score function.
 
-      weights = softmax(score(queries, keys) + bias, over the keys that the mask allows)
+      weights = softmax(score(queries, keys) + bias)
       context = weights . values
 
-  A query that may attend to nothing gets zero context, zero weights, logsumexp -inf and zero gradients.
-  What is masked, even NaN, changes no output and no gradient. A query that attends to a NaN or an infinity
-  gets NaN in all its results, and zero gradients. Scores, softmax and sums are in float32, or float64 for
-  float64.
+  Fully masked rows return zero context, zero weights and logsumexp -inf, with zero gradients. Masked
+  positions never affect outputs or gradients, even if they hold NaN. A query that attends to NaN or infinity
+  returns NaN, with zero gradients. Scores, softmax and sums are computed in float32 (float64 for float64
+  inputs).
 
-  Outside of `jax.jit` a call is one compiled program, found again by calls of the same shapes and options.
-  With a bias or mask that is a function, or a score, mask or bias of your own class, it is not: what these
-  refer to may have changed. Put such calls inside `jax.jit` yourself.
-
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; in this form Vaswani et al. 2017,
-  arXiv:1706.03762, section 3.2.
+  Outside `jax.jit`, calls are compiled and cached by shapes and options. A call whose mask or bias is a
+  function, or whose score, mask or bias is a user-defined class, is not compiled, since the code may refer to
+  values that change. Put such calls inside `jax.jit`.
 
   Args:
-    score: `ScaledDotProduct()`, `Additive(score_vector)`, `Bilinear(matrix)`, `Cosine(scale)`, or your
-      own (see `Score`).
-    queries: [... T H]; leading axes of all inputs broadcast, heads are one of them.
+    score: a score function: `ScaledDotProduct()`, `Additive(score_vector)`, `Bilinear(matrix)`,
+      `Cosine(scale)`, or a user-defined `Score`.
+    queries: [... T H]. Leading axes of all inputs broadcast; heads are a leading axis.
     keys: [... S H].
-    values: [... S D]. Queries, keys and values have one floating dtype.
-    mask: a mask from `attention.masks`, or booleans that broadcast to [... T S], True = may attend.
-    bias: added to the scores: an array that broadcasts to [... T S], or a function of query positions
-      [T 1] and key positions [1 S] that returns one. It is called with T = S = 1 under `jax.vmap`, so terms
-      are to be found by t and s (`table[t, s]`), not by their shapes. -inf masks a pair.
-    dropout_rate: probability in [0, 1) that a weight is dropped in the weighted sum: a number, or a scalar
-      array, which may be traced. Another rate compiles nothing anew.
-    dropout_rng: key for the dropout; needed where the rate is not 0.
-    normalizer: what makes weights of scores; None for `Softmax()`. Others, such as `Sparsemax()`, or your own
-      (see `Normalizer`), are "dense", and have no logsumexp.
-    return_weights: whether to return the weights too.
-    return_logsumexp: whether to return the logarithm of the softmax's denominator too.
-    implementation: "dense", the definition; "blockwise", the same in memory that grows with T + S (but
-      for the weights, if asked for; sums of values near the largest float may overflow); or "auto", the
-      best choice for the inputs. A symbolic size of `jax.export` counts as 4,096.
-    block_sizes: how many queries and keys a tile of "blockwise" has at most; None for what is fast. Where
-      JAX has several devices, over which they may be spread, a tile has all leading axes.
-      They do not choose the implementation, and have no effect on "dense", which has no tiles.
+    values: [... S D]. Queries, keys and values must have the same floating-point dtype.
+    mask: a mask from `attention.masks`, or a boolean array broadcastable to [... T S]. True means "may
+      attend".
+    bias: added to the scores: an array broadcastable to [... T S], or a function of query positions [T 1] and
+      key positions [1 S]. The function is traced with T = S = 1 under `jax.vmap`, so it must index by t and s
+      (`table[t, s]`) and not depend on their shapes. A bias of -inf masks a pair.
+    dropout_rate: probability of dropping a weight, in [0, 1): a number or a scalar array. It may be traced;
+      a new rate does not recompile.
+    dropout_rng: PRNG key, required if `dropout_rate` is not 0.
+    normalizer: maps scores to weights. Default: `Softmax()`. Others, such as `Sparsemax()` or a user-defined
+      `Normalizer`, use "dense" and have no logsumexp.
+    return_weights: also return the weights, before dropout.
+    return_logsumexp: also return the logarithm of the softmax denominator.
+    implementation: "dense" stores all scores. "blockwise" uses memory linear in T + S, except for returned
+      weights; sums of values near the largest float may overflow. "auto" chooses the faster one that fits in
+      memory; a symbolic size of `jax.export` counts as 4,096.
+    block_sizes: maximum tile size of "blockwise", (queries, keys). Default: chosen for speed. With several
+      devices, a tile contains all leading axes. No effect on "dense", nor on the choice of "auto".
 
   Returns:
-    The context [... T D]; or, if more is asked for, an `AttentionOutput`: a named tuple of the context, the
-    weights [... T S] (before dropout) and the logsumexp [... T]; those not asked for are None. All have the
-    dtype of the inputs, only the logsumexp is never below float32.
+    The context, [... T D]. With `return_weights` or `return_logsumexp`, an `AttentionOutput` of the context,
+    the weights [... T S] and the logsumexp [... T]; those not requested are None. All have the dtype of the
+    inputs, but the logsumexp has at least float32.
 
   Raises:
-    ValueError: if shapes or dtypes do not fit, or an option is not one that is allowed.
+    ValueError: if shapes or dtypes are incompatible, or an option is invalid.
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, equations 5 and 6; Vaswani et al. 2017, arXiv:1706.03762, section
+    3.2.
 
   >>> import jax.numpy as jnp
   >>> queries, keys = jnp.array([[0.0, 9.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
@@ -110,25 +111,25 @@ def attend(
 def attend_checked(
   queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
 ) -> AttentionOutput:
-  """Returns what `attend` does, from arguments that are checked."""
+  """Computes `attend` from validated arguments."""
   dtype = queries.dtype
   implementation = options.implementation
   if implementation == "auto":
-    is_softmax = type(options.normalizer) is Softmax  # not a subclass, which has weights of its own
+    is_softmax = type(options.normalizer) is Softmax  # a subclass may compute other weights
     implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)
-    returns = options.return_logsumexp
+    return_logsumexp = options.return_logsumexp
     if implementation == "dense":
-      attended = dense(inputs, shape, normalizer=options.normalizer, return_logsumexp=returns)
+      output = dense(inputs, shape, normalizer=options.normalizer, return_logsumexp=return_logsumexp)
     else:
-      attended = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=returns)
+      output = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=return_logsumexp)
       if options.return_weights:
-        attended = attended._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
+        output = output._replace(weights=dense(inputs, shape, return_logsumexp=False).weights)
   return AttentionOutput(
-    attended.context.astype(dtype),
-    attended.weights.astype(dtype) if options.return_weights else None,
-    attended.logsumexp if options.return_logsumexp else None,
+    output.context.astype(dtype),
+    output.weights.astype(dtype) if options.return_weights else None,
+    output.logsumexp if return_logsumexp else None,
   )
 
 
@@ -148,19 +149,20 @@ def scaled_dot_product_attention(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns `attend` with scores scale * queries . keys.
+  """Computes scaled dot-product attention.
 
       context = softmax(queries keys^T / sqrt(H)) values
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
 
   Args:
     queries: [... T H].
     keys: [... S H].
     values: [... S D].
-    scale: factor of the scores; None for 1 / sqrt(H).
+    scale: factor of the scores. Default: 1 / sqrt(H).
 
-  The other options, the result and the errors are those of `attend`.
+  See `attend` for the other options, the result and the errors.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, equation 1.
 
   >>> import jax.numpy as jnp
   >>> scaled_dot_product_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7))).shape
@@ -199,9 +201,9 @@ def additive_attention(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns `attend` with scores score_vector . tanh(queries + keys).
+  """Computes additive (Bahdanau) attention.
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
+      context = softmax(score_vector . tanh(queries + keys)) values
 
   Args:
     queries: projected queries, [... T A].
@@ -209,7 +211,10 @@ def additive_attention(
     values: [... S D].
     score_vector: [A], or [... A] with leading axes that broadcast.
 
-  The other options, the result and the errors are those of `attend`.
+  See `attend` for the other options, the result and the errors.
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
 
   >>> import jax.numpy as jnp
   >>> additive_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), jnp.ones(2)).shape
@@ -248,9 +253,9 @@ def bilinear_attention(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns `attend` with scores queries . matrix . keys.
+  """Computes bilinear (Luong "general") attention.
 
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+      context = softmax(queries matrix keys^T) values
 
   Args:
     queries: [... T H].
@@ -258,7 +263,10 @@ def bilinear_attention(
     values: [... S D].
     matrix: [H K], or [... H K] with leading axes that broadcast.
 
-  The other options, the result and the errors are those of `attend`.
+  See `attend` for the other options, the result and the errors.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
 
   >>> import jax.numpy as jnp
   >>> bilinear_attention(jnp.ones((3, 2)), jnp.ones((5, 4)), jnp.ones((5, 7)), jnp.ones((2, 4))).shape
@@ -297,17 +305,20 @@ def cosine_attention(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns `attend` with scores scale * cosine of the angle between query and key.
+  """Computes attention with cosine similarity.
 
-  Source: Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.
+      context = softmax(scale cosine(queries, keys)) values
 
   Args:
-    queries: [... T H]; a zero vector scores 0 with everything.
+    queries: [... T H]. A zero vector scores 0 against every key.
     keys: [... S H].
     values: [... S D].
     scale: factor of the cosine.
 
-  The other options, the result and the errors are those of `attend`.
+  See `attend` for the other options, the result and the errors.
+
+  References:
+    Graves et al. 2014, arXiv:1410.5401, equations 5 and 6; `scale` is the paper's key strength.
 
   >>> import jax.numpy as jnp
   >>> cosine_attention(jnp.ones((3, 2)), jnp.ones((5, 2)), jnp.ones((5, 7)), scale=4.0).shape

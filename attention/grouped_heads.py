@@ -1,4 +1,4 @@
-"""Attention of N heads of queries to fewer heads of keys and values."""
+"""Grouped-query attention: N query heads share K key and value heads."""
 
 import dataclasses
 from typing import Any, NamedTuple, TypeVar
@@ -41,27 +41,31 @@ def attend_heads(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns `attend` of N heads of queries to K heads of keys and values, K a divisor of N.
+  """Computes `attend` with N query heads and K key and value heads, where K divides N.
 
-  Query head n attends to head n // (N / K) of keys and values (Ainslie et al. 2023, arXiv:2305.13245). The
-  queries get an axis for the group, over which keys and values broadcast. Nothing is copied, unless score,
-  mask or bias differ from head to head by more than their arrays, or do not name the axes of these (see
-  `Score`).
+  Query head n attends to key head n // (N / K). Keys and values broadcast over the groups and are not copied,
+  unless the score, mask or bias differs between heads by more than its arrays, or does not name the axes of
+  its arrays (see `Score`).
 
   Args:
     queries: [... N T H].
     keys: [... K S H].
     values: [... K S D].
-    score: with N heads or 1, as mask and bias; `ScaledDotProduct()` by default.
-    mask: as in `attend`, as are all other options.
-    bias: likewise.
-    normalizer: likewise.
+    score: the score function. Default: `ScaledDotProduct()`. Scores, masks and biases have N heads or 1.
+    mask: as in `attend`.
+    bias: as in `attend`.
+    normalizer: as in `attend`.
+
+  See `attend` for the other options.
 
   Returns:
-    As `attend`: the context [... N T D], or an `AttentionOutput` of N heads.
+    The context [... N T D], or an `AttentionOutput`, as in `attend`.
 
   Raises:
-    ValueError: if the number of query heads is no multiple of the keys', or as in `attend`.
+    ValueError: if K does not divide N; see also `attend`.
+
+  References:
+    Ainslie et al. 2023, arXiv:2305.13245.
   """
   options = check_options(
     ScaledDotProduct() if score is None else score,
@@ -83,7 +87,7 @@ def attend_heads(
 def attend_heads_checked(
   queries: jax.Array, keys: jax.Array, values: jax.Array, options: Options
 ) -> AttentionOutput:
-  """Returns the result of `attend_heads`, from options that are checked."""
+  """Computes `attend_heads` from validated options."""
   for name, array in (("queries", queries), ("keys", keys), ("values", values)):
     check_rank(name, array, "[... N T H]")
   check_dtypes(queries, keys, values)
@@ -109,19 +113,19 @@ def attend_heads_checked(
   )
   queries = heads.split("queries", queries, 2)
   keys, values = keys[..., :, None, :, :], values[..., :, None, :, :]
-  attended = attend_checked(*check_vectors(queries, keys, values), options)
-  weights, logsumexp = attended.weights, attended.logsumexp
-  return attended._replace(
-    context=heads.join(attended.context, 2),
+  output = attend_checked(*check_vectors(queries, keys, values), options)
+  weights, logsumexp = output.weights, output.logsumexp
+  return output._replace(
+    context=heads.join(output.context, 2),
     weights=None if weights is None else heads.join(weights, 2),
     logsumexp=None if logsumexp is None else heads.join(logsumexp, 1),
   )
 
 
 def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bool:
-  """Whether all that has heads has them by its arrays alone, and names the axes of all of these."""
+  """Returns whether keys can broadcast over groups: arrays name their axes, tiles have no leading axes."""
   if 0 in (*queries.shape, *keys.shape):
-    return False  # a mask is none: `prepare` says so
+    return False  # `prepare` raises the error for empty inputs
   score = options.score
   T, S = queries.shape[-2], keys.shape[-2]
   inputs = Inputs(
@@ -134,50 +138,50 @@ def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bo
     t=jnp.arange(T)[:, None],
     s=jnp.arange(S)[None, :],
     mask=options.mask,
-    # What a function returns is split when it is called.
+    # The result of a function is split when it is called.
     bias=None if isinstance(options.bias, FunctionBias) else options.bias,
   )
-  own_axes = [*leaf_axes(inputs), *leaf_axes(options.normalizer)]
-  is_named = not any("?" in own for own in own_axes) and not has_user_code(options.normalizer)
+  leaf_letters = [*leaf_axes(inputs), *leaf_axes(options.normalizer)]
+  is_named = not any("?" in letters for letters in leaf_letters) and not has_user_code(options.normalizer)
   return is_named and not tile_has_leading_axes(inputs)
 
 
 class _Heads(NamedTuple):
-  """N heads of queries in groups, one for each head of the keys."""
+  """N query heads in groups, one group for each key head."""
 
   num_heads: int
   num_groups: int
 
-  def split(self, name: str, array: jax.Array, own: int) -> jax.Array:
-    """Returns an array [... N] and its own axes, so many, as [... K G] and these.
+  def split(self, name: str, array: jax.Array, num_trailing: int) -> jax.Array:
+    """Splits heads: [... N ...] to [... K G ...], with `num_trailing` axes after the heads.
 
     Raises:
       ValueError: if it has neither N heads nor 1.
     """
-    axis = array.ndim - own - 1
+    axis = array.ndim - num_trailing - 1
     if axis < 0:
       return array
     if array.shape[axis] == 1:
       return jnp.expand_dims(array, axis)
     if array.shape[axis] != self.num_heads:
       raise ValueError(
-        f"{name} must be one for {self.num_heads} heads or broadcast over them, got shape {array.shape}"
+        f"{name} must have {self.num_heads} heads or broadcast over them, got shape {array.shape}"
         + ones_hint(1)
       )
     groups = self.num_groups, self.num_heads // self.num_groups
     return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
 
-  def join(self, array: jax.Array, own: int) -> jax.Array:
-    """Returns an array [... K G] and its own axes, so many, as [... N] and these."""
-    axis = array.ndim - own - 2
+  def join(self, array: jax.Array, num_trailing: int) -> jax.Array:
+    """Joins heads: [... K G ...] to [... N ...], the inverse of `split`."""
+    axis = array.ndim - num_trailing - 2
     return array.reshape(*array.shape[:axis], self.num_heads, *array.shape[axis + 2 :])
 
   def split_leaves(self, name: str, tree: T) -> T:
-    """Returns a score, mask or bias that names its axes with the heads of its arrays in groups."""
+    """Returns a score, mask or bias with the heads of its arrays split."""
     leaves, structure = jax.tree.flatten(tree)
     split = [
-      leaf if np.ndim(leaf) == 0 else self.split(name, jnp.asarray(leaf), len(own))
-      for leaf, own in zip(leaves, leaf_axes(tree), strict=True)
+      leaf if np.ndim(leaf) == 0 else self.split(name, jnp.asarray(leaf), len(letters))
+      for leaf, letters in zip(leaves, leaf_axes(tree), strict=True)
     ]
     return jax.tree.unflatten(structure, split)
 
@@ -185,7 +189,7 @@ class _Heads(NamedTuple):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class _GroupedBias(NamedAxes):
-  """A bias for [... N T S] as one for [... K G T S]."""
+  """A bias for [... N T S] as a bias for [... K G T S]."""
 
   bias: FunctionBias
   heads: _Heads = dataclasses.field(metadata={"static": True})

@@ -1,8 +1,4 @@
-"""`jax.nn.dot_product_attention` with the contract of this library.
-
-The file is called after the module whose function it stands in for: where a model imports this from `jax.nn`,
-one import line changes.
-"""
+"""A drop-in replacement for `jax.nn.dot_product_attention`: only the import changes."""
 
 import functools
 import operator
@@ -35,43 +31,44 @@ def dot_product_attention(
   implementation: str | None = None,
   return_residual: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-  """Returns `attend_heads` for the arguments, and in the layout [B T N H], of `jax.nn.dot_product_attention`.
+  """Computes dot-product attention with the arguments and layout of `jax.nn.dot_product_attention`.
 
-      result = softmax(scale query key^T + bias, over the keys that all masks allow) value
+      result = softmax(scale query key^T + bias) value
 
-  It differs from that of JAX 0.10.1 in this:
+  Differences from JAX 0.10.1:
 
-  * A query that may attend to nothing gets zeros, and zero gradients; there the mean of the values.
-  * NaN and infinity in a key or value that is masked change nothing; there results or gradients become NaN.
-  * Softmax and weighted sums of half precision are in float32, those of float64 in float64. There the weights
-    are rounded to the dtype of the keys, and the softmax of float64 is in float32.
-  * The residual is differentiable, -inf where a query may attend to nothing, and never below float32. There
-    it is a constant, in the dtype of the keys.
-  * Memory for long sequences grows with T + S, in every derivative.
-  * A bias must be of a floating type. It may be a function, and the mask one of `attention.masks`.
-  * The implementation "cudnn", which gives the mean of the values to a query that may attend to nothing, is
-    an error.
+  * Fully masked rows return zeros with zero gradients. JAX returns the mean of the values.
+  * NaN and infinity in masked keys or values have no effect. In JAX, results or gradients become NaN.
+  * Softmax and weighted sums of half-precision inputs are computed in float32, those of float64 in float64.
+    JAX rounds the weights to the dtype of the keys, and computes the softmax of float64 in float32.
+  * The residual is differentiable, -inf for fully masked rows, and at least float32. In JAX it is a constant
+    in the dtype of the keys.
+  * Memory is linear in T + S for long sequences, in all derivatives.
+  * A bias must be floating-point. It may be a function, and the mask may come from `attention.masks`.
+  * The implementation "cudnn" is not supported, since it returns the mean of the values for fully masked
+    rows.
 
   Args:
     query: [B T N H], or [T N H].
-    key: [B S K H], or [S K H]; N is a multiple of K. Query head n attends to head n // (N / K).
-    value: of the shape of the key.
-    bias: added to the scores; broadcastable to [B N T S].
-    mask: booleans that broadcast to [B N T S], True = may attend.
-    scale: factor of the scores; None for 1 / sqrt(H).
-    is_causal: whether the query at t may attend to the keys s <= t alone.
-    query_seq_lengths: the number of real queries, integers [B]; the others may attend to nothing.
-    key_value_seq_lengths: the number of real keys, integers [B]; the others may not be attended to.
-    local_window_size: how many keys before and after its own position a query may attend to, two integers,
-      or one for both.
-    implementation: "auto", "dense" or "blockwise", as in `attend`; None and "xla" are "auto".
-    return_residual: whether to return the logsumexp too.
+    key: [B S K H], or [S K H], where K divides N. Query head n attends to key head n // (N / K).
+    value: same shape as the key.
+    bias: added to the scores, broadcastable to [B N T S].
+    mask: boolean, broadcastable to [B N T S]. True means "may attend".
+    scale: factor of the scores. Default: 1 / sqrt(H).
+    is_causal: if True, the query at t attends only to keys s <= t.
+    query_seq_lengths: number of valid queries, integers [B]. Other rows are fully masked.
+    key_value_seq_lengths: number of valid keys, integers [B]. Other keys are masked.
+    local_window_size: number of keys before and after its position that a query attends to: a pair of
+      integers, or one integer for both.
+    implementation: "auto", "dense" or "blockwise", as in `attend`. None and "xla" mean "auto".
+    return_residual: also return the logsumexp.
 
   Returns:
-    The context, of the shape and dtype of the query; or a tuple of it and the logsumexp, [B T N] or [T N].
+    The context, with the shape and dtype of the query. With `return_residual`, a tuple of the context and the
+    logsumexp, [B T N] or [T N].
 
   Raises:
-    ValueError: if shapes or dtypes do not fit, the mask is not boolean, or an option is not allowed.
+    ValueError: if shapes or dtypes are incompatible, the mask is not boolean, or an option is invalid.
 
   >>> query, key = jnp.ones((2, 3, 4, 8)), jnp.ones((2, 5, 2, 8))
   >>> dot_product_attention(query, key, key, is_causal=True).shape
@@ -85,36 +82,38 @@ def dot_product_attention(
       f"S, K and H, got query {query.shape}, key {key.shape}, value {value.shape}"
     )
   B = query.shape[0] if query.ndim == 4 else 1
-  rules = [] if mask is None else [masks.as_mask(mask)]
+  all_masks = [] if mask is None else [masks.as_mask(mask)]
   if is_causal:
-    rules.append(masks.causal())
+    all_masks.append(masks.causal())
   if query_seq_lengths is not None:
-    rules.append(masks.lengths(target=_over_heads("query_seq_lengths", query_seq_lengths, B)))
+    all_masks.append(masks.lengths(target=_over_heads("query_seq_lengths", query_seq_lengths, B)))
   if key_value_seq_lengths is not None:
-    rules.append(masks.lengths(source=_over_heads("key_value_seq_lengths", key_value_seq_lengths, B)))
+    all_masks.append(masks.lengths(source=_over_heads("key_value_seq_lengths", key_value_seq_lengths, B)))
   if local_window_size is not None:
     window: Any = local_window_size
     window = (window, window) if np.ndim(window) == 0 else window
     if len(window) != 2:
-      raise ValueError(f"local_window_size must be an integer or two, (before, after), got {window!r}")
-    rules.append(masks.sliding_window(*window))
+      raise ValueError(
+        f"local_window_size must be an integer or a pair of integers, (before, after), got {window!r}"
+      )
+    all_masks.append(masks.sliding_window(*window))
   heads = (jnp.swapaxes(array, -3, -2) for array in (query, key, value))
-  found = attend_heads(
+  output = attend_heads(
     *(array if array.ndim == 4 else array[None] for array in heads),
     score=ScaledDotProduct(None if scale is None else as_real("scale", scale)),
-    mask=functools.reduce(operator.and_, rules) if rules else None,
+    mask=functools.reduce(operator.and_, all_masks) if all_masks else None,
     bias=bias,
     return_logsumexp=return_residual,
     implementation="auto" if implementation in (None, "xla") else implementation,
   )
-  context = jnp.swapaxes(found.context if return_residual else found, -3, -2).reshape(query.shape)
+  context = jnp.swapaxes(output.context if return_residual else output, -3, -2).reshape(query.shape)
   if not return_residual:
     return context
-  return context, jnp.swapaxes(found.logsumexp, -2, -1).reshape(query.shape[:-1])
+  return context, jnp.swapaxes(output.logsumexp, -2, -1).reshape(query.shape[:-1])
 
 
 def _over_heads(name: str, lengths: Array, B: int) -> jax.Array:
-  """Returns lengths [B] as [B 1], or raises ValueError."""
+  """Returns lengths [B] as [B 1], to broadcast over heads, or raises ValueError."""
   lengths = as_integers(name, lengths)
   if lengths.shape != (B,):
     raise ValueError(f"{name} must be integers [B] with B={B}, got shape {lengths.shape}")

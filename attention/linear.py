@@ -1,4 +1,4 @@
-"""Products of vectors and a kernel."""
+"""Linear projections of vectors, and of heads."""
 
 import math
 from collections.abc import Callable
@@ -15,33 +15,41 @@ from attention.engines.masking import where
 def linear(
   vectors: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None, *, bias: jax.Array | None = None
 ) -> jax.Array:
-  """Returns vectors [... D] times a kernel [D X], plus a bias [X], [... X], in a dtype, or in theirs.
+  """Returns vectors [... D] times a kernel [D X], plus a bias [X] or [... X].
 
-  The leading axes become one: with more of them, XLA for CPUs copies an operand of the product that is the
-  kernel's gradient, and takes three times as long. Positions that are spread over devices should therefore
-  meet it inside `jax.shard_map`; outside, XLA would put them together.
+  Leading axes are flattened: with more than one, XLA copies an operand of the kernel's gradient on CPUs,
+  which is three times slower. Sequences that are sharded over devices should be projected inside
+  `jax.shard_map`; outside, XLA would gather them.
+
+  Args:
+    vectors: [... D].
+    kernel: [D X].
+    dtype: of the result. Default: that of the vectors.
+    bias: [X] or [... X].
   """
-  side_by_side = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
-  products = jnp.einsum("ND,DX->NX", side_by_side, kernel, preferred_element_type=dtype)
+  rows = vectors.reshape(math.prod(vectors.shape[:-1]), vectors.shape[-1])
+  products = jnp.einsum("ND,DX->NX", rows, kernel, preferred_element_type=dtype)
   products = products.reshape(*vectors.shape[:-1], kernel.shape[-1])
   return products if bias is None else products + with_rank(bias, products.ndim)
 
 
 def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> jax.Array:
-  """Returns a projection of vectors [... T D] to [... T X] or [... N T X].
+  """Applies a projection to vectors [... T D], giving [... T X] or [... N T X].
 
-  A vector that holds a NaN or infinity becomes NaN, and gives no gradient: if it is masked, its zero
-  gradient would be multiplied by it on the way to the projection's weights, and 0 * NaN is NaN.
+  A vector that holds NaN or infinity becomes NaN, with zero gradient. Otherwise the zero gradient of a masked
+  vector would be multiplied by NaN in the gradient of the kernel, and 0 * NaN is NaN.
 
   Raises:
-    ValueError: if the vectors are not of a floating type.
+    ValueError: if the dtype of the vectors is not floating-point.
   """
   if not jnp.issubdtype(inputs.dtype, jnp.floating):
-    raise ValueError(f"queries, keys, inputs_q, inputs_kv and contexts must be floating, got {inputs.dtype}")
+    raise ValueError(
+      f"queries, keys, inputs_q, inputs_kv and contexts must be floating-point, got {inputs.dtype}"
+    )
   finite = jnp.all(jnp.isfinite(inputs), axis=-1, keepdims=True)
   with jax.default_matmul_precision(matmul_precision()):
     outputs = function(jnp.where(finite, inputs, 0))
-  if outputs.ndim > inputs.ndim:  # [... N T X]: heads were split off
+  if outputs.ndim > inputs.ndim:  # [... N T X], with heads
     finite = jnp.expand_dims(finite, -3)
   return jnp.where(finite, outputs, 0) + where(~finite, "nan", jnp.zeros((), outputs.dtype))
 
@@ -49,21 +57,22 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
 def project_heads(
   inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, *, name: str = "head"
 ) -> jax.Array:
-  """Returns the inputs as seen by each head: for head n, inputs . kernel[:, n] + bias[n].
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+  """Projects inputs for each head: inputs . kernel[:, n] + bias[n].
 
   Args:
     inputs: [... T D].
     kernel: [D N H].
-    bias: [N H]; None for none.
-    name: what errors call the kernel.
+    bias: [N H], or None.
+    name: name of the kernel in error messages.
 
   Returns:
     [... N T H] in the dtype of the inputs.
 
   Raises:
-    ValueError: if kernel or bias do not fit.
+    ValueError: if the shapes are incompatible.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
   """
   inputs, kernel = jnp.asarray(inputs), jnp.asarray(kernel)
   check_rank("inputs", inputs, "[... T D]")
@@ -79,27 +88,28 @@ def project_heads(
   bias = None if bias is None else bias.reshape(N * H)
 
   def function(inputs):
-    side_by_side = linear(inputs, kernel, bias=bias)
-    return jnp.swapaxes(side_by_side.reshape(*inputs.shape[:-1], N, H), -3, -2)
+    concatenated = linear(inputs, kernel, bias=bias)
+    return jnp.swapaxes(concatenated.reshape(*inputs.shape[:-1], N, H), -3, -2)
 
   return project(function, inputs)
 
 
 def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-  """Returns the heads' contexts joined: the sum over n of contexts[n] . kernel[n], + bias.
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+  """Projects the contexts of all heads to one: sum over n of contexts[n] . kernel[n], plus bias.
 
   Args:
     contexts: [... N T H].
     kernel: [N H D].
-    bias: [D]; None for none.
+    bias: [D], or None.
 
   Returns:
     [... T D] in the dtype of the contexts.
 
   Raises:
-    ValueError: if kernel or bias do not fit.
+    ValueError: if the shapes are incompatible.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
   """
   contexts, kernel = jnp.asarray(contexts), jnp.asarray(kernel)
   check_rank("contexts", contexts, "[... N T H]")
@@ -114,5 +124,5 @@ def merge_heads(contexts: jax.Array, kernel: jax.Array, bias: jax.Array | None =
   N, H, D = kernel.shape
   kernel = kernel.reshape(N * H, D).astype(contexts.dtype)
   contexts = jnp.swapaxes(contexts, -3, -2)
-  side_by_side = contexts.reshape(*contexts.shape[:-2], N * H)
-  return project(lambda vectors: linear(vectors, kernel, bias=bias), side_by_side)
+  concatenated = contexts.reshape(*contexts.shape[:-2], N * H)
+  return project(lambda vectors: linear(vectors, kernel, bias=bias), concatenated)

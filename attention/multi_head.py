@@ -1,4 +1,4 @@
-"""Multi-head attention as a pure function of its weights."""
+"""Multi-head attention as a pure function."""
 
 import dataclasses
 from typing import Any
@@ -24,15 +24,17 @@ from attention.validation import check_options
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class MultiHeadWeights:
-  """The weights of multi-head attention: W_Q, W_K, W_V and W_O of the paper, stacked over the heads.
+  """Weights of multi-head attention: W_Q, W_K, W_V and W_O of the paper, stacked over heads.
 
   Attributes:
     query: [D N H].
-    key: [D N H]; D is the width of inputs_kv. Fewer heads than the query's, a divisor of N, make
-      grouped-query attention; one makes multi-query attention.
-    value: [D N H], with as many heads as the key; its H may differ from the query's and key's.
-    output: [N H D], H that of the value.
-    query_bias: [N H], or None for none; likewise the key's and the value's.
+    key: [D N H], where D is the width of inputs_kv. A number of heads that divides N gives grouped-query
+      attention; a single head gives multi-query attention.
+    value: [D N H], with as many heads as the key. Its H may differ from that of query and key.
+    output: [N H D], where H is that of the value.
+    query_bias: [N H], or None.
+    key_bias: [N H], or None.
+    value_bias: [N H], or None.
     output_bias: [D], or None.
   """
 
@@ -62,31 +64,32 @@ def multi_head_attention(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Any:
-  """Returns what N heads find in the sources, each with its own projections, joined by a projection.
+  """Computes multi-head attention.
 
       head_n = attention(inputs_q W_Q[n], inputs_kv W_K[n], inputs_kv W_V[n])
       result = sum over n of head_n W_O[n]
 
-  The sum is the paper's product of the concatenated heads with W_O.
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Fewer key and value heads: Ainslie et al.
-  2023, arXiv:2305.13245.
+  The sum equals the paper's product of the concatenated heads with W_O.
 
   Args:
     inputs_q: [... T D].
-    inputs_kv: what to attend to, [... S D]; the queries themselves for self-attention.
-    weights: the projections; converted to the dtype of the inputs.
-    score: how well a key fits a query; None for `ScaledDotProduct()`.
+    inputs_kv: [... S D]; equal to inputs_q for self-attention.
+    weights: the projections, converted to the dtype of the inputs.
+    score: the score function. Default: `ScaledDotProduct()`.
 
-  The other options are those of `attend`; masks and biases broadcast to [... N T S]: for lengths [B] pass
+  See `attend` for the other options. Masks and biases broadcast to [... N T S]: for lengths [B], pass
   `lengths[:, None]`.
 
   Returns:
-    [... T D], D the width of the output projection; or, if more is asked for, an `AttentionOutput` of it, the
-    weights [... N T S] and the logsumexp [... N T].
+    [... T D], where D is the width of the output projection. With `return_weights` or `return_logsumexp`, an
+    `AttentionOutput` of it, the weights [... N T S] and the logsumexp [... N T].
 
   Raises:
-    ValueError: if a projection does not fit, or as in `attend`.
+    ValueError: if the shape of a projection is incompatible; see also `attend`.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Grouped-query attention: Ainslie et al. 2023,
+    arXiv:2305.13245.
 
   >>> import jax.numpy as jnp
   >>> kernel = jnp.ones((6, 2, 3))

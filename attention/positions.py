@@ -1,4 +1,4 @@
-"""Position encodings: what tells attention, which sees a set, where each vector stands."""
+"""Position encodings, rotary embeddings and position biases."""
 
 import dataclasses
 import math
@@ -14,15 +14,13 @@ from attention.arrays.sharding import compute_dtype
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
-  """Returns the fixed encodings of positions 0 ... length - 1.
+  """Returns sinusoidal position encodings for positions 0 to length - 1.
 
       encoding[t, 2i]     = sin(t / 10000^(2i / width))
       encoding[t, 2i + 1] = cos(t / 10000^(2i / width))
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
-
   Args:
-    length: number of positions T; angles of a symbolic one are in float32.
+    length: number of positions T. For a symbolic length, angles are computed in float32.
     width: D, even.
 
   Returns:
@@ -30,6 +28,9 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
 
   Raises:
     ValueError: if the width is odd.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
 
   >>> sinusoidal(2, 2).round(3).tolist()
   [[0.0, 1.0], [0.8410000205039978, 0.5400000214576721]]
@@ -46,28 +47,29 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
 
 
 def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: float = 10_000.0) -> jax.Array:
-  """Returns queries or keys turned by angles that grow with their position.
+  """Applies rotary position embeddings to queries or keys.
 
-  The product of a query and a key then depends on how far apart they are, not on where:
+  Scores then depend on the distance between query and key, not on their absolute positions:
 
       angle[t, i] = positions[t] base^(-2i / width)
-      (x[t, i], x[t, i + width / 2]) is turned by angle[t, i]
+      (x[t, i], x[t, i + width / 2]) is rotated by angle[t, i]
 
-  Angles are in float32 (float64 for float64): at position 100,000 they are off by up to 0.006.
-
-  Source: Su et al. 2021, arXiv:2104.09864, section 3.2; paired are halves, not neighbours, as in GPT-NeoX.
+  Angles are computed in float32 (float64 for float64 inputs); at position 100,000 their error is up to 0.006.
 
   Args:
-    vectors: queries or keys [... T H], H even.
-    positions: integers, or numbers of at least float32, [... T]; None for 0 ... T - 1. Where a sequence is
-      spread over devices, each must give those of its own part.
-    base: how slow the slowest turn is.
+    vectors: queries or keys [... T H], where H is even.
+    positions: integers, or floats of at least float32, [... T]. Default: 0 to T - 1. If the sequence is
+      sharded over devices, each device must pass the positions of its shard.
+    base: wavelengths range from 2 pi to 2 pi base.
 
   Returns:
     [... T H] in the dtype of the vectors.
 
   Raises:
-    ValueError: if the width is odd, the vectors are not of a floating type, or the positions do not fit.
+    ValueError: if the width is odd, the vectors are not floating-point, or the positions are incompatible.
+
+  References:
+    Su et al. 2021, arXiv:2104.09864, section 3.2, with the halves paired as in GPT-NeoX.
 
   >>> rotary(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(3).tolist()
   [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
@@ -75,7 +77,7 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   vectors = jnp.asarray(vectors)
   check_rank("vectors", vectors, "[... T H]")
   if not jnp.issubdtype(vectors.dtype, jnp.floating):
-    raise ValueError(f"vectors must be of a floating type, got {vectors.dtype}")
+    raise ValueError(f"vectors must be floating-point, got {vectors.dtype}")
   T, H = vectors.shape[-2:]
   if H % 2:
     raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
@@ -83,7 +85,7 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   dtype = compute_dtype(vectors.dtype)
   positions = jnp.arange(T) if positions is None else _as_positions(positions)
   if jnp.issubdtype(positions.dtype, jnp.floating) and jnp.finfo(positions.dtype).bits < 32:
-    raise ValueError(f"positions must be integers, or numbers of at least float32, got {positions.dtype}")
+    raise ValueError(f"positions must be integers, or floats of at least float32, got {positions.dtype}")
   if positions.ndim == 0 or not broadcasts_to(positions.shape, vectors.shape[:-1]):
     raise ValueError(
       f"positions must be broadcastable to [... T] = {vectors.shape[:-1]}, got {positions.shape}"
@@ -93,31 +95,30 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   angles = with_rank(angles, vectors.ndim)
   first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
   cos, sin = jnp.cos(angles), jnp.sin(angles)
-  turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-  return turned.astype(vectors.dtype)
+  rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+  return rotated.astype(vectors.dtype)
 
 
-def _as_positions(given: jax.Array) -> jax.Array:
-  """Returns positions as an array, or raises ValueError unless they are real numbers that JAX can hold."""
-  is_float = jnp.issubdtype(jnp.result_type(given), jnp.floating)
-  return as_real("positions", given) if is_float else as_integers("positions", given)
+def _as_positions(positions: jax.Array) -> jax.Array:
+  """Returns positions as an array, or raises ValueError unless they are real numbers."""
+  is_float = jnp.issubdtype(jnp.result_type(positions), jnp.floating)
+  return as_real("positions", positions) if is_float else as_integers("positions", positions)
 
 
 def segment_positions(segments: jax.Array) -> jax.Array:
-  """Returns the position of each token within its own segment, counted from 0.
+  """Returns the position of each token within its segment, starting at 0.
 
-  A segment is a run of equal numbers. Several sequences are packed in one row this way (see
-  `masks.segments`). The positions are those for `rotary`, and for masks that differ from the start of a
-  document to its end.
+  A segment is a run of equal integers, as for several sequences packed into one row (see `masks.segments`).
+  Use the positions for `rotary`, and for masks that depend on the position in a document.
 
   Args:
-    segments: the segment of each position, integers [... T]; of whole rows, not of one device's part.
+    segments: segment of each position, integers [... T]. Rows must be whole, not sharded over devices.
 
   Returns:
     Integers [... T].
 
   Raises:
-    ValueError: if the segments are not of an integer type, or have no axis.
+    ValueError: if the segments are not integers, or are a scalar.
 
   >>> segment_positions(jnp.array([7, 7, 7, 2, 2, 5])).tolist()
   [0, 1, 2, 0, 1, 0]
@@ -132,16 +133,16 @@ def segment_positions(segments: jax.Array) -> jax.Array:
 
 
 class PositionBias(NamedAxes):
-  """A term of the scores that depends on positions. Subclasses are dataclasses, registered as pytrees.
+  """A bias that depends on positions. Subclasses are dataclasses, registered as pytrees.
 
-  Any function of two index tiles is a bias for `attend`. One that is a PositionBias and names the axes of its
-  arrays in `axes` is also cut with the rest, head by head.
+  Any function of query and key positions can be the bias of `attend`. A PositionBias can also name the axes
+  of its arrays in `axes`, so that they are cut into blocks and heads like other inputs.
   """
 
   def __call__(self, t: jax.Array, s: jax.Array) -> jax.Array:
-    """Returns the terms [... T S] of a tile of consecutive query positions [T 1] and key positions [1 S].
+    """Returns the bias [... T S] of query positions t [T 1] and key positions s [1 S].
 
-    The last tile may reach beyond the end: it repeats the last position there.
+    Positions are consecutive integers; the last tile repeats the last position.
     """
     raise NotImplementedError(f"{type(self).__name__} must define __call__(t, s)")
 
@@ -149,15 +150,16 @@ class PositionBias(NamedAxes):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class ALiBi(PositionBias):
-  """Takes from a score in proportion to the distance: -slope |t - s|.
-
-  Source: Press et al. 2022, arXiv:2108.12409, section 3; `alibi_slopes` are theirs.
+  """Attention with linear biases: -slope |t - s|.
 
   Attributes:
-    slopes: [...], one for each head.
+    slopes: [...], one per head.
 
   Raises:
     ValueError: if the slopes are integers, such as a number of heads.
+
+  References:
+    Press et al. 2022, arXiv:2108.12409, section 3; `alibi_slopes` returns their slopes.
   """
 
   axes = {"slopes": ""}
@@ -166,25 +168,28 @@ class ALiBi(PositionBias):
   def validate(self):
     slopes = as_array("slopes", self.slopes)
     if not jnp.issubdtype(slopes.dtype, jnp.floating):
-      raise ValueError(f"slopes must be floating, such as alibi_slopes(8) for 8 heads, got {self.slopes!r}")
+      raise ValueError(
+        f"slopes must be floating-point, such as alibi_slopes(8) for 8 heads, got {self.slopes!r}"
+      )
 
   def __call__(self, t, s):
     slopes = jnp.asarray(self.slopes)[..., None, None]
-    slopes = slopes.astype(compute_dtype(slopes.dtype))  # a distance is not one of half precision
+    slopes = slopes.astype(compute_dtype(slopes.dtype))  # half precision cannot represent large distances
     distance = jnp.abs(t - s).astype(slopes.dtype)
     return -slopes * with_rank(distance, slopes.ndim)
 
 
 def alibi_slopes(num_heads: int) -> jax.Array:
-  """Returns the slopes of ALiBi, a geometric series that ends with 2^-8, [N].
+  """Returns the slopes of ALiBi, a geometric series that ends at 2^-8, [N].
 
-  If N is no power of two, the series is that of the power of two below it, and the other slopes are every
-  second one of the series twice as long.
-
-  Source: Press et al. 2022, arXiv:2108.12409, section 3, and the authors' code.
+  If N is not a power of two, the slopes are the series of the largest power of two below N, followed by every
+  second slope of the series twice as long.
 
   Raises:
-    ValueError: if there is no head.
+    ValueError: if num_heads is less than 1.
+
+  References:
+    Press et al. 2022, arXiv:2108.12409, section 3, and the authors' code.
 
   >>> alibi_slopes(4).tolist()
   [0.25, 0.0625, 0.015625, 0.00390625]
@@ -200,17 +205,18 @@ def alibi_slopes(num_heads: int) -> jax.Array:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class RelativePositionBias(PositionBias):
-  """A trained term for each distance; distances that are large share one with their like.
+  """A trained bias for each bucket of relative positions.
 
-  Half of the buckets are for keys ahead of the query, if there may be such. Of the others the first half
-  are for one distance each, the rest for distances on a logarithmic scale up to the largest.
-
-  Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+  If bidirectional, half of the buckets are for keys after the query. Of the remaining buckets, half hold one
+  distance each, and the others hold distances on a logarithmic scale up to max_distance.
 
   Attributes:
-    table: the terms, [... R], a row of R buckets for each head; R is at least 4, or 2 if not bidirectional.
-    max_distance: from here on all distances are alike; more than have buckets of their own.
-    bidirectional: whether keys ahead of the query have buckets of their own; else they share that of 0.
+    table: biases [... R], one row of R buckets per head. R is at least 4 if bidirectional, else at least 2.
+    max_distance: distances from here on share a bucket. Must exceed the number of single-distance buckets.
+    bidirectional: if False, keys after the query share the bucket of distance 0.
+
+  References:
+    Raffel et al. 2020, arXiv:1910.10683, section 2.1.
   """
 
   axes = {"table": "R"}
@@ -219,8 +225,8 @@ class RelativePositionBias(PositionBias):
   bidirectional: bool = dataclasses.field(default=True, metadata={"static": True})
 
   def __call__(self, t, s):
-    # All pairs of a diagonal have one term, so one for each distance is looked up. The T + S of them, written
-    # one after the other and read in rows of T + S - 1, are the tile: each row begins one term earlier.
+    # All pairs on a diagonal have the same bias, so it is looked up once per distance. Repeating these T + S
+    # biases and reading them in rows of T + S - 1 gives the tile: each row starts one distance earlier.
     T, S = t.shape[0], s.shape[1]
     table = jnp.asarray(self.table)
     if 0 in (T, S):
@@ -237,13 +243,13 @@ def relative_position_bucket(
   """Returns the bucket of each distance s - t, integers in [0, count).
 
   Raises:
-    ValueError: if there are too few buckets, or the largest distance is too small.
+    ValueError: if count or max_distance is too small.
   """
   check_size("max_distance", max_distance)
-  check_size("the number of buckets", count)
+  check_size("number of buckets", count)
   least = 4 if bidirectional else 2
   if count < least:
-    raise ValueError(f"relative positions need at least {least} buckets, got {count}")
+    raise ValueError(f"number of buckets must be at least {least}, got {count}")
   if max_distance <= count // least:
     raise ValueError(
       f"max_distance must be more than {count // least} with {count} buckets, got {max_distance}"

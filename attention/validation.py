@@ -1,4 +1,4 @@
-"""Arguments of attention functions: checks and conversions."""
+"""Validation and conversion of the arguments of attention functions."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -22,9 +22,9 @@ IMPLEMENTATIONS = ("auto", "dense", "blockwise")
 
 
 def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns queries, keys and values as arrays, or raises ValueError if they do not fit each other.
+  """Returns queries, keys and values as arrays, or raises ValueError if their shapes are incompatible.
 
-  The score checks their widths.
+  The score checks the widths.
   """
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
   check_rank("queries", queries, "[... T H]")
@@ -33,8 +33,7 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
   check_dtypes(queries, keys, values)
   if keys.shape[-2] != values.shape[-2]:
     raise ValueError(
-      "keys and values must have the same number of positions S, "
-      f"got keys {keys.shape}, values {values.shape}"
+      f"keys and values must have the same length, got keys {keys.shape}, values {values.shape}"
     )
   try:
     broadcast_leading(queries, keys, values, names="queries, keys and values")
@@ -44,24 +43,24 @@ def check_vectors(queries: Any, keys: Any, values: Any) -> tuple[jax.Array, jax.
 
 
 def check_dtypes(queries: jax.Array, keys: jax.Array, values: jax.Array) -> None:
-  """Raises ValueError unless queries, keys and values have one floating type."""
+  """Raises ValueError unless queries, keys and values have the same floating-point dtype."""
   dtypes = f"got queries {queries.dtype}, keys {keys.dtype}, values {values.dtype}"
   if not all(jnp.issubdtype(array.dtype, jnp.floating) for array in (queries, keys, values)):
-    raise ValueError(f"queries, keys and values must be of a floating type, {dtypes}")
+    raise ValueError(f"queries, keys and values must be floating-point, {dtypes}")
   if not queries.dtype == keys.dtype == values.dtype:
     raise ValueError(f"queries, keys and values must have one dtype, {dtypes}")
 
 
 def _heads_hint(queries: jax.Array, keys: jax.Array, values: jax.Array) -> str:
-  """Returns a hint about heads whose leading axes do not broadcast."""
+  """Returns a hint for an error about heads that do not broadcast."""
   if min(queries.ndim, keys.ndim, values.ndim) < 4:
     return ""
   (before, last), (keys_before, keys_last) = (array.shape[-3:-1] for array in (queries, keys))
   if before == keys_before or 1 in (before, keys_before) or keys_before != values.shape[-3]:
-    return ""  # it is other axes that do not broadcast
+    return ""  # other axes do not broadcast
   hint = ""
   if keys_before and before % keys_before == 0:
-    hint += f"; if {before} heads share the keys and values of {keys_before}, call attend_heads"
+    hint += f"; for {before} query heads and {keys_before} key heads, use attend_heads"
   if last == keys_last:
     hint += f"; {LAYOUT}"
   return hint
@@ -80,7 +79,7 @@ def check_options(
   implementation: str = "auto",
   block_sizes: tuple[int, int] | None = None,
 ) -> Options:
-  """Returns the score and the options of `attend`, or raises ValueError if one is not allowed."""
+  """Returns the score and the options of `attend`, or raises ValueError if one is invalid."""
   if not isinstance(score, Score):
     raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
   if implementation not in IMPLEMENTATIONS:
@@ -98,7 +97,7 @@ def check_options(
     if return_logsumexp:
       raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")
   rate = None
-  if type(dropout_rate) is not float or dropout_rate != 0:  # there may be some
+  if type(dropout_rate) is not float or dropout_rate != 0:  # the default, 0.0, is not checked
     rate, dropout_rng = check_dropout(dropout_rate, dropout_rng)
   return Options(
     with_arrays(score),
@@ -115,58 +114,60 @@ def check_options(
 
 
 def check_dropout(rate: jax.Array | float, rng: jax.Array | None) -> tuple[Array | None, jax.Array | None]:
-  """Returns the rate of dropout as an array, and the key; None for both if the rate is known to be 0.
+  """Returns the dropout rate as an array, and the key; (None, None) if the rate is known to be 0.
 
   Raises:
-    ValueError: if the rate is not a number in [0, 1), or there is no key for it.
+    ValueError: if the rate is not in [0, 1), or the key is missing or invalid.
   """
   allowed = "a number in [0, 1)"
   check_number("dropout_rate", rate, allowed, lambda rate: 0 <= np.float32(rate) < 1)
   if not isinstance(rate, jax.core.Tracer) and np.asarray(rate) == 0:
     return None, None
   if rng is None:
-    raise ValueError(f"dropout_rng must be given for dropout_rate={rate}, got None")
+    raise ValueError(f"dropout_rng must be a PRNG key for dropout_rate={rate}, got None")
   if key_shape(rng) != ():
     got = rng.aval.str_short() if isinstance(rng, jax.Array) else repr(rng)
-    raise ValueError(f"dropout_rng must be one key, such as jax.random.key(0), got {got}")
+    raise ValueError(f"dropout_rng must be a single PRNG key, such as jax.random.key(0), got {got}")
   if isinstance(rate, jax.Array):
     return jax.lax.stop_gradient(jnp.asarray(rate, float)), rng
-  return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # eager calls of JAX take their time
+  return np.asarray(rate, jax.dtypes.canonicalize_dtype(float)), rng  # NumPy is faster than eager JAX
 
 
 def with_arrays(tree: T) -> T:
-  """Returns a score, mask or bias with arrays for those of its named fields that are lists of numbers.
+  """Returns a score, mask, bias or normalizer whose lists of numbers are converted to arrays.
+
+  Only fields listed in `axes` are converted.
 
   Raises:
-    ValueError: if it names axes of a field that it does not have, or more than an array has, is not
-      registered as a pytree, or holds a name or a function that is not static.
+    ValueError: if `axes` names a missing field or has more axes than an array, if the class is not registered
+      as a pytree, or if a field that is a string or a function is not static.
   """
   if not isinstance(tree, NamedAxes):
     return tree
   for name in tree.axes:
     if not hasattr(tree, name):
-      raise ValueError(f"{type(tree).__name__}.axes must name its fields, got {name!r}")
+      raise ValueError(f"{type(tree).__name__}.axes must contain names of fields, got {name!r}")
   if any(leaf is tree for leaf in jax.tree.leaves(tree)):
     raise ValueError(
-      f"{type(tree).__name__} must be registered as a pytree: put @attention.register_pytree (or "
-      "@jax.tree_util.register_dataclass) above its @dataclasses.dataclass(frozen=True)"
+      f"{type(tree).__name__} must be registered as a pytree: add @attention.register_pytree (or "
+      "@jax.tree_util.register_dataclass) above @dataclasses.dataclass(frozen=True)"
     )
   changed: dict[str, Any] = {}
   if not dataclasses.is_dataclass(tree):
     return tree
   for field in dataclasses.fields(tree):
-    held = getattr(tree, field.name)
-    if isinstance(held, NamedAxes):
-      changed[field.name] = with_arrays(held)
-    elif isinstance(held, (list, tuple)) and field.name in tree.axes:
-      changed[field.name] = as_array(field.name, held)
+    value = getattr(tree, field.name)
+    if isinstance(value, NamedAxes):
+      changed[field.name] = with_arrays(value)
+    elif isinstance(value, (list, tuple)) and field.name in tree.axes:
+      changed[field.name] = as_array(field.name, value)
   tree = dataclasses.replace(tree, **changed) if changed else tree
   tree.validate()
   leaf_axes(tree)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, str) or callable(leaf):
       raise ValueError(
-        f"{type(tree).__name__}{jax.tree_util.keystr(path)} must be an array or a number, or static, "
-        f'dataclasses.field(metadata={{"static": True}}), got {leaf!r}'
+        f"{type(tree).__name__}{jax.tree_util.keystr(path)} must be an array, a number or a static field "
+        f'(dataclasses.field(metadata={{"static": True}})), got {leaf!r}'
       )
   return tree

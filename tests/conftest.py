@@ -84,7 +84,7 @@ def fresh_programs():
 @pytest.fixture
 def additive_in_loops(fresh_programs, monkeypatch):
   """Runs a test with additive scores computed in loops, as for many pairs, though there are few."""
-  monkeypatch.setattr(additive, "FEW_TERMS", 0)
+  monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 0)
 
 
 # Applies itself, because the eight simulated devices above would change how every test is compiled.
@@ -92,7 +92,7 @@ def additive_in_loops(fresh_programs, monkeypatch):
 def alone(request, monkeypatch):
   """Runs a test as on a machine with one device, unless it asks for `spread`."""
   if "spread" not in request.fixturenames:
-    monkeypatch.setattr(sharding, "leading_axes_may_be_spread", lambda: False)
+    monkeypatch.setattr(sharding, "leading_axes_may_be_sharded", lambda: False)
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Arrays: pytrees with named axes, shapes, checks, devices, loops, eager calls, closures."""
+"""Array utilities: pytrees with named axes, shapes, checks, sharding, loops, eager compilation, closures."""

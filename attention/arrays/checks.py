@@ -1,4 +1,4 @@
-"""Checks of arguments: arrays, numbers, sizes, random keys."""
+"""Checks of arguments: arrays, numbers, sizes, PRNG keys."""
 
 import operator
 from collections.abc import Callable
@@ -10,110 +10,110 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def as_array(name: str, given: Any, allowed: str = "an array") -> jax.Array:
-  """Returns what is given as an array, or raises ValueError that says what is allowed.
+def as_array(name: str, value: Any, allowed: str = "an array") -> jax.Array:
+  """Returns the value as an array, or raises ValueError.
 
-  An array stays untouched, for outside of `jax.jit` even `jnp.asarray` takes its time.
+  A JAX array is returned unchanged, since even `jnp.asarray` takes time outside `jax.jit`.
   """
-  if isinstance(given, jax.Array):
-    return given
+  if isinstance(value, jax.Array):
+    return value
   try:
-    if not isinstance(given, str):  # which NumPy takes for the name of a type
-      return jnp.asarray(given)
+    if not isinstance(value, str):  # which NumPy takes for the name of a type
+      return jnp.asarray(value)
   except (TypeError, ValueError):
     pass
-  raise ValueError(f"{name} must be {allowed}, got {given!r}")
+  raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
 def check_rank(name: str, array: jax.Array, axes: str) -> None:
-  """Raises ValueError unless the array has at least the named axes, such as "[... T H]"."""
+  """Raises ValueError unless the array has at least the given axes, such as "[... T H]"."""
   rank = len(axes.strip("[]").replace("...", "").split())
   if array.ndim < rank:
     raise ValueError(f"{name} must have axes {axes}, got shape {array.shape}")
 
 
-def as_real(name: str, given: Any, allowed: str = "a real number or array") -> jax.Array:
-  """Returns an array of a floating or integer type, or raises ValueError."""
-  array = as_array(name, given, allowed)
+def as_real(name: str, value: Any, allowed: str = "a real number or array") -> jax.Array:
+  """Returns an array with a floating-point or integer dtype, or raises ValueError."""
+  array = as_array(name, value, allowed)
   if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
     raise ValueError(f"{name} must be {allowed}, got {array.dtype}")
   return array
 
 
-def as_floating(name: str, given: Any) -> jax.Array:
-  """Returns an array of a floating type, or raises ValueError."""
-  array = as_array(name, given)
+def as_floating(name: str, value: Any) -> jax.Array:
+  """Returns an array with a floating-point dtype, or raises ValueError."""
+  array = as_array(name, value)
   if not jnp.issubdtype(array.dtype, jnp.floating):
-    raise ValueError(f"{name} must be of a floating type, got {array.dtype}")
+    raise ValueError(f"{name} must be floating-point, got {array.dtype}")
   return array
 
 
-def as_integers(name: str, given: Any) -> jax.Array:
-  """Returns an array of an integer type, or raises ValueError; also for integers that JAX would cut off."""
+def as_integers(name: str, value: Any) -> jax.Array:
+  """Returns an array with an integer dtype, or raises ValueError, also for integers that overflow in JAX."""
   allowed = "an integer or an array of integers"
-  known = given
-  if isinstance(given, (int, np.generic, list, tuple)) and not any(
-    isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)
+  known = value
+  if isinstance(value, (int, np.generic, list, tuple)) and not any(
+    isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)
   ):
-    known = np.asarray(given)
+    known = np.asarray(value)
   if isinstance(known, np.ndarray) and (known.dtype == object or jnp.issubdtype(known.dtype, jnp.integer)):
     limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))
     if np.any(known < limits.min) or np.any(known > limits.max):
-      raise ValueError(f"{name} must be in [{limits.min}, {limits.max}], got {given}")
-  array = as_array(name, given, allowed)
+      raise ValueError(f"{name} must be in [{limits.min}, {limits.max}], got {value}")
+  array = as_array(name, value, allowed)
   if not jnp.issubdtype(array.dtype, jnp.integer):
     raise ValueError(f"{name} must be {allowed}, got {getattr(known, 'dtype', array.dtype)}")
   return array
 
 
 def check_number(
-  name: str, given: Any, allowed: str = "a number", is_allowed: Callable[[Any], Any] = lambda number: True
+  name: str, value: Any, allowed: str = "a number", is_allowed: Callable[[Any], Any] = lambda number: True
 ) -> None:
-  """Raises ValueError unless it is one real number that is allowed; what is traced may be any."""
-  is_real = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
-  if isinstance(given, (jax.Array, np.ndarray)):
-    is_real = any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.floating, jnp.integer))
-  is_traced = isinstance(given, jax.core.Tracer)
-  # NumPy, since operations of JAX on arrays that are known are traced inside `jax.jit`, too.
-  if not is_real or np.ndim(given) or not (is_traced or is_allowed(_as_numpy(given))):
-    raise ValueError(f"{name} must be {allowed}, got {given!r}")
+  """Raises ValueError unless the value is a single real number that is allowed. Traced values always pass."""
+  is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+  if isinstance(value, (jax.Array, np.ndarray)):
+    is_real = any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer))
+  is_traced = isinstance(value, jax.core.Tracer)
+  # NumPy, since JAX operations on known arrays are traced inside `jax.jit`.
+  if not is_real or np.ndim(value) or not (is_traced or is_allowed(_as_numpy(value))):
+    raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def check_numbers(name: str, given: Any, allowed: str, is_allowed: Callable[[Any], Any]) -> None:
-  """Raises ValueError unless all numbers, as JAX would hold them, are allowed; what is traced may be any."""
-  numbers = as_real(name, given)
-  if isinstance(given, jax.core.Tracer):
+def check_numbers(name: str, value: Any, allowed: str, is_allowed: Callable[[Any], Any]) -> None:
+  """Raises ValueError unless all numbers are allowed, in the dtype of JAX. Traced values always pass."""
+  numbers = as_real(name, value)
+  if isinstance(value, jax.core.Tracer):
     return
-  with np.errstate(over="ignore"):  # a number that the type cannot hold is infinite
-    known = np.asarray(given, numbers.dtype)  # NumPy, since `jnp.asarray` traces even this inside `jax.jit`
+  with np.errstate(over="ignore"):  # a number that overflows becomes infinite
+    known = np.asarray(value, numbers.dtype)  # NumPy, since `jnp.asarray` is traced inside `jax.jit`
   if not is_allowed(known).all():
-    raise ValueError(f"{name} must be {allowed}, got {given!r}")
+    raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def check_size(name: str, given: Any, least: int = 1) -> Any:
-  """Returns a size as an int; raises ValueError unless it is at least that. A symbolic size is allowed."""
-  if jax.export.is_symbolic_dim(given):
-    return given
-  size = _as_int(given)
+def check_size(name: str, value: Any, least: int = 1) -> Any:
+  """Returns a size as an int, or raises ValueError if it is less than `least`. Symbolic sizes are allowed."""
+  if jax.export.is_symbolic_dim(value):
+    return value
+  size = _as_int(value)
   if size is None or size < least:
-    raise ValueError(f"{name} must be an integer of at least {least}, got {given!r}")
+    raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
   return size
 
 
-def check_token(name: str, given: Any) -> jax.Array:
-  """Returns one token as an int32; raises ValueError unless it is an integer that fits."""
+def check_token(name: str, value: Any) -> jax.Array:
+  """Returns a token as an int32, or raises ValueError unless it is a 32-bit integer."""
   limits = np.iinfo(np.int32)
-  number = None if isinstance(given, jax.core.Tracer) else _as_int(given)
+  number = None if isinstance(value, jax.core.Tracer) else _as_int(value)
   if number is not None and not limits.min <= number <= limits.max:
-    raise ValueError(f"{name} must be a token, an integer of 32 bits, got {given!r}")
-  token = as_integers(name, given)
+    raise ValueError(f"{name} must be a token (a 32-bit integer), got {value!r}")
+  token = as_integers(name, value)
   if token.ndim:
-    raise ValueError(f"{name} must be one token, got shape {token.shape}")
+    raise ValueError(f"{name} must be a single token, got shape {token.shape}")
   return token.astype(jnp.int32)
 
 
 def key_shape(rng: Any) -> tuple[int, ...] | None:
-  """Returns the shape of an array of random keys, of either kind; None for what is no key."""
+  """Returns the shape of an array of PRNG keys, typed or raw; None if it is not one."""
   if not isinstance(rng, (jax.Array, np.ndarray)):
     return None
   if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
@@ -122,16 +122,16 @@ def key_shape(rng: Any) -> tuple[int, ...] | None:
   return rng.shape[:-1] if is_raw else None
 
 
-def _as_int(given: Any) -> int | None:
-  """Returns a known integer as an int; None for what is none."""
+def _as_int(value: Any) -> int | None:
+  """Returns a known integer as an int, otherwise None."""
   try:
-    return None if isinstance(given, bool) else operator.index(given)
+    return None if isinstance(value, bool) else operator.index(value)
   except TypeError:
     return None
 
 
 def _as_numpy(number: Any) -> np.ndarray:
-  """Returns a known number as an array; an int beyond float64 is infinite."""
+  """Returns a known number as an array; an int that overflows float64 is infinite."""
   try:
     return np.asarray(float(number) if isinstance(number, int) else number)
   except OverflowError:

@@ -15,15 +15,15 @@ from attention.arrays.sharding import match_vma, varying
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Closure(NamedAxes):
-  """A function, and the traced arrays that it closes over.
+  """A function and the traced arrays that it closes over.
 
-  A pytree keeps a function as it is. A traced array inside it would leak out of a loop or a rule of
-  differentiation that calls the function, so the pytree holds the array, and a program that takes it.
+  As a static field, a function that closes over a traced array would leak it out of loops and differentiation
+  rules. A Closure instead holds these arrays as leaves, and a function that takes them.
   """
 
   has_user_code = True
-  axes = {"arrays": "X"}  # flat, along an axis that is never cut
-  arrays: dict[int, jax.Array]  # not a list, which would be taken for a list of numbers
+  axes = {"arrays": "X"}  # flattened; the axis is never cut
+  arrays: dict[int, jax.Array]  # not a list, which would be converted to an array
   function: Callable[..., Any] = dataclasses.field(metadata={"static": True})
 
   def __call__(self, *arguments: Any) -> Any:
@@ -31,10 +31,10 @@ class Closure(NamedAxes):
 
 
 def at_pairs(function: Callable[[jax.Array, jax.Array], jax.Array], t: jax.Array, s: jax.Array) -> jax.Array:
-  """Returns a function of a query's and a key's position, [...], at all pairs of a tile, [... T S].
+  """Evaluates a function of a query position and a key position, [...], at all pairs of a tile, [... T S].
 
   Args:
-    function: of two single positions.
+    function: takes two scalar positions.
     t: [T 1].
     s: [1 S].
   """
@@ -43,14 +43,15 @@ def at_pairs(function: Callable[[jax.Array, jax.Array], jax.Array], t: jax.Array
 
 
 def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
-  """Returns a function as a Closure, for arguments of these shapes.
+  """Returns a function as a Closure, for arguments with the given shapes.
 
   Args:
     function: returns a pytree of arrays.
-    arguments: pytrees of arrays, like those that it will be called with.
+    arguments: pytrees of arrays with the shapes of later calls.
 
   Raises:
-    ValueError: inside `jax.shard_map`, if the traced arrays differ along different axes of the mesh.
+    ValueError: inside `jax.shard_map`, if the traced arrays vary along different mesh axes than the
+      arguments.
   """
 
   def trace(like: list[Any]) -> tuple[jax.extend.core.ClosedJaxpr, Any]:
@@ -59,7 +60,7 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
   traced = [array for array in trace([])[0].consts if isinstance(array, jax.core.Tracer)]
   if not traced:
     return Closure({}, function)
-  # The order of what is closed over is this program's.
+  # Constants are in the order of this trace.
   closed, results = trace(traced)
   is_traced = [isinstance(const, jax.core.Tracer) for const in closed.consts]
   arrays = {i: jnp.ravel(const) for i, const in enumerate(closed.consts) if is_traced[i]}
@@ -68,24 +69,24 @@ def closure(function: Callable[..., Any], *arguments: Any) -> Closure:
   def check_varying(*arrays: jax.Array) -> None:
     if any(varying(array) != axes for array in arrays):
       raise ValueError(
-        "inside jax.shard_map, the traced arrays that the function of a mask or bias closes over must differ "
-        'between devices as queries and keys do: first apply jax.lax.pcast(array, axis_name, to="varying")'
+        "inside jax.shard_map, traced arrays that a mask or bias function closes over must vary over devices "
+        'as queries and keys do: apply jax.lax.pcast(array, axis_name, to="varying") first'
       )
 
-  def with_arrays(arrays: dict[int, jax.Array], *own: jax.Array) -> list[jax.Array]:
+  def with_arrays(arrays: dict[int, jax.Array], *leaves: jax.Array) -> list[jax.Array]:
     consts = [jnp.reshape(arrays.get(i, const), const.shape) for i, const in enumerate(closed.consts)]
-    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+    return jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
 
   num_arrays = len(arrays)
   check_varying(*arrays.values())
-  # Traced again, for the first program may hold the traced arrays themselves, in JAX 0.12.
-  without = jax.make_jaxpr(with_arrays)(arrays, *match_vma(jax.tree.leaves(arguments), traced))
+  # Traced again, since in JAX 0.12 the first jaxpr may contain the traced arrays themselves.
+  closure_free = jax.make_jaxpr(with_arrays)(arrays, *match_vma(jax.tree.leaves(arguments), traced))
 
   def program(*arguments: Any) -> Any:
-    """Takes the traced arrays that the function closed over, made flat, and then its own arguments."""
+    """Takes the closed-over arrays, flattened, and then the arguments of the function."""
     flat = arguments[:num_arrays]
-    own = match_vma(jax.tree.leaves(arguments[num_arrays:]), flat)
-    check_varying(*flat, *own)
-    return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(without)(*flat, *own))
+    leaves = match_vma(jax.tree.leaves(arguments[num_arrays:]), flat)
+    check_varying(*flat, *leaves)
+    return jax.tree.unflatten(structure, jax.extend.core.jaxpr_as_fun(closure_free)(*flat, *leaves))
 
   return Closure(arrays, program)

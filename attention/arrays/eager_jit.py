@@ -1,4 +1,4 @@
-"""`jax.jit` for functions that users call outside of `jax.jit`, too."""
+"""Compilation of functions that are called outside `jax.jit`."""
 
 import functools
 from collections.abc import Callable
@@ -15,22 +15,22 @@ ARRAYS = jax.Array, np.ndarray, np.generic, int, float, complex
 
 
 def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
-  """Returns the function compiled as a whole where it is called outside of `jax.jit`.
+  """Compiles a function when it is called outside `jax.jit`.
 
-  Inside, it is traced in place: a program within another is differentiated on its own, which is slower.
-  Nothing is compiled where an argument holds code of the user, a function or a class: what a function closed
-  over, or a class finds in its module, may be another thing at the next call. Nor where an argument is none
-  that JAX knows: the function says what is wrong with it.
+  Inside `jax.jit` the function is traced in place, since a nested jit is differentiated separately, which is
+  slower. A call is not compiled if an argument contains user code (a function, or an instance of a
+  user-defined class), which may refer to values that change between calls, or if an argument is not a JAX
+  type, so that the function can raise its error.
 
   Args:
-    function: of pytrees, as `jax.jit` takes it.
+    function: takes pytrees, as for `jax.jit`.
     static_argnames: as in `jax.jit`.
   """
   compiled = jax.jit(function, static_argnames=static_argnames)
 
   @functools.wraps(function)
   def call(*args: Any, **options: Any) -> Any:
-    # Inside, any array that is made is traced; an iota is made in half the time of zeros.
+    # Inside `jax.jit`, a new array is a tracer. An iota takes half the time of zeros.
     is_inside_jit = isinstance(jax.lax.iota(np.int32, 1), jax.core.Tracer)
     dynamic = [value for name, value in options.items() if name not in static_argnames]
     leaves = jax.tree.leaves((args, dynamic), is_leaf=has_user_code)
@@ -42,7 +42,7 @@ def eager_jit(function: T, *, static_argnames: tuple[str, ...] = ()) -> T:
 
 
 def has_user_code(node: Any) -> bool:
-  """Returns whether a node of a pytree calls functions of the user, or is of a class of the user."""
+  """Returns whether a node of a pytree contains a user-defined function or is of a user-defined class."""
   return isinstance(node, NamedAxes) and (
     node.has_user_code or not type(node).__module__.startswith("attention.")
   )

@@ -1,4 +1,4 @@
-"""Dataclasses as pytrees, and the own axes of the arrays that they hold."""
+"""Dataclasses as pytrees, with names for the axes of their arrays."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,13 +11,19 @@ T = TypeVar("T")
 
 
 def register_pytree(cls: type[T]) -> type[T]:
-  """Registers a dataclass as a pytree, like `jax.tree_util.register_dataclass`; returns the class.
+  """Registers a dataclass as a pytree, like `jax.tree_util.register_dataclass`.
 
-  A field is static, known when a program is compiled, if it is
-  `dataclasses.field(metadata={"static": True})`. The others hold arrays, or pytrees of them.
+  Fields with `dataclasses.field(metadata={"static": True})` are static. Other fields hold arrays, or pytrees
+  of arrays.
 
-  In JAX 0.10 to 0.12, trees of two classes that were registered by `register_dataclass` compare equal, and
-  `jax.jit` may run the program of one class for the other. Trees registered here compare unequal.
+  In JAX 0.10 to 0.12, tree structures of two classes registered by `register_dataclass` may compare equal, so
+  that `jax.jit` runs the program of the wrong class. Structures of classes registered here never do.
+
+  Returns:
+    The class.
+
+  Raises:
+    TypeError: if the class is not a dataclass.
 
   >>> @register_pytree
   ... @dataclasses.dataclass(frozen=True)
@@ -28,7 +34,7 @@ def register_pytree(cls: type[T]) -> type[T]:
   """
   if not hasattr(cls, "__dataclass_fields__"):
     raise TypeError(
-      f"{cls.__name__} must be a dataclass: put @dataclasses.dataclass(frozen=True) below @register_pytree"
+      f"{cls.__name__} must be a dataclass: add @dataclasses.dataclass(frozen=True) below @register_pytree"
     )
   fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
   static = [field.name for field in fields if field.metadata.get("static")]
@@ -48,50 +54,50 @@ def register_pytree(cls: type[T]) -> type[T]:
   return cls
 
 
-def combine(some: Any, others: Any) -> Any:
-  """Returns the leaves of one pytree, and those of another where they are None."""
+def combine(first: Any, second: Any) -> Any:
+  """Returns the leaves of the first pytree, and those of the second where they are None."""
   return jax.tree.map(
-    lambda one, other: other if one is None else one, some, others, is_leaf=lambda leaf: leaf is None
+    lambda leaf, default: default if leaf is None else leaf, first, second, is_leaf=lambda leaf: leaf is None
   )
 
 
 class NamedAxes:
-  """A pytree that names the axes of its arrays, so that they can be cut: a score, a mask, a bias.
+  """A pytree that names the axes of its arrays, so that they can be cut: a score, mask, bias or normalizer.
 
   Attributes:
-    axes: for each field, its own axes, one letter each: {"score_vector": "A", "segments": "S", "scale": ""}.
-      Axes before these are leading axes, such as heads, which broadcast like those of the queries: with "",
-      an array [N] has a number for each head. An axis "T" or "S" has an entry for each query or key, and is
-      cut into blocks; other letters only say how many axes there are. Fields without names are never cut.
-    has_user_code: whether a class of this library calls functions of the user.
+    axes: axis letters of each field: {"score_vector": "A", "segments": "S", "scale": ""}. Any axes before
+      these are leading axes, such as heads, which broadcast with those of the queries: with "", an array [N]
+      has one number per head. Along "T" or "S" an array has an entry for each query or key, and is cut into
+      blocks. Other letters only count axes. Fields that are not listed are never cut.
+    has_user_code: whether a class of this library calls user-defined functions.
   """
 
   axes: ClassVar[Mapping[str, str]] = {}
   has_user_code: ClassVar[bool] = False
 
   def validate(self) -> None:
-    """Raises ValueError if a number that it holds is not allowed, and is known: not traced by `jax.jit`."""
+    """Raises ValueError if a known (not traced) field has an invalid value."""
 
 
 def leaf_axes(tree: Any) -> list[str]:
-  """Returns the own axes of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
+  """Returns the axis letters of each leaf of a pytree of NamedAxes, "?" for each axis without a name.
 
   Raises:
-    ValueError: if an array has fewer axes than are named.
+    ValueError: if an array has fewer axes than named.
   """
 
-  def is_inside(node: Any) -> bool:
+  def is_nested(node: Any) -> bool:
     return isinstance(node, NamedAxes) and node is not tree
 
-  found = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_inside):
-    if is_inside(leaf):
-      found += leaf_axes(leaf)
+  axes = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_nested):
+    if is_nested(leaf):
+      axes += leaf_axes(leaf)
       continue
     field = getattr(path[0], "name", "") if path else ""
-    own = tree.axes.get(field) if isinstance(tree, NamedAxes) else None
-    if own is not None and np.ndim(leaf) < len(own):
-      where = type(tree).__name__ + jax.tree_util.keystr(path)
-      raise ValueError(f"{where} must have axes [... {' '.join(own)}], got shape {np.shape(leaf)}")
-    found.append("?" * np.ndim(leaf) if own is None else own)
-  return found
+    letters = tree.axes.get(field) if isinstance(tree, NamedAxes) else None
+    if letters is not None and np.ndim(leaf) < len(letters):
+      name = type(tree).__name__ + jax.tree_util.keystr(path)
+      raise ValueError(f"{name} must have axes [... {' '.join(letters)}], got shape {np.shape(leaf)}")
+    axes.append("?" * np.ndim(leaf) if letters is None else letters)
+  return axes

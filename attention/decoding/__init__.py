@@ -1,4 +1,4 @@
-"""Search for likely sequences under any step function: greedy, by beams, by chance."""
+"""Decoding with any step function: greedy search, beam search and sampling."""
 
 from attention.decoding.beam import beam
 from attention.decoding.hypotheses import SearchResult, Step

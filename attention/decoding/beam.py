@@ -1,4 +1,4 @@
-"""Beam search: several hypotheses of each sequence, the best of them kept at every step."""
+"""Beam search."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ from attention.decoding.hypotheses import SearchResult, Step, check_search
 
 
 class Alive(NamedTuple):
-  """The K hypotheses of each sequence that have not ended.
+  """The K unfinished hypotheses of each sequence.
 
   Attributes:
-    state: of the step function, leaves [B K ...].
-    tokens: the last of each, [B K].
-    scores: log-probabilities, [B K]; -inf where there is none.
+    state: state of the step function, leaves [B K ...].
+    tokens: last token of each, [B K].
+    scores: log-probabilities, [B K]; -inf for missing hypotheses.
   """
 
   state: Any
@@ -25,13 +25,13 @@ class Alive(NamedTuple):
 
 
 class Finished(NamedTuple):
-  """The K best hypotheses of each sequence that have ended, the best first.
+  """The K best finished hypotheses of each sequence, best first.
 
   Attributes:
-    scores: divided by the length penalty, [B K]; -inf where there is none.
-    last: at which step each got its last token, [B K].
-    parent: which of the alive hypotheses it was until then, [B K].
-    token: its last token, [B K].
+    scores: log-probabilities divided by the length penalty, [B K]; -inf for missing hypotheses.
+    last: step of the last token, [B K].
+    parent: index of the alive hypothesis that it extends, [B K].
+    token: last token, [B K].
   """
 
   scores: jax.Array
@@ -41,12 +41,12 @@ class Finished(NamedTuple):
 
 
 class BackPointers(NamedTuple):
-  """What happened at each of T steps, from which the hypotheses are read backwards.
+  """The history of T steps, from which hypotheses are reconstructed backwards.
 
   Attributes:
-    tokens: of those alive after it, [T B K].
-    parents: which of those alive before it they were, [T B K].
-    weights: the attention of those alive before it, [T B K S]; None without.
+    tokens: tokens of the hypotheses after each step, [T B K].
+    parents: index of the hypothesis before the step that each extends, [T B K].
+    weights: attention weights of the hypotheses before each step, [T B K S]; None without attention.
   """
 
   tokens: jax.Array
@@ -67,20 +67,21 @@ def beam(
   length_penalty: float = 0.0,
   n_best: int = 1,
 ) -> SearchResult:
-  """Returns the best sequences found by extending the `beam_size` likeliest prefixes at every step.
+  """Decodes by beam search, extending the `beam_size` most likely prefixes at each step.
 
       score = log-probability / ((5 + length) / 6) ** length_penalty
 
-  A hypothesis may end where fewer than `beam_size` continuations are likelier. Ended hypotheses take no place
-  in the beam. The search stops when no alive hypothesis can still be among the `n_best`: log-probabilities
-  only decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
+  A hypothesis may finish if fewer than `beam_size` continuations are more likely. Finished hypotheses do not
+  occupy the beam. The search stops when no alive hypothesis can enter the `n_best`: log-probabilities only
+  decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
-  While no prefix has been pruned every hypothesis may end, so a beam as wide as the number of prefixes finds
-  the best of all sequences that end. A narrower beam of one without a penalty is `greedy`, but for ties, and
-  where `greedy` is cut: at `max_length` a hypothesis that ends comes before one that is cut.
+  As long as no prefix has been pruned, every hypothesis may finish, so a beam as wide as the number of
+  prefixes finds the best of all finished sequences. With `beam_size` 1 and no penalty, the result equals that
+  of `greedy`, except for ties, and for truncated sequences: at `max_length`, finished hypotheses rank before
+  truncated ones.
 
-  Works under `jax.jit`: shapes are fixed, and the loop stops when all sequences are done. The result for a
-  sequence does not depend on the others in its batch.
+  Works under `jax.jit`: shapes are static, and the loop stops when all sequences are finished. The result of
+  a sequence does not depend on others in the batch.
 
   References:
     Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the penalty: Wu et al. 2016, arXiv:1609.08144,
@@ -88,18 +89,18 @@ def beam(
 
   Args:
     step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None). It is
-      called under `jax.vmap`, once for all beams: what it closes over is not copied for them.
-    state: before the first step, leaves [B ...].
+      called under `jax.vmap` over beams, so arrays that it closes over are not copied.
+    state: the initial state, leaves [B ...].
     batch_size: B.
-    max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
-      for, if it holds caches: beyond that logits are NaN.
-    beam_size: K, how many hypotheses go on.
-    bos_id: the token that is read first.
-    eos_id: the token that ends a sequence.
-    pad_id: what stands after the end.
-    length_penalty: 0 or above; above 0 longer hypotheses are preferred. The largest divisor, that of
-      max_length, must be finite in float32.
-    n_best: how many hypotheses to return, at most beam_size.
+    max_length: T, at which unfinished sequences are truncated. If the state has caches, it must not exceed
+      their slots; logits beyond are NaN.
+    beam_size: K, the number of alive hypotheses per sequence.
+    bos_id: start token, the first input of `step`.
+    eos_id: end token.
+    pad_id: token after the end.
+    length_penalty: at least 0; larger values prefer longer hypotheses. The divisor for max_length must be
+      finite in float32.
+    n_best: number of hypotheses to return, at most beam_size.
 
   Returns:
     SearchResult with an axis for the best N, the best first. Those that have ended come before those that
@@ -124,7 +125,7 @@ def beam(
   alive = Alive(
     state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
     tokens=jnp.full((B, K), first),
-    scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # all are alike: only one counts
+    scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # K copies of one hypothesis: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
   finished = Finished(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
@@ -135,13 +136,13 @@ def beam(
     None if weights is None else jnp.zeros((T, *weights.shape), weights.dtype),
   )
 
-  def normalised(scores: jax.Array, length: jax.Array | int) -> jax.Array:
+  def penalized(scores: jax.Array, length: jax.Array | int) -> jax.Array:
     return scores / ((5.0 + jnp.float32(length)) / 6.0) ** jnp.float32(length_penalty)
 
   def cond_fn(carry) -> jax.Array:
     i, alive, finished, *_ = carry
-    # Scores are negative, so the largest penalty gives the best score that an alive hypothesis can reach.
-    best_possible = normalised(jnp.max(alive.scores, axis=1), T)
+    # Log-probabilities are negative, so the largest penalty bounds the score of alive hypotheses.
+    best_possible = penalized(jnp.max(alive.scores, axis=1), T)
     return (i < T) & ~jnp.all(finished.scores[:, n_best - 1] >= best_possible)
 
   def body_fn(carry):
@@ -156,27 +157,27 @@ def beam(
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
 
-    # Not scores[:, -1:]: a slice of what `top_k` returns makes XLA sort all continuations on CPUs.
+    # Not scores[:, -1:]: slicing the result of `top_k` makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
     ends = Finished(
-      scores=jnp.where(can_end, normalised(end_scores, i + 1), -jnp.inf),
+      scores=jnp.where(can_end, penalized(end_scores, i + 1), -jnp.inf),
       last=jnp.full_like(tokens, i),
       parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
       token=jnp.full_like(tokens, last),
     )
-    both = _concatenated(finished, ends)
-    finished = _chosen(both, jax.lax.top_k(both.scores, K)[1])
+    both = _concatenate(finished, ends)
+    finished = _gather(both, jax.lax.top_k(both.scores, K)[1])
     back_pointers = BackPointers(
       back_pointers.tokens.at[i].set(tokens),
       back_pointers.parents.at[i].set(parents),
       None if weights is None else back_pointers.weights.at[i].set(weights),
     )
-    return i + 1, Alive(_chosen(state, parents), tokens, scores), finished, is_exhaustive, back_pointers
+    return i + 1, Alive(_gather(state, parents), tokens, scores), finished, is_exhaustive, back_pointers
 
-  start_carry = jnp.int32(0), alive, finished, jnp.ones(B, bool), back_pointers
-  _, alive, finished, _, back_pointers = jax.lax.while_loop(cond_fn, body_fn, start_carry)
+  initial_carry = jnp.int32(0), alive, finished, jnp.ones(B, bool), back_pointers
+  _, alive, finished, _, back_pointers = jax.lax.while_loop(cond_fn, body_fn, initial_carry)
   return _backtrack(
-    _with_truncated(finished, alive, back_pointers, normalised(alive.scores, T)),
+    _with_truncated(finished, alive, back_pointers, penalized(alive.scores, T)),
     back_pointers,
     n_best,
     padding,
@@ -186,28 +187,28 @@ def beam(
 def _with_truncated(
   finished: Finished, alive: Alive, back_pointers: BackPointers, scores: jax.Array
 ) -> Finished:
-  """Returns the ended hypotheses, after them those that were cut at the last step, after them nothing."""
+  """Returns the finished hypotheses, then those truncated at the last step, then missing ones."""
   last = back_pointers.tokens.shape[0] - 1
   truncated = Finished(
     scores, jnp.full_like(alive.tokens, last), back_pointers.parents[last], back_pointers.tokens[last]
   )
-  both = _concatenated(finished, truncated)
+  both = _concatenate(finished, truncated)
   is_truncated = (jnp.arange(both.scores.shape[1]) >= finished.scores.shape[1])[None].astype(jnp.int32)
   group = jnp.where(jnp.isfinite(both.scores), is_truncated, 2)
-  return _chosen(both, jnp.lexsort((-both.scores, group), axis=-1))
+  return _gather(both, jnp.lexsort((-both.scores, group), axis=-1))
 
 
 def _backtrack(result: Finished, back_pointers: BackPointers, n_best: int, pad_id: jax.Array) -> SearchResult:
-  """Returns the first hypotheses, each followed from its last token to its first."""
+  """Returns the first `n_best` hypotheses, reconstructed from their last token to their first."""
   result = jax.tree.map(lambda array: array[:, :n_best], result)
-  is_there = jnp.isfinite(result.scores)
+  exists = jnp.isfinite(result.scores)
 
   def step_back(alive_after, at_step):
     t, (tokens, parents, weights) = at_step
-    is_last, is_beyond = t == result.last, (t > result.last) | ~is_there
-    before = jnp.where(is_last, result.parent, _chosen(parents, alive_after))
-    token = jnp.where(is_last, result.token, _chosen(tokens, alive_after))
-    row = None if weights is None else jnp.where(is_beyond[..., None], 0, _chosen(weights, before))
+    is_last, is_beyond = t == result.last, (t > result.last) | ~exists
+    before = jnp.where(is_last, result.parent, _gather(parents, alive_after))
+    token = jnp.where(is_last, result.token, _gather(tokens, alive_after))
+    row = None if weights is None else jnp.where(is_beyond[..., None], 0, _gather(weights, before))
     return jnp.where(is_beyond, alive_after, before), (jnp.where(is_beyond, pad_id, token), row)
 
   steps = jnp.arange(back_pointers.tokens.shape[0])
@@ -216,11 +217,11 @@ def _backtrack(result: Finished, back_pointers: BackPointers, n_best: int, pad_i
   return SearchResult(tokens, result.scores, weights)
 
 
-def _concatenated(first: Finished, second: Finished) -> Finished:
-  """Returns the hypotheses of both, [B 2K]."""
+def _concatenate(first: Finished, second: Finished) -> Finished:
+  """Concatenates hypotheses, [B 2K]."""
   return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), first, second)
 
 
-def _chosen(tree: Any, indices: jax.Array) -> Any:
-  """Returns leaves [B K ...] at the indices [B N] of their second axis, [B N ...]."""
+def _gather(tree: Any, indices: jax.Array) -> Any:
+  """Gathers leaves [B K ...] at the indices [B N] of their second axis, [B N ...]."""
   return jax.tree.map(lambda leaf: jax.vmap(lambda row, index: row[index])(leaf, indices), tree)

@@ -1,4 +1,4 @@
-"""What a search asks for, and what it finds."""
+"""The arguments and results of decoding."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -12,14 +12,14 @@ Step: TypeAlias = Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array | N
 
 
 class SearchResult(NamedTuple):
-  """What a search has found.
+  """The result of decoding.
 
   Attributes:
-    tokens: [B T], the end symbol included, padding after it; [B N T] of the N best by beam search.
-    scores: log-probability of each sequence, in nats, the end symbol included, float32 [B]; [B N] by beam
-      search, divided there by the length penalty.
-    weights: the attention with which each token was chosen, [B T S] or [B N T S], zero after the end; None
-      if the step function gives none.
+    tokens: [B T], including the end symbol, then padding; for beam search [B N T], the N best sequences.
+    scores: log-probability of each sequence in nats, including the end symbol, float32 [B]; for beam search
+      [B N], divided by the length penalty.
+    weights: attention weights of each token, [B T S] or [B N T S], zero after the end; None if the step
+      function returns none.
   """
 
   tokens: jax.Array
@@ -28,6 +28,6 @@ class SearchResult(NamedTuple):
 
 
 def check_search(batch_size: int, max_length: int, bos_id: int, eos_id: int, pad_id: int) -> tuple[Any, ...]:
-  """Returns what every search is given, sizes as int and tokens as int32, or raises ValueError."""
+  """Returns the validated arguments of a search, with sizes as int and tokens as int32."""
   sizes = check_size("batch_size", batch_size, least=0), check_size("max_length", max_length)
   return *sizes, check_token("bos_id", bos_id), check_token("eos_id", eos_id), check_token("pad_id", pad_id)

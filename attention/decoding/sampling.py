@@ -1,4 +1,4 @@
-"""One sequence for each of the batch, one token after the other: the likeliest, or one drawn by chance."""
+"""Greedy search and sampling, one sequence per batch element."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -24,28 +24,28 @@ def greedy(
   eos_id: int,
   pad_id: int = 0,
 ) -> SearchResult:
-  """Takes the likeliest token at every step, until all sequences have ended.
+  """Decodes by taking the most likely token at each step.
 
-  Works under `jax.jit`: shapes are fixed, and the loop stops at the last end symbol.
+  Works under `jax.jit`: shapes are static, and the loop stops when all sequences are finished.
 
   Args:
     step: one step of a decoder: (state, tokens [B]) -> (state, logits [B V], weights [B S] or None).
-    state: before the first step.
+    state: the initial state.
     batch_size: B.
-    max_length: T, at which a sequence is cut if it has not ended; at most as many steps as the state has room
-      for, if it holds caches: beyond that logits are NaN.
-    bos_id: the token that is read first.
-    eos_id: the token that ends a sequence.
-    pad_id: what stands after the end.
+    max_length: T, at which unfinished sequences are truncated. If the state has caches, it must not exceed
+      their slots; logits beyond are NaN.
+    bos_id: start token, the first input of `step`.
+    eos_id: end token.
+    pad_id: token after the end.
 
   Returns:
-    The hypotheses, one for each sequence of the batch.
+    One hypothesis per sequence.
 
   Raises:
     ValueError: if max_length is less than 1.
   """
   sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
-  return _one_by_one(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
+  return _decode(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
 
 
 def sample(
@@ -62,43 +62,45 @@ def sample(
   top_k: int | None = None,
   top_p: float | jax.Array = 1.0,
 ) -> SearchResult:
-  """Draws every token by its probability, until all sequences have ended.
+  """Decodes by sampling each token from the model's distribution.
 
-  What is drawn for a sequence depends on its key, or on its place in the batch, and on nothing else of it.
+  The sample of a sequence depends on its key, or on `rng` and its index in the batch, but not on other
+  sequences.
 
   Args:
-    step: as in `greedy`, like the other arguments that are not here.
-    state: before the first step.
-    rng: a random key, from `jax.random.key` or `jax.random.PRNGKey`, or one for each sequence, [B].
+    step: as in `greedy`, like the other arguments that are not listed.
+    state: the initial state.
+    rng: a PRNG key, or one per sequence, [B].
     batch_size: B.
     max_length: T.
-    bos_id: the token that is read first.
-    eos_id: the token that ends a sequence.
-    pad_id: what stands after the end.
-    temperature: divides the logits; near 0 the search is greedy.
-    top_k: only so many of the likeliest tokens are drawn; None for all.
-    top_p: only the likeliest tokens, as few as have this probability together, are drawn; 1 for all. Both
-      limits are for the probabilities at the temperature; top_k comes first.
+    bos_id: start token.
+    eos_id: end token.
+    pad_id: token after the end.
+    temperature: divides the logits; positive. Near 0, sampling equals greedy search.
+    top_k: sample from the k most likely tokens only. Default: all.
+    top_p: sample from the smallest set of most likely tokens whose total probability is at least top_p.
+      Default: 1, all. Both limits apply to probabilities at the given temperature, top_k first.
 
   Returns:
-    The hypotheses; their scores are the model's own log-probabilities, whatever the temperature.
+    One hypothesis per sequence. Scores are log-probabilities at temperature 1.
 
   Raises:
-    ValueError: if rng is no key; if max_length or top_k is less than 1, or a temperature or top_p that is
-      known is not above 0 and finite, or top_p is above 1.
+    ValueError: if rng is not a key, max_length or top_k is less than 1, or temperature or top_p is out of
+      range.
 
-  Source: for top_k Fan et al. 2018, arXiv:1805.04833; for top_p Holtzman et al. 2020, arXiv:1904.09751.
+  References:
+    top_k: Fan et al. 2018, arXiv:1805.04833; top_p: Holtzman et al. 2020, arXiv:1904.09751.
   """
   sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
   largest = np.finfo(np.float32).max
   check_number("temperature", temperature, "a number above 0, and finite", lambda t: 0 < t <= largest)
-  _check_share(top_p)
+  _check_top_p(top_p)
   is_all = not isinstance(top_p, jax.core.Tracer) and np.all(np.asarray(top_p) == 1)
   rngs = rng
   if key_shape(rng) == ():
     rngs = jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
   elif key_shape(rng) != (batch_size,):
-    raise ValueError(f"rng must be one key, or one for each of {batch_size} sequences, got {rng!r}")
+    raise ValueError(f"rng must be a PRNG key, or {batch_size} keys, one per sequence, got {rng!r}")
 
   def choose(i: jax.Array, logits: jax.Array) -> jax.Array:
     logits = _below_largest(logits.astype(jnp.float32), temperature)
@@ -106,24 +108,24 @@ def sample(
     logits = logits if is_all else mask_top_p(logits, top_p)
     return jax.vmap(jax.random.categorical)(jax.vmap(jax.random.fold_in, (0, None))(rngs, i), logits)
 
-  return _one_by_one(step, state, choose, *sizes_and_tokens)
+  return _decode(step, state, choose, *sizes_and_tokens)
 
 
 def _below_largest(logits: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
-  """Returns (logits - the largest) / temperature, 0 for the largest even if it is infinite."""
+  """Returns (logits - maximum) / temperature, which is 0 at the maximum even if it is infinite."""
   largest = jnp.max(logits, axis=-1, keepdims=True)
   below = logits - largest
-  # Compiled, the division may be a product with 1 / temperature, which is 0 where that is very large.
+  # XLA may replace the division by a product with 1 / temperature, which is 0 for large temperatures.
   return jnp.where(logits == largest, 0, jnp.where(jnp.isneginf(below), -jnp.inf, below / temperature))
 
 
-def _check_share(top_p: float | jax.Array) -> None:
-  """Raises ValueError unless it is a probability above 0."""
+def _check_top_p(top_p: float | jax.Array) -> None:
+  """Raises ValueError unless top_p is in (0, 1]."""
   check_number("top_p", top_p, "a number above 0 and at most 1", lambda p: 0 < p <= 1)
 
 
 def mask_top_k(logits: jax.Array, k: int) -> jax.Array:
-  """Returns logits [... V] with -inf for all but the k largest; of equals the first are kept.
+  """Sets all but the k largest logits [... V] to -inf. Of equal logits, the first are kept.
 
   Raises:
     ValueError: if k is less than 1.
@@ -136,31 +138,33 @@ def mask_top_k(logits: jax.Array, k: int) -> jax.Array:
 
 
 def mask_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
-  """Returns logits [... V] with -inf for all but the largest, as few as have probability p together.
+  """Sets logits [... V] to -inf, except the smallest set of largest ones with total probability of at least
+  p.
 
-  Of equals the first are kept.
+  Of equal logits, the first are kept.
 
   Raises:
-    ValueError: if p is known, and not above 0 and at most 1.
+    ValueError: if p is known and not in (0, 1].
 
   >>> jnp.exp(mask_top_p(jnp.log(jnp.array([0.25, 0.5, 0.25])), 0.5)).tolist()
   [0.0, 0.5, 0.0]
   """
-  _check_share(p)
+  _check_top_p(p)
   by_size = jnp.argsort(logits, axis=-1, descending=True)
   probabilities = jnp.take_along_axis(jax.nn.softmax(_below_largest(logits)), by_size, axis=-1)
-  # A token is kept if those above it do not make up p alone; the first always is, even if p is 0 in float32.
+  # A token is kept if the total probability of larger ones is below p. The first is always kept, even if p
+  # is 0 in float32.
   is_large = (jnp.cumsum(probabilities, axis=-1) - probabilities < p).at[..., 0].set(True)
   return _keep(logits, by_size, is_large)
 
 
 def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> jax.Array:
-  """Returns logits [... V] with -inf for all but those of the tokens [... K] that are kept."""
+  """Sets logits [... V] to -inf, except those of the tokens [... K] that are kept."""
   mask = jnp.put_along_axis(jnp.zeros(logits.shape, bool), tokens, is_kept, axis=-1, inplace=False)
   return jnp.where(mask, logits, -jnp.inf)
 
 
-def _one_by_one(
+def _decode(
   step: Step,
   state: Any,
   choose: Choose,
@@ -170,7 +174,7 @@ def _one_by_one(
   eos_id: jax.Array,
   pad_id: jax.Array,
 ) -> SearchResult:
-  """Returns the sequences that `choose` makes."""
+  """Decodes sequences whose tokens are chosen by `choose`."""
   tokens = jnp.full((B,), bos_id)
   weights = jax.eval_shape(step, state, tokens)[2]
   result = SearchResult(

@@ -1,4 +1,4 @@
-"""What attention is calculated from, checked and made ready for either engine."""
+"""The inputs of the engines: options, features, values, positions, mask, bias and dropout."""
 
 import dataclasses
 import functools
@@ -25,14 +25,14 @@ from attention.engines.masking import finite, is_minus_infinity, where
 from attention.masks import Array, Mask
 from attention.scores.score import Score
 
-# The fields of Inputs that an engine makes finite first.
+# Fields of Inputs in which engines replace NaN and infinity by zeros.
 VECTORS = ("queries", "keys", "values")
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The score and the options of an attention, checked. Static fields decide which program is compiled."""
+  """The validated score and options of `attend`. Static fields determine the compiled program."""
 
   score: Score
   mask: Mask | None
@@ -45,28 +45,28 @@ class Options:
   implementation: str = dataclasses.field(metadata={"static": True})
   block_sizes: tuple[int, int] | None = dataclasses.field(metadata={"static": True})
 
-  def returned(self, attended: Any) -> Any:
-    """Returns the context alone, unless more was asked for."""
-    return attended if self.return_weights or self.return_logsumexp else attended.context
+  def returned(self, output: Any) -> Any:
+    """Returns the context, or the whole output if weights or logsumexp were requested."""
+    return output if self.return_weights or self.return_logsumexp else output.context
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Inputs(NamedAxes):
-  """The inputs of the attention of some queries to some keys: all of them, or those of a tile.
+  """The inputs of attention, for all queries and keys or for one tile.
 
   Attributes:
     score: the score function.
-    queries: the score's features of the queries, a pytree of arrays [... T X].
-    keys: its features of the keys, [... S X].
+    queries: query features, a pytree of arrays [... T X].
+    keys: key features, a pytree of arrays [... S X].
     values: [... S D].
-    nonfinite_queries: which queries, or their features, are not finite, booleans [... T].
-    nonfinite_keys: which keys, their features or values are not finite, booleans [... S].
-    t: positions of the queries, consecutive integers [T 1]; a last tile repeats the last.
-    s: positions of the keys, likewise, [1 S].
-    mask: which pairs may attend; None for all.
-    bias: a function of t and s, added to the scores; None for none.
-    dropout: which weights are dropped; None for none.
+    nonfinite_queries: which queries or query features are not finite, booleans [... T].
+    nonfinite_keys: which keys, key features or values are not finite, booleans [... S].
+    t: query positions, consecutive integers [T 1]; the last tile repeats the last position.
+    s: key positions [1 S], like t.
+    mask: which pairs may attend. None: all.
+    bias: a function of t and s, added to the scores, or None.
+    dropout: which weights are dropped, or None.
   """
 
   axes = {
@@ -91,7 +91,7 @@ class Inputs(NamedAxes):
   dropout: Dropout | None = None
 
   def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the scores, and which pairs may attend, None for all. Both broadcast to [... T S]."""
+    """Returns the scores, and which pairs may attend (None: all). Both broadcast to [... T S]."""
     dtype = self.values.dtype
     scores = self.score.scores(self.queries, self.keys).astype(dtype)
     allowed = None
@@ -107,7 +107,7 @@ class Inputs(NamedAxes):
     return scores, allowed if allowed is None else with_rank(allowed, scores.ndim)
 
   def nonfinite_pairs(self) -> jax.Array:
-    """Returns infinity for pairs whose query, key or value is not finite, else 0; broadcasts to [... T S]."""
+    """Returns infinity for pairs with a non-finite query, key or value, else 0; broadcasts to [... T S]."""
     zero = jnp.zeros((), self.values.dtype)
     queries, keys = same_rank(
       where(self.nonfinite_queries, "inf", zero), where(self.nonfinite_keys, "inf", zero)
@@ -115,7 +115,7 @@ class Inputs(NamedAxes):
     return queries[..., :, None] + keys[..., None, :]
 
   def drop(self, weights: jax.Array) -> jax.Array:
-    """Returns the weights [... T S], after dropout."""
+    """Applies dropout to the weights [... T S]."""
     return weights if self.dropout is None else self.dropout.drop(weights, self.t, self.s)
 
 
@@ -133,12 +133,12 @@ def prepare(
     queries: [... T H].
     keys: [... S H].
     values: [... S D].
-    options: the checked options, with the score.
-    positions: of the queries [T] and keys [S], where they are a part of longer sequences; None for all.
-    length: of the whole sequence of queries then.
+    options: the validated options.
+    positions: positions of the queries [T] and keys [S], if they are a shard of longer sequences.
+    length: number of queries of the whole sequence, with `positions`.
 
   Raises:
-    ValueError: if the score's features or tile, the mask or the bias do not fit.
+    ValueError: if the features, the scores, the mask or the bias have incompatible shapes.
   """
   T, S = queries.shape[-2], keys.shape[-2]
   dtype = compute_dtype(queries.dtype)
@@ -167,9 +167,9 @@ def prepare(
   )
   shape = jax.eval_shape(lambda: _checked_scores(inputs)).shape
   if options.dropout_rng is not None:
-    of_all = T if length is None else length
-    drops = Dropout.of(options.dropout_rng, options.dropout_rate, shape[:-2], of_all)
-    inputs = dataclasses.replace(inputs, dropout=drops)
+    num_queries = T if length is None else length
+    dropout = Dropout.of(options.dropout_rng, options.dropout_rate, shape[:-2], num_queries)
+    inputs = dataclasses.replace(inputs, dropout=dropout)
   return inputs, shape
 
 
@@ -177,22 +177,22 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
   """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
   cleaned = finite(vectors)
   features = function(cleaned)
-  are_bad = [~jnp.all(jnp.isfinite(vectors), axis=-1)]
+  nonfinite = [~jnp.all(jnp.isfinite(vectors), axis=-1)]
   for leaf in jax.tree.leaves(features):
     if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
       raise ValueError(
-        f"{function.__qualname__} must return arrays whose axis -2 has the {vectors.shape[-2]} positions of "
-        f"{vectors.shape}, got shape {np.shape(leaf)}"
+        f"{function.__qualname__} must return arrays whose axis -2 has size {vectors.shape[-2]} or 1, "
+        f"got shape {np.shape(leaf)} for vectors {vectors.shape}"
       )
     if leaf is not cleaned:
-      are_bad.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
-  # Vectors that are their own features are not copied: the engines make features finite anyway.
+      nonfinite.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
+  # If the features are the vectors themselves, avoid a copy: the engines make features finite anyway.
   features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
-  return features, functools.reduce(jnp.logical_or, same_rank(*are_bad))
+  return features, functools.reduce(jnp.logical_or, same_rank(*nonfinite))
 
 
 def _checked_scores(inputs: Inputs) -> jax.Array:
-  """Returns the scores [... T S] of all pairs, or raises ValueError if what they are made of does not fit."""
+  """Returns the scores [... T S] of all pairs, or raises ValueError if a component has an invalid shape."""
   score = type(inputs.score).__name__
   tile = inputs.score.scores(inputs.queries, inputs.keys)
   if not isinstance(tile, (jax.Array, np.ndarray)):
@@ -203,16 +203,16 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
   if tile.shape[-2:] != pairs[-2:] or not broadcasts_to(pairs, tile.shape):
     raise ValueError(f"{score}.scores must return scores [... T S] = {pairs}, got shape {tile.shape}")
   if not jnp.issubdtype(tile.dtype, jnp.floating):
-    raise ValueError(f"{score}.scores must return floating scores, got {tile.dtype}")
-  own_axes = zip(jax.tree.leaves(inputs.score), leaf_axes(inputs.score), strict=True)
-  if 0 not in (T, S) and any(np.ndim(leaf) > len(own.replace("?", "")) for leaf, own in own_axes):
-    # With as many heads as keys the shapes fit by chance, but not for one query and one key.
+    raise ValueError(f"{score}.scores must return floating-point scores, got {tile.dtype}")
+  named_leaves = zip(jax.tree.leaves(inputs.score), leaf_axes(inputs.score), strict=True)
+  if 0 not in (T, S) and any(np.ndim(leaf) > len(letters.replace("?", "")) for leaf, letters in named_leaves):
+    # If the number of heads equals the number of keys, wrong shapes broadcast. One pair reveals them.
     pair = one_pair(inputs, all_leading_axes=True)
-    of_pair = pair.score.scores(pair.queries, pair.keys).shape
-    if of_pair[-2:] != (1, 1):
+    pair_shape = pair.score.scores(pair.queries, pair.keys).shape
+    if pair_shape[-2:] != (1, 1):
       raise ValueError(
-        f"{score}.scores must put the leading axes of the score's arrays before T and S, "
-        f"array[..., None, None]; for one query and one key it returned {of_pair}"
+        f"{score}.scores must insert axes for T and S after the leading axes of its arrays, "
+        f"array[..., None, None], got shape {pair_shape} for one query and one key"
       )
   modified = inputs.score.score_mod(tile, inputs.t, inputs.s)
   if modified.shape[-2:] != pairs[-2:] or not broadcasts_to(tile.shape, modified.shape):
@@ -221,8 +221,8 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
     )
   shape = (*broadcast_leading(modified, inputs.values, names="scores and values"), T, S)
   if inputs.mask is not None:
-    for leaf, own in zip(jax.tree.leaves(inputs.mask), leaf_axes(inputs.mask), strict=True):
-      if own == "TS":
+    for leaf, letters in zip(jax.tree.leaves(inputs.mask), leaf_axes(inputs.mask), strict=True):
+      if letters == "TS":
         check_pairs("mask", np.shape(leaf), shape)
     check_pairs("mask", inputs.mask.materialize(T, S).shape, shape)
   if inputs.bias is not None:
@@ -230,28 +230,27 @@ def _checked_scores(inputs: Inputs) -> jax.Array:
     if not hasattr(terms, "dtype"):
       raise ValueError(f"bias must be an array, or a function that returns one, got {terms!r}")
     if not jnp.issubdtype(terms.dtype, jnp.floating):
-      raise ValueError(
-        f"bias must be of a floating type, got {terms.dtype}; who may attend is the `mask` argument"
-      )
+      raise ValueError(f"bias must be floating-point, got {terms.dtype}; pass boolean masks as `mask`")
     check_pairs("bias", terms.shape, shape)
   return jnp.broadcast_to(with_rank(modified, len(shape)), shape)
 
 
 def one_pair(inputs: Inputs, *, all_leading_axes: bool) -> Inputs:
-  """Returns the inputs of one query and one key, at all indices of the leading axes, or at the first."""
+  """Returns the inputs of one query and one key, at all indices of the leading axes or only the first."""
 
-  def cut(array: jax.Array, own: str) -> jax.Array:
-    index = tuple(slice(1) if letter in "TS" else slice(None) for letter in own)
-    return array[(..., *index)] if all_leading_axes else array[(0,) * (array.ndim - len(own)) + index]
+  def cut(array: jax.Array, letters: str) -> jax.Array:
+    index = tuple(slice(1) if letter in "TS" else slice(None) for letter in letters)
+    return array[(..., *index)] if all_leading_axes else array[(0,) * (array.ndim - len(letters)) + index]
 
   leaves, structure = jax.tree.flatten(inputs)
-  pairs = [cut(jnp.asarray(leaf), own) for leaf, own in zip(leaves, leaf_axes(inputs), strict=True)]
+  pairs = [cut(jnp.asarray(leaf), letters) for leaf, letters in zip(leaves, leaf_axes(inputs), strict=True)]
   return jax.tree.unflatten(structure, pairs)
 
 
 def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None:
-  """Raises ValueError unless what a mask or bias gives broadcasts to the scores [... T S]."""
+  """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
   if not broadcasts_to(got, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
-    is_turned = len(shape) > 3 and got[-2:] == (shape[-3], shape[-3])
-    raise ValueError(message + ones_hint(axes_lacking(got, shape)) + f"; {LAYOUT}" * is_turned)
+    heads_are_last = len(shape) > 3 and got[-2:] == (shape[-3], shape[-3])
+    layout_hint = f"; {LAYOUT}" if heads_are_last else ""
+    raise ValueError(message + ones_hint(axes_lacking(got, shape)) + layout_hint)

@@ -1,4 +1,4 @@
-"""What is added to the scores: an array, a function of positions, or an object that is one."""
+"""Biases: arrays, functions of positions, and objects that are functions of positions."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ALLOWED = "an array, or a function that returns one"
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(NamedAxes):
-  """An array [... T S] as a function of two index tiles."""
+  """An array [... T S] as a function of positions."""
 
   axes = {"array": "TS"}
   array: jax.Array
@@ -34,7 +34,7 @@ class ArrayBias(NamedAxes):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class FunctionBias(NamedAxes):
-  """A user's function of positions, with the arrays that it closes over as leaves."""
+  """A user-defined function of positions, with the arrays that it closes over as leaves."""
 
   function: Closure
 
@@ -43,7 +43,7 @@ class FunctionBias(NamedAxes):
 
 
 def as_bias(bias: BiasLike | None) -> Any:
-  """Returns a bias as a pytree that is a function of two index tiles; None for none.
+  """Returns a bias as a pytree that is a function of positions, or None.
 
   Raises:
     ValueError: if it is neither an array nor a function that returns one.
@@ -51,9 +51,7 @@ def as_bias(bias: BiasLike | None) -> Any:
   if bias is None or (isinstance(bias, NamedAxes) and callable(bias) and not isinstance(bias, Mask)):
     return bias
   if isinstance(bias, Mask):
-    raise ValueError(
-      f"bias must be {ALLOWED}, got the mask {type(bias).__name__}; who may attend is the `mask` argument"
-    )
+    raise ValueError(f"bias must be {ALLOWED}, got the mask {type(bias).__name__}; pass masks as `mask`")
   if callable(bias) and not isinstance(bias, type):
     position = jnp.zeros((), int)
     return FunctionBias(closure(lambda t, s: _terms(bias(t[None, None], s[None, None])), position, position))
@@ -62,14 +60,14 @@ def as_bias(bias: BiasLike | None) -> Any:
 
 
 def _terms(result: Any) -> jax.Array:
-  """Returns what a function gives for one pair, [...], or raises ValueError if it is not that."""
+  """Returns the result of a user-defined function for one pair as [...], or raises ValueError."""
   if result is None or isinstance(result, (str, Mask)) or callable(result):
     raise ValueError(f"bias must be {ALLOWED}, got {result!r}")
   terms = as_array("bias", result)
   terms = with_rank(terms, max(terms.ndim, 2))
   if terms.shape[-2:] != (1, 1):
     raise ValueError(
-      "bias must return terms that broadcast to [... T S], found by t and s, "
+      "bias must return an array that broadcasts to [... T S] and is indexed by t and s, "
       f"got shape {terms.shape} for T=1 query position and S=1 key position"
     )
   return terms[..., 0, 0]

@@ -1,17 +1,17 @@
-"""The same attention in memory that grows with T + S, in every derivative: one tile of pairs at a time.
+"""Blockwise attention: memory linear in T + S, in every derivative.
 
-A block of queries meets one block of keys after the other. It carries the largest score m, by which all
-exponentials are shifted, the total l of the exponentials, and the sums of which the results are means (online
-softmax: Milakov and Gimelshein 2018, arXiv:1805.02867). Tiles are not stored: derivatives compute them again
-from the logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is one
-rule of differentiation, that of forward mode; JAX transposes it for gradients and differentiates it for
-second derivatives. With P = exp(S - logsumexp):
+Each block of queries attends to one block of keys after another. It carries the largest score m, which is
+subtracted before exponentials, the sum l of the exponentials, and the weighted sum of values (online softmax:
+Milakov and Gimelshein 2018, arXiv:1805.02867). Tiles are not stored: derivatives recompute them from the
+logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is a single
+differentiation rule, in forward mode; JAX transposes it for gradients, and differentiates it for second
+derivatives. With P = exp(S - logsumexp):
 
     d logsumexp[t] = sum over s of P[t, s] dS[t, s]
     d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
 
-The engine uses a score's features and `scores`, a mask's `mask_mod` and `block_summary`, and the tiles of a
-bias. tiles.py has the loops.
+The engine uses the features and `scores` of a score, `mask_mod` and `block_summary` of a mask, and the tiles
+of a bias. The loops are in tiles.py.
 """
 
 import functools
@@ -33,15 +33,15 @@ Tree = TypeVar("Tree")
 
 
 class OnlineSoftmax(NamedTuple):
-  """What queries carry from one block of keys to the next.
+  """The running sums of a block of queries over blocks of keys.
 
-  To carry another statistic that is linear in the weights, add it in this file wherever `context` is. The
-  entropy of a row, for example, is its logsumexp minus its mean score, which is exact for scores that are not
-  large. Scores may be infinite where a pair has no weight: replace those by 0.
+  To add a statistic that is linear in the weights, add it to this file wherever `context` is used. For
+  example, the entropy of a row is its logsumexp minus its mean score (exact unless scores are large). Scores
+  may be infinite where a pair has no weight: replace those by 0.
 
   Attributes:
     row_max: the largest masked score so far, [... T 1].
-    denominator: sum of the weights exp(score - largest), [... T 1].
+    denominator: sum of the weights exp(score - row_max), [... T 1].
     context: sum of weights (after dropout) times values, [... T D].
   """
 
@@ -50,9 +50,9 @@ class OnlineSoftmax(NamedTuple):
   context: jax.Array
 
   def merge(self, other: "OnlineSoftmax") -> "OnlineSoftmax":
-    """Returns the carry over both sets of keys, for the same queries."""
+    """Merges the sums over two sets of keys, for the same queries."""
     row_max = jnp.maximum(self.row_max, other.row_max)
-    first, second = (jnp.exp(each.row_max - softmax_shift(row_max)) for each in (self, other))
+    first, second = (jnp.exp(sums.row_max - softmax_shift(row_max)) for sums in (self, other))
     denominator = self.denominator * first + other.denominator * second
     return OnlineSoftmax(row_max, denominator, self.context * first + other.context * second)
 
@@ -64,16 +64,15 @@ class OnlineSoftmax(NamedTuple):
 
 
 class BlockResults(NamedTuple):
-  """The results of attention, one row for each query.
+  """The results of attention, one row per query.
 
-  The logsumexp is `softmax_shift(row_max) + log_denominator`. Derivatives need the two apart: a logsumexp of
-  1e4 has an error of 1e-3 in float32, and so would the weights.
+  The logsumexp is `softmax_shift(row_max) + log_denominator`. Derivatives use the two terms separately: in
+  float32, a logsumexp of 1e4 has an error of 1e-3, which the weights would inherit.
 
   Attributes:
-    context: [... T D]; 0 in empty rows, NaN in broken rows.
+    context: [... T D]; 0 in empty rows, NaN in non-finite rows.
     row_max: the largest masked score, [... T 1].
-    log_denominator: logarithm of the sum of exp(score - shift), [... T 1]; 0 in rows that are empty or
-      broken.
+    log_denominator: logarithm of the sum of exp(score - shift), [... T 1]; 0 in empty and non-finite rows.
   """
 
   context: jax.Array
@@ -90,31 +89,31 @@ def blockwise(
   num_segments: int = 1,
   return_logsumexp: bool,
 ) -> AttentionOutput:
-  """Returns what `dense` returns, without the weights.
+  """Computes the same as `dense`, without weights.
 
-  Weighted sums are divided by their total at the end, so values near the largest number may overflow.
+  Weighted sums are divided by the denominator at the end, so values near the largest float may overflow.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
-    block_sizes: how many queries and keys a tile has at most; None for what is fast.
-    ring: the axis of a device mesh along which queries and keys are spread; None if all are here.
-    num_segments: how many parts of the whole sequences, equal in length and each in order, these are.
+    block_sizes: maximum tile size, (queries, keys). Default: chosen for speed.
+    ring: the mesh axis along which queries and keys are sharded, or None.
+    num_segments: number of equally long segments that this shard consists of, each contiguous.
     return_logsumexp: as in `dense`.
 
   Raises:
-    ValueError: if the arrays cannot be cut.
+    ValueError: if the arrays cannot be cut into tiles.
   """
   if is_explicitly_sharded(*jax.tree.leaves((inputs.queries, inputs.keys, inputs.values))):
     raise ValueError(
-      "arrays that are spread over a mesh of AxisType.Explicit cannot be cut by `blockwise`: "
-      "call it inside jax.shard_map, or make the mesh with AxisType.Auto"
+      '"blockwise" does not support arrays that are sharded over a mesh with AxisType.Explicit: '
+      "call it inside jax.shard_map, or use a mesh with AxisType.Auto"
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
   plan, arrays = make_tiling_plan(inputs, shape, block_sizes, ring, num_segments)
-  # Inside shard_map, arrays that are the same on all devices get their gradients by a sum over devices. That
-  # must not happen within a loop, of which each device may take other turns.
+  # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
+  # loop, since devices may run different numbers of iterations.
   arrays = match_vma(arrays, arrays)
   results = flash_attention(plan, arrays)
   if not return_logsumexp:
@@ -125,7 +124,7 @@ def blockwise(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
-  """Returns the results of all queries over all keys."""
+  """Computes the results of all queries over all keys."""
 
   def initial(cut: Any, leading: tuple[int, ...]) -> OnlineSoftmax:
     tile = plan.inputs(cut[0])
@@ -134,23 +133,23 @@ def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, tile.values.shape[-1]), dtype))
 
   def finish(cut: Any, carry: OnlineSoftmax) -> Any:
-    # Each block of queries is finished while it is in the cache, unless there are more keys elsewhere.
+    # Finish each block of queries while it is in the cache, unless other devices hold more keys.
     return carry.results() if plan.ring is None else carry
 
   tile_fn = functools.partial(_attend_to_tile, plan)
   none = [None] * len(arrays)
-  found = over_tiles(
+  sums_or_results = over_tiles(
     plan, tile_fn, OnlineSoftmax.merge, initial, finish, (arrays, none, None), (plan.axes, none, None)
   )
-  return found if plan.ring is None else found.results()
+  return sums_or_results if plan.ring is None else sums_or_results.results()
 
 
 def _attend_to_tile(
   plan: TilingPlan, arrays: list[Any], tangents: Any, results: Any, use_mask: bool
 ) -> OnlineSoftmax:
-  """Returns the carry of one tile."""
+  """Returns the sums of one tile."""
   tile = plan.inputs(arrays)
-  # Broken pairs have the leading axes of queries, keys and values, so the scores have them too.
+  # nonfinite_pairs has the leading axes of queries, keys and values, so the masked scores have them too.
   scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.nonfinite_pairs())
   row_max = jnp.max(scores, axis=-1, keepdims=True)
   weights = jnp.exp(scores - softmax_shift(row_max))
@@ -160,25 +159,25 @@ def _attend_to_tile(
 
 @functools.partial(flash_attention.defjvp, symbolic_zeros=True)
 def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockResults]:
-  """The rule of the file's docstring, linear in the tangents. None stands for those known to be 0."""
+  """The rule in the docstring of this file, linear in the tangents. None stands for a zero tangent."""
   (arrays,), (tangents,) = primals, tangents
   symbolic_zero = jax.custom_derivatives.SymbolicZero
-  are_zero = [isinstance(each, symbolic_zero) or each.dtype == jax.dtypes.float0 for each in tangents]
-  tangents = [None if zero else tangent for zero, tangent in zip(are_zero, tangents, strict=True)]
-  tangent_axes = [None if zero else own for zero, own in zip(are_zero, plan.axes, strict=True)]
+  is_zero = [isinstance(tangent, symbolic_zero) or tangent.dtype == jax.dtypes.float0 for tangent in tangents]
+  tangents = [None if zero else tangent for zero, tangent in zip(is_zero, tangents, strict=True)]
+  tangent_axes = [None if zero else letters for zero, letters in zip(is_zero, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
 
   def initial(cut: Any, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     return jax.tree.map(jnp.zeros_like, (cut[2].log_denominator, cut[2].context))
 
-  def add(one: Tree, other: Tree) -> Tree:
-    return jax.tree.map(jnp.add, one, other)
+  def add(first: Tree, second: Tree) -> Tree:
+    return jax.tree.map(jnp.add, first, second)
 
   def finish(cut: Any, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     d_logsumexp, d_context = totals
-    is_weighted = is_valid_row(cut[2].row_max)  # NaN in other rows must not reach derivatives
-    context = jnp.where(is_weighted, cut[2].context, 0)
-    return d_logsumexp, jnp.where(is_weighted, d_context - context * d_logsumexp, 0)
+    is_valid = is_valid_row(cut[2].row_max)  # NaN of other rows must not reach derivatives
+    context = jnp.where(is_valid, cut[2].context, 0)
+    return d_logsumexp, jnp.where(is_valid, d_context - context * d_logsumexp, 0)
 
   tile_fn = functools.partial(_differentiate_tile, plan)
   axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
@@ -189,22 +188,22 @@ def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockR
 def _differentiate_tile(
   plan: TilingPlan, arrays: list[Any], tangents: list[Any], results: BlockResults, use_mask: bool
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns a tile's terms of the two sums over s in the docstring of this file, [... T 1] and [... T D]."""
-  changing = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
+  """Returns the terms of a tile in the two sums of the docstring of this file, [... T 1] and [... T D]."""
+  variables = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
 
-  def scores_and_values(changed: list[Any]) -> Any:
-    tile = plan.inputs(combine(changed, arrays))
+  def scores_and_values(variables: list[Any]) -> Any:
+    tile = plan.inputs(combine(variables, arrays))
     scores, allowed = tile.scores_and_allowed(use_mask)
-    # Rows have all leading axes of a tile, of which scores may lack some.
+    # Rows have all leading axes of a tile; scores may have fewer.
     scores = jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, results.row_max.shape))
     return (scores, tile.values), (tile, allowed if allowed is None else with_rank(allowed, scores.ndim))
 
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
-    scores_and_values, (changing,), (tangents,), has_aux=True
+    scores_and_values, (variables,), (tangents,), has_aux=True
   )
   exponents = masked_scores(scores, allowed) - softmax_shift(results.row_max) - results.log_denominator
   weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, mask_value(scores.dtype)))
-  # The weight of a masked pair is 0, but the derivative of its score may have overflowed.
+  # The weight of a masked pair is 0, but the derivative of its score may overflow.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   weighted_sum = functools.partial(jnp.einsum, "...TS,...SD->...TD")
   weighted = weights * d_scores

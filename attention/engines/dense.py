@@ -1,6 +1,6 @@
-"""Attention as the papers define it: all scores, their weights, the weighted sum.
+"""Dense attention: all scores, their weights, and the weighted sum, as the papers define them.
 
-This engine stores arrays [... T S]. It is the definition that every other engine is held to.
+This engine stores arrays [... T S]. It is the reference for the blockwise engine.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ from attention.engines.softmax import MaskedScores, Normalizer, Softmax
 
 
 class AttentionOutput(NamedTuple):
-  """What attention returns where more than the context is asked for.
+  """The result of attention with weights or logsumexp.
 
   Attributes:
     context: [... T D].
-    weights: before dropout, [... T S]; None if not asked for.
-    logsumexp: the logarithm of the softmax's denominator, [... T]; None if not asked for.
+    weights: weights before dropout, [... T S]; None if not requested.
+    logsumexp: logarithm of the softmax denominator, [... T]; None if not requested.
   """
 
   context: jax.Array
-  # `| Any` instead of `| None`: who asked for them need not rule out None.
+  # `| Any` instead of `| None`, so that callers who request them need not exclude None.
   weights: jax.Array | Any = None
   logsumexp: jax.Array | Any = None
 
@@ -37,13 +37,13 @@ def dense(
   normalizer: Normalizer = Softmax(),  # noqa: B008 (it is immutable)
   return_logsumexp: bool,
 ) -> AttentionOutput:
-  """Returns the attention of the queries to the keys and values, with the weights.
+  """Computes attention with weights.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
     normalizer: maps scores to weights.
-    return_logsumexp: whether to return it; -inf is computed for nothing else.
+    return_logsumexp: also compute the logsumexp.
   """
   vectors = {name: finite(getattr(inputs, name)) for name in VECTORS}
   inputs = dataclasses.replace(inputs, **vectors)

@@ -1,8 +1,8 @@
-"""Dropout whose choice depends on the seed and on a pair's position, on nothing else.
+"""Dropout of attention weights by position.
 
-`jax.random.bernoulli` draws for a whole array at once, so an engine that works block by block would draw
-otherwise than one that does not. Here each pair's bits are a hash of (seed, row, column): any tile can
-be computed alone, and every engine drops the same pairs for the same key.
+`jax.random.bernoulli` draws a whole array at once, so an engine that works on tiles would drop other weights
+than the dense engine. Here, whether a pair is dropped is a hash of (seed, row, column), so any tile can be
+computed alone, and all engines drop the same pairs.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from attention.arrays.shapes import with_rank
 
 
 def seeds(rng: jax.Array) -> jax.Array:
-  """Returns the two words, uint32 [2], that `keep` hashes."""
+  """Returns two random words, uint32 [2], for `keep`."""
   return jax.random.bits(rng, (2,), jnp.uint32)
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Dropout(NamedAxes):
-  """Which weights of an attention are dropped, the same for every engine.
+  """Dropout of attention weights, the same for all engines.
 
   Attributes:
     seeds: uint32 [2].
-    rows: a number for the first query of each index of the leading axes, uint32 [...].
-    rate: probability of dropping a weight, in [0, 1). An array, so that a program is compiled once for all.
+    rows: number of the first query of each index of the leading axes, uint32 [...].
+    rate: probability of dropping a weight, in [0, 1). An array, so that a new rate does not recompile.
   """
 
   axes = {"seeds": "X", "rows": "", "rate": ""}
@@ -40,19 +40,19 @@ class Dropout(NamedAxes):
 
   @classmethod
   def of(cls, rng: jax.Array, rate: Any, leading: tuple[int, ...], T: int) -> "Dropout":
-    """Returns the dropout of scores with these leading axes and T queries in all."""
+    """Returns the dropout of scores with the given leading axes and T queries in total."""
     rows = jnp.arange(math.prod(leading), dtype=jnp.uint32).reshape(leading) * jnp.asarray(T).astype(
       jnp.uint32
     )
     return cls(seeds(rng), rows, jnp.asarray(rate))
 
   def drop(self, weights: jax.Array, t: jax.Array, s: jax.Array) -> jax.Array:
-    """Returns the weights [... T S] with a share of them set to zero, the others scaled to keep the mean.
+    """Sets a random subset of the weights to zero, and scales the others to preserve the mean.
 
     Args:
       weights: [... T S].
-      t: positions of the queries, [T 1].
-      s: positions of the keys, [1 S].
+      t: query positions, [T 1].
+      s: key positions, [1 S].
     """
     rows = self.rows[..., None, None]
     rows = rows + with_rank(t.astype(jnp.uint32), rows.ndim)
@@ -68,8 +68,8 @@ def keep(seeds: jax.Array, rate: jax.Array | float, rows: jax.Array, columns: ja
   Args:
     seeds: uint32 [2], from `seeds`.
     rate: probability of dropping a pair, in [0, 1).
-    rows: a number for each query, unique over leading axes too, uint32 [... T 1].
-    columns: key positions, uint32 [1 S], of the same rank as `rows`.
+    rows: a number for each query that is unique over leading axes too, uint32 [... T 1].
+    columns: key positions, uint32 [1 S], with the rank of `rows`.
 
   Returns:
     Booleans [... T S].
@@ -86,7 +86,8 @@ def keep(seeds: jax.Array, rate: jax.Array | float, rows: jax.Array, columns: ja
 def mix_bits(x: jax.Array) -> jax.Array:
   """Mixes 32 bits so that each bit of the result depends on each bit of x.
 
-  Source: the constants of "lowbias32", C. Wellons, Prospecting for Hash Functions, 2018.
+  References:
+    Constants of "lowbias32", C. Wellons, Prospecting for Hash Functions, 2018.
   """
   x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
   x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)

@@ -1,4 +1,4 @@
-"""Other normalizers than the softmax: sparse weights, the sigmoid, monotonic and local weights."""
+"""Normalizers other than softmax: sparsemax, entmax, sigmoid, monotonic and Gaussian window."""
 
 import dataclasses
 
@@ -16,11 +16,12 @@ from attention.engines.softmax import Normalizer, Softmax
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Sparsemax(Normalizer):
-  """The weights, of those that sum to 1, that are nearest to the scores: many are zero.
+  """The Euclidean projection of the scores onto the probability simplex. Many weights are zero.
 
       weights[t, s] = max(scores[t, s] - threshold[t], 0)
 
-  Source: Martins and Astudillo 2016, arXiv:1602.02068, algorithm 1.
+  References:
+    Martins and Astudillo 2016, arXiv:1602.02068, algorithm 1.
   """
 
   def weights(self, rows):
@@ -35,11 +36,12 @@ class Sparsemax(Normalizer):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Entmax15(Normalizer):
-  """Half way from the softmax to `Sparsemax`: some weights are zero.
+  """1.5-entmax, between softmax and `Sparsemax`. Some weights are zero.
 
       weights[t, s] = max(scores[t, s] / 2 - threshold[t], 0)^2
 
-  Source: Peters et al. 2019, arXiv:1905.05702, algorithm 2.
+  References:
+    Peters et al. 2019, arXiv:1905.05702, algorithm 2.
   """
 
   def weights(self, rows):
@@ -52,20 +54,21 @@ class Entmax15(Normalizer):
     size, halves = _size(support, clipped.dtype), jnp.where(support, rows.shifted_scores, 0) / 2
     mean = _sum(halves) / size
     variance = _sum(jnp.where(support, (halves - mean) ** 2, 0)) / size
-    # The root is how far the mean is above the threshold.
+    # The square root is the mean minus the threshold.
     return _where_positive(support, halves - mean + jnp.sqrt(jnp.maximum(1 / size - variance, 1e-30))) ** 2
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Sigmoid(Normalizer):
-  """weights[t, s] = sigmoid(scores[t, s]): each key by itself.
-
-  Source: Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
+  """weights[t, s] = sigmoid(scores[t, s]), independently for each key.
 
   Attributes:
-    subtract_log_length: whether to subtract the log of the number of keys that a query may attend to from its
-      scores, as the paper advises: weights of scores around 0 then sum to about 1. Static.
+    subtract_log_length: subtract log(number of valid keys) from the scores, as the paper recommends. Weights
+      of scores around 0 then sum to about 1. Static.
+
+  References:
+    Ramapuram et al. 2024, arXiv:2409.04431, equation 3.
   """
 
   subtract_log_length: bool = dataclasses.field(default=False, metadata={"static": True})
@@ -82,17 +85,18 @@ class Sigmoid(Normalizer):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Monotonic(Normalizer):
-  """Where a query looks that goes on from where the one before it has looked: see `monotonic_weights`.
+  """Monotonic attention: weights only move forward from those of the previous query.
 
-  The probability to stop at a key is the sigmoid of its score.
-
-  Source: Raffel et al. 2017, arXiv:1704.00784.
+  The probability of stopping at a key is the sigmoid of its score; see `monotonic_weights`.
 
   Attributes:
-    previous_weights: weights of the query before, [... T S]; for a first query, 1 at the first key and 0 at
-      the others.
-    hard: whether to stop at the first key of a probability of at least 1/2, and not in expectation: the
-      weights are 1 at that key then, and have no gradients. Static.
+    previous_weights: weights of the previous query, [... T S]. For the first query, 1 at the first key and 0
+      at the others.
+    hard: if True, stop at the first key with probability of at least 1/2. The weight of that key is 1, and
+      there are no gradients. If False, return expected weights. Static.
+
+  References:
+    Raffel et al. 2017, arXiv:1704.00784.
   """
 
   axes = {"previous_weights": "TS"}
@@ -108,16 +112,17 @@ class Monotonic(Normalizer):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class GaussianWindow(Normalizer):
-  """The softmax, times a bell curve around a key that is expected to fit.
+  """Softmax weights times a Gaussian around an expected position.
 
       weights[t, s] = softmax(scores[t])[s] exp(-(s - centers[t])^2 / (2 stddev^2))
 
-  Source: Luong et al. 2015, arXiv:1508.04025, equation 10, "local-p"; the keys beyond its window are for a
-  mask to leave out.
-
   Attributes:
-    centers: positions of keys, not rounded, [... T].
-    stddev: half of the paper's half width D of the window, above 0.
+    centers: real-valued key positions, [... T].
+    stddev: positive; in the paper, half of the window radius D.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, equation 10, "local-p". Use a mask to exclude keys outside the
+    window.
   """
 
   axes = {"centers": "T", "stddev": ""}
@@ -142,28 +147,31 @@ class GaussianWindow(Normalizer):
 
 @eager_jit
 def monotonic_weights(probabilities: jax.Array, previous_weights: jax.Array) -> jax.Array:
-  """Returns where a query looks that goes on from where the one before it has looked.
+  """Returns monotonic attention weights, given the weights of the previous query.
 
-  From there it goes key by key, and stops at each with the key's probability:
+  From the position of the previous query, each key is visited in turn, and attention stops at it with the
+  given probability:
 
       reached[s] = (1 - probabilities[s - 1]) reached[s - 1] + previous_weights[s]
       weights[s] = probabilities[s] reached[s]
 
-  With probabilities between 0 and 1 these are the expected weights, which have gradients. With those of 0
-  and 1 they are what happens: one key, or none if the end is reached, and then no key for all that follow.
-
-  Source: Raffel et al. 2017, arXiv:1704.00784, equations 9 and 10, without the division of equation 11.
+  Probabilities between 0 and 1 give expected weights, which have gradients. Probabilities of 0 and 1 give
+  hard
+  attention: one key, or none if the end is reached, which also holds for all later queries.
 
   Args:
-    probabilities: of stopping at each key, [... S]; 0 for masked keys.
-    previous_weights: weights of the previous query, [... S]; for the first query, 1 at the first key
-      and 0 at others.
+    probabilities: probability of stopping at each key, [... S]; 0 for masked keys.
+    previous_weights: weights of the previous query, [... S]; for the first query, 1 at the first key and 0 at
+      the others.
 
   Returns:
-    Weights [... S], which sum to 1 at most.
+    Weights [... S], which sum to at most 1.
 
   Raises:
-    ValueError: if the shapes do not fit.
+    ValueError: if the shapes are incompatible.
+
+  References:
+    Raffel et al. 2017, arXiv:1704.00784, equations 9 and 10, without the division of equation 11.
 
   >>> monotonic_weights(jnp.array([0.5, 0.5, 1.0]), jnp.array([1.0, 0.0, 0.0])).tolist()
   [0.5, 0.25, 0.25]
@@ -197,33 +205,32 @@ def _recurrence(factors: jax.Array, terms: jax.Array) -> jax.Array:
   if is_known(terms.shape[-1]):
     return jax.lax.associative_scan(merge, (factors, terms), axis=-1)[1]
 
-  def step(last, one):  # an associative scan needs to know how long it is
-    last = merge((0, last), one)[1]
-    return last, last
+  def step(carry, inputs):  # associative_scan does not support symbolic lengths
+    carry = merge((0, carry), inputs)[1]
+    return carry, carry
 
-  one_by_one = jnp.moveaxis(factors, -1, 0), jnp.moveaxis(terms, -1, 0)
-  return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(terms[..., 0]), one_by_one)[1], 0, -1)
+  inputs = jnp.moveaxis(factors, -1, 0), jnp.moveaxis(terms, -1, 0)
+  return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(terms[..., 0]), inputs)[1], 0, -1)
 
 
 def _clip_shifted(shifted_scores: jax.Array) -> jax.Array:
-  """Returns what is 0 at most, and -1 for all below: more than 1 below the largest nothing has weight."""
+  """Clips shifted scores to at least -1: a score more than 1 below the maximum has no weight."""
   return jnp.maximum(jax.lax.stop_gradient(shifted_scores), -1)
 
 
 def _sizes(scores: jax.Array) -> jax.Array:
-  """Returns 1 to S, of the rank and dtype of scores [... T S]."""
+  """Returns 1 to S, with the rank and dtype of scores [... T S]."""
   return with_rank(jnp.arange(1, scores.shape[-1] + 1, dtype=scores.dtype), scores.ndim)
 
 
 def _support(scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> jax.Array:
-  """Returns which pairs have weight, booleans [... T S].
+  """Returns which pairs have positive weight, booleans [... T S].
 
   Args:
-    scores: from which the threshold is found, [... T S], as are the others; -1 at pairs that do not count,
-      and no threshold is below that.
-    ordered: the same, each row from the largest to the smallest.
-    thresholds: what the threshold is, if as many of the first have weight. It is so up to the last number
-      that is above its own.
+    scores: clipped scores, [... T S]; -1 for invalid pairs, which is below every threshold.
+    ordered: the scores of each row in descending order, [... T S].
+    thresholds: the threshold if the first k scores have weight, for each k, [... T S]. The support is the
+      largest k whose last score is above its threshold.
   """
   size = _sum(((ordered > thresholds) & (ordered > -1)).astype(scores.dtype))
   threshold = _sum(jnp.where(_sizes(scores) == size, thresholds, 0))
@@ -231,7 +238,7 @@ def _support(scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> ja
 
 
 def _size(support: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Returns how many pairs of each row have weight, at least 1, [... T 1]."""
+  """Returns the number of pairs with weight in each row, at least 1, [... T 1]."""
   return jnp.maximum(_sum(support.astype(dtype)), 1)
 
 
@@ -240,5 +247,5 @@ def _sum(numbers: jax.Array) -> jax.Array:
 
 
 def _where_positive(support: jax.Array, numbers: jax.Array) -> jax.Array:
-  """Returns the numbers of the support, zeros elsewhere; not above zero they are by rounding alone."""
+  """Returns the numbers of the support, and 0 elsewhere or where rounding makes them negative."""
   return jnp.where(support & (numbers > 0), numbers, 0)

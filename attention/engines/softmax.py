@@ -1,8 +1,7 @@
-"""The softmax of masked scores, and `Normalizer`, the base class of what maps scores to weights.
+"""The masked softmax, and `Normalizer`, the base class of functions that map scores to weights.
 
-A normalizer is given `MaskedScores`, the scores of each query and the keys that it may attend to. Masked
-pairs cannot affect the weights that it returns; the engine handles rows that are empty or broken. A custom
-one is a few lines:
+A normalizer gets `MaskedScores`. Masked pairs cannot affect the weights it returns, and the engine handles
+empty and non-finite rows, so a custom normalizer is short:
 
 >>> import dataclasses
 >>> from attention import attend, register_pytree, ScaledDotProduct
@@ -40,13 +39,13 @@ from attention.masks import Array, Mask, as_mask
 
 
 class MaskedScores(NamedTuple):
-  """The scores of each query and the keys that it may attend to.
+  """The scores of all queries, and which pairs are valid.
 
   Attributes:
-    scores: [... T S]; 0 for pairs that do not count: masked, or of a row that is empty or broken.
-    shifted_scores: the scores minus the largest of their row; the lowest number for pairs that do not count.
-      Its derivatives are those of the scores.
-    valid: which pairs count, booleans that broadcast to [... T S].
+    scores: [... T S]; 0 for invalid pairs (masked, or in an empty or non-finite row).
+    shifted_scores: scores minus the maximum of their row; the lowest finite number for invalid pairs. Its
+      derivatives are those of the scores.
+    valid: which pairs are valid, booleans broadcastable to [... T S].
     row_max: the largest masked score, [... T 1].
   """
 
@@ -59,12 +58,12 @@ class MaskedScores(NamedTuple):
   def of(
     cls, scores: jax.Array, allowed: jax.Array | None, nonfinite: jax.Array | None = None
   ) -> "MaskedScores":
-    """Returns the rows of scores [... T S]; the arguments are those of `masked_scores`."""
-    # Any shift would give the same weights, so it is not differentiated.
+    """Returns the masked scores for scores [... T S]; see `masked_scores` for the arguments."""
+    # Weights do not depend on the shift, so it is not differentiated.
     masked = masked_scores(jax.lax.stop_gradient(scores), allowed, nonfinite)
     row_max = jnp.max(masked, axis=-1, keepdims=True, initial=mask_value(scores.dtype))
     valid = is_valid_row(row_max) if allowed is None else allowed & is_valid_row(row_max)
-    # The value is that of the masked scores, the derivative that of the scores which are used.
+    # The values are those of the masked scores, the derivatives those of the valid scores.
     masked_values = jnp.where(valid, masked, mask_value(scores.dtype))
     scores = jnp.where(is_minus_infinity(scores), mask_value(scores.dtype), scores)
     scores = jnp.where(valid, scores, 0)
@@ -72,26 +71,26 @@ class MaskedScores(NamedTuple):
     return cls(scores, shifted_scores, valid, row_max)
 
   def exponentials(self) -> tuple[jax.Array, jax.Array]:
-    """Returns exp(shifted) [... T S], and its sum [... T 1], 1 for rows without weights."""
+    """Returns exp(shifted_scores) [... T S], and its sum [... T 1], or 1 for invalid rows."""
     exponentials = jnp.exp(self.shifted_scores)
     denominator = jnp.sum(exponentials, axis=-1, keepdims=True)
     return exponentials, jnp.where(denominator == 0, 1, denominator)
 
   def logsumexp(self) -> jax.Array:
-    """Returns the logarithm of the sum of exp(score), [... T]: -inf for empty rows, NaN for broken rows."""
+    """Returns log(sum of exp(score)), [... T]: -inf for empty rows, NaN for non-finite rows."""
     logsumexp = jnp.log(self.exponentials()[1]) + softmax_shift(self.row_max)
     return finish_rows(self.row_max, logsumexp, "-inf")[..., 0]
 
 
 class Normalizer(NamedAxes):
-  """What makes weights of scores. Subclasses are frozen dataclasses, registered by `register_pytree`.
+  """Maps scores to weights. Subclasses are frozen dataclasses with `register_pytree` that define `weights`.
 
-  Like a score it may hold arrays, whose own axes it names: see `Score`. These must be finite: NaN in them is
-  not kept from other queries' gradients.
+  A normalizer may hold arrays, and names their axes as a `Score` does. These must be finite: a NaN would
+  reach the gradients of other queries.
   """
 
   def weights(self, rows: MaskedScores) -> jax.Array:
-    """Returns the weights [... T S], zeros for pairs that do not count (`rows.valid`)."""
+    """Returns the weights [... T S], which must be 0 for invalid pairs (see `rows.valid`)."""
     raise NotImplementedError(f"{type(self).__name__} must define weights(rows)")
 
 
@@ -102,7 +101,7 @@ class Softmax(Normalizer):
 
   def weights(self, rows):
     exponentials, denominator = rows.exponentials()
-    # A masked weight is 0 already. This is for its gradient, which a large value may overflow.
+    # Masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
     return jnp.where(rows.valid, exponentials / denominator, 0)
 
 
@@ -110,24 +109,24 @@ class Softmax(Normalizer):
 def masked_softmax(
   scores: jax.Array, mask: Mask | Array, *, return_logsumexp: bool = False
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-  """Returns the softmax over the last axis of the scores that the mask allows.
+  """Computes the softmax over the last axis, restricted to the pairs that a mask allows.
 
       weights[t, s] = exp(scores[t, s]) / sum over allowed r of exp(scores[t, r]), 0 where not allowed
 
-  A score of -inf is not allowed either. A row that allows nothing gets zero weights and zero gradients. A row
-  that allows a NaN gets NaN weights and zero gradients.
+  A score of -inf is masked, too. Fully masked rows have zero weights and zero gradients. Rows with an allowed
+  NaN have NaN weights and zero gradients.
 
   Args:
-    scores: [... T S], floating.
-    mask: a mask, or booleans that broadcast to [... T S], True = may attend.
-    return_logsumexp: whether to return the logarithm of the sum too.
+    scores: [... T S], floating-point.
+    mask: a mask, or booleans broadcastable to [... T S]. True means "may attend".
+    return_logsumexp: also return the logarithm of the sum.
 
   Returns:
-    Weights [... T S] in the dtype of the scores; or a tuple of them and the logsumexp [... T], which is at
-    least float32, and -inf for a row that allows nothing.
+    Weights [... T S] in the dtype of the scores. With `return_logsumexp`, a tuple of the weights and the
+    logsumexp [... T], which has at least float32 and is -inf for fully masked rows.
 
   Raises:
-    ValueError: if the scores are not floating, the mask is not boolean or does not broadcast to them.
+    ValueError: if the scores are not floating-point, or the mask is not boolean or does not broadcast.
 
   >>> masked_softmax(jnp.zeros((2, 2)), jnp.array([[True, False], [False, False]])).tolist()
   [[1.0, 0.0], [0.0, 0.0]]

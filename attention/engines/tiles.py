@@ -1,7 +1,7 @@
 """Loops over blocks of queries, blocks of keys, and devices.
 
-A pytree of arrays comes with a pytree of their own axes, one letter each (see `NamedAxes`): along "T" an
-array has an entry for each query, along "S" for each key. Arrays without these are the same for all tiles.
+A pytree of arrays comes with a pytree of axis letters (see `NamedAxes`): along "T" an array has an entry for
+each query, along "S" for each key. Arrays without these axes are the same for all tiles.
 """
 
 import functools
@@ -21,7 +21,7 @@ Tree = TypeVar("Tree")
 
 
 def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None:
-  """Returns the axis that a letter names, counted from the end; None if there is none, or it broadcasts."""
+  """Returns the axis with the given letter, counted from the end; None if it is missing or broadcasts."""
   axis = axes.find(letter) - len(axes)
   return axis if letter in axes and array.shape[axis] == length else None
 
@@ -35,16 +35,16 @@ def over_tiles(
   cut: tuple[Any, Any, Any],
   axes: tuple[Any, Any, Any],
 ) -> Any:
-  """Returns the results of all tiles, merged for each query.
+  """Computes the results of all tiles, merged for each query.
 
   Args:
-    plan: how they are cut.
-    tile_fn: takes what is cut, and whether some pairs of the tile may be masked.
+    plan: the tiling plan.
+    tile_fn: takes the arrays of a tile, and whether some of its pairs may be masked; returns its results.
     merge: merges the results of two blocks of keys, for the same queries.
-    initial: takes what is cut and leading axes, returns the results of no keys.
-    finish: takes what is cut and the results of a block of queries over all keys.
-    cut: the arrays, their tangents, and results of each query; None for those that there are not.
-    axes: the own axes of each.
+    initial: takes the arrays and leading axes; returns the results for no keys.
+    finish: takes the arrays and the merged results of a block of queries.
+    cut: the arrays, their tangents, and results per query; None for missing tangents or results.
+    axes: the axis letters of each.
   """
 
   @rematerialized
@@ -57,28 +57,28 @@ def over_tiles(
     finite = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
     return map_query_blocks(plan, over_keys, finite, axes)
 
-  # Within the rule: JAX's derivative of this loop would store what is the same at all indices.
-  of_keys_here = functools.partial(
+  # The loop over leading axes is inside the rule: JAX's derivative of it would store replicated arrays.
+  over_local_keys = functools.partial(
     map_leading_axes,
     over_queries,
-    own_ranks=jax.tree.map(len, axes),
+    trailing_ranks=jax.tree.map(len, axes),
     leading=plan.looped,
-    at_once=plan.at_once,
+    per_step=plan.indices_per_step,
   )
   with jax.default_matmul_precision(plan.precision):
     if plan.ring is None:
-      return of_keys_here(cut)
-    return ring_scan(plan, of_keys_here, merge, initial(cut, (*plan.looped, *plan.leading)), cut, axes)
+      return over_local_keys(cut)
+    return ring_scan(plan, over_local_keys, merge, initial(cut, (*plan.looped, *plan.leading)), cut, axes)
 
 
 def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
-  """Returns the function's results, arrays [... T *], from each block of queries and the keys it meets."""
+  """Applies a function to each block of queries with the keys it may attend to; returns arrays [... T *]."""
   blocks, windows = plan.queries, plan.windows
   if blocks.count == 1 and windows is None:
     return function(arrays)
 
-  def cut(array: jax.Array, own: str) -> jax.Array | None:
-    t, s = axis_of(array, own, "T", blocks.length), axis_of(array, own, "S", plan.num_keys)
+  def cut(array: jax.Array, letters: str) -> jax.Array | None:
+    t, s = axis_of(array, letters, "T", blocks.length), axis_of(array, letters, "S", plan.num_keys)
     if t is not None:
       array = split(array, t, blocks)
     if s is not None and windows is not None:
@@ -86,7 +86,7 @@ def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: 
     return None if t is None else array
 
   moving = jax.tree.map(cut, arrays, axes)
-  stacked = map_chunked(lambda block: function(combine(block, arrays)), moving, plan.query_blocks_at_once)
+  stacked = map_chunked(lambda block: function(combine(block, arrays)), moving, plan.query_blocks_per_step)
   return jax.tree.map(lambda array: join(array, -2, blocks), stacked)
 
 
@@ -98,26 +98,26 @@ def scan_key_blocks(
   cut: Any,
   axes: Any,
 ) -> Tree:
-  """Returns the results of the tiles of a block of queries that are not empty, merged; see `over_tiles`."""
+  """Merges the results of a query block over all key blocks, skipping empty tiles; see `over_tiles`."""
   blocks = plan.keys
 
-  def split_keys(array: jax.Array, own: str) -> jax.Array | None:
-    axis = axis_of(array, own, "S", blocks.length)
-    # Stored transposed: the order in which a CPU multiplies queries with keys.
-    return None if axis is None else jax.lax.optimization_barrier(turned(split(array, axis, blocks), own))
+  def split_keys(array: jax.Array, letters: str) -> jax.Array | None:
+    axis = axis_of(array, letters, "S", blocks.length)
+    # Store blocks transposed, in the order in which a CPU multiplies queries and keys.
+    return None if axis is None else jax.lax.optimization_barrier(swap(split(array, axis, blocks), letters))
 
-  def turned(array: jax.Array, own: str) -> jax.Array:
-    """Returns keys and values [S X] as [X S], and these as [S X]."""
-    return jnp.swapaxes(array, -1, -2) if own[0] == "S" and len(own) == 2 else array
+  def swap(array: jax.Array, letters: str) -> jax.Array:
+    """Transposes keys and values, [S X] to [X S] and back."""
+    return jnp.swapaxes(array, -1, -2) if letters[0] == "S" and len(letters) == 2 else array
 
   def tile_of(block: Any) -> Any:
-    turned_back = jax.tree.map(
-      lambda array, own: None if array is None else turned(array, own),
+    swapped = jax.tree.map(
+      lambda array, letters: None if array is None else swap(array, letters),
       block,
       axes,
       is_leaf=lambda leaf: leaf is None,
     )
-    return combine(turned_back, cut)
+    return combine(swapped, cut)
 
   moving = jax.tree.map(split_keys, cut, axes)
   if blocks.count == 1:
@@ -126,18 +126,18 @@ def scan_key_blocks(
   def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
     return merge(carry, rematerialized(functools.partial(tile_fn, use_mask=use_mask))(*tile_of(block)))
 
-  # A case of the switch hands out what its derivative needs. Recomputed as a whole, a step stores its block
-  # only, which the loop has anyway.
+  # Branches of the switch would store residuals for their derivatives. With rematerialization of the whole
+  # step, only its block is stored, which the loop keeps anyway.
   @rematerialized
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
-    # A branch needs one decision for all devices.
-    if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_spread():
+    # A branch requires the same decision on all devices.
+    if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_sharded():
       return step(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
     assert tile.mask is not None
     any_allowed, all_allowed = tile.mask.block_summary(tile.t, tile.s)
     choice = unvmap_any(any_allowed).astype(jnp.int32) + (~unvmap_any(~all_allowed)).astype(jnp.int32)
-    # Transposed back inside each case, so that XLA fuses it with the products.
+    # Blocks are transposed back inside each branch, so that XLA fuses this with the products.
     cases = [
       lambda carry, block: carry,
       lambda carry, block: step(carry, block, True),
@@ -156,25 +156,28 @@ def ring_scan(
   arrays: Any,
   axes: Any,
 ) -> Tree:
-  """Returns the function's results for the keys of each device along an axis of the mesh, merged.
+  """Merges the results of a function over the keys of all devices along a mesh axis.
 
-  Each device's keys are fetched straight from it, and again for derivatives. If they were handed on from
-  neighbour to neighbour, derivatives would have to store all of them.
-
-  Source: Liu et al. 2023, arXiv:2310.01889.
+  The keys of each device are fetched directly from it, and again for derivatives. If they were passed from
+  neighbor to neighbor, derivatives would have to store all of them.
 
   Args:
-    plan: which axis of the mesh it is.
-    function: takes the arrays, with one device's keys.
-    merge: merges its results for the keys of two devices.
+    plan: the tiling plan, with the mesh axis.
+    function: takes the arrays, with the keys of one device.
+    merge: merges the results for the keys of two devices.
     initial: the results for no keys.
-    arrays: this device's.
-    axes: their own axes.
+    arrays: this device's arrays.
+    axes: their axis letters.
+
+  References:
+    Liu et al. 2023, arXiv:2310.01889.
   """
   count = jax.lax.axis_size(plan.ring)
-  keys = jax.tree.map(
-    lambda array, own: None if axis_of(array, own, "S", plan.num_keys) is None else array, arrays, axes
-  )
+
+  def only_keys(array: jax.Array, letters: str) -> jax.Array | None:
+    return None if axis_of(array, letters, "S", plan.num_keys) is None else array
+
+  keys = jax.tree.map(only_keys, arrays, axes)
 
   def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
@@ -192,13 +195,12 @@ def ring_scan(
 
 
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
-  """Returns the blocks [count ...] of an array along an axis, which counts from the end.
+  """Splits an array along an axis (counted from the end) into blocks, [count ...].
 
-  The last is filled up with the last numbers, so that what is calculated of them is as finite as what is
-  calculated of the others; or with False.
+  The last block is padded with the last entries, which keeps results finite if the others are, or with False.
   """
   axis += array.ndim
-  # Not by jnp.pad: where leading axes are spread, its derivative sends zeros around.
+  # jnp.pad is not used: with sharded leading axes, its derivative communicates zeros between devices.
   if blocks.padding != 0:
     last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
     last = jnp.zeros_like(last) if array.dtype == jnp.bool_ else last
@@ -209,7 +211,7 @@ def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
 
 
 def join(stacked: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
-  """Returns blocks [count ...] as a whole array, without what reached beyond the end."""
+  """Joins blocks [count ...] into one array, without the padding of the last block."""
   joined = jnp.moveaxis(stacked, 0, axis - 1)
   axis += joined.ndim - 1
   *before, count, size = joined.shape[: axis + 2]
@@ -220,14 +222,14 @@ def join(stacked: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
 def windows_of(
   array: jax.Array, axis: int, starts: tuple[int, ...], size: int, *, of_blocks: bool = False
 ) -> jax.Array:
-  """Returns the windows [count ...] of an array along an axis, which counts from the end.
+  """Returns windows [count ...] of an array along an axis (counted from the end).
 
   Args:
     array: [...], or blocks of it, [count ...].
-    axis: of the array, or of one block.
-    starts: where each window starts.
-    size: of a window.
-    of_blocks: whether there is an array for each of the blocks.
+    axis: axis of the array, or of one block.
+    starts: start of each window.
+    size: size of a window.
+    of_blocks: whether `array` has a block for each window.
   """
 
   def window(array: jax.Array, start: jax.Array) -> jax.Array:

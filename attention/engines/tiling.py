@@ -1,4 +1,4 @@
-"""How an attention is cut into tiles, decided before its numbers are known."""
+"""Tiling plans: how attention is cut into tiles."""
 
 import dataclasses
 import math
@@ -14,15 +14,15 @@ from attention.arrays.sharding import matmul_precision
 from attention.engines.attention_inputs import VECTORS, Inputs, one_pair
 from attention.masks import from_array
 
-# Pairs that are computed together. On a CPU: large enough for products at full speed. On accelerators: enough
-# to fill the device; 256 MiB per float32 array.
+# Number of pairs that are computed together. On CPUs, enough for matrix products at full speed. On
+# accelerators, enough to fill the device: 256 MiB per float32 array.
 PAIRS_ON_CPU = 2**19
 PAIRS_IN_PARALLEL = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """A cut of `length` positions into `count` blocks of `size`; the last may reach beyond the end."""
+  """`length` positions in `count` blocks of `size`; the last block may extend beyond the end."""
 
   length: int
   count: int
@@ -30,15 +30,15 @@ class Blocks:
 
   @property
   def padding(self) -> int:
-    """By how many positions the last block reaches beyond the end."""
+    """Number of positions by which the last block extends beyond the end."""
     return self.count * self.size - self.length
 
 
 def even_blocks(length: int, max_size: int, num_segments: int = 1) -> Blocks:
-  """Returns as few blocks as possible of at most `max_size` positions, of nearly equal size.
+  """Returns the smallest number of blocks of at most `max_size` positions, with nearly equal sizes.
 
-  If the length is symbolic, all blocks have the largest size. Where the positions are those of several equal
-  parts that do not follow each other, no block has positions of two.
+  If the length is symbolic, all blocks have size `max_size`. If the positions consist of several equally long
+  segments, no block contains positions of two segments.
 
   >>> even_blocks(10, 4)
   Blocks(length=10, count=3, size=4)
@@ -54,31 +54,31 @@ def even_blocks(length: int, max_size: int, num_segments: int = 1) -> Blocks:
   return Blocks(length, count, math.ceil(length / count))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # to JAX, pytrees of two classes may be equal
+@dataclasses.dataclass(frozen=True, eq=False)  # treedefs of different classes may compare equal in JAX
 class TilingPlan:
-  """How an attention is cut into tiles: its arrays, sizes, loops and precision.
+  """How attention is cut into tiles: arrays, sizes, loops and precision.
 
   Attributes:
-    structure: the pytree of the Inputs, whose leaves are cut.
-    axes: the own axes of each leaf, as `leaf_axes` returns them.
-    are_vectors: which leaves are features or values.
+    structure: tree structure of the Inputs, whose leaves are cut.
+    axes: axis letters of each leaf, from `leaf_axes`.
+    is_vector: whether each leaf contains features or values.
     has_mask: whether there is a mask.
-    looped: the leading axes over which there is a loop.
-    leading: those that a tile has: all, where these may be spread over devices or an array cannot be cut
-      along them, and elsewhere none.
-    queries: the blocks of queries.
-    keys: the blocks of keys that a block of queries meets: of all keys, or of one window.
-    windows: the first key of the window of each block of queries; None if each block meets all keys.
+    looped: leading axes that are looped over.
+    leading: leading axes of a tile: all, if they may be sharded over devices or an array cannot be cut along
+      them; otherwise none.
+    queries: blocks of queries.
+    keys: blocks of the keys that a block of queries attends to: all keys, or one window.
+    windows: start of the window of each block of queries; None if each block attends to all keys.
     num_keys: S.
-    ring: the axis of a device mesh along which the keys go from device to device; None for none.
-    precision: of matrix products, kept here because derivatives are traced after `attend` has returned.
-    query_blocks_at_once: how many blocks of queries are worth computing together.
-    at_once: how many indices of the looped axes.
+    ring: mesh axis along which keys are sharded, or None.
+    precision: precision of matrix products, since derivatives are traced after `attend` has returned.
+    query_blocks_per_step: number of query blocks that are computed together.
+    indices_per_step: number of indices of the looped axes that are computed together.
   """
 
   structure: Any
   axes: list[str]
-  are_vectors: list[bool]
+  is_vector: list[bool]
   has_mask: bool
   looped: tuple[int, ...]
   leading: tuple[int, ...]
@@ -88,11 +88,11 @@ class TilingPlan:
   num_keys: int
   ring: str | None
   precision: str
-  query_blocks_at_once: int
-  at_once: int
+  query_blocks_per_step: int
+  indices_per_step: int
 
   def inputs(self, arrays: list[Any]) -> Inputs:
-    """Returns the Inputs that have these leaves."""
+    """Returns the Inputs with the given leaves."""
     return jax.tree.unflatten(self.structure, arrays)
 
   def finite(self, arrays: list[Any], tangents: list[Any]) -> list[Any]:
@@ -101,7 +101,7 @@ class TilingPlan:
       jnp.where(jnp.isfinite(array), tangent, jnp.zeros_like(tangent))
       if is_vector and tangent is not None
       else tangent
-      for is_vector, array, tangent in zip(self.are_vectors, arrays, tangents, strict=True)
+      for is_vector, array, tangent in zip(self.is_vector, arrays, tangents, strict=True)
     ]
 
 
@@ -112,40 +112,40 @@ def make_tiling_plan(
   ring: str | None,
   num_segments: int = 1,
 ) -> tuple[TilingPlan, list[jax.Array]]:
-  """Returns the plan for scores of this shape, [... T S], and the arrays that are cut.
+  """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
 
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores.
-    block_sizes: the largest tile; None to choose it.
-    ring: the axis of a device mesh, or None.
-    num_segments: how many parts of a sequence the queries and keys are.
+    block_sizes: maximum tile size. Default: chosen for speed.
+    ring: mesh axis along which sequences are sharded, or None.
+    num_segments: number of segments that the queries and keys consist of.
   """
   *axes, T, S = shape
-  has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_spread()
+  has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_sharded()
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   num_leading = assumed_product(leading)
   band = (None, None) if inputs.mask is None or ring is not None else inputs.mask.band()
   sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
-  # A window that is not worth cutting is a mask like any other.
+  # A window that would not be faster is treated like any other mask.
   queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
     even_blocks(T, sizes[0], num_segments),
     even_blocks(S, sizes[1], num_segments),
     None,
   )
   if keys.padding != 0:
-    # Where an array of booleans is cut beyond its end, it is filled up with False.
+    # Padding of boolean arrays is False, so this mask excludes the padding.
     end = from_array(jnp.ones((1, S), bool))
     inputs = dataclasses.replace(inputs, mask=end if inputs.mask is None else inputs.mask & end)
-  # On a CPU blocks of queries come one after the other: each can leave out the tiles that are empty for it.
-  one_by_one, pairs = sharding.is_cpu(), assumed_product((*leading, queries.size, keys.size))
-  blocks_at_once = 1 if one_by_one else max(1, PAIRS_IN_PARALLEL // pairs)
-  together = pairs * min(blocks_at_once, assumed(queries.count))
+  # On a CPU, query blocks are computed one at a time, so that each can skip its empty tiles.
+  is_cpu, pairs = sharding.is_cpu(), assumed_product((*leading, queries.size, keys.size))
+  blocks_per_step = 1 if is_cpu else max(1, PAIRS_IN_PARALLEL // pairs)
+  together = pairs * min(blocks_per_step, assumed(queries.count))
   leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
   plan = TilingPlan(
     structure=structure,
     axes=leaf_axes(inputs),
-    are_vectors=[path[0].name in VECTORS for path, _ in leaves],
+    is_vector=[path[0].name in VECTORS for path, _ in leaves],
     has_mask=inputs.mask is not None,
     looped=looped,
     leading=leading,
@@ -155,50 +155,52 @@ def make_tiling_plan(
     num_keys=S,
     ring=ring,
     precision=matmul_precision(),
-    query_blocks_at_once=blocks_at_once,
-    at_once=max(1, (PAIRS_ON_CPU if one_by_one else PAIRS_IN_PARALLEL) // together),
+    query_blocks_per_step=blocks_per_step,
+    indices_per_step=max(1, (PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL) // together),
   )
   return plan, [jnp.asarray(leaf) for _, leaf in leaves]
 
 
 def tile_has_leading_axes(inputs: Inputs) -> bool:
-  """Returns whether a tile still has leading axes after every array is cut to one index of its own.
+  """Returns whether a tile has leading axes after all arrays are cut to one index of theirs.
 
-  That is so if an array does not name its axes, or if a score, mask or bias brings leading axes of its own.
+  This is the case if an array does not name its axes, or if a score, mask or bias adds leading axes.
 
   Raises:
-    ValueError: if a score, mask or bias closes over a traced array, which would get no derivative.
+    ValueError: if a score, mask or bias closes over a traced array, which would get no gradient.
   """
   leaves, structure = jax.tree.flatten(inputs)
-  are_named = not any("?" in own for own in leaf_axes(inputs))
+  is_named = not any("?" in letters for letters in leaf_axes(inputs))
 
   def scores_and_allowed(leaves: list[Any]) -> Any:
     whole = jax.tree.unflatten(structure, leaves)
-    return one_pair(whole, all_leading_axes=not are_named).scores_and_allowed()
+    return one_pair(whole, all_leading_axes=not is_named).scores_and_allowed()
 
   jaxpr, tile = jax.make_jaxpr(scores_and_allowed, return_shape=True)(leaves)
   consts = jaxpr.consts
-  if any(isinstance(each, jax.core.Tracer) and jnp.issubdtype(each.dtype, jnp.floating) for each in consts):
+  if any(
+    isinstance(const, jax.core.Tracer) and jnp.issubdtype(const.dtype, jnp.floating) for const in consts
+  ):
     raise ValueError(
-      "a score, mask or bias must hold the traced arrays that it calculates with as fields, got one that "
-      "closes over them, to which blockwise would give no gradient; a bias that is a plain function may"
+      "a score, mask or bias class must hold traced arrays as fields, got one that closes over them and "
+      'would get no gradient with "blockwise"; a bias that is a plain function may close over them'
     )
-  return not are_named or any(array.ndim > 2 for array in jax.tree.leaves(tile))
+  return not is_named or any(array.ndim > 2 for array in jax.tree.leaves(tile))
 
 
 def default_block_sizes(T: int, S: int, has_mask: bool, num_leading: int) -> tuple[int, int]:
-  """Returns the largest number of queries and keys of a tile, measured to be fast.
+  """Returns the maximum number of queries and keys of a tile that was measured to be fast.
 
   Args:
-    T: the number of queries.
-    S: the number of keys.
+    T: number of queries.
+    S: number of keys.
     has_mask: whether there is a mask.
-    num_leading: how many indices of leading axes a tile has.
+    num_leading: number of indices of the leading axes of a tile.
   """
-  # Measured on a CPU: large products run at full speed, tiles of 4 to 8 MiB stay in its last cache.
+  # Measured on a CPU: large products run at full speed, and tiles of 4 to 8 MiB fit in the last-level cache.
   if has_mask:  # smaller tiles are more often empty or full
     sizes = 512, 512
-  elif S <= 4096:  # a block of queries meets all keys at once
+  elif S <= 4096:  # one block of all keys
     sizes = 2**21 // max(S, 2048), max(S, 2048)
   else:
     sizes = 1024, 1024
@@ -215,16 +217,16 @@ def _windows(
   num_leading: int,
   block_sizes: tuple[int, int] | None,
 ) -> tuple[Blocks, Blocks, tuple[int, ...]] | None:
-  """Returns blocks of queries, blocks of a window of keys, and where the window of each block starts.
+  """Returns blocks of queries, blocks of a window of keys, and the start of the window of each query block.
 
-  None if the mask leaves no narrow band of keys, or windows would not be faster.
+  None if the mask is not a narrow band, or windows would not be faster.
   """
   before, after = band
   if before is None or after is None or not (is_known(T) and is_known(S)):
     return None
   width = before + after + 1
-  # A block of queries meets its own keys and those of the band around them: in small blocks few of these are
-  # beyond the band of a query, in large ones few are met by many blocks.
+  # A window contains the keys of a query block and the band around them. In small blocks, few of them are
+  # outside the band of a query; in large blocks, few of them belong to several windows.
   most_queries = max(128, min(width, 512), min(width // 4, 2048))
   most_pairs = 2**21 if sharding.is_cpu() else PAIRS_IN_PARALLEL
   most_keys = max(16, min(2**21, most_pairs // max(num_leading, 1)) // most_queries)
@@ -233,8 +235,8 @@ def _windows(
   queries = even_blocks(T, most_queries)
   size = width + queries.size - 1
   if size > 256:
-    size = math.ceil(size / 64) * 64  # products of round sizes are faster
-  # A key is copied for each window that it is in, so these must not be much longer than the blocks.
+    size = math.ceil(size / 64) * 64  # products are faster for multiples of 64
+  # Each window copies its keys, so windows must not be much longer than the query blocks.
   if not 0 < size <= min(S // 2, 8 * queries.size):
     return None
   starts = (min(max(i * queries.size - before, 0), S - size) for i in range(queries.count))

@@ -1,4 +1,4 @@
-"""Flax: attention of one head with parameters; the layers call the pure functions of this package."""
+"""Flax layers for attention with a single head."""
 
 from typing import Any, TypeAlias
 
@@ -20,12 +20,12 @@ from attention.layers.projections import Projection, kernel_init
 from attention.masks import Array, Mask, as_mask
 from attention.scores import Additive, Bilinear, Cosine, ScaledDotProduct, Score
 
-# Projected keys [... S H], and values [... S D].
+# Projected keys [... S H] and values [... S D].
 KeysValues: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class SingleHeadAttention(nn.Module, kw_only=True):
-  """What the layers of one head share: a subclass says how to project, and which score to use.
+  """Base class of layers with a single head. Subclasses define the projections and the score.
 
   Attributes:
     implementation, normalizer: as in `attend`.
@@ -35,73 +35,73 @@ class SingleHeadAttention(nn.Module, kw_only=True):
   normalizer: Normalizer | None = None
 
   def project_queries(self, queries: jax.Array) -> jax.Array:
-    """Returns what the score compares, for queries [... T H]."""
+    """Projects queries [... T H] for the score."""
     return queries
 
   def project_keys(self, keys: jax.Array) -> jax.Array:
-    """Returns what the score compares, for keys [... S K]."""
+    """Projects keys [... S K] for the score."""
     return keys
 
   def score(self, queries: jax.Array, keys: jax.Array) -> Score:
-    """Returns the score for projected queries and keys."""
+    """Returns the score function for projected queries and keys."""
     raise NotImplementedError
 
   def __call__(
     self,
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array | None = None,
+    inputs_q: jax.Array,
+    inputs_k: jax.Array,
+    inputs_v: jax.Array | None = None,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Returns the context of the queries.
+    """Computes attention from `inputs_q` to `inputs_k` and `inputs_v`.
 
     Args:
-      queries: [... T H].
-      keys: [... S K].
-      values: [... S D]; None for the keys.
+      inputs_q: queries before projection, [... T H].
+      inputs_k: keys before projection, [... S K].
+      inputs_v: values, [... S D]; they are not projected. Default: inputs_k.
       mask: broadcastable to [... T S].
       bias: broadcastable to [... T S].
-      return_weights: whether to return a tuple of the context and the weights [... T S].
+      return_weights: also return the weights.
 
     Returns:
-      The context, [... T D].
+      The context, [... T D]. With `return_weights`, a tuple of the context and the weights [... T S].
     """
     return self.attend_with_kv(
-      queries, self.project_kv(keys, values), mask=mask, bias=bias, return_weights=return_weights
+      inputs_q, self.project_kv(inputs_k, inputs_v), mask=mask, bias=bias, return_weights=return_weights
     )
 
-  def project_kv(self, keys: jax.Array, values: jax.Array | None = None) -> KeysValues:
-    """Returns projected keys, and values: what does not depend on the queries."""
-    return self.project_keys(keys), keys if values is None else values
+  def project_kv(self, inputs_k: jax.Array, inputs_v: jax.Array | None = None) -> KeysValues:
+    """Returns projected keys and values, which do not depend on the queries."""
+    return self.project_keys(inputs_k), inputs_k if inputs_v is None else inputs_v
 
   def attend_with_kv(
     self,
-    queries: jax.Array,
+    inputs_q: jax.Array,
     keys_values: KeysValues,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Does what `__call__` does, for keys and values that `project_kv` has seen."""
-    queries = self.project_queries(queries)
+    """Computes `__call__` with keys and values from `project_kv`."""
+    queries = self.project_queries(inputs_q)
     options = {"mask": mask, "bias": bias, "normalizer": self.normalizer, "return_weights": return_weights}
     return self._attend(self.score(queries, keys_values[0]), queries, keys_values, **options)
 
   def _attend(self, score: Score, queries: jax.Array, keys_values: KeysValues, **options: Any) -> Any:
-    """Returns the context, or a tuple of it and the weights; the options are those of `attend`."""
-    found = attend(score, queries, *keys_values, implementation=self.implementation, **options)
-    return (found.context, found.weights) if isinstance(found, AttentionOutput) else found
+    """Returns the context, or a tuple of the context and the weights; options as in `attend`."""
+    output = attend(score, queries, *keys_values, implementation=self.implementation, **options)
+    return (output.context, output.weights) if isinstance(output, AttentionOutput) else output
 
 
 class ProjectedAttention(SingleHeadAttention):
-  """What the layers share that project queries and keys to one width.
+  """Base class of layers that project queries and keys to the same width.
 
   Attributes:
-    features: of projected queries and keys.
+    features: width of projected queries and keys.
   """
 
   features: int
@@ -119,13 +119,14 @@ class ProjectedAttention(SingleHeadAttention):
 
 
 class AdditiveAttention(ProjectedAttention):
-  """Additive attention: `additive_attention` with W_a (query), U_a (key) and v_a (score_vector).
-
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
+  """Additive attention, with W_a (query), U_a (key) and v_a (score_vector) as parameters.
 
   Attributes:
-    features: A, of the alignment model's hidden layer.
+    features: A, the width of the hidden layer.
     implementation, normalizer: as in `attend`.
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, A.1.2.
   """
 
   def setup(self):
@@ -138,11 +139,11 @@ class AdditiveAttention(ProjectedAttention):
 
 
 class DotProductAttention(ProjectedAttention):
-  """Scaled dot-product attention of projected queries and keys, over the values as they are.
+  """Scaled dot-product attention with projected queries and keys. Values are not projected.
 
   Attributes:
-    features: H, to which queries and keys are projected.
-    scale: factor of the scores; None for 1 / sqrt(H).
+    features: H, the width of projected queries and keys.
+    scale: factor of the scores. Default: 1 / sqrt(H).
     implementation, normalizer: as in `attend`.
   """
 
@@ -153,13 +154,14 @@ class DotProductAttention(ProjectedAttention):
 
 
 class CosineAttention(ProjectedAttention):
-  """Attention by the cosine of projected queries and keys, times a trained scale; values as they are.
-
-  Source: Graves et al. 2014, arXiv:1410.5401, section 3.3.1.
+  """Attention with the cosine of projected queries and keys, times a trained scale. Values are not projected.
 
   Attributes:
-    features: H, to which queries and keys are projected; its root is the scale at first.
+    features: H, the width of projected queries and keys. The initial scale is sqrt(H).
     implementation, normalizer: as in `attend`.
+
+  References:
+    Graves et al. 2014, arXiv:1410.5401, section 3.3.1.
   """
 
   def setup(self):
@@ -171,12 +173,13 @@ class CosineAttention(ProjectedAttention):
 
 
 class BilinearAttention(SingleHeadAttention):
-  """Bilinear attention: `bilinear_attention` with its matrix [H K], for any widths of queries and keys.
-
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
+  """Bilinear attention with a matrix [H K], for queries and keys of any widths.
 
   Attributes:
     implementation, normalizer: as in `attend`.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, section 3.1, "general".
   """
 
   @nn.compact
@@ -185,48 +188,46 @@ class BilinearAttention(SingleHeadAttention):
 
 
 class LocalAttention(SingleHeadAttention):
-  """Bilinear attention around one position, which the query predicts: "local-p".
+  """Local bilinear attention around a predicted position ("local-p").
 
       center = length sigmoid(position_vector . tanh(W query))
       weights[s] = softmax(scores of keys in the window)[s] exp(-(s - center)^2 / (2 sigma^2))
 
-  The window is `window_radius` to both sides of the center, sigma half of that. The weights sum to less than
-  1.
-
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.2.
+  The window extends `window_radius` to both sides of the center, and sigma is half of that. The weights sum
+  to less than 1. The length of the source is the number of keys that the mask allows for the query.
 
   Attributes:
-    window_radius: D of the paper, in positions, above 0.
+    window_radius: D of the paper, in positions; positive.
     implementation: as in `attend`.
-    normalizer: None; the weights are made as above.
+    normalizer: must be None.
 
   Raises:
-    ValueError: if `window_radius` is not above 0, or there is a normalizer.
+    ValueError: if `window_radius` is not positive, or a normalizer is given.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, section 3.2.
   """
 
   window_radius: float = 5.0
 
   @nn.compact
-  def attend_with_kv(self, queries, keys_values, *, mask=None, bias=None, return_weights=False):
-    """Does what `__call__` does, for keys and values that `project_kv` has seen.
-
-    A query's length, [... T], is how many keys its mask allows.
-    """
+  def attend_with_kv(self, inputs_q, keys_values, *, mask=None, bias=None, return_weights=False):
     check_number("window_radius", self.window_radius, "above 0", lambda number: number > 0)
     if self.normalizer is not None:
       raise ValueError(f"normalizer must be None for local attention, got {self.normalizer!r}")
-    keys = keys_values[0]
+    queries, keys = inputs_q, keys_values[0]
     T, S = queries.shape[-2], keys.shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).materialize(T, S)
     check_pairs("mask", allowed.shape, (*broadcast_leading(queries, keys, names="queries and keys"), T, S))
-    # Not in bfloat16, which has no odd numbers above 256. Queries with NaN get theirs from the scores.
-    exact = finite(queries).astype(compute_dtype(queries.dtype))
-    hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(exact))
+    # Positions are computed in at least float32, since bfloat16 cannot represent odd integers above 256.
+    # Queries with NaN are replaced by zeros; the NaN reaches the result through the scores.
+    precise = finite(queries).astype(compute_dtype(queries.dtype))
+    hidden = jnp.tanh(Projection(queries.shape[-1], name="position")(precise))
     init = nn.initializers.normal(hidden.shape[-1] ** -0.5)
     vector = self.param("position_vector", init, hidden.shape[-1:], jnp.float32)
-    share = jax.nn.sigmoid(jnp.einsum("...TH,H->...T", hidden, vector.astype(hidden.dtype)))
-    lengths = jnp.sum(allowed, axis=-1).astype(share.dtype)
-    centers = share * with_rank(lengths, share.ndim)
+    fraction = jax.nn.sigmoid(jnp.einsum("...TH,H->...T", hidden, vector.astype(hidden.dtype)))
+    lengths = jnp.sum(allowed, axis=-1).astype(fraction.dtype)
+    centers = fraction * with_rank(lengths, fraction.ndim)
     positions = with_rank(jnp.arange(S, dtype=centers.dtype), centers.ndim + 1)
     in_window = jnp.abs(positions - centers[..., None]) <= self.window_radius
     matrix = self.param("matrix", kernel_init, (queries.shape[-1], keys.shape[-1]), jnp.float32)

@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens, kept for decoding; masks and biases for queries that come after them."""
+"""A cache of keys and values for decoding, and masks and biases for queries that are appended to it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from attention.masks import Array, Mask, as_mask
 
 
 class KVCache(NamedTuple):
-  """The keys and values of the tokens that a layer has seen so far, in the first of S slots.
+  """The keys and values of past tokens, in the first of S slots.
 
-  It is an ordinary pytree whose arrays all have the leading axes of the inputs first. So a beam search can
-  reorder it, and each sequence of a batch has its own length. Tokens are forgotten by a smaller length: after
-  prompts that were padded at their end, `cache._replace(length=prompt_lengths)` drops the padding.
+  A cache is a pytree whose arrays start with the leading axes of the inputs, so a beam search can reorder it,
+  and each sequence of a batch has its own length. To remove tokens, reduce the length: after prompts with
+  padding at the end, `cache._replace(length=prompt_lengths)` drops the padding.
 
   Attributes:
-    keys: as the score compares them (projected, normalised, rotated), [... N S H].
+    keys: projected keys, after normalization and position_fn, [... N S H].
     values: [... N S H].
-    length: how many slots hold a token, integers [...].
+    length: number of slots in use, integers [...].
   """
 
   keys: jax.Array
@@ -35,10 +35,10 @@ class KVCache(NamedTuple):
 
 
 def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KVCache:
-  """Returns a cache of S = max_length slots for keys and values like these, [... N T H].
+  """Returns an empty cache with S = max_length slots, for keys and values with these shapes, [... N T H].
 
   Raises:
-    ValueError: if there would be no slot.
+    ValueError: if max_length is less than 1.
   """
   S = check_size("max_length", max_length)
   keys, values = (jnp.zeros((*new.shape[:-2], S, new.shape[-1]), new.dtype) for new in (keys, values))
@@ -46,39 +46,39 @@ def empty_cache(keys: jax.Array, values: jax.Array, max_length: int) -> KVCache:
 
 
 def next_positions(cache: KVCache, inputs: jax.Array) -> jax.Array:
-  """Returns the positions [... T] of inputs [... T D], which come after the cache's tokens.
+  """Returns the positions [... T] of inputs [... T D] that are appended to the cache.
 
   Raises:
-    ValueError: if the inputs are not as many sequences as the cache's.
+    ValueError: if the inputs and the cache have a different number of sequences.
   """
   if cache.length.shape != inputs.shape[:-2]:
     raise ValueError(
-      f"a cache must be of as many sequences as the queries, {inputs.shape[:-2]}, "
-      f"got cache.length {cache.length.shape}"
+      f"cache must have the leading axes of the inputs, {inputs.shape[:-2]}, "
+      f"got cache.length of shape {cache.length.shape}"
     )
   ahead = jnp.arange(inputs.shape[-2], dtype=cache.length.dtype)
   return cache.length[..., None] + with_rank(ahead, cache.length.ndim + 1)
 
 
 def write(cache: KVCache, keys: jax.Array, values: jax.Array, positions: jax.Array) -> KVCache:
-  """Returns the cache with the keys and values [... N T H] of the next tokens, at positions [... T].
+  """Returns the cache with keys and values [... N T H] of new tokens written at positions [... T].
 
-  Tokens beyond the last slot are dropped, but counted in the length. See `nan_on_overflow`.
+  Tokens beyond the last slot are dropped, but counted in the length; see `nan_on_overflow`.
 
   Raises:
-    ValueError: if keys and values are not like those of the cache, or it is known that there is no room.
+    ValueError: if keys and values do not match the cache, or a known length exceeds the slots.
   """
   T, S = keys.shape[-2], cache.keys.shape[-2]
   for name, slots, new in (("keys", cache.keys, keys), ("values", cache.values, values)):
     allowed = (*new.shape[:-2], S, new.shape[-1])
     if slots.dtype != new.dtype or slots.shape != allowed:
       got = f"{slots.dtype} {slots.shape}"
-      raise ValueError(f"cache.{name} must be {new.dtype} {allowed} for these queries, got {got}")
+      raise ValueError(f"cache.{name} must be {new.dtype} {allowed} for these inputs, got {got}")
   is_known = not isinstance(cache.length, jax.core.Tracer)
-  taken = max(np.ravel(cache.length), default=0) if is_known else 0
-  if taken + T > S:
+  length = max(np.ravel(cache.length), default=0) if is_known else 0
+  if length + T > S:
     raise ValueError(
-      f"cache must have slots for all tokens, got {T} more for {S} slots, {taken} of them taken"
+      f"cache must have slots for all tokens, got {T} new tokens for {S} slots, {length} of them in use"
     )
 
   def put(slots: jax.Array, vectors: jax.Array, positions: jax.Array) -> jax.Array:
@@ -91,35 +91,35 @@ def write(cache: KVCache, keys: jax.Array, values: jax.Array, positions: jax.Arr
 
 
 def nan_on_overflow(cache: KVCache, array: jax.Array) -> jax.Array:
-  """Returns an array with leading axes [...], NaN for sequences [...] of more tokens than there are slots."""
+  """Returns the array with NaN for sequences [...] that have more tokens than the cache has slots."""
   is_full = cache.length > cache.keys.shape[-2]
   return jnp.where(jnp.expand_dims(is_full, tuple(range(is_full.ndim, array.ndim))), jnp.nan, array)
 
 
 def mask_after(before: KVCache, after: KVCache, mask: Mask | Array | None) -> Mask:
-  """Returns which of the slots the queries may attend to that `after` has and `before` has not.
+  """Returns the mask of queries that were appended to a cache: all slots in use, restricted by `mask`.
 
   Args:
-    before: the cache without the queries.
-    after: the cache with them.
-    mask: for [... N T S]. Its rules count positions from the first token in the cache, its arrays are of the
-      T queries and S slots.
+    before: the cache before the queries were written.
+    after: the cache after.
+    mask: for [... N T S]. Masks of positions count from the first token in the cache; arrays are for the T
+      queries and S slots.
   """
-  # Bounds may be larger than numbers of a short integer type.
+  # Bounds may overflow a small integer dtype.
   starts, lengths = before.length.astype(jnp.int32), after.length.astype(jnp.int32)
   written = masks.Lengths(source=lengths[..., None], target=None)
   return written if mask is None else written & _mask_from(as_mask(mask), starts)
 
 
 def bias_after(before: KVCache, bias: BiasLike | None) -> BiasLike | None:
-  """Returns the bias for queries that come after a cache's tokens; a function is given their positions."""
+  """Returns the bias of queries that are appended to a cache; functions get positions in the sequence."""
   if not callable(bias):
     return bias
-  return lambda t, s: _for_each(before.length, lambda t: bias(t, s), t)
+  return lambda t, s: _from_each_start(before.length, lambda t: bias(t, s), t)
 
 
 def _mask_from(mask: Mask, start: jax.Array) -> Mask:
-  """Returns a mask for queries at 0, 1, ... as one for queries at start, start + 1, ..."""
+  """Returns a mask for queries at positions start, start + 1, ... from a mask for positions 0, 1, ..."""
   per_head = start[..., None]
   match mask:
     case masks.FromArray() | masks.Segments():
@@ -136,7 +136,7 @@ def _mask_from(mask: Mask, start: jax.Array) -> Mask:
 
 
 def _sum(bound: int | Array | None, change: jax.Array) -> jax.Array | None:
-  """Returns a bound [...], if there is one, plus integers [...]; bounds beyond 2^30 count as 2^30."""
+  """Returns a bound [...] plus integers [...], or None. Bounds are clipped to 2^30."""
   if bound is None:
     return None
   bound = jnp.clip(jnp.asarray(bound), -(2**30), 2**30).astype(change.dtype)
@@ -147,22 +147,22 @@ def _sum(bound: int | Array | None, change: jax.Array) -> jax.Array | None:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class _From(Mask):
-  """A user's mask for queries that begin at `start` [...]; its tiles have axes [T S] or [N T S]."""
+  """A user-defined mask for queries from position `start` [...]; its tiles have axes [T S] or [N T S]."""
 
   mask: Mask
   start: jax.Array
 
   def mask_mod(self, t, s):
-    return _for_each(self.start, lambda t: self.mask.mask_mod(t, s), t)
+    return _from_each_start(self.start, lambda t: self.mask.mask_mod(t, s), t)
 
 
-def _for_each(start: jax.Array, rule: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:
-  """Returns rule(t + start) for each start [...]: [... N T S], or [... 1 T S] where heads do not differ."""
+def _from_each_start(start: jax.Array, function: Callable[[jax.Array], jax.Array], t: jax.Array) -> jax.Array:
+  """Returns function(t + start) for each start [...], [... N T S], or [... 1 T S] if heads do not differ."""
 
-  def from_one(start: jax.Array) -> jax.Array:
-    terms = jnp.asarray(rule(t + start.astype(t.dtype)))
-    return with_rank(terms, max(terms.ndim, 3))
+  def from_start(start: jax.Array) -> jax.Array:
+    tile = jnp.asarray(function(t + start.astype(t.dtype)))
+    return with_rank(tile, max(tile.ndim, 3))
 
   for _ in range(start.ndim):
-    from_one = jax.vmap(from_one)
-  return from_one(start)
+    from_start = jax.vmap(from_start)
+  return from_start(start)

@@ -1,4 +1,4 @@
-"""Flax: the layer of a Transformer decoder that reads a target and attends to its source."""
+"""The Transformer decoder layer, with self-attention and cross-attention."""
 
 import functools
 from collections.abc import Callable
@@ -18,16 +18,17 @@ from attention.masks import Array, Mask
 
 
 class DecoderLayer(TransformerLayer):
-  """One layer of the transformer's decoder: causal self-attention, attention to a source, a network.
+  """A Transformer decoder layer: causal self-attention, cross-attention, and a feed-forward network.
 
-  The three are joined as in `EncoderLayer`, whose attributes it has.
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
+  Residual connections and norms, and all other attributes, are those of `EncoderLayer`.
 
   Attributes:
-    features: D, of the inputs; None for that of the source.
-    cross_attention_cls: makes the attention to the source, as `self_attention_cls` makes that of the inputs
-      to themselves; it is also called with qkv_features.
+    features: D, the width of the inputs. Default: the width of the source.
+    cross_attention_cls: constructor of the cross-attention, like `self_attention_cls`; also called with
+      qkv_features.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
 
   >>> import jax.numpy as jnp
   >>> layer = DecoderLayer(num_heads=2, mlp_dim=32)
@@ -36,7 +37,7 @@ class DecoderLayer(TransformerLayer):
   >>> layer.apply(parameters, targets, source).shape
   (3, 5, 8)
 
-  Decoding computes keys and values of the source once, and keeps those of the target (see
+  For decoding, compute keys and values of the source once, and cache those of the target (see
   `MultiHeadAttention`):
 
   >>> keys_values = layer.apply(parameters, source, method="project_kv")
@@ -70,17 +71,20 @@ class DecoderLayer(TransformerLayer):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Returns the layer's output [... T D].
+    """Applies the layer.
 
     Args:
-      inputs: [... T D]; a position sees itself and those before it.
-      inputs_kv: [... S E].
-      mask: which of these it may see, broadcastable to [... N T T].
-      source_mask: which of the sources, broadcastable to [... N T S].
-      bias: of the scores among the inputs, broadcastable to [... N T T].
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout". None for the
-        layer's own.
-      return_weights: whether to return a tuple of the output and the weights of the sources [... N T S].
+      inputs: [... T D]. Each position attends to itself and earlier positions.
+      inputs_kv: the source, [... S E].
+      mask: mask of the self-attention, broadcastable to [... N T T].
+      source_mask: mask of the cross-attention, broadcastable to [... N T S].
+      bias: bias of the self-attention, broadcastable to [... N T T].
+      deterministic: whether dropout is off; otherwise it uses the rng "dropout". Default: that of the layer,
+        or True.
+      return_weights: also return the weights of the cross-attention.
+
+    Returns:
+      The output [... T D]. With `return_weights`, a tuple of the output and the weights [... N T S].
     """
     return self.attend_with_kv(
       inputs,
@@ -93,7 +97,7 @@ class DecoderLayer(TransformerLayer):
     )
 
   def project_kv(self, inputs_kv: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values [... N S H] of the sources: what does not depend on the inputs."""
+    """Returns projected keys and values [... N S H] of the source, which do not depend on the inputs."""
     return self.cross_attention.project_kv(inputs_kv)
 
   def attend_with_kv(
@@ -108,27 +112,27 @@ class DecoderLayer(TransformerLayer):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Is `__call__` with the keys and values that `project_kv` returned.
+    """Computes `__call__` with keys and values from `project_kv`.
 
-    With a cache from `init_cache` or an earlier call, the inputs come after its tokens, and it returns a
-    tuple of the output, then, if asked for, the weights, then the new cache.
+    With a cache from `init_cache` or an earlier call, the inputs are appended to its tokens, and the new
+    cache is returned last: a tuple of the output, the weights if `return_weights`, and the cache.
     """
     inputs = as_array("inputs", inputs)
     deterministic = is_deterministic(self, deterministic)
     causal = masks.causal() if mask is None else masks.causal() & mask
     attend = functools.partial(self.attention, mask=causal, bias=bias, cache=cache)
-    middle, *caches = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
+    hidden, *caches = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
     attend = functools.partial(
       self.cross_attention.attend_with_kv,
       keys_values=keys_values,
       mask=source_mask,
       return_weights=return_weights,
     )
-    middle, *weights = self._join(
-      attend, self.cross_attention_norm, self.cross_attention_dropout, middle, deterministic
+    hidden, *weights = self._join(
+      attend, self.cross_attention_norm, self.cross_attention_dropout, hidden, deterministic
     )
     (outputs,) = self._join(
-      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, middle, deterministic
+      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, hidden, deterministic
     )
-    others = (*weights, *caches)
-    return (outputs, *others) if others else outputs
+    extras = (*weights, *caches)
+    return (outputs, *extras) if extras else outputs

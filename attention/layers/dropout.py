@@ -1,6 +1,6 @@
-"""Flax: dropout of words, of units, and of units of recurrent states.
+"""Dropout of words, units, and units of recurrent states.
 
-All draw from the rng "dropout", and nothing if they are deterministic or the rate is 0.
+All use the rng "dropout", unless they are deterministic or the rate is 0.
 """
 
 import jax
@@ -11,13 +11,15 @@ from attention.engines import dropout
 
 
 def unit_dropout(rate: float, *, variational: bool = False) -> nn.Dropout:
-  """Returns the layer that drops units of vectors [B T D], each with the same probability.
-
-  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1, for the variational one.
+  """Returns a layer that drops units of vectors [B T D].
 
   Args:
-    rate: the probability.
-    variational: whether a unit is dropped at all T positions of a sentence or at none, not at each anew.
+    rate: probability of dropping a unit.
+    variational: if True, a unit is dropped at all T positions of a sentence or at none. If False, positions
+      are independent.
+
+  References:
+    Variational dropout: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
 
   >>> kept = unit_dropout(0.5, variational=True).apply(
   ...   {}, jnp.ones((1, 3, 100)), deterministic=False, rngs={"dropout": jax.random.key(0)}
@@ -29,27 +31,29 @@ def unit_dropout(rate: float, *, variational: bool = False) -> nn.Dropout:
 
 
 class WordDropout(nn.Module):
-  """Drops words of a sentence: the vectors of a word become zeros wherever it stands there.
+  """Drops words: the vectors of a dropped word are zero at all its positions in a sentence.
 
-  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.2: of "the dog and the cat", "the" is dropped
-  twice or not at all.
+  For example, in "the dog and the cat", "the" is dropped twice or not at all.
 
   Attributes:
-    rate: probability that a word is dropped.
+    rate: probability of dropping a word.
 
   Raises:
     ValueError: if the rate is not in [0, 1).
+
+  References:
+    Gal and Ghahramani 2016, arXiv:1512.05287, section 4.2.
   """
 
   rate: float
 
   @nn.compact
   def __call__(self, embedded: jax.Array, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
-    """Returns the vectors [B T E] of tokens [B T], those of dropped words zero, the others / (1 - rate)."""
+    """Returns the vectors [B T E] of tokens [B T] after dropout, with kept vectors divided by 1 - rate."""
     _check_rate("word_dropout_rate", self.rate)
     if deterministic or self.rate == 0:
       return embedded
-    # Bits of (sentence, word) and not of a position: a table of all words would be larger than the vectors.
+    # Hash (sentence, word) instead of drawing a mask for the whole vocabulary, which could be large.
     sentences = jnp.arange(tokens.shape[0], dtype=jnp.uint32)[:, None]
     seeds = dropout.seeds(self.make_rng("dropout"))
     is_kept = dropout.keep(seeds, self.rate, sentences, tokens.astype(jnp.uint32))
@@ -57,22 +61,23 @@ class WordDropout(nn.Module):
 
 
 class StateDropout(nn.Module):
-  """Draws masks of the recurrent products of `gru` and `attention_gru`, another one at each call.
-
-  Source: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
+  """Draws dropout masks for the recurrent products of `gru` and `attention_gru`, a new one at each call.
 
   Attributes:
-    rate: probability that a unit is dropped.
+    rate: probability of dropping a unit.
 
   Raises:
     ValueError: if the rate is not in [0, 1).
+
+  References:
+    Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
   """
 
   rate: float
 
   @nn.compact
   def __call__(self, state: jax.Array, *, deterministic: bool = True) -> jax.Array | None:
-    """Returns 0 or 1 / (1 - rate) for each unit of a state [B H], None where nothing is dropped."""
+    """Returns 0 or 1 / (1 - rate) for each unit of a state [B H], or None without dropout."""
     _check_rate("recurrent_dropout_rate", self.rate)
     if deterministic or self.rate == 0:
       return None
@@ -81,6 +86,6 @@ class StateDropout(nn.Module):
 
 
 def _check_rate(name: str, rate: float) -> None:
-  """Raises ValueError if what is kept cannot be scaled to keep the mean."""
+  """Raises ValueError unless the rate is in [0, 1)."""
   if not 0.0 <= rate < 1.0:
     raise ValueError(f"{name} must be a number in [0, 1), got {rate!r}")

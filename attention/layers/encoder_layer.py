@@ -1,4 +1,4 @@
-"""Flax: the layer of a Transformer encoder, and of a decoder that reads one sequence."""
+"""The Transformer encoder layer, which is also the layer of a decoder-only model."""
 
 import functools
 from collections.abc import Callable
@@ -18,18 +18,17 @@ from attention.masks import Array, Mask
 
 
 class FeedForward(nn.Module):
-  """The same two-layer network at every position: [... T D] -> [... T F] -> [... T D].
+  """A two-layer network that is applied at every position, [... T D] to [... T F] to [... T D].
 
       result = relu(inputs W_1 + b_1) W_2 + b_2
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 2.
-
   Attributes:
     mlp_dim: F.
-    dropout_rate: probability that a hidden unit is dropped.
-    dtype: as in `MultiHeadAttention`.
-    param_dtype: likewise.
-    deterministic: likewise.
+    dropout_rate: probability of dropping a hidden unit.
+    dtype, param_dtype, deterministic: as in `MultiHeadAttention`.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, equation 2.
   """
 
   mlp_dim: int
@@ -47,7 +46,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-  """What the layers of encoder and decoder share; its attributes are told of in `EncoderLayer`."""
+  """Base class of `EncoderLayer` and `DecoderLayer`; see `EncoderLayer` for the attributes."""
 
   num_heads: int
   mlp_dim: int
@@ -69,54 +68,54 @@ class TransformerLayer(nn.Module):
     self.feed_forward = FeedForward(self.mlp_dim, self.dropout_rate, **dtypes)
     self.attention_norm = LayerNorm(**dtypes)
     self.feed_forward_norm = LayerNorm(**dtypes)
-    # A layer draws from its name: with others, a seed would no longer give what it gave.
+    # Explicit names, because random numbers depend on them.
     self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
     self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
 
   def init_cache(self, inputs: jax.Array, max_length: int) -> KVCache:
-    """Returns a cache without tokens, with max_length slots, for inputs like these, [... S D]."""
+    """Returns an empty cache with `max_length` slots for inputs with these shapes, [... S D]."""
     return self.attention.init_cache(inputs, max_length)
 
   def _join(
     self, sublayer: Callable, norm: LayerNorm, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
   ) -> tuple[Any, ...]:
-    """Returns inputs [... S D] joined with what a sublayer makes of them, then what else it returns."""
-    found = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
-    changed, *others = found if isinstance(found, tuple) else (found,)
-    changed = dropout(changed, deterministic=deterministic)
-    inputs, changed = promote(inputs, changed, dtype=self.dtype)
-    outputs = inputs + changed
-    return (outputs if self.norm_position == "pre" else norm(outputs), *others)
+    """Applies a sublayer with dropout, a residual connection and a norm; returns its other results too."""
+    results = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
+    residual, *extras = results if isinstance(results, tuple) else (results,)
+    residual = dropout(residual, deterministic=deterministic)
+    inputs, residual = promote(inputs, residual, dtype=self.dtype)
+    outputs = inputs + residual
+    return (outputs if self.norm_position == "pre" else norm(outputs), *extras)
 
 
 class EncoderLayer(TransformerLayer):
-  """One layer of the transformer's encoder: self-attention, then a feed-forward network.
+  """A Transformer encoder layer: self-attention and a feed-forward network.
 
       post-norm:  x = norm(x + sublayer(x))
       pre-norm:   x = x + sublayer(norm(x))
 
-  With a causal mask and a cache it is the layer of a language model.
+  With a causal mask and a cache, it is the layer of a decoder-only language model.
 
-  Padding must be finite: the attention lets nothing through that is masked, but a NaN there reaches the
-  gradients of the norms and the network, which work on every position.
-
-  Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm: Xiong et al. 2020,
-  arXiv:2002.04745.
+  Padding must be finite: attention ignores masked positions, but norms and the network process every
+  position, so a NaN in padding would reach the gradients of their parameters.
 
   Attributes:
     num_heads: N.
     mlp_dim: F.
-    dropout_rate: probability of dropping an attention weight, a hidden unit, or a sublayer's output unit.
+    dropout_rate: probability of dropping an attention weight, a hidden unit, or an output unit of a sublayer.
     norm_position: "pre" or "post".
     implementation: as in `attend`.
-    dtype: as in `MultiHeadAttention`; of the result too.
-    param_dtype: likewise.
-    self_attention_cls: `MultiHeadAttention` or a `functools.partial` of it with further options. It is called
-      with num_heads, dropout_rate, implementation, dtype and param_dtype.
+    dtype: as in `MultiHeadAttention`; also the dtype of the output.
+    param_dtype: as in `MultiHeadAttention`.
+    self_attention_cls: `MultiHeadAttention`, or a `functools.partial` of it with further options. It is
+      called with num_heads, dropout_rate, implementation, dtype and param_dtype.
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if `norm_position` is neither.
+    ValueError: if `norm_position` is invalid.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm: Xiong et al. 2020, arXiv:2002.04745.
 
   >>> import functools
   >>> from attention import positions
@@ -136,18 +135,28 @@ class EncoderLayer(TransformerLayer):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Returns the layer's output [... S D] for inputs [... S D]; mask and bias as [... N S S].
+    """Applies the layer to inputs [... S D]. Mask and bias broadcast to [... N S S].
 
-    As `MultiHeadAttention` does, it returns a tuple of the output, then, if asked for, the weights
-    [... N S S], then, with a cache from `init_cache` or an earlier call, the new cache.
+    Args:
+      inputs: [... S D].
+      mask: broadcastable to [... N S S].
+      bias: broadcastable to [... N S S].
+      cache: from `init_cache` or an earlier call, as in `MultiHeadAttention`.
+      deterministic: whether dropout is off; otherwise it uses the rng "dropout". Default: that of the layer,
+        or True.
+      return_weights: also return the attention weights.
+
+    Returns:
+      The output [... S D]; or a tuple of the output, the weights [... N S S] if `return_weights`, and the new
+      cache if there is one.
     """
     inputs = as_array("inputs", inputs)
     deterministic = is_deterministic(self, deterministic)
     attend = functools.partial(
       self.attention, mask=mask, bias=bias, cache=cache, return_weights=return_weights
     )
-    middle, *others = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
+    hidden, *extras = self._join(attend, self.attention_norm, self.attention_dropout, inputs, deterministic)
     (outputs,) = self._join(
-      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, middle, deterministic
+      self.feed_forward, self.feed_forward_norm, self.feed_forward_dropout, hidden, deterministic
     )
-    return (outputs, *others) if others else outputs
+    return (outputs, *extras) if extras else outputs

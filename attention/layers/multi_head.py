@@ -1,4 +1,4 @@
-"""Flax: multi-head attention with parameters; the layer calls the pure functions of this package."""
+"""Flax layer for multi-head attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -236,7 +236,7 @@ class MultiHeadAttention(nn.Module):
     if callable(score) and not isinstance(score, (Score, type)):
       score = score(queries, keys)
     rate = 0.0 if is_deterministic(self, deterministic) else self.dropout_rate
-    attended: Any = attend_heads(
+    output: Any = attend_heads(
       queries,
       keys,
       values,
@@ -249,10 +249,10 @@ class MultiHeadAttention(nn.Module):
       return_weights=return_weights,
       implementation=self.implementation,
     )
-    context = attended.context if return_weights else attended
+    context = output.context if return_weights else output
     out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
     outputs = self.out.merge(context, check_size("out_features", out_features))
-    return (outputs, attended.weights) if return_weights else outputs
+    return (outputs, output.weights) if return_weights else outputs
 
   def _normalize_and_position(
     self, vectors: jax.Array, norm: LayerNorm | None, positions: jax.Array | None

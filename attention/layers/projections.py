@@ -1,4 +1,4 @@
-"""Flax: modules that hold the parameters of one part of a layer or model."""
+"""Flax modules for projections and norms, with the dtypes and initializers of Flax."""
 
 import math
 from typing import Any
@@ -14,36 +14,37 @@ from attention.linear import linear, merge_heads, project, project_heads
 
 
 def kernel_init(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
-  """Draws a kernel as Flax does by default; a module that has this function can be pickled."""
+  """Initializes a kernel as Flax does by default (LeCun normal). As a named function, it can be pickled."""
   return nn.initializers.lecun_normal()(rng, shape, dtype)
 
 
-def is_deterministic(module: Any, given: bool | None) -> bool:
-  """Returns the `deterministic` of a module or of a call, as `nn.merge_param` does; True for neither."""
-  if module.deterministic is None and given is None:
+def is_deterministic(module: Any, value: bool | None) -> bool:
+  """Merges the `deterministic` of a module and of a call, like `nn.merge_param`. Default: True."""
+  if module.deterministic is None and value is None:
     return True
-  return nn.merge_param("deterministic", module.deterministic, given)
+  return nn.merge_param("deterministic", module.deterministic, value)
 
 
 def promote(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
-  """Returns all in `dtype`; if it is None, in the dtype that JAX promotes them to, as Flax's layers do.
+  """Returns all arrays in `dtype`, or if it is None in the dtype to which JAX promotes them, as Flax layers
+  do.
 
-  So bfloat16 inputs and float32 parameters give float32. A None among the others stays None.
+  For example, bfloat16 inputs and float32 parameters give float32. None among the others stays None.
 
   Raises:
-    ValueError: if the inputs or the dtype are not of a floating type.
+    ValueError: if the inputs or `dtype` are not floating-point.
   """
   inputs = jnp.asarray(inputs)
   if not jnp.issubdtype(inputs.dtype, jnp.floating):
-    raise ValueError(f"inputs must be of a floating type, got {inputs.dtype}")
+    raise ValueError(f"inputs must be floating-point, got {inputs.dtype}")
   if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-    raise ValueError(f"dtype must be a floating type, got {dtype}")
+    raise ValueError(f"dtype must be floating-point, got {dtype}")
   with jax.numpy_dtype_promotion("standard"):
     return nn.dtypes.promote_dtype(inputs, *others, dtype=dtype)
 
 
 class Projection(nn.Module):
-  """Holds the kernel [D X] of a projection of vectors [... T D] to [... T X], in the vectors' dtype."""
+  """A projection with a kernel [D X], from vectors [... T D] to [... T X], in the dtype of the vectors."""
 
   features: int
 
@@ -55,7 +56,7 @@ class Projection(nn.Module):
 
 
 class Linear(nn.Module):
-  """Holds the kernel [D X] and bias [X] of a map from vectors [... D] to [... X]; dtypes as in Flax."""
+  """A linear layer with a kernel [D X] and a bias [X], from vectors [... D] to [... X]; dtypes as in Flax."""
 
   features: int
   dtype: Dtype | None = None
@@ -71,7 +72,7 @@ class Linear(nn.Module):
 
 
 class HeadLinear(nn.Module):
-  """Holds the kernel and bias of `project_heads` or `merge_heads`; initialisers and dtypes as in Flax."""
+  """The kernel and bias of `project_heads` or `merge_heads`; initializers and dtypes as in Flax."""
 
   use_bias: bool = True
   kernel_init: Initializer = kernel_init
@@ -80,17 +81,17 @@ class HeadLinear(nn.Module):
   param_dtype: Dtype = jnp.float32
 
   def project(self, inputs: jax.Array, num_heads: int, head_width: int) -> jax.Array:
-    """Returns inputs [... T D] as seen by each head, [... N T H]."""
+    """Projects inputs [... T D] for each head, to [... N T H]."""
     arrays = self._promoted(inputs, inputs.shape[-1:], (num_heads, head_width))
     return project_heads(*arrays, name=self.name or "head")
 
   def merge(self, contexts: jax.Array, out_features: int) -> jax.Array:
-    """Returns the contexts of all heads [... N T H] joined, [... T D]."""
+    """Projects the contexts of all heads [... N T H] to outputs [... T D]."""
     return merge_heads(*self._promoted(contexts, (contexts.shape[-3], contexts.shape[-1]), (out_features,)))
 
   @nn.compact
   def _promoted(self, vectors: jax.Array, axes_in: tuple[int, ...], axes_out: tuple[int, ...]) -> list[Any]:
-    """Returns vectors, a kernel of both axes, and a bias of axes_out or None, in one dtype."""
+    """Returns vectors, a kernel [axes_in axes_out] and a bias [axes_out] or None, in the same dtype."""
     rows, columns = math.prod(axes_in), math.prod(axes_out)
     init = _reshaped(self.kernel_init, (rows, columns))
     kernel, bias = self.param("kernel", init, (*axes_in, *axes_out), self.param_dtype), None
@@ -100,9 +101,9 @@ class HeadLinear(nn.Module):
 
 
 class LayerNorm(nn.Module):
-  """Does what `flax.linen.LayerNorm` does, in float32 where vectors [... D] are of fewer bits.
+  """`flax.linen.LayerNorm`, computed in at least float32.
 
-  Flax's own mixes the dtypes of vectors and parameters, which JAX's strict dtype promotion forbids.
+  Flax's layer mixes the dtypes of vectors and parameters, which strict dtype promotion in JAX forbids.
   """
 
   use_bias: bool = True
@@ -121,13 +122,13 @@ class LayerNorm(nn.Module):
 
 
 def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:
-  """Returns an initialiser that draws an array of another shape, as Flax draws kernels of heads as matrices.
+  """Returns an initializer that draws an array of another shape, since Flax draws head kernels as matrices.
 
-  Only then are the widths right that `lecun_normal` and others divide by.
+  Initializers such as `lecun_normal` compute the fan-in from the shape.
   """
 
   def initialise(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> Any:
     drawn = init(rng, drawn_shape, dtype)
-    return jax.tree.map(lambda array: array.reshape(shape), drawn)  # the array may be in a box of Flax's
+    return jax.tree.map(lambda array: array.reshape(shape), drawn)  # may be boxed by Flax
 
   return initialise

@@ -1,7 +1,7 @@
-"""Flax: attention that depends on where it looked before, and so goes from one query to the next.
+"""Flax layers for attention that depends on previous attention weights.
 
-Such a layer is called for one query of each sequence. What it remembers is a pytree of arrays [B ...], so
-that a search can reorder it.
+Such a layer processes one query per sequence at a time. Its state is a pytree of arrays [B ...], so that a
+search can reorder it.
 """
 
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ from attention.scores import Additive, LocationAware, Score, location_features
 
 
 class AttentionStep(NamedTuple):
-  """What one look of each sequence at its keys has found.
+  """The result of one attention step.
 
   Attributes:
     context: [B D].
     weights: [B S]; None without attention.
-    state: for the next look, a pytree of arrays [B ...].
+    state: for the next step, a pytree of arrays [B ...].
   """
 
   context: jax.Array
@@ -35,15 +35,14 @@ class AttentionStep(NamedTuple):
 
 
 class StatefulAttention(AdditiveAttention):
-  """What the layers share that remember where they looked.
+  """Base class of layers whose weights depend on previous weights.
 
-  Called with queries [B T H] they look for one after the other, as in `attend_with_kv`. `step` is one
-  look, of a decoder or another loop of one's own; it has options for what is drawn in training, and for looks
-  at one key for certain. Subclasses define it, and `initial_state`.
+  Called with queries [B T H], they attend for one query after another. `step` computes one query, in a
+  decoder or another loop. Subclasses define `step` and `initial_state`.
   """
 
   def initial_state(self, keys_values: KeysValues) -> Any:
-    """Returns what is remembered before the first look."""
+    """Returns the state before the first step."""
     raise NotImplementedError
 
   def step(
@@ -56,47 +55,47 @@ class StatefulAttention(AdditiveAttention):
     deterministic: bool = True,
     hard: bool = False,
   ) -> AttentionStep:
-    """Looks once.
+    """Computes attention for one query per sequence.
 
     Args:
-      queries: one of each sequence, [B H].
-      keys_values: keys and values, from `project_kv`.
-      state: what the look before has left, or `initial_state`.
+      queries: [B H].
+      keys_values: keys and values from `project_kv`.
+      state: from `initial_state` or the previous step.
       mask: broadcastable to [B 1 S].
-      deterministic: whether to leave out what is drawn in training, from the rng "dropout".
-      hard: whether to look at one key for certain, as in decoding, and not at all by their chances.
+      deterministic: whether to omit noise, which otherwise uses the rng "dropout".
+      hard: whether to attend to a single key, as in decoding, instead of computing expected weights.
     """
     raise NotImplementedError
 
   def attend_with_kv(
     self,
-    queries: jax.Array,
+    inputs_q: jax.Array,
     keys_values: KeysValues,
     *,
     mask: Mask | Array | None = None,
     bias: BiasLike | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Is `__call__` with the keys and values that `project_kv` returned; attends for each query in turn.
+    """Computes `__call__` with keys and values from `project_kv`, for one query after another.
 
     Args:
-      queries: [B T H].
+      inputs_q: [B T H].
       keys_values: keys and values, [B S *] each.
       mask: broadcastable to [B T S].
-      bias: None: scores know where was looked, and nothing else is added.
-      return_weights: whether to return a tuple of the contexts and the weights [B T S].
+      bias: must be None.
+      return_weights: also return the weights.
 
     Returns:
-      The contexts, [B T D].
+      The contexts, [B T D]. With `return_weights`, a tuple of the contexts and the weights [B T S].
 
     Raises:
-      ValueError: if the queries have other axes, or there is a bias.
+      ValueError: if the queries have other axes, or a bias is given.
     """
-    if queries.ndim != 3:
-      raise ValueError(f"queries must have axes [B T H], got shape {queries.shape}")
+    if inputs_q.ndim != 3:
+      raise ValueError(f"inputs_q must have axes [B T H], got shape {inputs_q.shape}")
     if bias is not None:
-      raise ValueError(f"bias must be None for attention that remembers, got {type(bias).__name__}")
-    (B, T, _), S = queries.shape, keys_values[0].shape[-2]
+      raise ValueError(f"bias must be None for stateful attention, got {type(bias).__name__}")
+    (B, T, _), S = inputs_q.shape, keys_values[0].shape[-2]
     allowed = jnp.ones((T, S), bool) if mask is None else as_mask(mask).materialize(T, S)
     check_pairs("mask", allowed.shape, (B, T, S))
     allowed = jnp.broadcast_to(allowed, (B, T, S))
@@ -109,30 +108,32 @@ class StatefulAttention(AdditiveAttention):
     scan: Any = nn.scan(
       step, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1
     )
-    _, (contexts, weights) = scan(self, self.initial_state(keys_values), (queries, allowed))
+    _, (contexts, weights) = scan(self, self.initial_state(keys_values), (inputs_q, allowed))
     return (contexts, weights) if return_weights else contexts
 
   def _attend_one(self, score: Score, queries: jax.Array, keys_values: KeysValues, **options: Any) -> Any:
-    """Returns what one query of each sequence [B H] finds: its context [B D], and its weights [B S]."""
+    """Returns the context [B D] and the weights [B S] of one query per sequence, [B H]."""
     queries = self.project_queries(queries[:, None])
     context, weights = self._attend(score, queries, keys_values, return_weights=True, **options)
     return context[:, 0], weights[:, 0]
 
 
 class LocationAwareAttention(StatefulAttention):
-  """Additive attention to keys that know how much was looked around them, by the query before or by all.
+  """Additive attention whose keys include features of previous attention weights around them.
 
-  Source: Chorowski et al. 2015, arXiv:1506.07503, section 3.1. With `accumulate_weights` and one filter of
-  one position it is coverage: Tu et al. 2016, arXiv:1601.04811; See et al. 2017, arXiv:1704.04368, section
-  2.3.
+  With `accumulate_weights` and one filter of size 1 it is coverage attention.
 
   Attributes:
-    features: A, of the alignment model's hidden layer.
-    num_filters: C, features of a location.
-    kernel_size: R, how many positions around a key a filter sees.
-    accumulate_weights: whether what is seen are the weights of all queries before, summed; not of the last
-      alone.
+    features: A, the width of the hidden layer.
+    num_filters: C, the number of location features.
+    kernel_size: R, the number of positions of a filter.
+    accumulate_weights: if True, location features are computed from the sum of all previous weights,
+      otherwise from the weights of the previous query.
     implementation, normalizer: as in `attend`.
+
+  References:
+    Chorowski et al. 2015, arXiv:1506.07503, section 3.1; coverage: Tu et al. 2016, arXiv:1601.04811, and See
+    et al. 2017, arXiv:1704.04368, section 2.3.
   """
 
   num_filters: int = 8
@@ -160,25 +161,26 @@ class LocationAwareAttention(StatefulAttention):
 
 
 class MonotonicAttention(StatefulAttention):
-  """Additive attention that only goes forward, from the key at which the query before has stopped.
+  """Monotonic additive attention: each query starts at the key at which the previous query stopped.
 
-  It stops at a key with the probability sigmoid(energy + noise), noise in training alone:
+  It stops at a key with probability sigmoid(energy + noise), with noise only in training:
 
       energy = gain score_vector / |score_vector| . tanh(query + key) + offset
 
-  Training sees the expectation over all stops. Decoding (`hard`) stops at the first key of an energy of 0
-  or more; a look that finds none, and all that follow, have weights of 0.
-
-  Source: Raffel et al. 2017, arXiv:1704.00784, sections 2.3 to 2.5 and equation 16.
+  Training computes expected weights. Decoding (`hard`) stops at the first key whose energy is at least 0; if
+  there is none, the weights of this and all later queries are 0.
 
   Attributes:
-    features: A, of the alignment model's hidden layer.
-    offset: of the energy at first: the further below 0, the further a look goes.
-    noise: standard deviation of what is added to the energy in training.
-    normalizer: None; the weights are made as above.
+    features: A, the width of the hidden layer.
+    offset: initial value of the trained offset. Lower values move attention forward faster.
+    noise: standard deviation of the noise that is added to the energy in training.
+    normalizer: must be None.
 
   Raises:
-    ValueError: if there is a normalizer.
+    ValueError: if a normalizer is given.
+
+  References:
+    Raffel et al. 2017, arXiv:1704.00784, sections 2.3 to 2.5 and equation 16.
   """
 
   offset: float = -1.0
@@ -198,8 +200,8 @@ class MonotonicAttention(StatefulAttention):
   def step(self, queries, keys_values, state, *, mask=None, deterministic=True, hard=False):
     keys, _ = keys_values
     square = jnp.sum(self.score_vector**2)
-    length = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))  # of a vector of zeros, too
-    vector = self.score_vector * self.gain / length
+    norm = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))  # positive for a zero vector, too
+    vector = self.score_vector * self.gain / norm
     bias = jnp.broadcast_to(self.energy_offset.astype(keys.dtype), (keys.shape[0], 1, keys.shape[1]))
     if not deterministic and self.noise:
       bias += self.noise * jax.random.normal(self.make_rng("dropout"), bias.shape, bias.dtype)

@@ -1,12 +1,11 @@
-"""Who may attend to whom.
+"""Attention masks.
 
-A mask says, for the query at position t and the key at position s, whether t may attend to s. It is
-boolean, True = may attend; there is no other polarity. Masks are values: small pytrees that are joined
-by `&`, `|` and `~`, and go through `jax.jit` as arguments. One of your own is a function of positions
-(`from_function`), or a class that also says how its arrays are cut (see `Mask`).
+A mask is boolean: True means that the query at position t may attend to the key at position s. Masks are
+small pytrees that can be combined with `&`, `|` and `~`, and passed to `jax.jit` as arguments. A custom mask
+is a function of positions (`from_function`) or a subclass of `Mask`.
 
-Arrays inside a mask have leading axes that broadcast like any other: lengths [B] make a mask [B T S].
-With heads, [B N T S], pass `lengths[:, None]`.
+Arrays inside a mask have leading axes that broadcast: lengths [B] make a mask [B T S]. With heads,
+[B N T S], pass `lengths[:, None]`.
 """
 
 from attention.masks.base import And as And

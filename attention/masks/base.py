@@ -1,7 +1,7 @@
-"""What a mask is, and the rules that masks are made of.
+"""The base class of masks, combined masks, and masks from arrays.
 
-A rule is asked for one tile of pairs at a time: which of its pairs may attend, and before that whether any or
-all of them may, so that whole tiles are skipped.
+Engines evaluate a mask one tile at a time: first whether any or all of its pairs may attend, to skip tiles,
+then which pairs may attend.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 
 class BlockSummary(NamedTuple):
-  """Whether a tile is empty, partial or full, known without looking at its pairs, booleans [...].
+  """Whether a tile is empty, partial or full, booleans [...].
 
   Attributes:
-    any: whether a pair may be allowed. False only if none is.
-    all: whether all pairs are allowed. True only if they are.
+    any: whether any pair may be allowed. If False, the tile is empty.
+    all: whether all pairs are allowed. If True, the tile is full.
   """
 
   any: jax.Array
@@ -32,34 +32,34 @@ class BlockSummary(NamedTuple):
 
 
 class Mask(NamedAxes):
-  """A rule that says which pairs of query and key may attend. Subclasses define `mask_mod`.
+  """A mask of pairs of queries and keys. Subclasses define `mask_mod`.
 
-  Those that hold arrays name their axes in `axes`: an array with an axis "T" or "S" is cut to the tile before
-  `mask_mod` and `block_summary` are called.
+  Subclasses that hold arrays name their axes in `axes`: arrays with an axis "T" or "S" are cut to the tile
+  before `mask_mod` and `block_summary` are called.
   """
 
   __array_ufunc__ = None  # lets `array & mask` reach __rand__
 
   def mask_mod(self, t: jax.Array, s: jax.Array) -> jax.Array:
-    """Returns whether each query of a tile may attend to each key.
+    """Returns which queries of a tile may attend to which keys.
 
     Args:
-      t: query positions [T 1], consecutive integers, but for a last tile, which may repeat the last position.
-      s: key positions, [1 S], likewise.
+      t: query positions [T 1], consecutive integers; the last tile repeats the last position.
+      s: key positions [1 S], like t.
 
     Returns:
-      Booleans that broadcast to [... T S].
+      Booleans broadcastable to [... T S].
     """
     raise NotImplementedError(f"{type(self).__name__} must define mask_mod(t, s)")
 
   def block_summary(self, t: jax.Array, s: jax.Array) -> BlockSummary:
-    """Returns what is known of a whole tile; to know nothing, as here, is always right."""
+    """Returns whether a tile is empty or full. The default, neither, is always valid."""
     return BlockSummary(jnp.ones((), bool), jnp.zeros((), bool))
 
   def band(self) -> tuple[int | None, int | None]:
-    """Returns how far (before, after) its own position a query may attend at most; None for no bound.
+    """Returns how far (before, after) its position a query may attend; None if unbounded.
 
-    Only static fields are known inside `jax.jit`, where others are traced.
+    Inside `jax.jit`, only static fields have known bounds.
     """
     return None, None
 
@@ -67,23 +67,23 @@ class Mask(NamedAxes):
     """Returns the whole mask for T queries and S keys, booleans [... T S].
 
     Raises:
-      ValueError: if the mask is not one for T queries and S keys.
+      ValueError: if an array of the mask does not broadcast to T queries and S keys.
 
     >>> from attention import masks
     >>> masks.causal().materialize(2, 3).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
     sizes = {"T": T, "S": S}
-    for (path, leaf), own in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
-      shape = np.shape(leaf)[np.ndim(leaf) - len(own) :]
-      if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(own, shape, strict=True)):
+    for (path, leaf), letters in zip(jax.tree_util.tree_leaves_with_path(self), leaf_axes(self), strict=True):
+      shape = np.shape(leaf)[np.ndim(leaf) - len(letters) :]
+      if any(size not in (1, sizes.get(letter, size)) for letter, size in zip(letters, shape, strict=True)):
         got = f"{type(self).__name__}{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}"
         raise ValueError(f"mask must be broadcastable to [... T S] with T={T}, S={S}, got {got}")
     tile = tile_of(self, jnp.arange(T)[:, None], jnp.arange(S)[None, :])
     return jnp.broadcast_to(tile, (*tile.shape[:-2], T, S))
 
   def __bool__(self) -> bool:
-    raise ValueError("masks are joined by &, | and ~; `and`, `or` and `not` would lose one of them")
+    raise ValueError("masks must be combined with &, | and ~, not with `and`, `or` and `not`")
 
   def __and__(self, other: "Mask | Array") -> "Mask":
     return And(self, as_mask(other))
@@ -120,7 +120,7 @@ class FromArray(Mask):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class And(Mask):
-  """The pairs that both masks allow."""
+  """Pairs that both masks allow."""
 
   first: Mask
   second: Mask
@@ -141,7 +141,7 @@ class And(Mask):
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Not(Mask):
-  """The pairs that the mask does not allow."""
+  """Pairs that the mask does not allow."""
 
   mask: Mask
 
@@ -154,10 +154,10 @@ class Not(Mask):
 
 
 def from_array(array: Array) -> Mask:
-  """A mask given in full.
+  """Returns a mask from a boolean array.
 
   Args:
-    array: booleans that broadcast to [... T S], True = may attend.
+    array: booleans broadcastable to [... T S]. True means "may attend".
 
   Raises:
     ValueError: if the array is not boolean.
@@ -165,25 +165,25 @@ def from_array(array: Array) -> Mask:
   array = as_array("mask", array, "a mask such as causal(), or a boolean array")
   if array.dtype != jnp.bool_:
     raise ValueError(
-      f"mask must be boolean, True = may attend, got {array.dtype}; additive terms are the `bias` argument"
+      f"mask must be boolean (True = may attend), got {array.dtype}; pass additive masks as `bias`"
     )
   return FromArray(with_rank(array, max(array.ndim, 2)))
 
 
 def as_mask(mask: Mask | Array) -> Mask:
-  """Returns a mask as it is and an array as `from_array` of it."""
+  """Returns a mask unchanged, and an array as `from_array(array)`."""
   if isinstance(mask, Mask):
     return mask
   if callable(mask):
     raise ValueError(
       "mask must be a mask such as causal(), or a boolean array, "
-      f"got {mask!r}; a function of positions is from_function(function)"
+      f"got {mask!r}; for a function of positions, use from_function(function)"
     )
   return from_array(mask)
 
 
 def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
-  """Returns a mask's tile, or raises ValueError unless it is boolean."""
+  """Returns the tile of a mask, or raises ValueError unless it is boolean."""
   tile = jnp.asarray(mask.mask_mod(t, s))
   if tile.dtype != jnp.bool_:
     raise ValueError(f"{type(mask).__name__}.mask_mod must return booleans, got {tile.dtype}")
@@ -191,16 +191,16 @@ def tile_of(mask: Mask, t: jax.Array, s: jax.Array) -> jax.Array:
 
 
 def all_of(*arrays: jax.Array) -> jax.Array:
-  """Returns where all booleans are true; they broadcast by their last axes."""
+  """Returns the logical and of boolean arrays that broadcast."""
   return functools.reduce(jnp.logical_and, aligned(*arrays))
 
 
 def aligned(*arrays: jax.Array) -> list[jax.Array]:
-  """Returns the arrays with one rank, or raises ValueError unless they broadcast."""
+  """Returns the arrays with the same rank, or raises ValueError unless they broadcast."""
   shapes = [array.shape for array in arrays]
   try:
     jnp.broadcast_shapes(*shapes)
   except ValueError:
     got = ", ".join(map(str, shapes))
-    raise ValueError(f"masks that are joined must broadcast, got shapes {got}") from None
+    raise ValueError(f"combined masks must broadcast, got shapes {got}") from None
   return same_rank(*arrays)

@@ -1,4 +1,4 @@
-"""A mask that is given as a function of positions."""
+"""Masks from functions of positions."""
 
 import dataclasses
 from collections.abc import Callable
@@ -36,19 +36,19 @@ class FromFunction(Mask):
   def block_summary(self, t, s):
     if self.block_masks is None:
       return super().block_summary(t, s)
-    known = self.block_masks((t[0, 0], t[-1, 0]), (s[0, 0], s[0, -1]))
-    if not isinstance(known, tuple) or len(known) != 2:
-      raise ValueError(f"block_summary must return a pair, (any, all), got {known!r}")
-    return BlockSummary(*(_booleans("block_summary", each) for each in known))
+    summary = self.block_masks((t[0, 0], t[-1, 0]), (s[0, 0], s[0, -1]))
+    if not isinstance(summary, tuple) or len(summary) != 2:
+      raise ValueError(f"block_summary must return a pair, (any, all), got {summary!r}")
+    return BlockSummary(*(_booleans("block_summary", flag) for flag in summary))
 
 
 def from_function(
   function: Callable[[jax.Array, jax.Array], jax.Array],
   block_summary: Callable[[Any, Any], tuple[Any, Any]] | None = None,
 ) -> Mask:
-  """A mask given by a function of positions.
+  """Returns a mask from a function of positions.
 
-  Here each position has a document, and a table says which document may attend to which:
+  For example, a table of which documents may attend to which:
 
   >>> documents, may_attend = jnp.array([0, 0, 1]), jnp.array([[True, True], [False, True]])
   >>> mask = from_function(lambda t, s: may_attend[documents[t], documents[s]])
@@ -57,44 +57,42 @@ def from_function(
 
   Args:
     function: takes query positions [T 1] and key positions [1 S], integers, and returns whether the query may
-      attend to the key, booleans that broadcast to [... T S]. It is called with T = S = 1 under `jax.vmap`,
-      so its result must depend on t and s, not on their shapes. It may look them up in JAX arrays, traced
-      ones too. A last tile repeats the last position.
-    block_summary: what is known of a whole tile; "blockwise" on a CPU skips those that are empty. It takes
-      two pairs (not the positions of a tile, as `Mask.block_summary`): the first and the last query position,
+      attend to the key, booleans broadcastable to [... T S]. It is traced with T = S = 1 under `jax.vmap`, so
+      it must index by t and s and not depend on their shapes. It may close over JAX arrays, traced ones too.
+      The last tile repeats the last position.
+    block_summary: returns whether a tile is empty or full; "blockwise" skips empty tiles on CPUs. It takes
+      two pairs (unlike `Mask.block_summary`, which takes positions): the first and the last query position,
       and the first and the last key position. It returns two booleans [...]: whether any pair of the tile may
-      be allowed, and whether all pairs are. None if nothing is known. For s <= t it is
-      `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
+      be allowed, and whether all pairs are. For s <= t it is `lambda t, s: (s[0] <= t[1], s[1] <= t[0])`.
+      Default: unknown.
 
-  `jax.jit` compares masks that are its arguments by their functions: for a new function it compiles again,
-  and for one that closes over traced arrays at every call.
+  `jax.jit` compares masks that are its arguments by their functions: a new function compiles again, and a
+  function that closes over traced arrays compiles at every call.
 
-  Inside `jax.shard_map`, traced arrays that are closed over must differ between devices as the queries and
-  keys do (`jax.lax.pcast`). In `ring_attention` positions count from the start of the whole sequence, so
-  arrays that are looked up are those of the whole sequence.
+  Inside `jax.shard_map`, traced arrays that the function closes over must vary over devices as queries and
+  keys do (`jax.lax.pcast`). In `ring_attention`, positions refer to the whole sequence, so arrays that are
+  indexed by position must cover the whole sequence.
 
   Raises:
-    ValueError: if an argument is not a function, or does not return what it should.
+    ValueError: if an argument is not a function, or returns an invalid result.
   """
-  for name, given in (("function", function), ("block_summary", block_summary)):
-    if not callable(given) and not (name == "block_summary" and given is None):
-      got = "an array, which is from_array(array)" if hasattr(given, "dtype") else repr(given)
+  for name, argument in (("function", function), ("block_summary", block_summary)):
+    if not callable(argument) and not (name == "block_summary" and argument is None):
+      got = "an array; use from_array(array)" if hasattr(argument, "dtype") else repr(argument)
       raise ValueError(f"{name} must be a function of query and key positions, got {got}")
   pair = jnp.zeros((1, 1), int)
   ends = pair[0, 0], pair[0, 0]
   mask = FromFunction(Closure({}, function), None if block_summary is None else Closure({}, block_summary))
-  jax.eval_shape(
-    lambda: (mask.mask_mod(pair, pair), mask.block_summary(pair, pair))
-  )  # which checks the results
+  jax.eval_shape(lambda: (mask.mask_mod(pair, pair), mask.block_summary(pair, pair)))  # checks the results
   of_tile = None if block_summary is None else closure(block_summary, ends, ends)
-  # Which pairs may attend has no derivative.
+  # A mask has no derivative.
   return jax.tree.map(jax.lax.stop_gradient, FromFunction(closure(function, pair, pair), of_tile))
 
 
 def _booleans(name: str, result: Any) -> jax.Array:
-  """Returns what a user's function has returned as an array, or raises ValueError unless it is boolean."""
+  """Returns the result of a user-defined function as an array, or raises ValueError unless it is boolean."""
   is_array = isinstance(result, bool) or hasattr(result, "dtype")
   if not is_array or jnp.asarray(result).dtype != jnp.bool_:
     got = getattr(result, "dtype", repr(result))
-    raise ValueError(f"{name} must return booleans, True = may attend, got {got}")
+    raise ValueError(f"{name} must return booleans (True = may attend), got {got}")
   return jnp.asarray(result)

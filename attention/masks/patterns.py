@@ -1,4 +1,4 @@
-"""Masks by positions: causal, sliding windows, padding, packed sequences."""
+"""Masks of positions: causal, sliding windows, padding, packed sequences."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class Band(Mask):
-  """See `causal` and `sliding_window`: -before <= s - t <= after; None for no bound.
+  """-before <= s - t <= after, where None means no bound; see `causal` and `sliding_window`.
 
-  Bounds that are Python integers are static: known inside `jax.jit`. Arrays are leaves.
+  Python integers are static (known inside `jax.jit`); arrays are leaves.
   """
 
   axes = {"before": "", "after": ""}
@@ -26,7 +26,7 @@ class Band(Mask):
   after: int | Array | None
 
   def mask_mod(self, t, s):
-    # The bounds are neither negated nor added to positions: that may overflow.
+    # Bounds are neither negated nor added to positions, since either may overflow.
     return _all_within(jnp.less_equal, (t - s, self.before), (s - t, self.after))
 
   def block_summary(self, t, s):
@@ -49,33 +49,33 @@ class Band(Mask):
 
 
 def causal(offset: int | Array = 0) -> Mask:
-  """Each query may attend to its own position and those before: s <= t + offset.
+  """Each query may attend to its position and earlier ones: s <= t + offset.
 
   Args:
-    offset: how many further keys come before the first query, an integer or integers [...]. With a
-      cache of S - T earlier keys, offset = S - T.
+    offset: number of keys before the first query, an integer or integers [...]. With a cache of S - T earlier
+      keys, offset = S - T.
 
   Raises:
-    ValueError: if the offset is not of an integer type.
+    ValueError: if the offset is not an integer.
   """
-  # Offsets other than 0 grow with a cache: as arrays they need no program each.
+  # An offset other than 0 is an array, so that a growing cache does not recompile for each length.
   offset = _bound("offset", offset)
   return Band(None, 0 if isinstance(offset, int) and offset == 0 else jnp.asarray(offset))
 
 
 def sliding_window(before: int | Array, after: int | Array) -> Mask:
-  """Each query may attend to its neighbours: t - before <= s <= t + after.
+  """Each query may attend to neighboring keys: t - before <= s <= t + after.
 
   Args:
-    before: how far back, an integer or integers [...]. Python integers are static for `jax.jit`: others are
-      another program. Where both are, "blockwise" does not visit the keys beyond: attention costs T times the
-      window, not T times S, if the window is less than a quarter of S and of 14,000 keys, and no small blocks
-      are asked for; also joined to other masks by `&`, but not by `|`. Otherwise only a CPU skips tiles that
-      are empty, as with any mask.
-    after: how far ahead, likewise.
+    before: number of keys before the query's position, an integer or integers [...]. Python integers are
+      static under `jax.jit`: a new value compiles again. If both are static, "blockwise" does not compute
+      keys outside the window, so that the cost is T times the window instead of T times S, if the window is
+      smaller than S / 4 and 14,000 keys and no small block sizes are given. This also holds for a window
+      combined with other masks by `&`, but not by `|`. Otherwise only CPUs skip empty tiles, as for any mask.
+    after: number of keys after the query's position, like before.
 
   Raises:
-    ValueError: if a bound is not of an integer type.
+    ValueError: if a bound is not an integer.
 
   >>> sliding_window(1, 0).materialize(3, 3).astype(int).tolist()
   [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
@@ -86,7 +86,7 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Lengths(Mask):
-  """See `lengths` and `prefix`: s < source and t < target; None for no limit."""
+  """s < source and t < target, where None means no limit; see `lengths` and `prefix`."""
 
   axes = {"source": "", "target": ""}
   source: int | Array | None
@@ -100,37 +100,40 @@ class Lengths(Mask):
 
 
 def prefix(length: int | Array) -> Mask:
-  """Every query may attend to the first keys: s < length.
+  """All queries may attend to the first keys: s < length.
 
-  `causal() | prefix(length)` is the mask of a prefix language model (Raffel et al. 2020,
-  arXiv:1910.10683, section 3.2.1).
+  `causal() | prefix(length)` is the mask of a prefix language model.
 
   Args:
     length: an integer, or integers [...].
 
   Raises:
-    ValueError: if the length is not of an integer type.
+    ValueError: if the length is not an integer.
+
+  References:
+    Raffel et al. 2020, arXiv:1910.10683, section 3.2.1.
   """
   return Lengths(source=_bound("length", length), target=None)
 
 
 def lengths(*, source: int | Array | None = None, target: int | Array | None = None) -> Mask:
-  """Leaves out padding: s < source and t < target.
+  """Masks padding: s < source and t < target.
 
-  For scores with heads, [B N T S], pass lengths [B 1], `lengths[:, None]`: leading axes count from the right.
+  For scores with heads, [B N T S], pass lengths [B 1], `lengths[:, None]`: leading axes are aligned at the
+  right.
 
   Args:
-    source: the number of real keys, an integer or integers [...]; None for no limit.
-    target: the number of real queries, likewise. A query beyond it is an empty row.
+    source: number of valid keys, an integer or integers [...]. Default: all.
+    target: number of valid queries, like source. Rows of other queries are fully masked.
 
   Raises:
-    ValueError: if neither is given, or one is not of an integer type.
+    ValueError: if neither is given, or one is not an integer.
 
   >>> lengths(source=jnp.array([1, 2])).materialize(1, 3).astype(int).tolist()
   [[[1, 0, 0]], [[1, 1, 0]]]
   """
   if source is None and target is None:
-    raise ValueError("lengths needs source=, target=, or both, got neither")
+    raise ValueError("at least one of source and target must be given, got neither")
   return Lengths(
     source=None if source is None else _bound("source", source),
     target=None if target is None else _bound("target", target),
@@ -162,11 +165,11 @@ class Segments(Mask):
 
 
 def segments(target: Array, source: Array) -> Mask:
-  """Each query may attend to the keys of its own segment (several sequences packed in one row).
+  """Each query may attend to the keys of its segment, for several sequences packed into one row.
 
-  Joined by `&` with `causal()` or `sliding_window(before, after)`, each segment has that mask. A prefix of
-  each segment is found by the positions within segments. In this packed prefix language model the first
-  document has a prefix of two tokens, the second of one:
+  Combined with `causal()` or `sliding_window(before, after)` by `&`, each segment has that mask. For a prefix
+  of each segment, use the positions within segments. A packed prefix language model, where the first document
+  has a prefix of two tokens and the second of one:
 
   >>> from attention import positions
   >>> documents, prefixes = jnp.array([0, 0, 0, 1, 1]), jnp.array([2, 1])
@@ -175,15 +178,15 @@ def segments(target: Array, source: Array) -> Mask:
   >>> mask.materialize(5, 5).astype(int).tolist()
   [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
 
-  Here `in_prefix` is an array of keys, [S]. With a batch and heads, [B N T S], `documents` [B S] become
-  `documents[:, None]` and `in_prefix` [B S] becomes `in_prefix[:, None, None]`.
+  Here `in_prefix` is an array of keys, [S]. With batch and heads, [B N T S], pass `documents[:, None]` and
+  `in_prefix[:, None, None]`.
 
   Args:
     target: segment of each query, integers [... T].
     source: segment of each key, integers [... S].
 
   Raises:
-    ValueError: if an argument is not of an integer type, or has no axis.
+    ValueError: if an argument is not an integer array.
 
   >>> segments(jnp.array([0, 1]), jnp.array([0, 0, 1])).materialize(2, 3).astype(int).tolist()
   [[1, 1, 0], [0, 0, 1]]
@@ -195,7 +198,7 @@ def segments(target: Array, source: Array) -> Mask:
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
-  """Returns where compare(number, bound) holds for every bound [...]. A bound of None is skipped."""
+  """Returns where compare(position, bound) holds for every bound [...]. A bound of None is skipped."""
   arrays = [
     compare(*aligned(numbers, jnp.asarray(bound)[..., None, None]))
     for numbers, bound in bounded
@@ -207,7 +210,7 @@ def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, An
 def _block_within(
   compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, jax.Array, Any]
 ) -> BlockSummary:
-  """Returns the block mask of conditions, each with its lowest number, its highest number, and its bound."""
+  """Returns the summary of conditions, each with its lowest position, its highest position, and its bound."""
   known = [(low, high, jnp.asarray(bound)) for low, high, bound in bounded if bound is not None]
   true = jnp.ones((), bool)
   return BlockSummary(
@@ -217,11 +220,11 @@ def _block_within(
 
 
 def _bound(name: str, value: int | Array) -> int | Array:
-  """Returns a bound of positions, or raises ValueError unless it is of an integer type that JAX can hold."""
+  """Returns a bound of positions as an int or an integer array, or raises ValueError."""
   bound = as_integers(name, value)
   if isinstance(value, (int, np.integer)):
-    return int(value)  # a plain number is known to `jax.jit`
-  # Differences of unsigned or short integers would wrap around.
+    return int(value)  # static under `jax.jit`
+  # Differences of unsigned or small integers would wrap around.
   if jnp.issubdtype(bound.dtype, jnp.unsignedinteger):
     bound = jnp.minimum(bound, jnp.iinfo(jnp.int32).max)
   return bound if bound.dtype in (jnp.int32, jnp.int64) else bound.astype(jnp.int32)

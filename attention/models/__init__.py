@@ -1,4 +1,4 @@
-"""Models of sequences: the GRU, encoders, the decoder, and what is made of them."""
+"""Sequence models: the GRU, encoders, decoders, sequence-to-sequence models and ensembles."""
 
 from attention.models.decoder_attention import DecoderMemory as DecoderMemory
 from attention.models.encoders import Encoded as Encoded

@@ -1,4 +1,4 @@
-"""Flax: the fields that an encoder and a decoder share, and how a decoder makes logits."""
+"""Base classes of encoders and decoders: shared fields, position encodings and output projections."""
 
 import dataclasses
 import functools
@@ -15,36 +15,34 @@ from attention.layers import MultiHeadAttention
 from attention.layers.projections import kernel_init
 from attention.linear import linear
 
-# How the layers of a transformer know where a word stands.
 POSITION_ENCODINGS = ("sinusoidal", "relative", "rotary", "none")
 
 
 class RecurrentModel(nn.Module):
   """The fields of `RecurrentEncoder` and `RecurrentDecoder`.
 
-  A layer hands to the next
+  With `residual` and `layer_norm`, the output of layer i is
 
-      output_i = norm(states_i(dropped(output_{i-1})) + output_{i-1})
-
-  if it is `residual` and has a norm.
-
-  Source: dropout: Gal and Ghahramani 2016, arXiv:1512.05287; residual layers: Wu et al. 2016,
-  arXiv:1609.08144, section 3.1.
+      output_i = norm(states_i(dropout(output_{i-1})) + output_{i-1})
 
   Attributes:
     vocabulary_size: V.
-    embed_dim: width of a word's vector, E.
-    features: of a state, H.
-    num_layers: at least 1; each reads the outputs of the one below.
-    dropout_rate: probability that a unit is dropped after the embedding, between the layers, or from the
-      decoder's read-out.
+    embed_dim: width of the word embeddings, E.
+    features: width of the state, H.
+    num_layers: number of layers, at least 1.
+    dropout_rate: probability of dropping a unit after the embedding, between layers, or in the decoder's
+      readout.
     residual: whether each layer from the second on adds its input to its output.
-    layer_norm: whether every layer's output is normalised.
-    variational_dropout: whether a unit is dropped at all positions of a sentence or at none, not at each
-      anew.
-    recurrent_dropout_rate: probability that a unit of a state is dropped from its product with the recurrent
-      weights, at all steps of a sentence.
-    word_dropout_rate: probability that a word of a sentence is dropped, wherever it stands there.
+    layer_norm: whether the output of each layer is normalized.
+    variational_dropout: if True, a unit is dropped at all positions of a sentence or at none. If False,
+      positions are independent.
+    recurrent_dropout_rate: probability of dropping a unit of the state in the recurrent products, at all
+      steps of a sentence.
+    word_dropout_rate: probability of dropping a word of a sentence, at all its positions.
+
+  References:
+    Dropout: Gal and Ghahramani 2016, arXiv:1512.05287; residual layers: Wu et al. 2016, arXiv:1609.08144,
+    section 3.1.
   """
 
   vocabulary_size: int
@@ -63,24 +61,25 @@ class RecurrentModel(nn.Module):
 class TransformerModel(nn.Module):
   """The fields of `TransformerEncoder` and `TransformerDecoder`.
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.1, 3.4 and 3.5; relative positions: Raffel et al.
-  2020, arXiv:1910.10683, section 2.1; rotary: Su et al. 2021, arXiv:2104.09864.
-
   Attributes:
     vocabulary_size: V.
     features: D.
-    num_layers: at least 1 in a decoder.
-    num_heads: N, a divisor of D.
+    num_layers: number of layers; at least 1 in a decoder.
+    num_heads: N, which must divide D.
     mlp_dim: F.
     dropout_rate: as in `EncoderLayer` and `DecoderLayer`, and after the embedding.
-    norm_position: "pre" or "post"; with "pre" the last layer's output is normalised, too.
+    norm_position: "pre" or "post". With "pre", the output of the last layer is normalized, too.
     implementation: as in `attend`.
-    variational_dropout: whether a unit of the embedding is dropped at all positions of a sentence or at none.
-    word_dropout_rate: as in `RecurrentModel`; the position stays.
-    position_encoding: how it knows where a word stands: "sinusoidal" vectors are added to the words;
-      "relative", a trained term of the scores for each distance, the same in all layers; "rotary", queries
-      and keys are turned; or "none".
+    variational_dropout: if True, a unit of the embedding is dropped at all positions of a sentence or at
+      none.
+    word_dropout_rate: as in `RecurrentModel`; position encodings are kept.
+    position_encoding: "sinusoidal" encodings are added to the embeddings; "relative" adds a trained bias per
+      distance to the scores, shared by all layers; "rotary" rotates queries and keys; or "none".
     normalize_qk: as in `MultiHeadAttention`.
+
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, sections 3.1, 3.4 and 3.5; relative positions: Raffel et al. 2020,
+    arXiv:1910.10683, section 2.1; rotary: Su et al. 2021, arXiv:2104.09864.
   """
 
   vocabulary_size: int
@@ -98,7 +97,7 @@ class TransformerModel(nn.Module):
   normalize_qk: bool = False
 
   def make_layer(self, layer_class: Callable[..., Any], number: int, **options: Any) -> Any:
-    """Returns an `EncoderLayer` or `DecoderLayer`, or raises ValueError if `position_encoding` is unknown."""
+    """Returns an `EncoderLayer` or `DecoderLayer`, or raises ValueError if `position_encoding` is invalid."""
     if self.position_encoding not in POSITION_ENCODINGS:
       raise ValueError(
         f"position_encoding must be one of {', '.join(POSITION_ENCODINGS)}, got {self.position_encoding!r}"
@@ -120,14 +119,15 @@ class TransformerModel(nn.Module):
 
 
 class RelativeBias(nn.Module):
-  """Holds the table [N R] of `positions.RelativePositionBias`, which all layers of a stack share.
-
-  Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+  """The table [N R] of a `positions.RelativePositionBias`, shared by all layers of a model.
 
   Attributes:
     num_heads: N.
     bidirectional: as in `positions.RelativePositionBias`.
     num_buckets: R.
+
+  References:
+    Raffel et al. 2020, arXiv:1910.10683, section 2.1.
   """
 
   num_heads: int
@@ -141,7 +141,7 @@ class RelativeBias(nn.Module):
 
 
 class LinearParameters(nn.Module):
-  """Holds the kernel [D X] and the bias [X] of a product with vectors of any width D."""
+  """The kernel [D X] and the bias [X] of a linear layer with inputs of any width D."""
 
   features: int
 
@@ -152,20 +152,21 @@ class LinearParameters(nn.Module):
 
 
 def logits_of(features: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-  """Returns logits [... V] of features [... H], in float32 also where these are of fewer bits."""
+  """Returns logits [... V] of features [... H], in at least float32."""
   logits = linear(features, kernel, compute_dtype(features.dtype))
   return logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
 
 
 class TokenDecoder(nn.Module):
-  """What decoders share: logits of their features, and an embedding that may be tied.
-
-  Source: Press and Wolf 2017, arXiv:1608.05859.
+  """Base class of decoders: output projection, and optionally tied embeddings.
 
   Attributes:
     vocabulary_size: V.
-    tied_embeddings: whether the logits' kernel is the embedding, transposed.
-    num_layers: at least 1.
+    tied_embeddings: whether the output kernel is the transposed embedding.
+    num_layers: number of layers, at least 1.
+
+  References:
+    Press and Wolf 2017, arXiv:1608.05859.
   """
 
   vocabulary_size: int
@@ -186,16 +187,16 @@ class TokenDecoder(nn.Module):
   def __call__(
     self, state: Any, targets: jax.Array, memory: Any, *, deterministic: bool = True
   ) -> tuple[jax.Array, Any]:
-    """Reads whole targets (teacher forcing): `step` for each token in turn.
+    """Decodes whole targets with teacher forcing.
 
     Args:
       state: from `prepare`.
-      targets: the word before each position, integers [B T].
+      targets: the previous word at each position, integers [B T].
       memory: from `prepare`.
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      deterministic: whether dropout is off; otherwise it uses the rng "dropout".
 
     Returns:
-      Logits [B T V], and weights [B T S], None without attention.
+      Logits [B T V], and weights [B T S], or None without attention.
     """
     features, weights = self.output_features(state, targets, memory, deterministic=deterministic)
     return logits_of(features, *self.output_projection()), weights
@@ -203,11 +204,11 @@ class TokenDecoder(nn.Module):
   def output_features(
     self, state: Any, targets: jax.Array, memory: Any, *, deterministic: bool = True
   ) -> tuple[jax.Array, Any]:
-    """Returns of what the logits are made, and weights [B T S]."""
+    """Returns the inputs of the output projection, [B T H], and weights [B T S]."""
     raise NotImplementedError
 
   def output_projection(self) -> tuple[jax.Array, jax.Array]:
-    """Returns the kernel [H V], with tied embeddings [E V], and the bias [V] that make logits of features."""
+    """Returns the kernel [H V] (with tied embeddings [E V]) and the bias [V] of the output projection."""
     if self.tied_embeddings:
       return jnp.swapaxes(self.embedding.embedding, 0, 1), self.logits_bias
     return self.logits(self.features)

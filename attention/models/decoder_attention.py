@@ -1,4 +1,4 @@
-"""How a decoder looks at its source: the attentions it knows by name, and one way to call them all."""
+"""The attention of a recurrent decoder: layers by name, and a common interface to all of them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -38,12 +38,12 @@ ATTENTION_TYPES = tuple(_LAYERS)
 
 
 class DecoderMemory(NamedTuple):
-  """What a decoder's steps attend to; it stays the same for a whole sentence.
+  """The encoded source that a decoder attends to, the same for all steps.
 
   Attributes:
-    keys_values: keys and values, which the attention computes once for the source; None without attention.
-    lengths: how many of the S positions are real, [B].
-    final_state: the encoder's summary, [B D].
+    keys_values: keys and values, projected once per source; None without attention.
+    lengths: number of valid positions of S, [B].
+    final_state: final state of the encoder, [B D].
   """
 
   keys_values: tuple[jax.Array, jax.Array] | None
@@ -52,12 +52,12 @@ class DecoderMemory(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-  """What queries have found in a memory.
+  """The result of attention to a memory.
 
   Attributes:
     context: [B T D].
     weights: [B N T S]; None without attention.
-    state: for the next query, as in `layers.stateful_attention.AttentionStep`; None without a state.
+    state: state for the next query, as in `layers.stateful_attention.AttentionStep`; None if stateless.
   """
 
   context: jax.Array
@@ -68,10 +68,10 @@ class AttentionResult(NamedTuple):
 def make_attention_layer(
   name: str, *, features: int, num_heads: int, implementation: str, normalizer: Normalizer | None
 ) -> nn.Module | None:
-  """Returns the layer that a name of `ATTENTION_TYPES` stands for, None for "none".
+  """Returns the layer with a name from `ATTENTION_TYPES`, or None for "none".
 
   Raises:
-    ValueError: if it stands for nothing, or for what makes its weights without the normalizer.
+    ValueError: if the name is unknown, or the layer does not support the normalizer.
   """
   if name not in ATTENTION_TYPES:
     raise ValueError(f"attention must be one of {', '.join(ATTENTION_TYPES)}, got {name!r}")
@@ -88,12 +88,12 @@ def make_attention_layer(
 
 
 def is_stateful(layer: Any) -> bool:
-  """Returns whether a layer's weights depend on its previous weights (see `layers.stateful_attention`)."""
+  """Returns whether a layer's weights depend on previous weights (see `layers.stateful_attention`)."""
   return hasattr(layer, "step")
 
 
 def context_width(layer: Any, memory: DecoderMemory) -> int:
-  """Returns how wide the contexts are that a layer finds in a memory."""
+  """Returns the width of the contexts that a layer computes from a memory."""
   keys_values: Any = memory.keys_values
   values = keys_values[1]  # [B S D], of heads [B N S H]
   return values.shape[-1] * (values.shape[1] if isinstance(layer, MultiHeadAttention) else 1)
@@ -108,14 +108,13 @@ def attend(
   deterministic: bool = True,
   hard: bool = False,
 ) -> AttentionResult:
-  """Returns what queries find.
+  """Computes attention to a memory with any layer.
 
   Args:
-    layer: the attention; None for none.
-    queries: [B T H]; T is 1 for a layer that remembers.
-    memory: of the source.
-    state, deterministic, hard: as in `StatefulAttention.step`; without effect for a layer that
-      remembers nothing.
+    layer: the attention layer, or None without attention.
+    queries: [B T H]; T must be 1 for a stateful layer.
+    memory: the encoded source.
+    state, deterministic, hard: as in `StatefulAttention.step`; ignored by stateless layers.
   """
   if layer is None:
     B, D = memory.final_state.shape
@@ -139,7 +138,7 @@ def attend(
 
 
 def mean_of_heads(weights: jax.Array | None) -> jax.Array | None:
-  """Returns weights [B N ...] as [B ...], None as it is."""
+  """Returns the mean of weights [B N ...] over heads, [B ...]; None stays None."""
   if weights is None:
     return None
   return jnp.mean(weights, axis=1) if weights.shape[1] > 1 else weights[:, 0]

@@ -1,4 +1,4 @@
-"""Flax encoders: from source tokens to a memory that a decoder can attend to."""
+"""Flax encoders, which map source tokens to a memory that a decoder can attend to."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ from attention.models.gru_params import GRUModule
 
 
 class Encoded(NamedTuple):
-  """What an encoder returns.
+  """The result of an encoder.
 
   Attributes:
-    memory: one vector for each source position, [B S D]. What stands at padding means nothing.
-    final_state: one vector for the whole source, [B D].
+    memory: one vector per source position, [B S D]; arbitrary at padding.
+    final_state: one vector per source, [B D].
   """
 
   memory: jax.Array
@@ -29,21 +29,24 @@ class Encoded(NamedTuple):
 
 
 class RecurrentEncoder(RecurrentModel):
-  """A bidirectional GRU, in layers (see `RecurrentModel`).
+  """A bidirectional GRU with one or more layers (see `RecurrentModel`).
 
-  The memory of each position is the forward and the backward state there, or the last layer's output made of
-  them, with a norm or `residual`. The summary is the forward state after the last word and the backward state
-  after the first, as they are.
+  The memory is the output of the last layer: at each position, the concatenation of the forward and backward
+  states, or with `layer_norm` or `residual` the output computed from them. The final state is the
+  concatenation of the forward state after the last word and the backward state after the first word.
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
-
-  The other fields are those of `RecurrentModel`. The width is of each direction's state; D is twice that.
+  The other attributes are those of `RecurrentModel`. `features` is the width of each direction; D is twice
+  that.
 
   Attributes:
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if there is no layer, or `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
+    ValueError: if num_layers is less than 1, or `recurrent_dropout_rate` or `word_dropout_rate` is not in
+      [0, 1).
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, section 3.2.
   """
 
   _: dataclasses.KW_ONLY
@@ -53,7 +56,7 @@ class RecurrentEncoder(RecurrentModel):
   def __call__(
     self, sources: jax.Array, source_lengths: jax.Array, *, deterministic: bool | None = None
   ) -> Encoded:
-    """Encodes tokens [B S], of which the first source_lengths [B] are real."""
+    """Encodes tokens [B S] with lengths [B]."""
     deterministic = is_deterministic(self, deterministic)
     if self.num_layers < 1:
       raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
@@ -80,17 +83,16 @@ class RecurrentEncoder(RecurrentModel):
 
 
 class TransformerEncoder(TransformerModel):
-  """A stack of encoder layers over the words of the source.
+  """A stack of Transformer encoder layers.
 
-  The summary is the mean of the memory over the real positions.
-
-  The other fields are those of `TransformerModel`.
+  The final state is the mean of the memory over valid positions. The other attributes are those of
+  `TransformerModel`.
 
   Attributes:
     deterministic: as in `MultiHeadAttention`.
 
   Raises:
-    ValueError: if `position_encoding` is not one of these.
+    ValueError: if `position_encoding` is invalid.
   """
 
   _: dataclasses.KW_ONLY
@@ -105,16 +107,16 @@ class TransformerEncoder(TransformerModel):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Encodes tokens [B S], of which the first source_lengths [B] are real.
+    """Encodes tokens [B S] with lengths [B].
 
     Returns:
-      `Encoded`; if asked for, a tuple of it and the weights of each layer and head, [B L N S S].
+      `Encoded`. With `return_weights`, a tuple of it and the weights of each layer and head, [B L N S S].
     """
     deterministic = is_deterministic(self, deterministic)
     embedding_init = nn.initializers.normal(self.features**-0.5)
     embed = nn.Embed(self.vocabulary_size, self.features, embedding_init=embedding_init, name="embedding")
-    is_real = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
-    tokens = jnp.where(is_real, sources, 0)
+    is_valid = jnp.arange(sources.shape[1])[None, :] < source_lengths[:, None]
+    tokens = jnp.where(is_valid, sources, 0)
     layer = embed(tokens) * self.features**0.5
     layer = WordDropout(self.word_dropout_rate)(layer, tokens, deterministic=deterministic)
     if self.position_encoding == "sinusoidal":
@@ -126,13 +128,13 @@ class TransformerEncoder(TransformerModel):
     weights: list[jax.Array] = []
     for i in range(self.num_layers):
       encoder_layer = self.make_layer(EncoderLayer, i)
-      found = encoder_layer(
+      output = encoder_layer(
         layer, mask=mask, bias=bias, deterministic=deterministic, return_weights=return_weights
       )
-      layer, *others = found if return_weights else (found,)
-      weights += others
+      layer, *extras = output if return_weights else (output,)
+      weights += extras
     memory = LayerNorm(name="norm")(layer) if self.norm_position == "pre" else layer
-    total = jnp.einsum("BSD,BS->BD", memory, is_real.astype(memory.dtype))
+    total = jnp.einsum("BSD,BS->BD", memory, is_valid.astype(memory.dtype))
     count = jnp.maximum(source_lengths, 1).astype(memory.dtype)
     encoded = Encoded(memory=memory, final_state=total / count[:, None])
     return (encoded, jnp.stack(weights, axis=1)) if return_weights else encoded

@@ -1,4 +1,4 @@
-"""Several translators that translate as one."""
+"""Ensembles of sequence-to-sequence models."""
 
 import dataclasses
 import math
@@ -11,43 +11,47 @@ from flax import linen as nn
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """The mean of what several translators expect: of their probabilities, and of their attention.
+  """Averages the probabilities and attention weights of several models.
 
       log p(y_t | y_<t, x) = log(1/M sum_m p_m(y_t | y_<t, x))
 
-  It is called like `Seq2Seq` by a search: `ensemble.apply({"params": [first, second]}, ..., method="step")`.
-
-  Source: Hansen and Salamon 1990, "Neural Network Ensembles"; for translation Sutskever et al. 2014,
-  arXiv:1409.3215, section 3.6.
+  A search calls it like `Seq2Seq`: `ensemble.apply({"params": [first, second]}, ..., method="step")`.
 
   Attributes:
-    members: modules such as `Seq2Seq`, of the same vocabularies; one module may be several members.
+    members: modules such as `Seq2Seq` with the same vocabularies. The same module may occur several times.
+
+  References:
+    Hansen and Salamon 1990, "Neural Network Ensembles"; for translation: Sutskever et al. 2014,
+    arXiv:1409.3215, section 3.6.
   """
 
   members: tuple[nn.Module, ...]
 
   def apply(self, variables: Any, *arguments: Any, method: str) -> Any:
-    """Returns what a method, "encode" or "step", returns.
+    """Calls the method "encode" or "step" of all members.
 
     Args:
-      variables: {"params": the parameters of each member}.
-      *arguments: of the method.
-      method: its name.
+      variables: {"params": a list with the parameters of each member}.
+      *arguments: arguments of the method.
+      method: "encode" or "step".
 
     Raises:
-      ValueError: if there are not as many parameters as members, or there is no such method.
+      ValueError: if the number of parameters differs from the number of members, or the method is invalid.
     """
     params = variables["params"]
     if len(params) != len(self.members):
-      raise ValueError(f"params must be of {len(self.members)} members, got {len(params)}")
+      raise ValueError(f"params must have one entry per member, {len(self.members)}, got {len(params)}")
     if method not in ("encode", "step"):
       raise ValueError(f"method must be encode or step, got {method!r}")
     return self._encode(params, arguments) if method == "encode" else self._step(params, *arguments)
 
   def _encode(self, params: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the first state and the memory of each member."""
+    """Returns the initial states and the memories of all members."""
     members = zip(self.members, params, strict=True)
-    encoded = [member.apply({"params": own}, *arguments, method="encode") for member, own in members]
+    encoded = [
+      member.apply({"params": member_params}, *arguments, method="encode")
+      for member, member_params in members
+    ]
     return tuple(zip(*encoded, strict=True))
 
   def _step(
@@ -55,14 +59,16 @@ class Ensemble:
   ) -> tuple[Any, jax.Array, jax.Array | None]:
     """Returns the next states, log-probabilities [B V] and weights [B S] after the tokens [B].
 
-    The weights are the mean of those members that have any; None if none has.
+    The weights are the mean over members with attention, or None if there are none.
     """
     steps: Any = [
-      member.apply({"params": own}, before, tokens, its, method="step")
-      for member, own, before, its in zip(self.members, params, state, memory, strict=True)
+      member.apply({"params": member_params}, member_state, tokens, member_memory, method="step")
+      for member, member_params, member_state, member_memory in zip(
+        self.members, params, state, memory, strict=True
+      )
     ]
-    states, logits, weights = zip(*steps, strict=True)
-    expected = jnp.stack([jax.nn.log_softmax(each) for each in logits])
-    there = [each for each in weights if each is not None]
-    mean = jnp.mean(jnp.stack(there), axis=0) if there else None
-    return states, jax.nn.logsumexp(expected, axis=0) - math.log(len(self.members)), mean
+    states, logits, all_weights = zip(*steps, strict=True)
+    log_probabilities = jnp.stack([jax.nn.log_softmax(member_logits) for member_logits in logits])
+    weights = [member_weights for member_weights in all_weights if member_weights is not None]
+    mean_weights = jnp.mean(jnp.stack(weights), axis=0) if weights else None
+    return states, jax.nn.logsumexp(log_probabilities, axis=0) - math.log(len(self.members)), mean_weights

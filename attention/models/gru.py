@@ -1,4 +1,4 @@
-"""The gated recurrent unit, alone and with attention to a memory, as pure functions."""
+"""The gated recurrent unit, with and without attention, as pure functions."""
 
 import functools
 from collections.abc import Callable
@@ -25,18 +25,19 @@ def gru_step(
       candidate = tanh(W input + b + reset * (U state + c))
       next state = (1 - update) * candidate + update * state
 
-  Source: Cho et al. 2014, arXiv:1406.1078, section 2.3, with the reset gate after the recurrent product
-  (as in cuDNN), so that one product serves all three gates.
-
   Args:
-    weights: of width H.
+    weights: the weights of a GRU of width H.
     state: [... H].
-    projected: the products of the input with its weights, W input + b, for the three gates: [... 3H].
-      They do not depend on the state, so a whole sequence's are computed at once.
-    recurrent_mask: as in `gru`, [... H]; None for none.
+    projected: the projected input W input + b of the three gates, [... 3H]. It does not depend on the state,
+      so it can be computed for a whole sequence at once.
+    recurrent_mask: as in `gru`, [... H], or None.
 
   Returns:
     [... H].
+
+  References:
+    Cho et al. 2014, arXiv:1406.1078, section 2.3, with the reset gate after the recurrent product as in
+    cuDNN, so that a single product serves all three gates.
 
   >>> weights = GRUWeights(jnp.zeros((2, 3)), jnp.zeros((1, 3)), jnp.zeros(3), jnp.zeros(1))
   >>> gru_step(weights, jnp.ones(1), jnp.zeros(3)).tolist()
@@ -46,7 +47,7 @@ def gru_step(
 
 
 def project_inputs(weights: GRUWeights, inputs: jax.Array) -> jax.Array:
-  """Returns the input's products with its weights, [... 3H], for inputs [... D]."""
+  """Projects inputs [... D] for the three gates, to [... 3H]."""
   projected = linear(inputs, weights.input)
   return projected + jnp.broadcast_to(weights.bias, projected.shape)
 
@@ -61,43 +62,45 @@ def gru(
   reverse: bool = False,
   recurrent_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Reads a batch of sequences.
+  """Runs a GRU over a batch of sequences.
 
   Args:
-    weights: of width H.
-    state: before the first step, [B H].
+    weights: the weights of a GRU of width H.
+    state: the initial state, [B H].
     inputs: [B T D].
-    lengths: how many of the T inputs are real, integers [B]; None for all. Padding leaves the state as
-      it is, so that what follows a sequence, or precedes it in reverse, changes nothing.
-    reverse: whether to read from the last input to the first.
-    recurrent_mask: a factor of the state before its product with the recurrent weights, and nowhere else, the
-      same at all steps, [B H]; None for none. Drawn as dropout it is variational dropout: Gal and Ghahramani
-      2016, arXiv:1512.05287, section 4.1.
+    lengths: number of valid inputs, integers [B]. Default: T. The state does not change at padding, so
+      padding never affects results.
+    reverse: whether to process inputs from last to first.
+    recurrent_mask: factor of the state in the recurrent product, the same at all steps, [B H], or None. For
+      variational dropout, see `StateDropout`.
 
   Returns:
     The final state [B H], and the state after each input [B T H], in the order of the inputs.
 
   Raises:
-    ValueError: if the shapes do not fit.
+    ValueError: if the shapes are incompatible.
+
+  References:
+    Variational dropout: Gal and Ghahramani 2016, arXiv:1512.05287, section 4.1.
   """
   if inputs.ndim != 3 or (lengths is not None and lengths.shape != inputs.shape[:1]):
     got = f"inputs {inputs.shape}, lengths {None if lengths is None else lengths.shape}"
-    raise ValueError(f"a GRU must have inputs [B T D] and lengths [B], got {got}")
+    raise ValueError(f"inputs must be [B T D] and lengths [B], got {got}")
   B, T, D = inputs.shape
   H = weights.recurrent.shape[0]
   if weights.input.shape != (D, 3 * H) or state.shape != (B, H):
     raise ValueError(
-      f"a GRU of width {H} must have input weights [D 3H] and a state [B H], got inputs {inputs.shape}, "
+      f"input weights must be [D 3H] and state [B H] with H={H}, got inputs {inputs.shape}, "
       f"input weights {weights.input.shape}, state {state.shape}"
     )
-  is_real, order = None, slice(None, None, -1 if reverse else 1)
+  is_valid, order = None, slice(None, None, -1 if reverse else 1)
   if lengths is not None:
-    is_real = (jnp.arange(T)[None, :] < lengths[:, None])[:, :, None]
-    inputs = jnp.where(is_real, inputs, 0)  # also for the gradient: 0 * NaN is NaN
-    is_real = is_real[:, order]
+    is_valid = (jnp.arange(T)[None, :] < lengths[:, None])[:, :, None]
+    inputs = jnp.where(is_valid, inputs, 0)  # NaN in padding must not reach gradients: 0 * NaN is NaN
+    is_valid = is_valid[:, order]
   projected = project_inputs(weights, inputs)[:, order]
-  mask = _factors(recurrent_mask, state)
-  states, _ = read(None, GRUInputs(weights, state, projected, mask, is_real))
+  mask = _check_mask(recurrent_mask, state)
+  states, _ = read(None, GRUInputs(weights, state, projected, mask, is_valid))
   return states[:, -1] if T else state, states[:, order]
 
 
@@ -110,47 +113,48 @@ def attention_gru(
   *,
   recurrent_mask: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-  """Reads a batch of sequences, and at every step what the state before finds in a memory.
+  """Runs a GRU that attends to a memory with its previous state at each step.
 
       context_t = attend_fn(memory, state_{t-1})
       state_t = GRU(state_{t-1}, [input_t; context_t])
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2.
-
   Args:
-    weights: of width H; `input` are the rows for the context, [D 3H].
-    state: before the first step, [B H].
-    projected: the products of the inputs with their rows of the weights, the bias included, [B T 3H].
-    attend_fn: a pure function, `attend_fn(memory, queries [B T H])` for any T; its contexts are [B T D]. None
-      for no attention.
-    memory: a pytree with all that is looked at, the parameters of the looking included.
-    recurrent_mask: as in `gru`; what looks up sees the state as it is.
+    weights: the weights of a GRU of width H, whose `input` are the rows for the context, [D 3H].
+    state: the initial state, [B H].
+    projected: the projected inputs including the bias, [B T 3H].
+    attend_fn: a pure function, `attend_fn(memory, queries [B T H])`, that returns contexts [B T D] for any T.
+      None: no attention.
+    memory: a pytree with all arrays that `attend_fn` uses, including its parameters.
+    recurrent_mask: as in `gru`; queries are not masked.
 
   Returns:
-    The state after each input [B T H], and the context that each was made of [B T D], None without.
+    The state after each input [B T H], and the context at each step [B T D], or None without attention.
 
   Raises:
-    ValueError: if the shapes do not fit.
+    ValueError: if the shapes are incompatible.
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, A.2.2.
   """
   H = weights.recurrent.shape[0]
   if state.shape[1:] != (H,) or projected.shape != (state.shape[0], *projected.shape[1:2], 3 * H):
     raise ValueError(
-      f"a GRU of width {H} must have a state [B H] and projected inputs [B T 3H], "
+      f"state must be [B H] and projected [B T 3H] with H={H}, "
       f"got state {state.shape}, projected {projected.shape}"
     )
-  given = GRUInputs(weights, state, projected, _factors(recurrent_mask, state), memory=memory)
+  gru_inputs = GRUInputs(weights, state, projected, _check_mask(recurrent_mask, state), memory=memory)
   if attend_fn is None:
-    return read(None, given)
-  return read(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], given)
+    return read(None, gru_inputs)
+  return read(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], gru_inputs)
 
 
-def _factors(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:
-  """Returns a mask of a state as numbers, or raises ValueError if it has another shape."""
+def _check_mask(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:
+  """Returns a recurrent mask in the dtype of the state, or raises ValueError if the shapes differ."""
   if recurrent_mask is None:
     return None
   if recurrent_mask.shape != state.shape:
     raise ValueError(
-      "recurrent_mask must have a factor for each unit of the state [B H], "
+      "recurrent_mask must have the shape of the state [B H], "
       f"got recurrent_mask {recurrent_mask.shape}, state {state.shape}"
     )
   return recurrent_mask.astype(state.dtype)

@@ -1,4 +1,4 @@
-"""Flax: the weights of a GRU, for functions that take them whole."""
+"""The parameters of a GRU as a Flax module."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from attention.models.gru import GRUWeights
 
 
 class GRUModule(nn.Module):
-  """Holds the weights of a GRU with states of the given width."""
+  """The weights of a GRU with states of width `features`, for functions that take all weights."""
 
   features: int
 

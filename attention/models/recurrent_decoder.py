@@ -1,4 +1,4 @@
-"""Flax decoder: a GRU that attends to the memory at every step."""
+"""A Flax decoder: a GRU that attends to the source at each step."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ ATTEND_ORDERS = ("before", "after")
 
 
 class State(NamedTuple):
-  """What a decoder's step hands to the next, a pytree of arrays [B ...].
+  """The state of a decoder between steps, a pytree of arrays [B ...].
 
   Attributes:
     layers: the state of each layer, [B H].
-    attention_state: of where was attended; None for attention that remembers nothing.
-    input_feed: the features of the step before, [B F]; None without input feeding.
+    attention_state: the state of stateful attention, or None.
+    input_feed: the features of the previous step, [B F]; None without input feeding.
   """
 
   layers: tuple[jax.Array, ...]
@@ -35,11 +35,11 @@ class State(NamedTuple):
 
 
 class DropoutMasks(NamedTuple):
-  """Dropout masks, factors 0 or 1 / (1 - rate) of each unit; None where nothing is dropped.
+  """Dropout masks: factors 0 or 1 / (1 - rate) for each unit, or None without dropout.
 
   Attributes:
-    states: of each layer, where they meet the recurrent weights, [B H]; the same at all steps.
-    outputs: of each layer but the last, on their way to the next, [B T H].
+    states: factors of each layer's state in the recurrent products, [B H]; the same at all steps.
+    outputs: factors of the outputs of each layer but the last, [B T H].
   """
 
   states: tuple[jax.Array | None, ...]
@@ -47,28 +47,24 @@ class DropoutMasks(NamedTuple):
 
 
 class RecurrentDecoder(RecurrentModel, TokenDecoder):
-  """A GRU language model of the target that attends to the source.
+  """A GRU decoder with attention to the source.
 
       context_t = attention(state_{t-1}, memory)
-      state_t = GRU(state_{t-1}, [embedding of the word before; context_t])
-      features_t = tanh(W_r [state_t; context_t; embedding of the word before])
+      state_t = GRU(state_{t-1}, [embedding of the previous word; context_t])
+      features_t = tanh(W_r [state_t; context_t; embedding of the previous word])
       logits_t = W_o features_t
 
-  With `attend_order` "after", the GRU reads the word alone, and it is the state after it that looks for the
-  context of the features. With `input_feeding` the GRU reads the features of the step before, too.
+  With `attend_order` "after", the GRU only reads the word, and its new state is the query for the context of
+  the features. With `input_feeding`, the GRU also reads the features of the previous step.
 
-  With attention "none" the context is the same at every step, the encoder's summary: the fixed-length
-  vector whose limits attention was invented to overcome.
+  With attention "none", the context is the final state of the encoder at every step: the fixed-length vector
+  of models without attention.
 
-  Further layers are GRUs that read the layer below (see `RecurrentModel`). In the formula of the features
-  stands the last layer's output; a state is handed on from step to step as it is. What looks before is
-  the first layer's state, what looks after is the last layer's output.
+  Further layers are GRUs that read the layer below (see `RecurrentModel`). The features are then computed
+  from the output of the last layer. With `attend_order` "before", the query is the state of the first layer;
+  with "after", it is the output of the last layer.
 
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.2.2; looking after and input feeding: Luong et al. 2015,
-  arXiv:1508.04025, sections 3 and 3.3; the baseline: Cho et al. 2014, arXiv:1406.1078; tied embeddings: Press
-  and Wolf 2017, arXiv:1608.05859.
-
-  The other fields are those of `RecurrentModel`.
+  The other attributes are those of `RecurrentModel`.
 
   Attributes:
     attention: one of `ATTENTION_TYPES`, or a custom Flax module with two methods. `project_kv(inputs_kv)`
@@ -76,16 +72,22 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       mask=..., return_weights=True)` takes states [B T H] and returns contexts [B T *], as wide as the
       values, and weights [B T S]. Attention that depends on its past weights has the methods of
       `layers.stateful_attention.StatefulAttention`.
-    qk_features: to which queries and keys are projected; None for the width of the state.
-    num_heads: for "multi_head", a divisor of the attention's width.
-    implementation, normalizer: as in `attend`; "monotonic" and "local" make their weights in their own way.
-    tied_embeddings: whether the logits' kernel is the embedding, transposed; the read-out then has its width.
-    attend_order: whether it looks at the source "before" it reads a word, or "after".
-    input_feeding: whether the features of a step are read at the next.
+    qk_features: width of projected queries and keys. Default: the width of the state.
+    num_heads: number of heads of "multi_head", which must divide qk_features.
+    implementation, normalizer: as in `attend`; "monotonic" and "local" do not support a normalizer.
+    tied_embeddings: whether the output kernel is the transposed embedding. The features then have the width
+      of the embedding.
+    attend_order: "before" or "after": whether attention comes before or after reading the word.
+    input_feeding: whether the features of a step are an input of the next step.
 
   Raises:
-    ValueError: if `attention` or `attend_order` is not one of these, there is no layer, or
+    ValueError: if `attention` or `attend_order` is unknown, num_layers is less than 1, or
       `recurrent_dropout_rate` or `word_dropout_rate` is not in [0, 1).
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, A.2.2; attention after the step, and input feeding: Luong et al.
+    2015, arXiv:1508.04025, sections 3 and 3.3; fixed-length vector: Cho et al. 2014, arXiv:1406.1078; tied
+    embeddings: Press and Wolf 2017, arXiv:1608.05859.
   """
 
   attention: str | nn.Module = "additive"
@@ -124,9 +126,9 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   def prepare(
     self, encoded: Encoded, source_lengths: jax.Array, max_length: int | None = None
   ) -> tuple[State, DecoderMemory]:
-    """Returns the state before the first step, and the memory of all steps.
+    """Returns the initial state, and the memory for all steps.
 
-    A recurrent state holds any number of words: `max_length` has no effect.
+    `max_length` has no effect, since a recurrent state does not grow.
     """
     keys_values = None if self.attention_layer is None else self.attention_layer.project_kv(encoded.memory)
     memory = DecoderMemory(keys_values, source_lengths, encoded.final_state)
@@ -142,16 +144,15 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   def step(
     self, state: State, tokens: jax.Array, memory: DecoderMemory
   ) -> tuple[State, jax.Array, jax.Array | None]:
-    """Reads one token of each sentence and says what may come next.
+    """Decodes one token per sentence.
 
     Args:
-      state: from `prepare` or the step before.
-      tokens: the words before, integers [B].
+      state: from `prepare` or the previous step.
+      tokens: the previous words, integers [B].
       memory: from `prepare`.
 
     Returns:
-      The next state, logits [B V], and weights [B S], None without attention. The weights
-      of several heads are averaged.
+      The next state, logits [B V], and weights [B S] averaged over heads, or None without attention.
     """
     embedded = self.embedding(tokens[:, None])
     dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=True)
@@ -163,13 +164,13 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   def output_features(
     self, state: State, targets: jax.Array, memory: DecoderMemory, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Does what `__call__` does, and returns of what the logits are made in their place.
+    """Computes `__call__` up to the output projection.
 
-    Where the vocabulary is large, logits of all positions are the largest array of all. A loss may find them
-    a part at a time, with `output_projection`.
+    With a large vocabulary, the logits of all positions need most of the memory. A loss can compute them in
+    chunks, with `output_projection`.
 
     Returns:
-      Features [B T H], with tied embeddings [B T E], and weights [B T S], None without attention.
+      Features [B T H], with tied embeddings [B T E], and weights [B T S], or None without attention.
     """
     features, weights = self._read_whole(state, targets, memory, deterministic=deterministic)
     return self.dropout(features, deterministic=deterministic), mean_of_heads(weights)
@@ -221,31 +222,29 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     deterministic: bool = True,
     hard: bool = False,
   ) -> tuple[State, jax.Array, jax.Array | None]:
-    """Reads words, [B T E]; T is 1 with input feeding, and with attention that remembers.
+    """Decodes words [B T E]; T must be 1 with input feeding or stateful attention.
 
     Returns:
-      The next state, the features [B T H], and the weights [B N T S], None without attention.
+      The next state, the features [B T H], and the weights [B N T S], or None without attention.
     """
 
     def attend(queries: jax.Array) -> AttentionResult:
-      how: Any = {"deterministic": deterministic, "hard": hard}
-      return decoder_attention.attend(self.attention_layer, queries, memory, state.attention_state, **how)
+      options: Any = {"deterministic": deterministic, "hard": hard}
+      return decoder_attention.attend(self.attention_layer, queries, memory, state.attention_state, **options)
 
     B, T, _ = embedded.shape
     if self.attend_order == "before" and T != 1 and self.attention_layer is not None:
-      last, states, attended = self._attend_and_read(
-        state.layers[0], embedded, memory, dropout_masks.states[0]
-      )
+      last, states, result = self._attend_and_read(state.layers[0], embedded, memory, dropout_masks.states[0])
     else:
       inputs = [embedded]
-      if self.attend_order == "before":  # one query, or no attention: the context is an input like any other
-        attended = attend(jnp.broadcast_to(state.layers[0][:, None], (B, T, self.features)))
-        inputs.append(attended.context)
+      if self.attend_order == "before":  # with one query, or without attention, the context is just an input
+        result = attend(jnp.broadcast_to(state.layers[0][:, None], (B, T, self.features)))
+        inputs.append(result.context)
       if state.input_feed is not None:
         inputs.append(state.input_feed[:, None])
-      joined = jnp.concatenate(inputs, axis=-1)
-      cell = self.cells[0](joined.shape[-1])
-      last, states = gru(cell, state.layers[0], joined, recurrent_mask=dropout_masks.states[0])
+      concatenated = jnp.concatenate(inputs, axis=-1)
+      cell = self.cells[0](concatenated.shape[-1])
+      last, states = gru(cell, state.layers[0], concatenated, recurrent_mask=dropout_masks.states[0])
     layers, outputs = [last], self.norm[0](states) if self.layer_norm else states
     for i in range(1, self.num_layers):
       mask = dropout_masks.outputs[i - 1]
@@ -256,20 +255,22 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       outputs = states + outputs if self.residual else states
       outputs = self.norm[i](outputs) if self.layer_norm else outputs
     if self.attend_order == "after":
-      attended = attend(outputs)
-    features = jnp.tanh(self.readout(jnp.concatenate([outputs, attended.context, embedded], axis=-1)))
+      result = attend(outputs)
+    features = jnp.tanh(self.readout(jnp.concatenate([outputs, result.context, embedded], axis=-1)))
     input_feed = None if state.input_feed is None else features[:, 0]
-    return State(tuple(layers), attended.state, input_feed), features, attended.weights
+    return State(tuple(layers), result.state, input_feed), features, result.weights
 
   def _attend_and_read(
     self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array, AttentionResult]:
-    """Returns the first layer's last state and states [B T H], and what the state before each has found."""
+    """Returns the last state and all states [B T H] of the first layer, and the attention of each previous
+    state.
+    """
     E = self.embed_dim
     cell = self.cells[0](E + decoder_attention.context_width(self.attention_layer, memory))
     words, context_cell = (dataclasses.replace(cell, input=rows) for rows in jnp.split(cell.input, [E]))
     if self.is_initializing():
-      decoder_attention.attend(self.attention_layer, state[:, None], memory)  # makes the parameters
+      decoder_attention.attend(self.attention_layer, state[:, None], memory)  # creates the parameters
     layer, variables = self.attention_layer.unbind()
 
     def attend_fn(memory: tuple[Any, DecoderMemory], queries: jax.Array) -> jax.Array:
@@ -280,6 +281,6 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       context_cell, state, projected, attend_fn, (variables, memory), recurrent_mask=mask
     )
     queries = jnp.concatenate([state[:, None], states], axis=1)
-    # The weights again, of all states at once: nothing is done for them if nobody asks.
+    # Weights are recomputed for all states at once, and not at all if they are unused.
     weights = decoder_attention.attend(self.attention_layer, queries[:, :-1], memory).weights
     return queries[:, -1], states, AttentionResult(contexts, weights)

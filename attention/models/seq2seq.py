@@ -1,4 +1,4 @@
-"""Flax: an encoder and a decoder make a translator."""
+"""Sequence-to-sequence models, of an encoder and a decoder."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -9,13 +9,13 @@ from attention.models.encoders import Encoded, TransformerEncoder
 
 
 class OutputFeatures(NamedTuple):
-  """What the logits are made of: `vectors @ kernel + bias`.
+  """The inputs of the output projection: logits are `vectors @ kernel + bias`.
 
   Attributes:
-    vectors: [B T H]; with tied embeddings H is the embedding's width.
+    vectors: [B T H]; with tied embeddings, H is the width of the embedding.
     kernel: [H V].
     bias: [V].
-    weights: attention, [B T S]; None without attention.
+    weights: attention weights, [B T S]; None without attention.
   """
 
   vectors: jax.Array
@@ -25,11 +25,11 @@ class OutputFeatures(NamedTuple):
 
 
 class AttentionWeights(NamedTuple):
-  """Who attends to whom, by each layer and head.
+  """The attention weights of each layer and head.
 
   Attributes:
-    encoder: each source position to each other, [B L N S S]; None for an encoder without self-attention.
-    decoder: each target position to the source, [B L N T S]; None without attention.
+    encoder: self-attention, [B L N S S]; None for an encoder without self-attention.
+    decoder: attention to the source, [B L N T S]; None without attention.
   """
 
   encoder: jax.Array | None
@@ -37,52 +37,53 @@ class AttentionWeights(NamedTuple):
 
 
 class Decoder(Protocol):
-  """What `Seq2Seq` asks of a decoder, a Flax module.
+  """The interface of decoders for `Seq2Seq`, Flax modules.
 
-  Its state is a pytree of arrays [B ...] that it alone knows: of a GRU, of where it looked, of the words that
-  it has read. A search gives it to `step`, in the order of its hypotheses. A source may have no words: a
-  batch that is shared by devices may end with rows of padding.
+  The state is a pytree of arrays [B ...], which a search reorders with its hypotheses. A source may have
+  length
+  0: a batch that is sharded over devices may end with rows of padding.
 
-  A decoder of several layers or heads may also have `attention_weights(state, targets, memory)`, which
+  A decoder with several layers or heads can also define `attention_weights(state, targets, memory)`, which
   returns their weights [B L N T S].
   """
 
   def prepare(
     self, encoded: Encoded, source_lengths: jax.Array, max_length: int | None, /
   ) -> tuple[Any, Any]:
-    """Returns the state before the first step, and what is the same for all steps.
+    """Returns the initial state, and the memory for all steps.
 
     Args:
-      encoded: the source.
-      source_lengths: how many of its positions are real, [B].
-      max_length: how often `step` will be called at most; None if it will not.
+      encoded: the encoded source.
+      source_lengths: number of valid source positions, [B].
+      max_length: maximum number of calls of `step`, or None if it is not called.
     """
 
   def step(self, state: Any, tokens: jax.Array, memory: Any, /) -> tuple[Any, jax.Array, jax.Array | None]:
-    """Returns the next state, logits [B V] and weights [B S], if it has any, after the tokens [B]."""
+    """Returns the next state, logits [B V], and weights [B S] or None, after the tokens [B]."""
 
   def __call__(
     self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Returns logits [B T V] and weights [B T S] after each of the tokens [B T]."""
+    """Returns logits [B T V], and weights [B T S] or None, after each of the tokens [B T]."""
 
   def output_features(
     self, state: Any, targets: jax.Array, memory: Any, /, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Returns of what the logits are made, [B T H], and weights [B T S]."""
+    """Returns the inputs of the output projection, [B T H], and weights [B T S] or None."""
 
   def output_projection(self) -> tuple[jax.Array, jax.Array]:
-    """Returns the kernel [H V] and the bias [V] that make logits of features."""
+    """Returns the kernel [H V] and the bias [V] of the output projection."""
 
 
 class Seq2Seq(nn.Module):
-  """Translates token sequences: p(target | source), one target token after another.
-
-  Source: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473.
+  """A sequence-to-sequence model, p(target | source).
 
   Attributes:
-    encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module called like them.
+    encoder: a `RecurrentEncoder`, a `TransformerEncoder`, or a module with the same interface.
     decoder: a `RecurrentDecoder`, a `TransformerDecoder`, or a module with the methods of `Decoder`.
+
+  References:
+    Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473.
 
   >>> import jax.numpy as jnp
   >>> from attention import RecurrentEncoder, TransformerDecoder, decoding
@@ -94,7 +95,7 @@ class Seq2Seq(nn.Module):
   >>> logits.shape, weights.shape
   ((2, 3, 13), (2, 3, 3))
 
-  A search calls a step as often as a translation may have tokens:
+  To decode, encode the source for at most 6 tokens, and pass the step function to a search:
 
   >>> state, memory = model.apply(params, sources, lengths, 6, method="encode")
   >>> def step(state, tokens):
@@ -109,16 +110,16 @@ class Seq2Seq(nn.Module):
   def __call__(
     self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Returns what may come at each position of targets that are known (teacher forcing).
+    """Computes the logits of known targets (teacher forcing).
 
     Args:
       sources: tokens [B S].
-      source_lengths: how many of the S are real, [B].
-      targets: the token before each position, [B T]: the start symbol, then the sentence.
-      deterministic: whether to leave the dropout out; otherwise it draws from the rng "dropout".
+      source_lengths: number of valid source tokens, [B].
+      targets: the previous token at each position, [B T]: the start symbol, then the sentence.
+      deterministic: whether dropout is off; otherwise it uses the rng "dropout".
 
     Returns:
-      Logits [B T V], and attention weights [B T S], None without attention.
+      Logits [B T V], and attention weights [B T S], or None without attention.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
@@ -127,9 +128,9 @@ class Seq2Seq(nn.Module):
   def output_features(
     self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array, *, deterministic: bool = True
   ) -> OutputFeatures:
-    """Returns of what the logits are made, and with what. The arguments are those of `__call__`.
+    """Returns the inputs of the output projection; arguments as in `__call__`.
 
-    Logits of all positions at once may be too many to store.
+    Use it if the logits of all positions need too much memory.
     """
     encoded = self.encoder(sources, source_lengths, deterministic=deterministic)
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
@@ -139,28 +140,28 @@ class Seq2Seq(nn.Module):
   def attention_weights(
     self, sources: jax.Array, source_lengths: jax.Array, targets: jax.Array
   ) -> AttentionWeights:
-    """Returns the weights of each layer and head along known targets; arguments as in `__call__`."""
-    own = None
+    """Returns the weights of each layer and head for known targets; arguments as in `__call__`."""
+    self_attention = None
     if isinstance(self.encoder, TransformerEncoder):
-      encoded, own = self.encoder(sources, source_lengths, return_weights=True)
+      encoded, self_attention = self.encoder(sources, source_lengths, return_weights=True)
     else:
       encoded = self.encoder(sources, source_lengths)
     state, memory = self.decoder.prepare(encoded, source_lengths, None)
     attention_weights = getattr(self.decoder, "attention_weights", None)
     if attention_weights is not None:
-      return AttentionWeights(own, attention_weights(state, targets, memory))
+      return AttentionWeights(self_attention, attention_weights(state, targets, memory))
     _, weights = self.decoder(state, targets, memory)
-    return AttentionWeights(own, None if weights is None else weights[:, None, None])
+    return AttentionWeights(self_attention, None if weights is None else weights[:, None, None])
 
   def encode(
     self, sources: jax.Array, source_lengths: jax.Array, max_length: int | None = None
   ) -> tuple[Any, Any]:
-    """Returns the decoder's first state and the memory, for at most max_length calls of `step`.
+    """Returns the decoder's initial state and the memory, for at most max_length calls of `step`.
 
-    A recurrent decoder does without this number; one that keeps what it has read needs it.
+    A decoder with caches requires max_length; a recurrent decoder does not.
     """
     return self.decoder.prepare(self.encoder(sources, source_lengths), source_lengths, max_length)
 
   def step(self, state: Any, tokens: jax.Array, memory: Any) -> tuple[Any, jax.Array, jax.Array | None]:
-    """Returns the next state, logits [B V] and weights [B S] after the tokens [B]."""
+    """Returns the next state, logits [B V], and weights [B S] or None, after the tokens [B]."""
     return self.decoder.step(state, tokens, memory)

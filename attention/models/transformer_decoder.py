@@ -1,4 +1,4 @@
-"""Flax decoder: a transformer that keeps the keys and values of the words it has read."""
+"""A Flax decoder: a Transformer with a cache of keys and values."""
 
 import functools
 from typing import Any, NamedTuple, TypeAlias
@@ -19,11 +19,11 @@ Caches: TypeAlias = tuple[KVCache, ...]  # of each layer
 
 
 class TransformerMemory(NamedTuple):
-  """What a transformer decoder attends to; it stays the same for a whole sentence.
+  """The encoded source that a Transformer decoder attends to, the same for all steps.
 
   Attributes:
     keys_values: keys and values of each layer, [B N S H].
-    lengths: how many of the S positions are real, [B].
+    lengths: number of valid positions of S, [B].
   """
 
   keys_values: tuple[tuple[jax.Array, jax.Array], ...]
@@ -31,15 +31,15 @@ class TransformerMemory(NamedTuple):
 
 
 class TransformerDecoder(TransformerModel, TokenDecoder):
-  """A stack of decoder layers over the words of the target.
+  """A stack of Transformer decoder layers.
 
-  The attention that it returns is the mean over the heads of the layer before the last, which finds the
-  source of the word to come best (Garg et al. 2019, arXiv:1909.02074); of a single layer, its own.
+  It returns attention weights averaged over the heads of the penultimate layer, which align best with the
+  source of the next word (Garg et al. 2019, arXiv:1909.02074), or of the only layer.
 
-  The fields are those of `TransformerModel` and `TokenDecoder`.
+  The attributes are those of `TransformerModel` and `TokenDecoder`.
 
   Raises:
-    ValueError: if there is no layer, or `positions` is not one of these.
+    ValueError: if num_layers is less than 1, or `position_encoding` is invalid.
   """
 
   def setup(self):
@@ -60,10 +60,10 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
   def prepare(
     self, encoded: Encoded, source_lengths: jax.Array, max_length: int | None = None
   ) -> tuple[Caches, TransformerMemory]:
-    """Returns the state before the first step, and the memory of all steps.
+    """Returns the initial state, and the memory for all steps.
 
-    The state are caches with room for max_length words; none without it, which is enough to read whole
-    targets.
+    The state contains caches with `max_length` slots. Without `max_length` there are no caches, which
+    suffices for teacher forcing.
     """
     memory = TransformerMemory(
       tuple(layer.project_kv(encoded.memory) for layer in self.layers), source_lengths
@@ -76,11 +76,11 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
   def step(
     self, state: Caches, tokens: jax.Array, memory: TransformerMemory
   ) -> tuple[Caches, jax.Array, jax.Array]:
-    """Reads one token of each sentence and says what may come next.
+    """Decodes one token per sentence.
 
     Args:
-      state: from `prepare`, `read` or the step before.
-      tokens: the words before, integers [B].
+      state: from `prepare`, `read` or the previous step.
+      tokens: the previous words, integers [B].
       memory: from `prepare`.
 
     Returns:
@@ -92,28 +92,28 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
   def read(
     self, state: Caches, tokens: jax.Array, memory: TransformerMemory
   ) -> tuple[Caches, jax.Array, jax.Array]:
-    """Reads several tokens at once, [B T], as the beginning of a sentence that is given.
+    """Decodes several given tokens at once, [B T], such as the beginning of a translation.
 
     Returns:
-      The next state, logits [B T V], and weights [B T S]. Under `jax.jit` they are NaN for a sentence longer
+      The next state, logits [B T V], and weights [B T S]. Under `jax.jit`, they are NaN for a sentence longer
       than its cache.
 
     Raises:
-      ValueError: if the state has no caches, or, outside of `jax.jit`, too few slots for the tokens.
+      ValueError: if the state has no caches, or, outside `jax.jit`, too few slots for the tokens.
     """
     if not state:
       raise ValueError(
-        "a state must have caches, from prepare(encoded, source_lengths, max_length); got none"
+        "state must contain caches, from prepare(encoded, source_lengths, max_length), got none"
       )
     features, heads, caches = self._read(tokens, memory, state)
-    return caches, logits_of(features, *self.output_projection()), self._seen(heads)
+    return caches, logits_of(features, *self.output_projection()), self._summarize(heads)
 
   def output_features(
     self, state: Caches, targets: jax.Array, memory: TransformerMemory, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array]:
-    """Does what `__call__` does, and returns of what the logits are made in their place, [B T D]."""
+    """Computes `__call__` up to the output projection, features [B T D] and weights [B T S]."""
     features, heads, _ = self._read(targets, memory, deterministic=deterministic)
-    return features, self._seen(heads)
+    return features, self._summarize(heads)
 
   def attention_weights(self, state: Caches, targets: jax.Array, memory: TransformerMemory) -> jax.Array:
     """Returns the weights of each layer and head, [B L N T S]."""
@@ -122,24 +122,24 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
   def _read(
     self, tokens: jax.Array, memory: TransformerMemory, caches: Caches = (), *, deterministic: bool = True
   ) -> tuple[jax.Array, list[jax.Array], Caches]:
-    """Reads tokens [B T], as whole sentences or after those that are in the caches.
+    """Decodes tokens [B T], as whole sentences or appended to the caches.
 
     Returns:
-      The features [B T D], the weights of each layer [B N T S], and the caches with these words.
+      The features [B T D], the weights of each layer [B N T S], and the new caches.
     """
     words = self.embedding(tokens) * self.features**0.5
     words = self.drop_words(words, tokens, deterministic=deterministic)
     if self.position_encoding == "sinusoidal":
-      places, max_length = jnp.arange(tokens.shape[1])[None], tokens.shape[1]
+      indices, max_length = jnp.arange(tokens.shape[1])[None], tokens.shape[1]
       if caches:
-        places, max_length = caches[0].length[:, None] + places, caches[0].keys.shape[-2]
-      words += jnp.take(positions.sinusoidal(max_length, self.features), places, axis=0).astype(words.dtype)
+        indices, max_length = caches[0].length[:, None] + indices, caches[0].keys.shape[-2]
+      words += jnp.take(positions.sinusoidal(max_length, self.features), indices, axis=0).astype(words.dtype)
     words = self.dropout(words, deterministic=deterministic)
     bias = None if self.relative is None else self.relative()
     options: dict[str, Any] = {"source_mask": masks.lengths(source=memory.lengths[:, None]), "bias": bias}
-    weights, after = [], []
+    weights, new_caches = [], []
     for i, layer in enumerate(self.layers):
-      words, seen, *cache = layer.attend_with_kv(
+      words, layer_weights, *cache = layer.attend_with_kv(
         words,
         memory.keys_values[i],
         cache=caches[i] if caches else None,
@@ -147,10 +147,10 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
         return_weights=True,
         **options,
       )
-      weights.append(seen)
-      after += cache
-    return words if self.final_norm is None else self.final_norm(words), weights, tuple(after)
+      weights.append(layer_weights)
+      new_caches += cache
+    return words if self.final_norm is None else self.final_norm(words), weights, tuple(new_caches)
 
-  def _seen(self, heads: list[jax.Array]) -> jax.Array:
-    """Returns the weights [B T S] that stand for those of each layer and head."""
+  def _summarize(self, heads: list[jax.Array]) -> jax.Array:
+    """Returns the mean over heads of the penultimate layer, [B T S]."""
     return jnp.mean(heads[max(self.num_layers - 2, 0)], axis=1)

@@ -1,4 +1,4 @@
-"""How well a key fits a query: functions, and the scores that engines take."""
+"""Score functions, and the `Score` classes that the engines take."""
 
 from attention.scores.additive import Additive as Additive
 from attention.scores.additive import additive_scores as additive_scores

@@ -15,29 +15,30 @@ from attention.scores.additive_kernel import sums_of_tanh
 from attention.scores.score import Score
 from attention.scores.validation import check_width, floating
 
-# How many scores of additive attention are calculated at once.
+# Maximum number of pairs that are computed together, so that they stay in the cache of a CPU.
 CACHED_PAIRS = 2**19
 
 
 @eager_jit
 def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns how well every key fits every query, by a network of one hidden layer.
+  """Returns additive (Bahdanau) attention scores.
 
       scores[t, s] = score_vector . tanh(queries[t] + keys[s])
-
-  Source: Bahdanau et al. 2015, arXiv:1409.0473, A.1.2; `score_vector` is the paper's v_a. The
-  projections W_a and U_a belong to the layer.
 
   Args:
     queries: projected queries (decoder states), [... T A].
     keys: projected keys (encoder states), [... S A].
-    score_vector: [A], or [... A] with leading axes that broadcast, one vector for each head, say.
+    score_vector: [A], or [... A] with leading axes that broadcast, such as heads.
 
   Returns:
-    Scores, not probabilities, [... T S], at least float32.
+    Unnormalized scores, [... T S], at least float32.
 
   Raises:
-    ValueError: if widths, leading axes or dtypes do not fit.
+    ValueError: if widths, leading axes or dtypes are incompatible.
+
+  References:
+    Bahdanau et al. 2015, arXiv:1409.0473, A.1.2; `score_vector` is the paper's v_a. The projections W_a and
+    U_a belong to the layer.
 
   >>> additive_scores(jax.numpy.zeros((1, 2)), jax.numpy.zeros((3, 2)), jax.numpy.ones(2)).tolist()
   [[0.0, 0.0, 0.0]]
@@ -46,7 +47,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array
 
 
 def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns what `additive_scores` does; within a tile of "blockwise" it is no program of its own."""
+  """Computes `additive_scores`; not compiled separately inside a tile of "blockwise"."""
   queries, keys = floating(queries=queries, keys=keys)
   score_vector = as_real("score_vector", score_vector)
   check_rank("score_vector", score_vector, "[... A]")
@@ -59,8 +60,8 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
   rank = len(leading) + 2
   arrays = [with_rank(array, rank) for array in (queries, keys, vectors)]
 
-  # On a CPU as many leading axes at once as stay in the cache.
-  kept = 0 if sharding.is_cpu() and not sharding.leading_axes_may_be_spread() else len(leading)
+  # On a CPU, compute as many leading axes together as fit in the cache.
+  kept = 0 if sharding.is_cpu() and not sharding.leading_axes_may_be_sharded() else len(leading)
   while kept < len(leading) and assumed_product((*leading[-1 - kept :], *pairs)) <= CACHED_PAIRS:
     kept += 1
   looped = leading[: len(leading) - kept]
@@ -70,10 +71,10 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Additive(Score):
-  """`additive_scores` with its score vector, [A] or [... A].
+  """Additive scores with a score vector, [A] or [... A]; see `additive_scores`.
 
-  One formula is chosen for all pairs, by the largest number of a unit. So on a CPU a key of more than about
-  20 may change the last bits of the others' scores, even if it is masked; to rounding they stay the same.
+  On CPUs, one formula is chosen for all pairs, by their largest value. A key with a value above about 20 can
+  therefore change the last bits of other scores, even if it is masked.
   """
 
   axes = {"score_vector": "A"}

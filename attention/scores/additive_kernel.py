@@ -1,16 +1,16 @@
-"""The sums of additive attention, score_vector . tanh(query + key), without an array [T S A].
+"""Sums of additive attention, score_vector . tanh(query + key), without an array [T S A].
 
-A pair of a query and a key costs no tanh. With
+No tanh is computed for a pair of query and key. With
 
     r = 1 / (1 + exp(2 query) exp(2 key))
 
-tanh(query + key) is 1 - 2 r and its derivative 4 (r - r^2). So each query and each key is exponentiated once,
-and for the sums two reciprocals are one division: 1 / a = b / (a b) and 1 / b = a / (a b). That holds while
-a b stays in the range of the floating type, and 1 - 2 r is not small; elsewhere tanh itself is taken.
+tanh(query + key) is 1 - 2 r, and its derivative is 4 (r - r^2). Each query and each key is exponentiated
+once, and two reciprocals share one division: 1 / a = b / (a b) and 1 / b = a / (a b). This requires that a b
+does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed directly.
 
-Every loop walks along one axis and adds to a matrix over the other two: along the units A for the sums, along
-the keys or the queries for their gradients. A step takes a few rows, each an array of its own: only then does
-XLA make a single fast pass over the matrix of it.
+Each loop runs along one axis and adds to a matrix over the other two: along the units A for the sums, along
+the keys or queries for their gradients. A step takes several rows, each as a separate array, since only then
+XLA fuses the step into one fast pass over the matrix.
 """
 
 import functools
@@ -25,55 +25,55 @@ from attention.arrays.batched_loops import rematerialized, unvmap_any
 from attention.arrays.shapes import assumed_product, is_known
 from attention.arrays.sharding import match_vma, matmul_precision
 
-# How many rows a step takes; with more, a CPU runs out of registers.
+# Number of rows per step. More would exceed the registers of a CPU.
 ROWS = 8
 
-# Up to so many terms, loops cost more than they gain.
-FEW_TERMS = 2**13
+# Up to this number of terms, loops are slower than one expression.
+MAX_TERMS_WITHOUT_LOOPS = 2**13
 
-# A unit all of whose |query| + |key| are less is calculated from tanh.
-SMALL = 2**-4
+# Units whose |query| + |key| are all below this value are computed with tanh.
+MIN_FACTORED = 2**-4
 
 
 def sums_of_tanh(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns score_vector . tanh(queries[t] + keys[s]), [... T S].
 
-  No derivative keeps anything that has all three axes T, S and A.
+  No derivative stores an array over T, S and A.
 
   Args:
     queries: [... T A].
     keys: [... S A].
-    score_vector: [... 1 A]. All have the same rank, and leading axes that broadcast.
+    score_vector: [... 1 A]. All inputs have the same rank and leading axes that broadcast.
   """
   (T, A), S = queries.shape[-2:], keys.shape[-2]
   leading = jnp.broadcast_shapes(*(array.shape[:-2] for array in (queries, keys, score_vector)))
-  are_few = assumed_product((*leading, T, S, A)) <= FEW_TERMS
-  if are_few or 1 in (T, S):  # with one query, as in a decoder, there is a single matrix of pairs and units
-    return _at_once(queries, keys, score_vector)
-  return _in_loops(queries, keys, score_vector)
+  is_small = assumed_product((*leading, T, S, A)) <= MAX_TERMS_WITHOUT_LOOPS
+  if is_small or 1 in (T, S):  # a single query, as in a decoder, needs only a matrix
+    return _vectorized(queries, keys, score_vector)
+  return _looped(queries, keys, score_vector)
 
 
 @rematerialized
-def _at_once(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns the sums as they are written."""
+def _vectorized(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Computes the sums as one expression."""
   tanh = jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :])
   return jnp.einsum("...TSA,...XA->...TS", tanh, score_vector, precision=matmul_precision())
 
 
 @jax.custom_jvp
-def _in_loops(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns the sums without an array [T S A], in the forward pass too."""
+def _looped(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
+  """Computes the sums in loops, without an array [T S A] in either pass."""
   return _by_platform(_sum, queries, keys, score_vector)
 
 
-@functools.partial(_in_loops.defjvp, symbolic_zeros=True)
+@functools.partial(_looped.defjvp, symbolic_zeros=True)
 def _tangent(primals, tangents):
   """d sums[t, s] = score_vector . (1 - tanh^2)(d queries[t] + d keys[s]) + d score_vector . tanh."""
   queries, keys, score_vector = primals
   d_queries, d_keys, d_vector = (
     None if isinstance(tangent, jax.custom_derivatives.SymbolicZero) else tangent for tangent in tangents
   )
-  sums = _in_loops(*primals)
+  sums = _looped(*primals)
   d_sums = jnp.zeros_like(sums)
   if d_queries is not None:
     d_sums += jnp.swapaxes(_by_platform(_slopes, queries, keys, score_vector * d_queries), -1, -2)
@@ -86,17 +86,17 @@ def _tangent(primals, tangents):
 
 
 def _zero_for_each_query(queries: jax.Array, keys: jax.Array) -> jax.Array:
-  """Returns zeros [... T A] with the leading axes of both, and with those that `jax.vmap` has given to them.
+  """Returns zeros [... T A] with the leading axes of both, including those of `jax.vmap`.
 
-  The latter is why each is asked something: `jnp.zeros_like` knows of no batch. Factors without it are one
-  for the whole batch, and the loop that gives their gradient would sum over the batch at each step.
+  The zeros are computed from the arrays because `jnp.zeros_like` has no batch axis under `jax.vmap`. Without
+  the batch axis, the loop that computes the gradient of the factors would sum over the batch at each step.
   """
   are_numbers = (queries == queries) | jnp.all(keys == keys, axis=-2, keepdims=True)
   return jnp.where(are_numbers, jnp.zeros((), queries.dtype), 0)
 
 
 def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
-  """Returns score_vector . tanh, [... T S]."""
+  """Returns score_vector . tanh, [... T S], with one of the formulas."""
   x, y, factors = (
     jnp.moveaxis(array, -1, 0) for array in (formula.prepare(queries), formula.prepare(keys), score_vector)
   )
@@ -107,7 +107,7 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
       sums += factor[..., None] * value
     return sums, None
 
-  # From the arrays themselves, whose types may say how they are spread over devices.
+  # Computed from the arrays, because their types may contain a sharding.
   initial = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
   sums = formula.scale * jax.lax.scan(step, match_vma(initial, (x, y, factors)), units)[0]
@@ -135,13 +135,13 @@ def _sweep(
 ) -> jax.Array:
   """Returns sum over a of function(value of matrix[x, a] and rows[r, a]) factors[x, a], [... R X].
 
-  It is linear in the factors, and made for being transposed: that is one loop over the rows.
+  It is linear in the factors. Its transpose is a single loop over the rows.
   """
   x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
 
   @rematerialized
   def step(x, factors, rows):
-    # Rows share no division: a masked key must not change even the last bit of another's gradient.
+    # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
     values = [formula.values([(x, row[..., None, :])])[0] for row in rows]
     return [jnp.sum(function(value) * factors, axis=-1) for value in values]
 
@@ -150,7 +150,7 @@ def _sweep(
 
 
 def _rows(array: jax.Array) -> list[jax.Array]:
-  """Returns an array [R ...] as up to ROWS arrays of consecutive rows, filled up with zeros."""
+  """Returns an array [R ...] as up to ROWS arrays of consecutive rows, padded with zeros."""
   length = array.shape[0]
   count = min(ROWS, max(length, 1)) if is_known(length) else ROWS
   size = -(-length // count)
@@ -160,14 +160,14 @@ def _rows(array: jax.Array) -> list[jax.Array]:
 
 
 class Formula(NamedTuple):
-  """A way to calculate tanh and its derivative.
+  """A formula for tanh and its derivative.
 
   Attributes:
-    prepare: what to do once for each query and key.
-    values: gives a value for each of some pairs of what was prepared.
+    prepare: computed once for each query and key.
+    values: maps pairs of prepared queries and keys to values.
     scale: tanh is offset + scale * value.
-    offset: likewise.
-    slope: gives the derivative of tanh from the value.
+    offset: see scale.
+    slope: maps a value to the derivative of tanh.
   """
 
   prepare: Callable[[jax.Array], jax.Array]
@@ -178,42 +178,45 @@ class Formula(NamedTuple):
 
 
 def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns r, 1 / (1 + x y), for each pair, with one division for two."""
+  """Returns r = 1 / (1 + x y) for each pair, with one division for two pairs."""
   divisors = [1 + x * y for x, y in pairs]
   results = []
-  for one, other in zip(divisors[::2], divisors[1::2], strict=False):
-    inverse = 1 / (one * other)
-    results += [other * inverse, one * inverse]
+  for first, second in zip(divisors[::2], divisors[1::2], strict=False):
+    inverse = 1 / (first * second)
+    results += [second * inverse, first * inverse]
   return results if len(divisors) % 2 == 0 else [*results, 1 / divisors[-1]]
 
 
 def _by_tanh(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns tanh for each pair of a query and a key."""
+  """Returns tanh(x + y) for each pair."""
   return [jnp.tanh(x + y) for x, y in pairs]
 
 
-FACTORED = Formula(lambda vectors: jnp.exp(2 * vectors), _by_division, -2, 1, lambda r: 4 * (r - r * r))
-DIRECT = Formula(lambda vectors: vectors, _by_tanh, 1, 0, lambda tanh: 1 - tanh * tanh)
+FACTORED_FORMULA = Formula(
+  lambda vectors: jnp.exp(2 * vectors), _by_division, -2, 1, lambda r: 4 * (r - r * r)
+)
+TANH_FORMULA = Formula(lambda vectors: vectors, _by_tanh, 1, 0, lambda tanh: 1 - tanh * tanh)
 
 
 def _by_platform(
   function: Callable[..., jax.Array], queries: jax.Array, keys: jax.Array, factors: jax.Array
 ) -> jax.Array:
-  """Returns `function(formula, queries, keys, factors)` by the formula that suits the platform."""
+  """Returns `function(formula, queries, keys, factors)` with the formula that is fast on the platform."""
 
   def on_cpu(queries, keys, factors):
-    each = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
-    largest = sum(each)
-    # Where all of a unit's numbers are small, 1 - 2 r would lose the digits that tell it from 0.
-    is_unfit = unvmap_any((largest > _limit(queries.dtype)) | ((largest > 0) & (largest < SMALL)))
-    choices = functools.partial(function, DIRECT), functools.partial(function, FACTORED)
-    return jax.lax.cond(is_unfit, *choices, queries, keys, factors)
+    maxima = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
+    largest = sum(maxima)
+    # If all values of a unit are small, 1 - 2 r loses precision by cancellation.
+    is_imprecise = (largest > 0) & (largest < MIN_FACTORED)
+    use_tanh = unvmap_any((largest > _max_factored(queries.dtype)) | is_imprecise)
+    branches = functools.partial(function, TANH_FORMULA), functools.partial(function, FACTORED_FORMULA)
+    return jax.lax.cond(use_tanh, *branches, queries, keys, factors)
 
   return jax.lax.platform_dependent(
-    queries, keys, factors, cpu=on_cpu, default=functools.partial(function, DIRECT)
+    queries, keys, factors, cpu=on_cpu, default=functools.partial(function, TANH_FORMULA)
   )
 
 
-def _limit(dtype: jnp.dtype) -> float:
-  """Returns how large |query| + |key| may be: the product of two exp(2 (query + key)) must not overflow."""
+def _max_factored(dtype: jnp.dtype) -> float:
+  """Returns the largest |query| + |key| for which the product of two exp(2 (query + key)) cannot overflow."""
   return math.log(float(jnp.finfo(dtype).max)) / 4 - 1

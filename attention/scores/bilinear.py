@@ -15,22 +15,23 @@ from attention.scores.validation import floating
 
 
 def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> jax.Array:
-  """Returns how well every key fits every query, measured by a matrix.
+  """Returns bilinear attention scores.
 
       scores[t, s] = queries[t] . matrix . keys[s]
 
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general"; `matrix` is the paper's W_a.
-
   Args:
     queries: [... T H].
-    keys: [... S K]; the width K of the keys need not be that of the queries.
+    keys: [... S K]. The width K may differ from that of the queries.
     matrix: [H K], or [... H K] with leading axes that broadcast.
 
   Returns:
-    Scores, not probabilities, [... T S], at least float32.
+    Unnormalized scores, [... T S], at least float32.
 
   Raises:
-    ValueError: if matrix, leading axes or dtypes do not fit.
+    ValueError: if the matrix, leading axes or dtypes are incompatible.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, section 3.1, "general"; `matrix` is the paper's W_a.
 
   >>> bilinear_scores(jnp.ones((1, 2)), jnp.ones((1, 3)), jnp.ones((2, 3))).tolist()
   [[6.0]]
@@ -43,7 +44,7 @@ def bilinear_scores(queries: jax.Array, keys: jax.Array, matrix: jax.Array) -> j
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Bilinear(Score):
-  """`bilinear_scores` with its matrix, [H K] or [... H K]."""
+  """Bilinear scores with a matrix, [H K] or [... H K]; see `bilinear_scores`."""
 
   axes = {"matrix": "HK"}
   matrix: jax.Array
@@ -58,7 +59,7 @@ class Bilinear(Score):
     return keys
 
   def _checked_matrix(self, axis: int, **named: jax.Array) -> jax.Array:
-    """Returns the matrix, or raises ValueError if its axis does not fit the width of the vectors."""
+    """Returns the matrix, or raises ValueError if it does not match the width of the vectors."""
     ((name, vectors),) = named.items()
     matrix = as_real("matrix", self.matrix)
     check_rank("matrix", matrix, "[... H K]")

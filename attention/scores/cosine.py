@@ -1,4 +1,4 @@
-"""Cosine scores, scale * cosine of the angle between query and key."""
+"""Cosine scores, scale * cosine(query, key)."""
 
 import dataclasses
 
@@ -12,13 +12,12 @@ from attention.scores.validation import floating, scaled
 
 
 def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
-  """Returns the cosine of the angle between every query and every key; a zero vector scores 0.
-
-  So does one whose numbers are all below the smallest normal one, 1e-38 in float32: XLA takes them for 0.
+  """Returns the cosine similarity of every query and key.
 
       scores[t, s] = queries[t] . keys[s] / (|queries[t]| |keys[s]|)
 
-  Source: Graves et al. 2014, arXiv:1410.5401, equation 6.
+  A zero vector scores 0. So does a vector whose values are all subnormal (below 1e-38 in float32), since XLA
+  flushes them to zero.
 
   Args:
     queries: [... T H].
@@ -28,7 +27,10 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
     Scores in [-1, 1], [... T S], at least float32.
 
   Raises:
-    ValueError: if widths, leading axes or dtypes do not fit.
+    ValueError: if widths, leading axes or dtypes are incompatible.
+
+  References:
+    Graves et al. 2014, arXiv:1410.5401, equation 6.
 
   >>> cosine_scores(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])).round(3).tolist()
   [[0.6000000238418579, 0.0]]
@@ -40,7 +42,7 @@ def cosine_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Cosine(Score):
-  """`cosine_scores` times a scale: a number, or numbers [...] that broadcast (one for each head)."""
+  """`cosine_scores` times a scale: a number, or an array [...] with leading axes such as heads."""
 
   axes = {"scale": ""}
   scale: jax.Array | float = 1.0
@@ -56,10 +58,9 @@ class Cosine(Score):
 
 
 def _unit(vectors: jax.Array) -> jax.Array:
-  """Returns the vectors at length 1, and zero vectors as they are, with zero gradient."""
-  # The direction does not depend on this scale, so no gradient is lost by stopping it here; without it
-  # the squares of very long or very short vectors leave the range of float32. Its own reciprocal must
-  # stay in that range too.
+  """Returns vectors divided by their norm. Zero vectors are unchanged and have zero gradient."""
+  # Scaling by the largest value keeps the squares of very large and very small vectors in range. It does not
+  # change the direction, so stopping its gradient loses nothing. Its reciprocal must stay in range, too.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
   is_zero = largest == 0
   smallest = 100 * float(jnp.finfo(vectors.dtype).tiny)

@@ -13,22 +13,23 @@ from attention.scores.validation import check_width, floating, scaled
 
 
 def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
-  """Returns how well every key fits every query.
+  """Returns dot-product attention scores, without scaling.
 
       scores[t, s] = queries[t] . keys[s]
-
-  Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "dot"; Vaswani et al. 2017,
-  arXiv:1706.03762, section 3.2.1, before the scaling.
 
   Args:
     queries: [... T H].
     keys: [... S H].
 
   Returns:
-    Scores, not probabilities, [... T S], at least float32.
+    Unnormalized scores, [... T S], at least float32.
 
   Raises:
-    ValueError: if widths, leading axes or dtypes do not fit.
+    ValueError: if widths, leading axes or dtypes are incompatible.
+
+  References:
+    Luong et al. 2015, arXiv:1508.04025, section 3.1, "dot"; Vaswani et al. 2017, arXiv:1706.03762, section
+    3.2.1.
 
   >>> dot_product_scores(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
   [[11.0, 2.0]]
@@ -42,11 +43,12 @@ def dot_product_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class ScaledDotProduct(Score):
-  """`dot_product_scores` times a scale: a number, or numbers [...] that broadcast (one for each head).
+  """`dot_product_scores` times a scale: a number, or an array [...] with leading axes such as heads.
 
-  None is the paper's 1 / sqrt(H), H the width of the queries.
+  The default scale is 1 / sqrt(H), where H is the width of the queries.
 
-  Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+  References:
+    Vaswani et al. 2017, arXiv:1706.03762, equation 1.
   """
 
   axes = {"scale": ""}

@@ -1,4 +1,4 @@
-"""Additive scores of keys that say where one looked before: score_vector . tanh(query + key + location)."""
+"""Location-aware scores: additive scores that depend on previous attention weights."""
 
 import dataclasses
 
@@ -15,14 +15,12 @@ from attention.scores.validation import check_width
 
 
 def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
-  """Returns what is seen around each key of where a query before has looked.
+  """Returns features of the previous attention weights around each key, by a convolution.
 
       features[t, s, c] = sum over r of filters[r, c] weights[t, s + r - R // 2]
 
-  Source: Chorowski et al. 2015, arXiv:1506.07503, equation 8; `filters` are the paper's F.
-
   Args:
-    weights: of the query before each query, or of all before it; [... T S].
+    weights: attention weights of the previous query, or their sum over all previous queries, [... T S].
     filters: [R C].
 
   Returns:
@@ -30,6 +28,9 @@ def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
 
   Raises:
     ValueError: if an array has too few axes.
+
+  References:
+    Chorowski et al. 2015, arXiv:1506.07503, equation 8; `filters` are the paper's F.
 
   >>> location_features(jnp.array([[0.0, 1.0, 0.0, 0.0]]), jnp.array([[3.0], [2.0], [1.0]]))[..., 0].tolist()
   [[1.0, 2.0, 3.0, 0.0]]
@@ -40,28 +41,29 @@ def location_features(weights: jax.Array, filters: jax.Array) -> jax.Array:
   R, S = filters.shape[0], weights.shape[-1]
   before = R // 2
   padded = jnp.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(before, R - 1 - before)])
-  around = jnp.stack([padded[..., r : r + S] for r in range(R)], axis=-1)
-  return jnp.einsum("...TSR,RC->...TSC", around, filters.astype(weights.dtype), precision=matmul_precision())
+  windows = jnp.stack([padded[..., r : r + S] for r in range(R)], axis=-1)
+  return jnp.einsum("...TSR,RC->...TSC", windows, filters.astype(weights.dtype), precision=matmul_precision())
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class LocationAware(Score):
-  """Additive scores that know where one looked before.
+  """Additive scores that depend on previous attention weights.
 
       scores[t, s] = score_vector . tanh(queries[t] + keys[s] + locations[t, s] . kernel)
 
-  `locations` are `location_features` of the weights of the query before, or, with one feature, the sum of the
-  weights of all queries before: coverage. What is fed with weights of its own goes from query to query in a
-  loop.
-
-  Source: Chorowski et al. 2015, arXiv:1506.07503, equation 9; coverage: Tu et al. 2016, arXiv:1601.04811,
-  equation 6, in the form of See et al. 2017, arXiv:1704.04368, equation 11.
+  `locations` are the `location_features` of the weights of the previous query. With a single feature, the sum
+  of all previous weights, this is coverage. Since the weights of a query depend on those of the previous one,
+  queries are processed in a loop (see `LocationAwareAttention`).
 
   Attributes:
     score_vector: [A] or [... A].
     kernel: U of the paper, [C A] or [... C A].
     locations: [... T S C].
+
+  References:
+    Chorowski et al. 2015, arXiv:1506.07503, equation 9; coverage: Tu et al. 2016, arXiv:1601.04811, equation
+    6, in the form of See et al. 2017, arXiv:1704.04368, equation 11.
   """
 
   axes = {"score_vector": "A", "kernel": "CA", "locations": "TSC"}
@@ -84,7 +86,7 @@ class LocationAware(Score):
     return _scores(query_features, key_features, self.score_vector, self.kernel, self.locations)
 
   def _check(self, **named: jax.Array) -> None:
-    """Raises ValueError if the widths of queries or keys, or of the score's own arrays, do not fit."""
+    """Raises ValueError if the widths of the vectors and of the arrays of the score are incompatible."""
     ((name, vectors),) = named.items()
     score_vector, kernel = as_array("score_vector", self.score_vector), as_array("kernel", self.kernel)
     check_rank("kernel", kernel, "[... C A]")
@@ -97,9 +99,9 @@ class LocationAware(Score):
 def _scores(
   queries: jax.Array, keys: jax.Array, score_vector: jax.Array, kernel: jax.Array, locations: jax.Array
 ) -> jax.Array:
-  """Returns the scores of a tile; its derivatives keep nothing [T S A]."""
-  around = jnp.einsum("...TSC,...CA->...TSA", locations, kernel, precision=matmul_precision())
-  pairs, around = same_rank(queries[..., :, None, :] + keys[..., None, :, :], around)
+  """Computes the scores of a tile; derivatives store no array [T S A]."""
+  projected = jnp.einsum("...TSC,...CA->...TSA", locations, kernel, precision=matmul_precision())
+  pairs, projected = same_rank(queries[..., :, None, :] + keys[..., None, :, :], projected)
   return jnp.einsum(
-    "...TSA,...A->...TS", jnp.tanh(pairs + around), score_vector, precision=matmul_precision()
+    "...TSA,...A->...TS", jnp.tanh(pairs + projected), score_vector, precision=matmul_precision()
   )

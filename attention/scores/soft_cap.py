@@ -1,4 +1,4 @@
-"""Scores kept within a cap."""
+"""Scores with a soft cap."""
 
 import dataclasses
 
@@ -16,18 +16,19 @@ from attention.scores.validation import per_score
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class SoftCap(Score):
-  """Another score kept within -cap and cap: cap * tanh(score / cap).
-
-  Source: Bello et al. 2017, arXiv:1611.09940, appendix A.2; for attention: Gemma 2, 2024, arXiv:2408.00118,
-  section 2.
+  """Limits the scores of another score function to (-cap, cap): cap * tanh(score / cap).
 
   Attributes:
-    score: any score.
-    cap: a positive number, or numbers [...] that broadcast (one for each head).
+    score: a score function.
+    cap: a positive number, or an array [...] with leading axes such as heads.
 
   Raises:
-    ValueError: if the cap is not positive: a float at once, others when attention is calculated, if they are
-      known then (not arguments of `jax.jit`, which are traced).
+    ValueError: if the cap is not positive. A float is checked at once, an array when attention is computed,
+      unless it is traced.
+
+  References:
+    Bello et al. 2017, arXiv:1611.09940, appendix A.2; for attention: Gemma 2, 2024, arXiv:2408.00118, section
+    2.
   """
 
   axes = {"cap": ""}
@@ -36,14 +37,14 @@ class SoftCap(Score):
 
   def __post_init__(self):
     if isinstance(self.score, (int, float, np.ndarray)) or isinstance(self.cap, Score):
-      raise ValueError(f"SoftCap needs a score and then a cap, got {self.score!r}, {self.cap!r}")
-    # Arrays and integers pass: JAX also builds trees of gradients, or of axes, in the form of a score.
+      raise ValueError(f"SoftCap takes a score and a cap, in this order, got {self.score!r}, {self.cap!r}")
+    # Arrays and integers are not checked here: JAX builds trees of gradients and of axes from the class.
     if type(self.cap) is float and not self.cap > 0:
       raise ValueError(f"cap must be positive, got {self.cap}")
 
   def validate(self):
     if not isinstance(self.score, Score):
-      raise ValueError(f"SoftCap needs a score such as ScaledDotProduct(), got {self.score!r}")
+      raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {self.score!r}")
     check_numbers("cap", self.cap, "positive and finite in float32", lambda cap: (cap > 0) & np.isfinite(cap))
     self.score.validate()
 
@@ -61,8 +62,8 @@ class SoftCap(Score):
     cap = per_score("cap", self.cap, scores)
     rank = max(scores.ndim, cap.ndim)
     scores, cap = with_rank(scores, rank), with_rank(cap, rank)
-    # Far from 0 tanh is 1, and its derivative 0, also where the score of a masked pair has overflowed. Chosen
-    # by where, not by clip, whose tangents are products with 0: an infinite one would become NaN.
+    # Far from 0, tanh is 1 and its derivative is 0, even if the score of a masked pair overflowed. `where`
+    # instead of `clip`, because clip multiplies tangents by 0, which makes NaN of infinite ones.
     is_nan, is_near = jnp.isnan(scores), jnp.abs(scores) < 32 * cap
     near = cap * jnp.tanh(jnp.where(is_near, scores, 0) / cap)
     far = cap * jnp.sign(jnp.where(is_nan, 0, scores))

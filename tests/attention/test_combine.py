@@ -140,23 +140,29 @@ def test_mismatched_sink_raises():
 @pytest.mark.parametrize(
   ("partials", "message"),
   [
-    ([], "partials must hold at least one"),
+    ([], "partials must contain at least one pair"),
     ([(jnp.ones((2, 3)), None, jnp.ones(2))], r"must be a pair, \(context, logsumexp\), got tuple"),
     ([jnp.ones((2, 3))], r"must be a pair, \(context, logsumexp\), got "),
     ([(jnp.ones((2, 3)), None)], "logsumexp must be an array, got None"),
-    ([(jnp.ones((2, 3)), jnp.ones(1))], r"each partial must be a context .* got float32 \(2, 3\) and \(1,\)"),
-    ([(jnp.ones((2, 3)), jnp.ones(3))], r"each partial must be a context .* got float32 \(2, 3\) and \(3,\)"),
+    (
+      [(jnp.ones((2, 3)), jnp.ones(1))],
+      r"partials must be pairs of .* got context \(2, 3\) float32 .* logsumexp \(1,\)",
+    ),
+    (
+      [(jnp.ones((2, 3)), jnp.ones(3))],
+      r"partials must be pairs of .* got context \(2, 3\) float32 .* logsumexp \(3,\)",
+    ),
     (
       [(jnp.ones((2, 3), dtype), jnp.ones(2)) for dtype in (jnp.float32, jnp.bfloat16)],
-      r"one T, D and dtype, here \(2, 3\) and float32, got bfloat16",
+      r"same T, D and dtype, got context \(2, 3\) float32 and then context .* bfloat16",
     ),
     (
       [(jnp.ones((2, D), int), jnp.ones(2)) for D in (3, 3)],
-      "context must be of a floating type, got int32",
+      "context must be floating-point, got int32",
     ),
     (
       [(jnp.ones((2, D)), jnp.ones(2)) for D in (3, 1)],
-      r"one T, D and dtype, here \(2, 3\) .*, got float32 \(2, 1\)",
+      r"same T, D and dtype, got context \(2, 3\) .* and then context \(2, 1\) float32",
     ),
     ([(jnp.ones(2), jnp.ones(2))], r"context must have axes \[... T D\], got shape \(2,\)"),
   ],

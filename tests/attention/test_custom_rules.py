@@ -327,7 +327,7 @@ def test_key_arrays_in_features_of_groups(implementation):
 
 
 def test_masks_are_not_joined_by_words():
-  with pytest.raises(ValueError, match="masks are joined by &"):
+  with pytest.raises(ValueError, match="masks must be combined with &"):
     masks.causal() and masks.prefix(2)
 
 
@@ -374,7 +374,7 @@ def test_arrays_per_head_lead(implementation):
     for factor, head in zip(factors, vectors, strict=True)
   ]
   assert_close(attend(True), np.stack(desired), FLOAT32)
-  with pytest.raises(ValueError, match=r"ScaledByHead.scores must put the leading axes of"):
+  with pytest.raises(ValueError, match=r"ScaledByHead.scores must insert axes for T and S"):
     attend(False)
 
 
@@ -382,7 +382,7 @@ def test_non_dataclasses_raise_by_name():
   class Mine(attention.Score):
     pass
 
-  with pytest.raises(TypeError, match=r"^Mine must be a dataclass: put @dataclasses\.dataclass"):
+  with pytest.raises(TypeError, match=r"^Mine must be a dataclass: add @dataclasses\.dataclass"):
     attention.register_pytree(Mine)
 
 

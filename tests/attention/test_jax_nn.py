@@ -325,8 +325,8 @@ VECTORS = draw()[:3]
       {"mask": np.ones((B, N, S, T), bool)},
       r"mask must be broadcastable .*\(2, 3, 2, 5, 7\).*\(2, 3, 2, 7, 5\)",
     ),
-    (VECTORS, {"bias": np.ones((K, T, S), np.float32)}, r"bias must be one for 6 heads .*\(3, 5, 7\)"),
-    (VECTORS, {"bias": np.ones((T, S), bool)}, r"bias must be of a floating type, got bool"),
+    (VECTORS, {"bias": np.ones((K, T, S), np.float32)}, r"bias must have 6 heads .*\(3, 5, 7\)"),
+    (VECTORS, {"bias": np.ones((T, S), bool)}, r"bias must be floating-point, got bool"),
     (
       VECTORS,
       {"implementation": "cudnn"},
@@ -335,7 +335,11 @@ VECTORS = draw()[:3]
     (VECTORS, {"implementation": "pallas"}, r"implementation must be one of.*got 'pallas'"),
     (VECTORS, {"query_seq_lengths": np.int32([1, 2, 3])}, r"query_seq_lengths .*B=2, got shape \(3,\)"),
     (VECTORS, {"key_value_seq_lengths": np.float32([1, 2])}, r"key_value_seq_lengths .*integers.*float32"),
-    (VECTORS, {"local_window_size": (1, 2, 3)}, r"local_window_size must be an integer or two.*\(1, 2, 3\)"),
+    (
+      VECTORS,
+      {"local_window_size": (1, 2, 3)},
+      r"local_window_size must be an integer or a pair of integers.*\(1, 2, 3\)",
+    ),
     (VECTORS, {"local_window_size": 1.5}, r"before must be an integer.*float"),
     (VECTORS, {"local_window_size": (1.5, 2)}, r"before must be an integer.*float"),
     ((VECTORS[0][0], *VECTORS[1:]), {}, r"must have axes \[B T N H\], or \[T N H\].*\(5, 6, 11\)"),

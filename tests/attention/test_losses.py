@@ -81,7 +81,7 @@ def test_half_precision_is_summed_in_float32():
 
 
 def test_mismatched_shapes_raise():
-  with pytest.raises(ValueError, match=r"must have one shape, got \(3, 5, 7\) and \(5, 7\)"):
+  with pytest.raises(ValueError, match=r"must have the same shape, got \(3, 5, 7\) and \(5, 7\)"):
     alignment_loss(jnp.ones((B, T, S)), jnp.ones((T, S), bool))
   with pytest.raises(ValueError, match=r"got weights \(3, 5, 7\), lengths \(5,\)"):
     coverage_loss(jnp.ones((B, T, S)), jnp.ones(T, int))

@@ -63,7 +63,7 @@ def test_distances_are_not_rounded(dtype):
 @mostly_blockwise
 @pytest.mark.parametrize("cap", [0, -1, 0.0, -1.0, float("nan"), np.float32(-1), np.float32([1, 0])])
 def test_a_cap_is_positive(cap, implementation):
-  with pytest.raises(ValueError, match="SoftCap needs a score and then a cap"):
+  with pytest.raises(ValueError, match="SoftCap takes a score and a cap"):
     attention.SoftCap(5.0, attention.ScaledDotProduct())
 
   def capped(vectors):
@@ -95,8 +95,8 @@ def test_relative_positions_of_nothing(lengths, implementation):
 @pytest.mark.parametrize(
   ("count", "max_distance", "bidirectional", "words"),
   [
-    (3, 128, True, "at least 4 buckets, got 3"),
-    (1, 128, False, "at least 2 buckets, got 1"),
+    (3, 128, True, "number of buckets must be at least 4, got 3"),
+    (1, 128, False, "number of buckets must be at least 2, got 1"),
     (32, 8, True, "max_distance must be more than 8 with 32 buckets, got 8"),
   ],
 )
@@ -126,7 +126,7 @@ class Misnamed(attention.Score):
 @mostly_blockwise
 def test_missing_axes_raise(implementation):
   inputs = draw("additive")
-  with pytest.raises(ValueError, match=r"Misnamed.axes must name its fields, got 'scales'"):
+  with pytest.raises(ValueError, match=r"Misnamed.axes must contain names of fields, got 'scales'"):
     attend(Misnamed(jnp.ones(())), inputs, implementation)
 
 

@@ -164,7 +164,7 @@ def test_shard_map_arrays_are_not_sharded():
   found = []
 
   def remember(array):
-    found.append(sharding.leading_axes_may_be_spread())
+    found.append(sharding.leading_axes_may_be_sharded())
     return array
 
   array = np.ones((B, T), np.float32)
@@ -172,4 +172,4 @@ def test_shard_map_arrays_are_not_sharded():
     array
   )
   assert found == [False]
-  assert sharding.leading_axes_may_be_spread()
+  assert sharding.leading_axes_may_be_sharded()

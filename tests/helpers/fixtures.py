@@ -219,7 +219,7 @@ def compiled_together(function):
   def one(kind, implementation, inputs, *args, alone=False, **options):
     engines = ENGINES if implementation in ENGINES and not alone else (implementation,)
     inputs = {kind: inputs} if alone else of_every_score(kind, inputs)
-    every = run(additive.FEW_TERMS, engines, tuple(sorted(options.items())), inputs, *args)
+    every = run(additive.MAX_TERMS_WITHOUT_LOOPS, engines, tuple(sorted(options.items())), inputs, *args)
     return every[kind, implementation]
 
   return one

@@ -340,11 +340,11 @@ def test_sequences_of_one_state_differ():
     ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
     ({"top_p": 1.5}, "top_p must be a number above 0 and at most 1, got 1.5"),
     ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
-    ({"rng": jnp.ones(2)}, "rng must be one key, or one for each of 5 sequences, got Array"),
-    ({"rng": None}, "rng must be one key, or one for each of 5 sequences, got None"),
+    ({"rng": jnp.ones(2)}, "rng must be a PRNG key, or 5 keys, one per sequence, got Array"),
+    ({"rng": None}, "rng must be a PRNG key, or 5 keys, one per sequence, got None"),
     (
       {"rng": jax.random.split(jax.random.key(0), 3)},
-      r"one for each of 5 sequences, got Array\(\(3,\), dtype=key<fry>\)",
+      r"or 5 keys, one per sequence, got Array\(\(3,\), dtype=key<fry>\)",
     ),
   ],
   ids=str,
@@ -387,7 +387,7 @@ def test_smallest_top_p_keeps_the_likeliest():
 def test_sizes_may_be_integer_arrays():
   found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
   assert found.tokens.shape[1] == 3
-  with pytest.raises(ValueError, match="bos_id must be one token, got shape"):
+  with pytest.raises(ValueError, match="bos_id must be a single token, got shape"):
     search_greedily(bos_id=jnp.asarray([0, 2]))
 
 

@@ -438,13 +438,13 @@ def test_cache_has_the_keys_dtype():
 
 
 def test_too_many_tokens_raise():
-  with pytest.raises(ValueError, match="got 7 more for 5 slots, 0 of them taken"):
+  with pytest.raises(ValueError, match="got 7 new tokens for 5 slots, 0 of them in use"):
     jax.eval_shape(lambda cache: layer.apply(variables_of(layer), tokens, cache=cache), empty(slots=5))
   _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5))
-  with pytest.raises(ValueError, match="got 2 more for 5 slots, 4 of them taken"):
+  with pytest.raises(ValueError, match="got 2 new tokens for 5 slots, 4 of them in use"):
     layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
   cache = cache._replace(length=np.array([0, 4, 1]))
-  with pytest.raises(ValueError, match="got 2 more for 5 slots, 4 of them taken"):
+  with pytest.raises(ValueError, match="got 2 new tokens for 5 slots, 4 of them in use"):
     layer.apply(variables_of(layer), tokens[:, 4:6], cache=cache)
 
 
@@ -476,14 +476,14 @@ def test_the_last_slot_is_used():
   [
     (
       {"inputs": tokens[:2]},
-      r"a cache must be of as many sequences as the queries, \(2,\), got cache.length \(3,\)",
+      r"cache must have the leading axes of the inputs, \(2,\), got cache.length of shape \(3,\)",
     ),
     ({"keys": jnp.zeros((B, N, S, 6))}, r"cache.keys must be float32 .* \(3, 4, 11, 6\)"),
     ({"keys": jnp.zeros((B, 2, S, 6), jnp.bfloat16)}, "cache.keys must be float32 .*, got bfloat16"),
     ({"values": jnp.zeros((B, 2, S, 5))}, r"cache.values must be float32 .* 6\) .*, got float32 .* 5\)"),
     (
       {"length": jnp.zeros((), jnp.int32)},
-      r"as many sequences as the queries, \(3,\), got cache.length \(\)",
+      r"leading axes of the inputs, \(3,\), got cache.length of shape \(\)",
     ),
     ({"inputs_k": tokens}, "inputs_k and inputs_v must be None with a cache"),
     ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* 7, 11\), got shape \(7, 7\)"),

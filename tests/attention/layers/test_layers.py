@@ -460,7 +460,7 @@ def test_gru_begins_with_orthogonal_gates():
       attention.MultiHeadAttention(2, 6, out_features=0),
       "out_features must be an integer of at least 1, got 0",
     ),
-    (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be a floating type, got .*int32"),
+    (attention.MultiHeadAttention(2, 6, dtype=jnp.int32), "dtype must be floating-point, got .*int32"),
     (attention.MultiHeadAttention(2, 6, score="dot"), "score must be a Score .*, got 'dot'"),
     (attention.EncoderLayer(1, 7, norm_position="Pre"), "norm_position must be pre or post, got 'Pre'"),
     (attention.EncoderLayer(2, 7), "qkv_features=13, num_heads=2"),

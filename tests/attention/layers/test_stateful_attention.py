@@ -114,9 +114,9 @@ def test_calls_attend_query_by_query(layer):
 def test_unsupported_calls_raise():
   layer = MonotonicAttention(features=A)
   variables, queries, sources = drawn(layer)
-  with pytest.raises(ValueError, match="bias must be None for attention that remembers, got"):
+  with pytest.raises(ValueError, match="bias must be None for stateful attention, got"):
     layer.apply(variables, queries, sources, bias=jnp.zeros((B, 1, S)))
-  with pytest.raises(ValueError, match=r"queries must have axes \[B T H\], got shape"):
+  with pytest.raises(ValueError, match=r"inputs_q must have axes \[B T H\], got shape"):
     layer.apply(variables, queries[:, None], sources)
 
 

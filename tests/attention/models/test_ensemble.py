@@ -63,7 +63,7 @@ def test_members_have_separate_parameters():
 
 def test_mistakes_are_told():
   ensemble = attention.Ensemble((translator("none"),))
-  with pytest.raises(ValueError, match=r"^params must be of 1 members, got 2$"):
+  with pytest.raises(ValueError, match=r"^params must have one entry per member, 1, got 2$"):
     ensemble.apply({"params": [{}, {}]}, method="encode")
   with pytest.raises(ValueError, match=r"^method must be encode or step, got 'output_features'$"):
     ensemble.apply({"params": [{}]}, method="output_features")

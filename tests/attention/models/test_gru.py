@@ -197,7 +197,7 @@ def test_saturated_gradients_are_finite():
 def test_mismatched_shapes_raise(what, shape):
   weights, state, inputs = draw()
   arguments = {"state": state, "inputs": inputs, what: jnp.ones(shape)}
-  with pytest.raises(ValueError, match=rf"width 11 .*{what} \({', '.join(map(str, shape))}\)"):
+  with pytest.raises(ValueError, match=rf"H=11, .*{what} \({', '.join(map(str, shape))}\)"):
     attention.gru(weights, **arguments)
 
 
@@ -320,7 +320,7 @@ def assert_derivatives_agree(order, function, other, arguments, directions):
 )
 def test_mismatched_projected_inputs_raise(shapes):
   state, projected = map(jnp.ones, shapes)
-  message = rf"width 11 .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
+  message = rf"H=11, .*state {shapes[0]}, projected {shapes[1]}".replace("(", r"\(").replace(")", r"\)")
   with pytest.raises(ValueError, match=message):
     attention.attention_gru(draw()[0], state, projected)
 

@@ -163,7 +163,7 @@ def test_too_many_words_give_nan():
   for t in range(3):
     state, logits, _ = step(variables, state, jnp.asarray(TARGETS[:, t]), memory)
     assert np.all(np.isnan(logits)) == (t == 2)
-  with pytest.raises(ValueError, match=r"a state must have caches, from prepare\(.*max_length\); got none"):
+  with pytest.raises(ValueError, match=r"state must contain caches, from prepare\(.*max_length\), got none"):
     module.apply(variables, (), jnp.asarray(TARGETS[:, 0]), memory, method="step")
 
 

@@ -120,8 +120,8 @@ def test_small_pre_activations_keep_their_digits(scale):
 
 @pytest.mark.parametrize("size", [(2, 3, 5), (1, 1000, 9), (1000, 1, 9)])
 def test_few_sums_are_computed_directly(size, monkeypatch):
-  monkeypatch.setattr(additive, "FEW_TERMS", 2**13)
-  monkeypatch.setattr(additive, "_in_loops", None)
+  monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 2**13)
+  monkeypatch.setattr(additive, "_looped", None)
   inputs = draw((2,), *size)
   desired, slopes, tanh = exact(*inputs)
   actual, pull = jax.vjp(jax.jit(sums_of_tanh), *inputs)

@@ -151,9 +151,9 @@ def test_single_position_filter_is_coverage():
 @pytest.mark.parametrize(
   ("name", "shape", "words"),
   [
-    ("score_vector", (H + 1,), r"score_vector must have the width of the queries, 11, got shape \(12,\)"),
-    ("kernel", (C, H + 1), r"kernel must have the width of the queries, 11, got shape \(3, 12\)"),
-    ("locations", (B, T, S, C + 1), r"locations must have C of the kernel, 3, got shape \(2, 3, 5, 4\)"),
+    ("score_vector", (H + 1,), r"score_vector must have the width of the queries \(11\), got shape \(12,\)"),
+    ("kernel", (C, H + 1), r"kernel must have the width of the queries \(11\), got shape \(3, 12\)"),
+    ("locations", (B, T, S, C + 1), r"locations must have C of the kernel \(3\), got shape \(2, 3, 5, 4\)"),
     ("locations", (T, S), r"LocationAware.locations must have axes \[... T S C\], got shape \(3, 5\)"),
     (
       "locations",
@@ -169,5 +169,5 @@ def test_mismatched_arrays_raise(name, shape, words):
 
 
 def test_features_of_integers_are_an_error():
-  with pytest.raises(ValueError, match="weights must be of a floating type, got int32"):
+  with pytest.raises(ValueError, match="weights must be floating-point, got int32"):
     attention.location_features(np.ones((1, 3), np.int32), np.ones((1, 1), np.float32))
