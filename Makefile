@@ -1,11 +1,4 @@
-# make train       trains the toy translator, in about two minutes
-# make test        runs the tests, in ten minutes on two cores; in six when run again
-# make exhaustive  runs them with all combinations of scores, engines, masks and derivatives
-# make quick       runs the tests of text, settings and files, and the most important numbers, in a minute
-# make check       runs the linter, the formatter and the type checker
-# make check-page  runs those of the page's JavaScript, as make check also does where npm is installed
-# make docs        builds the documentation in docs/_build/html
-# Each sets everything up by itself, in .venv.
+# Run `make help` for the targets.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,22 +8,38 @@ PAGE := experiments/explorer/page
 PAGE_INSTALLED := $(PAGE)/node_modules/installed
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: train test exhaustive quick check check-page format docs clean
+.PHONY: help train test exhaustive quick check check-page format docs clean
+
+help:
+	@echo "make train        train the toy translator (2 minutes on 2 cores)"
+	@echo "make test         run the tests (10 minutes on 2 cores, 6 when repeated)"
+	@echo "make test K=name  run the tests whose name contains K"
+	@echo "make quick        run the fastest tests (1 minute)"
+	@echo "make exhaustive   run all tests, with all combinations of scores, engines and masks (25 minutes)"
+	@echo "make check        run the linter, the formatter and the type checkers"
+	@echo "make format       fix and format the code"
+	@echo "make docs         build the documentation in docs/_build/html"
+	@echo "make clean        remove everything that these commands created, except runs/"
+	@echo "Each command creates .venv and installs what it needs. Python 3.11 or later: make PYTHON=python3.12"
 
 train: $(INSTALLED)
 	$(BIN)/python -m experiments.train
 
-# Nearly all the time of the tests is compilation. tests/contract is compiled with the default options of the
-# compiler, because its subject is numbers as users get them. The other tests are compiled without most
-# optimizations, which takes a third of the time. `make test` leaves out the tests marked `exhaustive`: mostly
-# further combinations of scores, engines, masks and derivatives.
+# Most of the time of the tests is compilation. tests/contract checks numbers as users get them, so it uses the
+# default options of the compiler. The other tests are compiled without most optimizations, in a third of the
+# time. `make test` omits the tests marked `exhaustive`, mostly more combinations of scores, engines, masks and
+# derivatives.
 test: SELECTED := -m "not exhaustive"
 exhaustive: SELECTED :=
 test exhaustive: $(INSTALLED)
+ifdef K
+	$(BIN)/python -m pytest $(SELECTED) -k "$(K)"
+else
 	$(PYTEST) $(SELECTED) tests/contract
 	QUICK_COMPILATION=1 $(PYTEST) $(SELECTED) --ignore=tests/contract
+endif
 
-# The values of each score in both engines, empty rows, search, text and settings.
+# Values of each score in both engines, empty rows, decoding, text and configs.
 QUICK := tests/test_imports.py tests/contract/test_contract_values.py tests/contract/test_contract_empty_rows.py \
   tests/attention/test_linear.py tests/attention/test_positions.py tests/attention/decoding/test_search.py \
   $(addprefix tests/experiments/,cli/test_config_fields.py text/test_text_processor.py text/test_parallel_corpus.py \
@@ -48,7 +57,7 @@ check: $(INSTALLED) check-page
 
 ifeq ($(shell command -v npm 2> /dev/null),)
 check-page:
-	@echo "npm is not installed: the JavaScript in $(PAGE) is not checked"
+	@echo "npm is not installed; skipping the checks of the JavaScript in $(PAGE)"
 else
 check-page: $(PAGE_INSTALLED)
 	npm --prefix $(PAGE) run --silent check
@@ -58,7 +67,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# A warning is an error: a link that leads nowhere, a name that is not there, a program of the tutorial that fails.
+# Warnings are errors: broken links, unknown names, and failing code in the tutorial.
 docs: $(INSTALLED) $(DOCS_INSTALLED)
 	$(BIN)/python -m sphinx --builder=html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
@@ -67,6 +76,7 @@ clean:
 
 $(INSTALLED): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'
+	@echo "Creating .venv and installing requirements.txt; this takes about a minute."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@

@@ -1,37 +1,37 @@
-"""Every default of every experiment.
+"""Configuration of experiments, with all defaults.
 
-A config is a file with a function `get_config` that makes one of these, assigns to its fields,
-`config.model.features = 256`, and returns it. Any field can be changed again on the command line:
+A config file defines `get_config`, which creates a `Config`, assigns its fields
+(`config.model.features = 256`), and returns it. Any field can be overridden by a flag:
 `--config.train.num_train_steps=100`.
 """
 
 import dataclasses
 
 
-@dataclasses.dataclass(slots=True)  # so that a misspelt field is an error
+@dataclasses.dataclass(slots=True)  # misspelled fields raise an error
 class Data:
-  """What is translated.
+  """The task and its data.
 
   Attributes:
-    task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated) or
-      "parallel_text" (your own files); or a task of your own, package.module:Name or file.py:Name.
+    task: "toy_translation" (English to Italian, generated), "scan" (commands to actions, generated),
+      "parallel_text" (text files), or a custom task, package.module:Name or file.py:Name.
     split: scan: "simple", "length", "add_jump" or "add_turn_left".
-    scan_max_train_actions: scan, split length: commands of more actions are for the test.
+    scan_max_train_actions: scan, split "length": commands with more actions are test examples.
     train_file: parallel_text: path of tab-separated UTF-8 text, source first, plain or .gz.
-    validation_file: parallel_text: path of likewise text; scored while training.
-    test_file: parallel_text: path of likewise text; scored at the end; empty for none.
-    alignment_tokens: parallel_text: what the alignments of these files count: "words", "whitespace" (tokens
-      with spaces between), or "auto": words, but files that may count whitespace tokens are refused.
-    lowercase: parallel_text: whether text is lower-cased.
-    tokenization: parallel_text: what text is cut into, "word", "character" or "subword".
-    subword_model: parallel_text: how subwords are learnt, "unigram" or "bpe".
-    vocabulary_size: parallel_text: number of subwords of each language; 0 for 8,000 or, if that is less, the
-      most that the training text allows.
-    source_vocabulary_size: parallel_text: number of subwords of the source; 0 for vocabulary_size.
-    target_vocabulary_size: parallel_text: number of subwords of the target; 0 for vocabulary_size.
-    min_count: parallel_text: words or characters rarer than this in the training text become unknown.
-    max_train_length: parallel_text: training pairs with a longer side, in units, are left out.
-    num_buckets: to how many lengths training sentences are padded; the step is compiled for each.
+    validation_file: parallel_text: path of text in the same format; evaluated during training.
+    test_file: parallel_text: path of text in the same format; evaluated at the end. Optional.
+    alignment_tokens: parallel_text: tokens that the alignments in these files count: "words", "whitespace"
+      (separated by spaces), or "auto" (words, with an error if the file may count whitespace tokens).
+    lowercase: parallel_text: whether to lowercase text.
+    tokenization: parallel_text: "word", "character" or "subword".
+    subword_model: parallel_text: "unigram" or "bpe".
+    vocabulary_size: parallel_text: number of subwords per language; 0 for 8,000, or fewer if the training
+      text is small.
+    source_vocabulary_size: parallel_text: number of source subwords; 0 for vocabulary_size.
+    target_vocabulary_size: parallel_text: number of target subwords; 0 for vocabulary_size.
+    min_count: parallel_text: words or characters with a lower count in the training text become unknown.
+    max_train_length: parallel_text: training pairs with more tokens on either side are dropped.
+    num_buckets: number of lengths to which training batches are padded. The step is compiled for each.
   """
 
   task: str = "toy_translation"
@@ -54,40 +54,39 @@ class Data:
 
 @dataclasses.dataclass(slots=True)
 class Model:
-  """The translator.
+  """The encoder and the decoder.
 
   Attributes:
-    encoder: "recurrent" (bidirectional GRU) or "transformer"; or one of your own, package.module:Name or
-      file.py:Name, a function of this group and the size of the vocabulary that makes a Flax module.
-    decoder: "recurrent" (GRU) or "transformer"; or one of your own, a function of this group and the size of
-      the vocabulary that makes a Flax module with the methods that `attention.models.Decoder` tells of.
-    attention: of the recurrent decoder: "additive", "dot_product", "scaled_dot_product", "bilinear",
-      "cosine", "multi_head"; "location_aware" or "coverage", which know where they looked; "monotonic", which
-      only goes forward; "local", which looks around one place; or "none". Or one of your own, a function of
-      this group that makes a Flax module (see `attention.RecurrentDecoder`).
-    qk_features: to which that attention projects queries and keys; 0 for `features`.
-    normalizer: what makes the weights of that attention: "softmax", "sparsemax", "entmax15", or "sigmoid" (of
-      scores less the log of the number of words). Or one of your own, a function of this group that makes an
+    encoder: "recurrent" (bidirectional GRU), "transformer", or a custom encoder, package.module:Name or
+      file.py:Name: a function of this config group and the vocabulary size that returns a Flax module.
+    decoder: "recurrent" (GRU), "transformer", or a custom decoder: a function of this config group and the
+      vocabulary size that returns a Flax module with the methods of `attention.models.Decoder`.
+    attention: attention of the recurrent decoder: "additive", "dot_product", "scaled_dot_product",
+      "bilinear", "cosine", "multi_head", "location_aware", "coverage", "monotonic", "local", "none", or
+      custom attention: a function of this config group that returns a Flax module (see
+      `attention.RecurrentDecoder`).
+    qk_features: width of the projected queries and keys of that attention; 0 for `features`.
+    normalizer: normalizer of that attention: "softmax", "sparsemax", "entmax15", "sigmoid" (of scores minus
+      the log of the source length), or a custom normalizer: a function of this config group that returns an
       `attention.Normalizer`.
-    attend_order: whether the recurrent decoder looks at the source "before" it reads a word, or "after".
-    input_feeding: whether the recurrent decoder reads what it made the logits of, at the next step.
-    embed_dim: width of a word's vector; transformers use `features` instead.
-    features: of the decoder's state, of each direction of the recurrent encoder, of transformers.
-    num_layers: of the encoder.
-    num_decoder_layers: of the decoder.
+    attend_order: whether the recurrent decoder attends "before" or "after" reading the previous word.
+    input_feeding: whether the output features of a step are an input of the recurrent decoder's next step.
+    embed_dim: width of word embeddings; transformers use `features` instead.
+    features: width of the decoder's state, of each direction of the recurrent encoder, and of transformers.
+    num_layers: number of encoder layers.
+    num_decoder_layers: number of decoder layers.
     residual: whether recurrent layers from the second on add their input to their output.
-    layer_norm: whether the output of each recurrent layer is normalised.
-    num_heads: of transformers, and of the recurrent decoder's multi_head attention.
-    mlp_dim: of transformers.
-    position_encoding: how transformers know where a word stands: "sinusoidal", "relative", "rotary" or
-      "none".
-    normalize_qk: whether transformers normalise the queries and keys of each head.
-    tied_embeddings: whether the decoder's logits are made with its embedding.
-    dropout_rate: probability in [0, 1) that a unit is dropped in training.
+    layer_norm: whether the output of each recurrent layer is normalized.
+    num_heads: number of heads of transformers and of "multi_head" attention.
+    mlp_dim: hidden width of the feed-forward networks of transformers.
+    position_encoding: of transformers: "sinusoidal", "relative", "rotary" or "none".
+    normalize_qk: whether transformers normalize the queries and keys of each head.
+    tied_embeddings: whether the decoder's output kernel is its transposed embedding.
+    dropout_rate: probability of dropping a unit in training, in [0, 1).
     variational_dropout: whether a unit is dropped at all positions of a sentence or at none.
-    recurrent_dropout_rate: probability that a unit of a state is dropped where it meets its next input.
-    word_dropout_rate: probability that a whole word is dropped.
-    dtype: "float32" or "bfloat16": what is computed in; parameters are float32.
+    recurrent_dropout_rate: probability of dropping a unit of the state in recurrent products.
+    word_dropout_rate: probability of dropping a word at all its positions in a sentence.
+    dtype: dtype of the computation, "float32" or "bfloat16"; parameters are float32.
   """
 
   encoder: str = "recurrent"
@@ -117,37 +116,35 @@ class Model:
 
 @dataclasses.dataclass(slots=True)
 class Train:
-  """How the model is trained: Adam, a linear warm-up, then a falling learning rate.
+  """Training with Adam, a linear warm-up, and a learning rate schedule.
 
   Attributes:
     num_train_steps: number of parameter updates.
-    batch_size: sentence pairs for each. Where these have an end (parallel_text, scan) it is the average:
-      batches of short pairs have more, those of long pairs fewer, so that all have about as many tokens.
-    grad_accumulation_steps: in how many parts a batch is computed, one after the other: less memory, the same
-      result but for what dropout draws.
-    learning_rate: the highest.
-    schedule: "cosine" or "linear" down to 0 at the last step, "inverse_square_root", or "constant".
-    warmup_fraction: share of the steps, in [0, 1), until the learning rate is at its highest.
-    grad_clip_norm: longest allowed norm of the gradient.
-    weight_decay: share of the weights, times the learning rate, that each step takes off (AdamW); biases and
-      scales are left alone.
-    label_smoothing: share of the training loss's weight, in [0, 1), that is spread over all words; that of a
-      validation has none.
-    train_eos: whether the end of a sentence is learnt; without it translations have no end (Newman et al.
-      2020, arXiv:2010.07174).
-    alignment_loss_weight: of the guided alignment loss, for each target word that is aligned, where the task
-      knows alignments (see `attention.losses.alignment_loss`); 0 for none. The training loss that is shown
-      has it, that of a validation has not.
-    coverage_loss_weight: of the coverage loss, for each target word (see `attention.losses.coverage_loss`); 0
-      for none. Likewise.
-    ema_decay: decay in [0, 1) of the moving average of the parameters that translates; 0 for none.
-    best_metric: by which of the validation's metrics the best checkpoint is chosen, "loss" or "bleu" for
-      instance.
-    early_stopping_patience: validations in a row without a better metric after which training stops; 0 to
-      never stop early.
-    log_every_steps: steps between two records of the training loss.
-    eval_every_steps: steps between two validations, each with a checkpoint.
-    max_to_keep: how many of the newest checkpoints are kept, beside the best, at least 2.
+    batch_size: sentence pairs per update. For finite data (parallel_text, scan) this is the average: batches
+      of short pairs have more pairs and batches of long pairs fewer, so that all have about as many tokens.
+    grad_accumulation_steps: number of parts of a batch that are computed one after another, to save memory.
+      Results only differ by dropout.
+    learning_rate: peak learning rate.
+    schedule: "cosine" or "linear" (to 0 at the last step), "inverse_square_root", or "constant".
+    warmup_fraction: fraction of the steps before the peak learning rate, in [0, 1).
+    grad_clip_norm: maximum global norm of the gradient.
+    weight_decay: decoupled weight decay (AdamW), not applied to biases and scales.
+    label_smoothing: probability of the training labels that is spread over the vocabulary, in [0, 1). Not
+      used in validation.
+    train_eos: whether to train the end of sentences; without it, translations do not end (Newman et al. 2020,
+      arXiv:2010.07174).
+    alignment_loss_weight: weight of the guided alignment loss per aligned target word, for tasks with known
+      alignments (see `attention.losses.alignment_loss`); 0 to disable. Part of the training loss only.
+    coverage_loss_weight: weight of the coverage loss per target word (see `attention.losses.coverage_loss`);
+      0 to disable. Part of the training loss only.
+    ema_decay: decay of the moving average of the parameters that is used for translation, in [0, 1); 0 to
+      disable.
+    best_metric: validation metric that determines the best checkpoint, such as "loss" or "bleu".
+    early_stopping_patience: number of validations without improvement after which training stops; 0 to
+      disable.
+    log_every_steps: steps between records of the training loss.
+    eval_every_steps: steps between validations; each writes a checkpoint.
+    max_to_keep: number of newest checkpoints to keep, in addition to the best; at least 2.
   """
 
   num_train_steps: int = 900
@@ -172,21 +169,20 @@ class Train:
 
 @dataclasses.dataclass(slots=True)
 class Evaluation:
-  """How the model is scored, and how it translates unless a flag says otherwise.
+  """Evaluation, and the defaults of translation.
 
   Attributes:
-    checkpoint: "best" (by `train.best_metric`), "last", or "average", the mean of the newest
-      `train.max_to_keep`.
-    num_eval_examples: sentences of each split at the end, and in `experiments.evaluate`; 0 for all there are.
-    num_validation_examples: sentences at each validation during training; 0 for all there are.
-    batch_size: sentences decoded at once.
-    max_decode_length: tokens, the end of the sentence included, after which a translation is cut.
-    beam_size: of the beam search at the end of training and later; 1 for the greedy search, which is also
-      that of the validations during training.
-    custom_metrics: of your own, separated by commas, each package.module:Name or file.py:Name: a function of
-      the translations, the examples, and the true translations as the model scores them, that returns a
-      number.
-    length_penalty: exponent of the length by which a translation's log-probability is divided in beam search.
+    checkpoint: "best" (by `train.best_metric`), "last", or "average" (mean of the newest
+      `train.max_to_keep`).
+    num_eval_examples: number of sentences per split at the end of training and in `experiments.evaluate`; 0
+      for all.
+    num_validation_examples: number of sentences of each validation during training; 0 for all.
+    batch_size: number of sentences that are decoded together.
+    max_decode_length: maximum number of tokens of a translation, including the end symbol.
+    beam_size: beam size at the end of training and later; 1 for greedy search, which validations always use.
+    custom_metrics: custom metrics, separated by commas, each package.module:Name or file.py:Name: a function
+      of the translations, the examples, and the model's scores of the references, that returns a number.
+    length_penalty: exponent of the length penalty in beam search.
   """
 
   checkpoint: str = "best"
@@ -201,12 +197,12 @@ class Evaluation:
 
 @dataclasses.dataclass(slots=True)
 class Config:
-  """One experiment.
+  """The configuration of one experiment.
 
   Attributes:
-    seed: fixes the parameters, the data's order and the dropout.
-    init_from: folder of a run from which the vocabularies are taken, and those of the parameters that it
-      translates with (its `evaluation.checkpoint`) that fit, as to fine-tune it; empty for none.
+    seed: random seed of parameters, data order and dropout.
+    init_from: directory of a run whose vocabularies and matching parameters (of its `evaluation.checkpoint`)
+      are used as initial values, for example for fine-tuning. Optional.
   """
 
   seed: int = 0

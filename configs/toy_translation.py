@@ -9,4 +9,14 @@ from configs import base
 
 
 def get_config() -> base.Config:
-  return base.Config()
+  config = base.Config()
+  config.model.encoder = "recurrent"
+  config.model.attention = "additive"
+  config.model.embed_dim = 64
+  config.model.features = 128
+  config.train.num_train_steps = 900
+  config.train.batch_size = 128
+  config.train.learning_rate = 8e-3
+  config.train.schedule = "cosine"
+  config.train.warmup_fraction = 0.1
+  return config

@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: `make docs`."""
+"""Sphinx configuration, for `make docs`."""
 
 import os
 import pathlib
@@ -7,10 +7,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = str(ROOT)  # of the notebook
+os.environ["PYTHONPATH"] = str(ROOT)  # for the notebook
 
 project = "attention"
-author = "the attention authors"
+author = "the attention-jax authors"
 extensions = [
   "myst_nb",
   "sphinx.ext.autodoc",
@@ -34,35 +34,34 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures of arrays say less than the shapes in the text
+autodoc_typehints = "none"  # the text gives shapes
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_attr_annotations = False
-napoleon_custom_sections = ["Source"]
-default_role = "py:obj"  # `name` is a link, where there is something to link to
+default_role = "py:obj"  # `name` becomes a link if it is documented
 
 
 def setup(app):
-  # Before Napoleon, which reads the sections.
+  # Before Napoleon, which parses the sections.
   app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):
-  """Makes docstrings, which are plain text, ready for Sphinx: formulas, stars and bars are what they are."""
-  found, in_formula = [], False
+  """Converts plain-text docstrings for Sphinx: formulas become literal blocks, stars and bars are escaped."""
+  converted, in_formula = [], False
   for i, line in enumerate(lines):
     is_indented = len(line) - len(line.lstrip()) >= 4
     begins = is_indented and i > 0 and not lines[i - 1].strip() and not in_formula
     if begins:
-      found += ["  ::" if line.startswith("      ") else "::", ""]
+      converted += ["  ::" if line.startswith("      ") else "::", ""]
     in_formula = begins or (in_formula and (is_indented or not line.strip()))
-    found.append(line if in_formula or line.lstrip().startswith(">>>") else _escaped(line))
-  lines[:] = found
+    converted.append(line if in_formula or line.lstrip().startswith(">>>") else _escaped(line))
+  lines[:] = converted
 
 
 def _escaped(line):
-  """Returns a line whose stars and bars stand for themselves, but a bullet and what is in backticks."""
+  """Escapes stars and bars in a line, except for a bullet and text in backticks."""
   bullet, text = re.fullmatch(r"(\s*(?:\* )?)(.*)", line).groups()
   parts = re.split(r"(`[^`]*`)", text)
   text = "".join(part if part.startswith("`") else re.sub(r"([*|])", r"\\\1", part) for part in parts)
-  return bullet + re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", text)  # the plural of a name, `Layer`s
+  return bullet + re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", text)  # plurals, such as `Layer`s
