@@ -1,11 +1,10 @@
-"""Compares this library's attention with others' in one run: time, memory, and whether it is right.
+"""Compares this library's attention functions with other libraries: time, memory and correctness.
 
     python -m experiments.benchmark --output=runs/benchmark
 
-It writes benchmark.json and benchmark.md, and with the set `length` two pictures, time and memory against
-length. The set `gpu` is run only if named.
-Others are compared if they are installed: pip install torch keras tokamax. With all of them it takes
-46 minutes on 2 cores; most of it is theirs.
+Writes benchmark.json and benchmark.md, and with the suite `length` two figures, time and memory against
+length. The suite `gpu` requires a GPU and only runs if it is named. Other libraries are included if they are
+installed: pip install torch keras tokamax. With all of them it takes 46 minutes on 2 cores.
 """
 
 import dataclasses
@@ -15,41 +14,41 @@ from typing import Any
 from absl import flags
 
 from experiments.benchmarks import report
-from experiments.benchmarks.baselines import PEERS
-from experiments.benchmarks.suites import SETS
+from experiments.benchmarks.baselines import BASELINES
+from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import measure
 from experiments.cli import flags as commands
 
-_SETS = flags.DEFINE_list(
-  "suites", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"
+_SUITES = flags.DEFINE_list(
+  "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
 )
-_PEERS = flags.DEFINE_list("baselines", [*PEERS], f"only these of {', '.join(PEERS)}")
-_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "instead of that of the cases")
-_REPEATS = flags.DEFINE_integer("repeats", 7, "how often each is timed", lower_bound=1)
-_SHORTEN = flags.DEFINE_integer(
-  "length_divisor", 1, "by what to divide all lengths, to try it out", lower_bound=1
+_BASELINES = flags.DEFINE_list("baselines", [*BASELINES], f"baselines to run: {', '.join(BASELINES)}")
+_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "replaces the dtype of the cases")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "number of measurements of each case", lower_bound=1)
+_LENGTH_DIVISOR = flags.DEFINE_integer(
+  "length_divisor", 1, "divides all lengths, for a quick trial", lower_bound=1
 )
-_OUTPUT = flags.DEFINE_string("output", "runs/benchmark", "folder for what it writes")
+_OUTPUT = flags.DEFINE_string("output", "runs/benchmark", "output directory")
 
 
 def main() -> None:
-  for flag, known in ((_SETS, SETS), (_PEERS, PEERS)):
-    for given in flag.value:
-      if given not in known:
-        raise commands.UsageError(f"--{flag.name} must be of {', '.join(known)}, got {given!r}")
+  for flag, choices in ((_SUITES, SUITES), (_BASELINES, BASELINES)):
+    for name in flag.value:
+      if name not in choices:
+        raise commands.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
   folder = pathlib.Path(_OUTPUT.value)
   folder.mkdir(parents=True, exist_ok=True)
   records: list[dict[str, Any]] = []
   print(report.HEADER)
-  for name in _SETS.value:
-    names, cases = SETS[name]
+  for suite in _SUITES.value:
+    names, cases = SUITES[suite]
     for case in cases:
-      length = max(1, case.length // _SHORTEN.value)
+      length = max(1, case.length // _LENGTH_DIVISOR.value)
       case = dataclasses.replace(case, length=length, dtype=_DTYPE.value or case.dtype)
-      chosen = [peer for peer in names if peer in _PEERS.value]
-      found = [{"set": name, **record} for record in measure(case, chosen, _REPEATS.value)]
-      print(report.rows(found), flush=True)
-      records += found
+      baselines = [name for name in names if name in _BASELINES.value]
+      case_records = [{"suite": suite, **record} for record in measure(case, baselines, _REPEATS.value)]
+      print(report.rows(case_records), flush=True)
+      records += case_records
       report.write(folder / "benchmark.json", records)
   (folder / "benchmark.md").write_text(report.markdown(report.machine(), records), "utf-8")
   for path in [folder / "benchmark.json", folder / "benchmark.md", *report.draw(folder, records)]:

@@ -1,1 +1,1 @@
-"""What the benchmark measures, whom it compares, and how."""
+"""Benchmarks of attention functions: cases, baselines, timing and reports."""

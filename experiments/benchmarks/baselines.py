@@ -1,6 +1,6 @@
-"""Whom the benchmark compares: this library, and others if they are installed.
+"""The attention functions that the benchmark compares: this library, and others if they are installed.
 
-Each peer gets its arrays in the layout that it asks for, and is called as its documentation says.
+Each baseline gets its arrays in the layout that it documents.
 """
 
 import functools
@@ -18,23 +18,23 @@ import attention
 from attention import masks
 from experiments.benchmarks.cases import Case, Inputs
 
-# What stores all scores is not run where they take more: a few arrays of this size must fit at once.
+# Baselines that store all scores are skipped if these need more memory. A few such arrays must fit at once.
 MOST_BYTES = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**31}
 
 
 class Unavailable(Exception):
-  """Why a peer is not measured."""
+  """Raised if a baseline cannot be measured."""
 
 
-class Peer(NamedTuple):
-  """One way to compute attention.
+class Baseline(NamedTuple):
+  """A way to compute attention.
 
   Attributes:
     make: returns the function of the arrays of a case.
-    scores: of the cases that it can compute.
-    has_window: whether it has a sliding window.
-    heads_first: whether its arrays are [B N T H], and not [B T N H].
-    stores: returns how many bytes its largest array takes, if it grows with the square of the length.
+    scores: scores that it supports.
+    has_window: whether it supports a sliding window.
+    heads_first: whether its arrays are [B N T H] instead of [B T N H].
+    stores: returns the size of its largest array in bytes, if it is quadratic in the length.
   """
 
   make: Callable[[Case], Callable[..., Any]]
@@ -45,15 +45,15 @@ class Peer(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """A peer that is ready for a case.
+  """A baseline that is compiled for a case.
 
   Attributes:
-    forward: does the forward pass; returns something for `to_numpy`.
-    both: runs the forward and the backward pass. Returns the context and the gradients of all inputs. An
+    forward: runs the forward pass; returns an array for `to_numpy`.
+    both: runs the forward and the backward pass; returns the context and the gradients of all inputs. An
       optional argument [B T N H] replaces the gradient of the context.
-    to_numpy: returns an array in the layout of the case's Inputs.
-    compile_seconds: compile times of the forward pass and of both passes. None if nothing is compiled.
-    temporary_mib: temporary memory of both programs, as reported by the compiler. None if it reports none.
+    to_numpy: converts an array to the layout of the case's Inputs.
+    compile_seconds: compile times of the forward pass and of both passes; None if nothing is compiled.
+    temporary_mib: temporary memory of both programs, as reported by the compiler; None if not reported.
   """
 
   forward: Callable[[], Any]
@@ -64,20 +64,20 @@ class Prepared(NamedTuple):
 
 
 def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
-  """Returns a peer, compiled.
+  """Returns a baseline, compiled for a case.
 
   Raises:
-    Unavailable: if it is not installed or has no such attention.
+    Unavailable: if it is not installed or does not support the case.
   """
-  peer = PEERS[name]
-  if case.score not in peer.scores:
-    raise Unavailable(f"has no {case.score} attention")
-  if case.window and not peer.has_window:
-    raise Unavailable("has no sliding window")
-  if peer.stores(case) > MOST_BYTES[jax.default_backend()]:
-    raise Unavailable(f"would store {peer.stores(case) / 2**30:.0f} GiB")
-  attend = peer.make(case)
-  return _torch(attend, case, inputs) if name == "torch" else _jax(attend, case, inputs, peer.heads_first)
+  baseline = BASELINES[name]
+  if case.score not in baseline.scores:
+    raise Unavailable(f"does not support {case.score} attention")
+  if case.window and not baseline.has_window:
+    raise Unavailable("does not support a sliding window")
+  if baseline.stores(case) > MOST_BYTES[jax.default_backend()]:
+    raise Unavailable(f"would store {baseline.stores(case) / 2**30:.0f} GiB")
+  attend = baseline.make(case)
+  return _torch(attend, case, inputs) if name == "torch" else _jax(attend, case, inputs, baseline.heads_first)
 
 
 def _ours(case: Case, implementation: str = "auto"):
@@ -94,7 +94,7 @@ def _ours(case: Case, implementation: str = "auto"):
 
 
 def _einsum(case: Case):
-  """Returns the formulas as they stand in the papers."""
+  """Returns attention as written in the papers."""
 
   def attend(queries, keys, values, score_vector=None):
     if score_vector is None:
@@ -116,7 +116,7 @@ def _window_options(case: Case) -> dict[str, Any]:
 
 def _jax_nn(case: Case, implementation: str | None = None):
   if implementation == "cudnn" and (jax.default_backend() != "gpu" or case.dtype == "float32"):
-    raise Unavailable("for half precision on a GPU")
+    raise Unavailable("requires half precision on a GPU")
   options = {"is_causal": case.causal, "implementation": implementation, **_window_options(case)}
   return functools.partial(jax.nn.dot_product_attention, **options)
 
@@ -139,11 +139,11 @@ def _keras(case: Case):
   os.environ.setdefault("KERAS_BACKEND", "jax")
   keras = _imported("keras")
   if keras.backend.backend() != "jax":
-    raise Unavailable("its backend is not JAX")
+    raise Unavailable("uses another backend than JAX")
   if case.score == "dot_product":
     return functools.partial(keras.ops.dot_product_attention, is_causal=case.causal)
   if case.heads > 1:
-    raise Unavailable("has no heads")
+    raise Unavailable("does not support several heads")
   layer = keras.layers.AdditiveAttention(dtype=case.dtype)
   layer.build([(case.batch, case.length, case.width)] * 3)
 
@@ -175,18 +175,18 @@ def _stored_by_torch(case: Case) -> int:
 
 _TWO = "dot_product", "additive"
 _ALL = *_TWO, "bilinear", "cosine"
-PEERS = {
-  "attention": Peer(_ours, _ALL, has_window=True, heads_first=True),
-  "attention dense": Peer(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
-  "einsum": Peer(_einsum, _TWO, heads_first=True, stores=Case.hidden_bytes),
-  "jax.nn": Peer(_jax_nn, has_window=True, stores=Case.score_bytes),
-  "jax.nn cudnn": Peer(lambda case: _jax_nn(case, "cudnn"), has_window=True),
-  "flax.linen": Peer(lambda case: _flax(case, "flax.linen"), stores=Case.score_bytes),
-  "flax.nnx": Peer(lambda case: _flax(case, "flax.nnx"), stores=Case.score_bytes),
-  "tokamax xla": Peer(lambda case: _tokamax(case, "xla"), has_window=True, stores=Case.score_bytes),
-  "tokamax xla_chunked": Peer(lambda case: _tokamax(case, "xla_chunked"), has_window=True),
-  "keras": Peer(_keras, _TWO, stores=Case.hidden_bytes),
-  "torch": Peer(_torch_attention, _TWO, heads_first=True, stores=_stored_by_torch),
+BASELINES = {
+  "attention": Baseline(_ours, _ALL, has_window=True, heads_first=True),
+  "attention dense": Baseline(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
+  "einsum": Baseline(_einsum, _TWO, heads_first=True, stores=Case.hidden_bytes),
+  "jax.nn": Baseline(_jax_nn, has_window=True, stores=Case.score_bytes),
+  "jax.nn cudnn": Baseline(lambda case: _jax_nn(case, "cudnn"), has_window=True),
+  "flax.linen": Baseline(lambda case: _flax(case, "flax.linen"), stores=Case.score_bytes),
+  "flax.nnx": Baseline(lambda case: _flax(case, "flax.nnx"), stores=Case.score_bytes),
+  "tokamax xla": Baseline(lambda case: _tokamax(case, "xla"), has_window=True, stores=Case.score_bytes),
+  "tokamax xla_chunked": Baseline(lambda case: _tokamax(case, "xla_chunked"), has_window=True),
+  "keras": Baseline(_keras, _TWO, stores=Case.hidden_bytes),
+  "torch": Baseline(_torch_attention, _TWO, heads_first=True, stores=_stored_by_torch),
 }
 
 
@@ -195,18 +195,18 @@ def _jax(attend: Callable[..., jax.Array], case: Case, inputs: Inputs, heads_fir
     array = jnp.asarray(array, case.dtype)
     return jnp.swapaxes(array, 1, 2) if heads_first and array.ndim == 4 else array
 
-  def with_derivatives(of_context, *arrays):
-    context, pull = jax.vjp(attend, *arrays)
-    return context, pull(of_context)
+  def with_gradients(d_context, *arrays):
+    context, vjp_fn = jax.vjp(attend, *arrays)
+    return context, vjp_fn(d_context)
 
   arrays = [arrange(array) for array in inputs[:4] if array is not None]
-  usual = arrange(inputs.of_context)
-  forward, *of_forward = _compiled(attend, arrays, case)
-  both, *of_both = _compiled(with_derivatives, [usual, *arrays], case)
-  seconds, memory = zip(of_forward, of_both, strict=True)
+  default = arrange(inputs.d_context)
+  forward, *forward_stats = _compiled(attend, arrays, case)
+  both, *both_stats = _compiled(with_gradients, [default, *arrays], case)
+  seconds, memory = zip(forward_stats, both_stats, strict=True)
 
-  def run_both(of_context=None):
-    return jax.block_until_ready(both(usual if of_context is None else arrange(of_context), *arrays))
+  def run_both(d_context=None):
+    return jax.block_until_ready(both(default if d_context is None else arrange(d_context), *arrays))
 
   return Prepared(
     forward=lambda: jax.block_until_ready(forward(*arrays)),
@@ -218,9 +218,9 @@ def _jax(attend: Callable[..., jax.Array], case: Case, inputs: Inputs, heads_fir
 
 
 def _compiled(function: Callable[..., Any], arrays: list[jax.Array], case: Case) -> tuple[Any, float, float]:
-  """Returns a program, how many seconds it took to compile, and its temporary memory in MiB."""
+  """Returns a compiled program, its compile time in seconds, and its temporary memory in MiB."""
   start = time.perf_counter()
-  # By default a GPU would round float32 to 10 bits for some and not for others.
+  # By default, GPUs round float32 to 10 bits in some programs but not in others.
   with jax.default_matmul_precision("highest" if case.dtype == "float32" else None):
     program = jax.jit(function).lower(*arrays).compile()
   seconds = round(time.perf_counter() - start, 2)
@@ -232,7 +232,7 @@ def _torch(attend: Callable[..., Any], case: Case, inputs: Inputs) -> Prepared:
   torch = _imported("torch")
   on_gpu = jax.default_backend() == "gpu"
   if on_gpu and not torch.cuda.is_available():
-    raise Unavailable("it sees no GPU")
+    raise Unavailable("finds no GPU")
   torch.set_num_threads(len(os.sched_getaffinity(0)))
 
   def arrange(array):
@@ -245,27 +245,27 @@ def _torch(attend: Callable[..., Any], case: Case, inputs: Inputs) -> Prepared:
     return (tensor.transpose(1, 2) if tensor.ndim == 4 else tensor).numpy()
 
   arrays = [arrange(array).requires_grad_() for array in inputs[:4] if array is not None]
-  usual = arrange(inputs.of_context)
+  default = arrange(inputs.d_context)
 
-  def finished(results):
+  def synchronize(results):
     if on_gpu:
       torch.cuda.synchronize()
     return results
 
   def forward():
     with torch.no_grad():
-      return finished(attend(*arrays))
+      return synchronize(attend(*arrays))
 
-  def both(of_context=None):
+  def both(d_context=None):
     context = attend(*arrays)
-    given = usual if of_context is None else arrange(of_context)
-    return finished((context.detach(), torch.autograd.grad(context, arrays, given)))
+    d_context = default if d_context is None else arrange(d_context)
+    return synchronize((context.detach(), torch.autograd.grad(context, arrays, d_context)))
 
   return Prepared(forward, both, to_numpy)
 
 
 def _imported(name: str) -> Any:
-  """Returns a module, or raises Absent."""
+  """Imports a module, or raises Unavailable."""
   try:
     return importlib.import_module(name)
   except ImportError as error:

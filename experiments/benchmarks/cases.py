@@ -1,4 +1,4 @@
-"""What is measured: attention of given sizes to random inputs, and what is right for a few of its queries."""
+"""The cases of the benchmark: attention of given sizes with random inputs, and a check of the results."""
 
 import dataclasses
 import math
@@ -9,24 +9,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# How many positions are checked, in each sentence and head, in float64.
+# Number of positions per sentence and head that are compared with float64.
 CHECKED = 8
-# How far off results may be, relative to the largest of them, or to 0.01.
+# Allowed errors, relative to the largest result, or to 0.01.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One attention.
+  """The sizes and options of an attention function.
 
   Attributes:
     score: "dot_product", "additive", "bilinear" or "cosine".
     batch: B.
     length: T = S.
     heads: N.
-    width: H, or A of additive attention; also that of the values.
-    causal: whether queries attend only to keys before them, and to their own.
-    window: to how many keys they attend at the most, if it is not to all; only together with `causal`.
+    width: H, or A of additive attention; also the width of the values.
+    causal: whether the mask is causal.
+    window: size of a sliding window, or None; requires `causal`.
     dtype: "float32" or "bfloat16".
   """
 
@@ -41,85 +41,85 @@ class Case:
 
   def __post_init__(self):
     if self.window and not self.causal:
-      raise ValueError(f"a window must be causal, got window {self.window} and causal {self.causal}")
+      raise ValueError(f"window requires causal, got window={self.window}, causal={self.causal}")
 
   @property
   def name(self) -> str:
-    """What tables call the case."""
+    """Name of the case in tables."""
     sizes = self.batch, self.length, self.heads, self.width
     which = f" window {self.window}" if self.window else " causal" if self.causal else ""
     half = "" if self.dtype == "float32" else f" {self.dtype}"
     return f"{self.score} {sizes}{which}{half}"
 
   def score_bytes(self) -> int:
-    """Returns how much memory the scores take if they are stored."""
+    """Returns the size of all scores in bytes."""
     size = 4 if self.dtype == "float32" else 2
     return size * self.batch * self.heads * self.length**2
 
   def hidden_bytes(self) -> int:
-    """Returns how much memory the scores take if what they are sums of is stored."""
+    """Returns the size of all scores before the sum over units in bytes."""
     return self.score_bytes() * (self.width if self.score == "additive" else 1)
 
 
 class Inputs(NamedTuple):
-  """Arrays [B T N H] in float32, and the score's parameter: a score vector [A], a matrix [H H], or None.
+  """Arrays [B T N H] in float32, and the parameter of the score: a vector [A], a matrix [H H], or None.
 
-  `of_context` are the derivatives of a loss by the context.
+  `d_context` is the gradient of a loss with respect to the context.
   """
 
   queries: np.ndarray
   keys: np.ndarray
   values: np.ndarray
   parameter: np.ndarray | None
-  of_context: np.ndarray
+  d_context: np.ndarray
 
 
 def draw(case: Case) -> Inputs:
   """Returns random inputs."""
   rng = np.random.default_rng(0)
   shape = case.batch, case.length, case.heads, case.width
-  queries, keys, values, of_context = (rng.standard_normal(shape, dtype=np.float32) for _ in range(4))
+  queries, keys, values, d_context = (rng.standard_normal(shape, dtype=np.float32) for _ in range(4))
   sizes = {"additive": (case.width,), "bilinear": (case.width, case.width)}.get(case.score)
   parameter = None
   if sizes is not None:
     parameter = rng.standard_normal(sizes, dtype=np.float32) / np.float32(case.width ** (len(sizes) / 2))
-  return Inputs(queries, keys, values, parameter, of_context)
+  return Inputs(queries, keys, values, parameter, d_context)
 
 
-def of_checked(inputs: Inputs) -> Inputs:
-  """Returns inputs of a loss of the context at the checked positions alone."""
-  of_context = np.zeros_like(inputs.of_context)
+def restrict_to_checked(inputs: Inputs) -> Inputs:
+  """Returns inputs whose loss only depends on the checked positions."""
+  d_context = np.zeros_like(inputs.d_context)
   checked = _checked(inputs)
-  of_context[:, checked] = inputs.of_context[:, checked]
-  return inputs._replace(of_context=of_context)
+  d_context[:, checked] = inputs.d_context[:, checked]
+  return inputs._replace(d_context=d_context)
 
 
 def check(case: Case, inputs: Inputs, context: np.ndarray, gradients: Sequence[np.ndarray]) -> str | None:
-  """Returns what is wrong with a context and its derivatives, None if nothing is.
+  """Returns an error message if a context or its gradients are wrong, otherwise None.
 
   Args:
     case: the case.
-    inputs: from `of_checked`, rounded to the case's dtype.
+    inputs: from `restrict_to_checked`, rounded to the dtype of the case.
     context: like the values.
     gradients: like the queries, the keys, the values and the parameter, if there is one.
   """
-  found = context[:, _checked(inputs)], *gradients
-  names = "context", *(f"gradients by the {name}" for name in ("queries", "keys", "values", "parameter"))
-  for name, got, wanted in zip(names, found, _expected(case, inputs), strict=False):
-    # A query that sees one key only has derivatives of zero.
-    error = np.max(np.abs(got - wanted)) / max(0.01, np.max(np.abs(wanted)))
+  results = context[:, _checked(inputs)], *gradients
+  names = "context", *(f"gradients of the {name}" for name in ("queries", "keys", "values", "parameter"))
+  for name, result, expected in zip(names, results, _expected(case, inputs), strict=False):
+    # A query with a single key has zero gradients.
+    error = np.max(np.abs(result - expected)) / max(0.01, np.max(np.abs(expected)))
     if not error <= TOLERANCES[case.dtype]:
       return f"{name} off by {error:.1e}"
   return None
 
 
 def _checked(inputs: Inputs) -> np.ndarray:
-  """Returns some positions from the first to the last."""
+  """Returns evenly spaced positions from the first to the last."""
   return np.unique(np.linspace(0, inputs.queries.shape[1] - 1, CHECKED).astype(int))
 
 
 def _expected(case: Case, inputs: Inputs) -> list[np.ndarray]:
-  """Returns the context at the checked positions, and the derivatives by all arrays."""
+  """Returns the context at the checked positions, and the gradients of all arrays, in float64."""
   checked = _checked(inputs)
   distances = checked[:, None] - np.arange(case.length)
   seen = (distances >= 0) & (distances < (case.window or case.length)) | (not case.causal)
@@ -129,9 +129,9 @@ def _expected(case: Case, inputs: Inputs) -> list[np.ndarray]:
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), values)
 
   with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-    *arrays, of_context = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), inputs)
+    *arrays, d_context = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), inputs)
     context, pull = jax.vjp(attend, *arrays)
-    return [*map(np.asarray, jax.tree.leaves([context, pull(of_context[:, checked])]))]
+    return [*map(np.asarray, jax.tree.leaves([context, pull(d_context[:, checked])]))]
 
 
 def _scores(case: Case, queries: jax.Array, keys: jax.Array, parameter: Any) -> jax.Array:

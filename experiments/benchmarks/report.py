@@ -1,4 +1,4 @@
-"""What the benchmark has found, as tables and pictures."""
+"""Reports of benchmarks, as tables and figures."""
 
 import json
 import os
@@ -23,8 +23,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "numpy", "tokamax", "keras", "torch")
 
 
 def machine() -> dict[str, Any]:
-  """Returns on what, and with which versions, the figures are made."""
-  installed = {each.name: each.version for each in metadata.distributions()}
+  """Returns the device and the versions of a benchmark."""
+  installed = {package.name: package.version for package in metadata.distributions()}
   return {
     "device": jax.devices()[0].device_kind,
     "processor": _processor(),
@@ -52,22 +52,22 @@ def write(path: pathlib.Path, records: Records) -> None:
 
 LEGEND = """\
 Sizes are (batch, T = S, heads, width). A time is the median of {repeats}; "both" is forward and backward.
-"ours / theirs" is our time divided by theirs, in the same run: below 1 ours is faster. Ours is `attention`,
-as it is called by default; `attention dense` is with implementation="dense". Results are compared with
-float64 before they are timed. Temporary memory is what the compiled programs of both passes take besides
-their arguments and results, as XLA states it.
+"speedup" is the time of a baseline divided by that of `attention` in the same run: above 1, `attention` is
+faster. `attention` uses the default implementation; `attention dense` uses implementation="dense". Results
+are compared with float64 before they are timed. Temporary memory of both passes is reported by XLA, without
+arguments and results.
 """
 
 _COLUMNS = (
   "case",
-  "by",
-  *("forward, ms (quartiles)", "ours / theirs", "both, ms (quartiles)", "ours / theirs"),
+  "function",
+  *("forward, ms (quartiles)", "speedup", "both, ms (quartiles)", "speedup"),
 )
 HEADER = tables.markdown((*_COLUMNS, "temporary MiB"), [])
 
 
 def markdown(machine: dict[str, Any], records: Records) -> str:
-  """Returns all of it as Markdown: on what, a table of ratios for each set, and one of all times."""
+  """Returns the whole report as Markdown: the machine, a table of speedups per suite, and all times."""
   versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
   device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
   where = f"{device}{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, {versions}."
@@ -76,45 +76,47 @@ def markdown(machine: dict[str, Any], records: Records) -> str:
 
 
 def rows(records: Records) -> str:
-  """Returns the rows of a table: times with quartiles, and what share of them ours are, as Markdown."""
+  """Returns the rows of a Markdown table with times, quartiles, speedups and memory."""
   lines = []
-  for (_, case), of_case in _grouped(records, "set", "case").items():
-    times = _times(of_case)
-    for peer, passes in times.items():
-      cells = [case, peer]
+  for (_, case), case_records in _grouped(records, "suite", "case").items():
+    times = _times(case_records)
+    for baseline, passes in times.items():
+      cells = [case, baseline]
       for which, record in passes.items():
         low, high = record["quartiles"]
         cells.append(f"{record['milliseconds']:.4g} ({low:.4g} to {high:.4g})")
-        cells.append("" if peer == "attention" else _ours_to_theirs(times, peer, which))
+        cells.append("" if baseline == "attention" else _speedup(times, baseline, which))
       memory = [record["temporary_mib"] for record in passes.values()]
-      cells.append("not stated" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
+      cells.append("not reported" if None in memory else " / ".join(f"{size:.4g}" for size in memory))
       lines.append(cells)
-    absent = "; ".join(f"{record['peer']} {record['absent']}" for record in of_case if "absent" in record)
-    lines += [[case, f"absent: {absent}", "", "", "", "", ""]] if absent else []
+    unavailable = "; ".join(
+      f"{record['baseline']} {record['unavailable']}" for record in case_records if "unavailable" in record
+    )
+    lines += [[case, f"not measured: {unavailable}", "", "", "", "", ""]] if unavailable else []
   return "\n".join(map(tables.markdown_row, lines))
 
 
 def summary(records: Records) -> str:
-  """Returns a table for each set: our times of both passes, and what share of each peer's they are."""
+  """Returns a table per suite: our times of both passes, and the speedup over each baseline."""
   texts = []
-  for of_set in _grouped(records, "set").values():
-    others = [peer for peer in _times(of_set) if peer != "attention"]
+  for suite_records in _grouped(records, "suite").values():
+    baselines = [baseline for baseline in _times(suite_records) if baseline != "attention"]
     lines = []
-    for (case,), of_case in _grouped(of_set, "case").items():
-      times = _times(of_case)
+    for (case,), case_records in _grouped(suite_records, "case").items():
+      times = _times(case_records)
       ours = [record["milliseconds"] for record in times.get("attention", {}).values()]
       cells = [case, " / ".join(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in ours)]
-      for peer in others:
-        ratios = [_ours_to_theirs(times, peer, which) for which in PASSES]
-        cells.append(" / ".join(filter(None, ratios)) or "-")
+      for baseline in baselines:
+        speedups = [_speedup(times, baseline, which) for which in PASSES]
+        cells.append(" / ".join(filter(None, speedups)) or "-")
       lines.append(cells)
-    header = ["case", "ours, ms (forward / both)", *(f"ours / {peer}" for peer in others)]
+    header = ["case", "attention, ms (forward / both)", *(f"vs. {baseline}" for baseline in baselines)]
     texts.append(tables.markdown(header, lines))
   return "\n\n".join(texts)
 
 
 def _grouped(records: Records, *fields: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-  """Returns the records by their values of some fields."""
+  """Groups records by the values of some fields."""
   groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
   for record in records:
     groups.setdefault(tuple(record[field] for field in fields), []).append(record)
@@ -122,39 +124,40 @@ def _grouped(records: Records, *fields: str) -> dict[tuple[Any, ...], list[dict[
 
 
 def _times(records: Records) -> dict[str, dict[str, dict[str, Any]]]:
-  """Returns peer -> pass -> record, of what was timed."""
+  """Returns a mapping from baseline to pass to record."""
   timed = [record for record in records if "pass" in record]
   return {
-    peer: {record["pass"]: record for record in of_peer}
-    for (peer,), of_peer in _grouped(timed, "peer").items()
+    baseline: {record["pass"]: record for record in baseline_records}
+    for (baseline,), baseline_records in _grouped(timed, "baseline").items()
   }
 
 
-def _ours_to_theirs(times: dict[str, dict[str, dict[str, Any]]], peer: str, which: str) -> str:
-  """Returns our time divided by a peer's; nothing if one of them was not measured."""
-  if not {"attention", peer} <= times.keys():
+def _speedup(times: dict[str, dict[str, dict[str, Any]]], baseline: str, which: str) -> str:
+  """Returns the time of a baseline divided by ours, such as "3.1×"; empty if one was not measured."""
+  if not {"attention", baseline} <= times.keys():
     return ""
-  return f"{times['attention'][which]['milliseconds'] / times[peer][which]['milliseconds']:.2f}"
+  speedup = times[baseline][which]["milliseconds"] / times["attention"][which]["milliseconds"]
+  return f"{speedup:.2g}×" if speedup < 10 else f"{speedup:.0f}×"
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
-  """Draws time and memory against the length, and returns where; nothing if there are no several lengths."""
-  grown = [record for record in records if record["set"] == "length" and "pass" in record]
-  if len({record["length"] for record in grown}) < 2:
+  """Draws time and memory against length if several lengths were measured; returns the paths."""
+  timed = [record for record in records if record["suite"] == "length" and "pass" in record]
+  if len({record["length"] for record in timed}) < 2:
     return []
   paths = [folder / "time.png", folder / "memory.png"]
-  png.save(_figure(grown, "milliseconds", "milliseconds"), paths[0])
-  png.save(_figure(grown, "temporary_mib", "temporary memory, MiB"), paths[1])
+  png.save(_figure(timed, "milliseconds", "milliseconds"), paths[0])
+  png.save(_figure(timed, "temporary_mib", "temporary memory, MiB"), paths[1])
   return paths
 
 
 def _figure(records: Records, field: str, label: str) -> Figure:
-  """Returns a figure with a panel for each score and pass, and a line for each peer."""
+  """Returns a figure with a panel per score and pass, and a line per baseline."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
-  for (score, which), of_panel in _grouped(records, "score", "pass").items():
+  for (score, which), panel_records in _grouped(records, "score", "pass").items():
     panels[f"{score.replace('_', ' ')}, {which}"] = {
-      peer: {record["length"]: [record[field]] for record in of_peer if record[field]}
-      for (peer,), of_peer in _grouped(of_panel, "peer").items()
+      baseline: {record["length"]: [record[field]] for record in baseline_records if record[field]}
+      for (baseline,), baseline_records in _grouped(panel_records, "baseline").items()
     }
   figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
   for axes in figure.axes[:: len(PASSES)]:

@@ -1,17 +1,17 @@
-"""What is measured together, and with whom."""
+"""The suites of the benchmark: cases that are measured together, and their baselines."""
 
-from experiments.benchmarks.baselines import PEERS
+from experiments.benchmarks.baselines import BASELINES
 from experiments.benchmarks.cases import Case
 
-# Where scores of all pairs are too many to store.
+# Baselines that do not store all scores.
 MEMORY_EFFICIENT = ("attention", "torch", "tokamax xla_chunked")
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
-# For each set, the peers and the cases.
-SETS = {
+# Baselines and cases of each suite.
+SUITES = {
   "dot_product": (
-    PEERS,
+    BASELINES,
     [
       Case("dot_product", 32, 50, 8, 32),
       *(Case("dot_product", 8, 512, 8, 64, causal=causal) for causal in (False, True)),
@@ -19,7 +19,7 @@ SETS = {
     ],
   ),
   "additive": (
-    PEERS,
+    BASELINES,
     [
       Case("additive", 32, 50, 1, 256),
       Case("additive", 2, 512, 1, 256),
@@ -40,7 +40,7 @@ SETS = {
     ],
   ),
   "gpu": (
-    PEERS,
+    BASELINES,
     [
       *(
         Case("dot_product", 2**15 // length, length, 16, width, causal, dtype="bfloat16")

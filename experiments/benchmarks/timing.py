@@ -1,4 +1,4 @@
-"""How long calls take, all peers in turn, and how much memory."""
+"""Times and memory of baselines, measured in turn."""
 
 import dataclasses
 import math
@@ -17,53 +17,53 @@ from experiments.benchmarks.baselines import Prepared, Unavailable
 from experiments.benchmarks.cases import Case, Inputs
 
 PASSES = ("forward", "forward + backward")
-# A call that is shorter is repeated, so that the clock has something to measure.
+# Shorter calls are repeated until they take this long.
 SHORTEST_SECONDS = 0.02
-# Before a call that is shorter there is one that is not timed: who was before it in turn has left the cache,
-# and some leave threads that wait for more.
+# Calls that are shorter than this are preceded by one that is not timed, since the previous baseline has
+# replaced the contents of the cache and may have left busy threads.
 LONG_SECONDS = 0.2
 
 _STATUS = pathlib.Path("/proc/self/status")
 
 
 class IncorrectResult(Exception):
-  """Raised if the results of a peer are wrong."""
+  """Raised if the results of a baseline are wrong."""
 
 
 def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, Any]]:
-  """Returns a record for each peer and pass, and one for each peer that is absent or wrong.
+  """Returns a record for each baseline and pass, and one for each baseline that is unavailable or wrong.
 
-  All are compiled and checked first, then called in turn.
+  All baselines are compiled and checked first, then called in turn.
 
   Args:
     case: what to measure.
-    names: of the peers.
-    repeats: how often each is timed.
+    names: names of the baselines.
+    repeats: number of measurements of each.
   """
   about = {"case": case.name, **dataclasses.asdict(case)}
   inputs = cases.draw(case)
   ready: dict[str, Prepared] = {}
-  absent = []
+  unavailable = []
   for name in names:
     try:
       ready[name] = _checked(baselines.prepare(name, case, inputs), case, inputs)
     except Unavailable as reason:
-      absent.append({**about, "peer": name, "absent": str(reason)})
-    except Exception as error:  # another's program may be wrong or fail as it likes; ours must not
+      unavailable.append({**about, "baseline": name, "unavailable": str(reason)})
+    except Exception as error:  # other libraries may fail; ours must not
       if name.startswith("attention"):
         raise
       lines = str(error).splitlines() or [""]
       what = "wrong:" if isinstance(error, IncorrectResult) else f"fails: {type(error).__name__}"
-      absent.append({**about, "peer": name, "absent": f"{what} {lines[0][:80]}"})
+      unavailable.append({**about, "baseline": name, "unavailable": f"{what} {lines[0][:80]}"})
   records = []
   for number, which in enumerate(PASSES):
-    calls = {name: peer.both if number else peer.forward for name, peer in ready.items()}
+    calls = {name: baseline.both if number else baseline.forward for name, baseline in ready.items()}
     for name, seconds in _in_turn(calls, repeats).items():
       low, median, high = (round(1e3 * float(time), 3) for time in np.percentile(seconds, (25, 50, 75)))
       records.append(
         {
           **about,
-          "peer": name,
+          "baseline": name,
           "pass": which,
           "milliseconds": median,
           "quartiles": [low, high],
@@ -72,22 +72,24 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, An
           "temporary_mib": ready[name].temporary_mib[number],
         }
       )
-  return records + absent
+  return records + unavailable
 
 
-def _checked(peer: Prepared, case: Case, inputs: Inputs) -> Prepared:
-  """Returns the peer, or raises Wrong if its results are."""
-  inputs = cases.of_checked(inputs)
+def _checked(baseline: Prepared, case: Case, inputs: Inputs) -> Prepared:
+  """Returns the baseline, or raises IncorrectResult."""
+  inputs = cases.restrict_to_checked(inputs)
   if case.dtype != "float32":
     inputs = jax.tree.map(lambda array: np.asarray(jnp.asarray(array, case.dtype), np.float32), inputs)
-  _, gradients = peer.both(inputs.of_context)
-  if wrong := cases.check(case, inputs, peer.to_numpy(peer.forward()), [*map(peer.to_numpy, gradients)]):
+  _, gradients = baseline.both(inputs.d_context)
+  if wrong := cases.check(
+    case, inputs, baseline.to_numpy(baseline.forward()), [*map(baseline.to_numpy, gradients)]
+  ):
     raise IncorrectResult(wrong)
-  return peer
+  return baseline
 
 
 def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-  """Returns how many seconds each call took, time after time."""
+  """Returns the seconds of each call, measured in random order."""
   once = {}
   for name, call in calls.items():
     call()
@@ -96,7 +98,7 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
   seconds: dict[str, list[float]] = {name: [] for name in calls}
   rng = np.random.default_rng(0)
   for _ in range(repeats):
-    for name in rng.permutation(list(calls)):  # so that nobody always comes after the same other
+    for name in rng.permutation(list(calls)):  # so that no call always follows the same other call
       _wait_until_freed()
       if once[name] < LONG_SECONDS:
         calls[name]()
@@ -107,8 +109,8 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, lis
 def _wait_until_freed() -> None:
   """Waits until this process has returned its memory to the system, on Linux.
 
-  XLA frees memory after a call has returned. 4 GiB take a third of a second, during which the next call is
-  twice as slow.
+  XLA frees memory after a call has returned. For 4 GiB this takes a third of a second, during which the next
+  call is twice as slow.
   """
   before, now = math.inf, _resident_kibibytes()
   while now < before:

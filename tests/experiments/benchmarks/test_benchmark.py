@@ -1,4 +1,4 @@
-"""The benchmark: only what is right is timed, what is absent is named."""
+"""The benchmark: only correct results are timed, and missing baselines are listed."""
 
 import json
 import platform
@@ -9,7 +9,7 @@ import pytest
 from helpers import scripts
 
 from experiments.benchmarks import baselines, cases, report, timing
-from experiments.benchmarks.baselines import Peer
+from experiments.benchmarks.baselines import Baseline
 from experiments.benchmarks.cases import Case
 
 CAUSAL = Case("dot_product", 2, 7, 3, 5, causal=True)
@@ -26,12 +26,12 @@ SMALL = [
 
 
 def results(case, name="attention"):
-  """Returns inputs, and the context and the derivatives that a peer finds."""
-  inputs = cases.of_checked(cases.draw(case))
-  peer = baselines.prepare(name, case, inputs)
-  context, gradients = peer.both()
-  np.testing.assert_allclose(peer.to_numpy(context), peer.to_numpy(peer.forward()), atol=1e-6)
-  return inputs, np.array(peer.to_numpy(context)), [*map(peer.to_numpy, gradients)]
+  """Returns inputs, and the context and gradients of a baseline."""
+  inputs = cases.restrict_to_checked(cases.draw(case))
+  baseline = baselines.prepare(name, case, inputs)
+  context, gradients = baseline.both()
+  np.testing.assert_allclose(baseline.to_numpy(context), baseline.to_numpy(baseline.forward()), atol=1e-6)
+  return inputs, np.array(baseline.to_numpy(context)), [*map(baseline.to_numpy, gradients)]
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
@@ -44,29 +44,29 @@ def test_right_results_pass_the_check(case):
   for i, name in enumerate(names[: len(gradients)]):
     for factor in (np.nan, 0, 2):
       wrong = [factor * gradient if i == j else gradient for j, gradient in enumerate(gradients)]
-      # With one key, queries and keys have derivatives of zero.
+      # With a single key, queries and keys have zero gradients.
       if case.length > 1 or name == "values" or np.isnan(factor):
-        assert f"gradients by the {name} off by" in cases.check(case, inputs, context, wrong)
+        assert f"gradients of the {name} off by" in cases.check(case, inputs, context, wrong)
 
 
-def test_a_wrong_mask_is_noticed():
+def test_wrong_masks_fail_the_check():
   assert cases.check(CAUSAL, *results(SMALL[0]))
   assert cases.check(SMALL[2], *results(Case("dot_product", 1, 17, 2, 5, causal=True, window=4)))
 
 
 @pytest.mark.parametrize("name", ["attention dense", "einsum", "jax.nn", "flax.linen", "flax.nnx"])
-def test_other_peers_agree(name):
+def test_other_baselines_agree(name):
   assert cases.check(CAUSAL, *results(CAUSAL, name)) is None
 
 
-def test_absent_peers_say_why(monkeypatch):
+def test_unavailable_baselines_have_reasons(monkeypatch):
   monkeypatch.setitem(baselines.MOST_BYTES, "cpu", 2**20)
   for name, case, reason in (
-    ("jax.nn", SMALL[3], "has no additive attention"),
-    ("einsum", SMALL[2], "has no sliding window"),
+    ("jax.nn", SMALL[3], "does not support additive attention"),
+    ("einsum", SMALL[2], "does not support a sliding window"),
     ("einsum", Case("additive", 1, 2**14, 1, 32), "would store 32 GiB"),
     ("jax.nn", Case("dot_product", 1, 2**15, 1, 32), "would store 4 GiB"),
-    ("jax.nn cudnn", CAUSAL, "for half precision on a GPU"),
+    ("jax.nn cudnn", CAUSAL, "requires half precision on a GPU"),
   ):
     with pytest.raises(baselines.Unavailable, match=reason):
       baselines.prepare(name, case, None)
@@ -76,18 +76,18 @@ def test_absent_peers_say_why(monkeypatch):
 
 def test_times_are_medians_with_quartiles(monkeypatch):
   monkeypatch.setattr(timing, "_in_turn", lambda calls, repeats: {name: [5, 1, 4, 2, 3] for name in calls})
-  monkeypatch.setitem(baselines.PEERS, "fails", Peer(lambda case: 1 / 0))
-  monkeypatch.setitem(baselines.PEERS, "wrong", Peer(lambda case: lambda *arrays: 2 * arrays[2]))
+  monkeypatch.setitem(baselines.BASELINES, "fails", Baseline(lambda case: 1 / 0))
+  monkeypatch.setitem(baselines.BASELINES, "wrong", Baseline(lambda case: lambda *arrays: 2 * arrays[2]))
   records = timing.measure(CAUSAL, ("fails", "attention", "wrong", "torch", "einsum"), repeats=5)
-  assert [(record["peer"], record.get("pass")) for record in records[:4]] == [
-    (peer, which) for which in timing.PASSES for peer in ("attention", "einsum")
+  assert [(record["baseline"], record.get("pass")) for record in records[:4]] == [
+    (baseline, which) for which in timing.PASSES for baseline in ("attention", "einsum")
   ]
   for record in records[:4]:
     assert (record["milliseconds"], record["quartiles"]) == (3000, [2000, 4000])
     assert record["compile_seconds"] > 0 and record["temporary_mib"] >= 0
-  absent = {record["peer"]: record["absent"] for record in records[4:]}
-  assert absent["fails"] == "fails: ZeroDivisionError division by zero"
-  assert absent["wrong"].startswith("wrong: context off by")
+  unavailable = {record["baseline"]: record["unavailable"] for record in records[4:]}
+  assert unavailable["fails"] == "fails: ZeroDivisionError division by zero"
+  assert unavailable["wrong"].startswith("wrong: context off by")
 
 
 def test_calls_are_timed_in_turn(monkeypatch):
@@ -97,81 +97,81 @@ def test_calls_are_timed_in_turn(monkeypatch):
   seconds = timing._in_turn({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
   assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
   assert all(time > 0 for times in seconds.values() for time in times)
-  # Twice to begin with; then each after a call that is not timed.
+  # Two calls each at the beginning, then each timed call follows one that is not timed.
   assert called[:4] == ["a", "a", "b", "b"]
   assert sorted(called[4:10]) == ["a", "a", "b", "b", "wait", "wait"]
 
 
 @pytest.mark.parametrize("name", ["attention", "attention dense"])
-def test_ours_must_not_be_wrong(name, monkeypatch):
-  wrong = Peer(lambda case: lambda *arrays: 2 * arrays[2], heads_first=True)
-  monkeypatch.setitem(baselines.PEERS, name, wrong)
+def test_own_errors_raise(name, monkeypatch):
+  wrong = Baseline(lambda case: lambda *arrays: 2 * arrays[2], heads_first=True)
+  monkeypatch.setitem(baselines.BASELINES, name, wrong)
   with pytest.raises(timing.IncorrectResult, match="context off by"):
     timing.measure(CAUSAL, (name,), repeats=1)
 
 
-def test_memory_being_freed_is_waited_for(monkeypatch):
+def test_waits_for_freed_memory(monkeypatch):
   sizes = iter([900, 500, 100, 100, 50])
   monkeypatch.setattr(timing, "_resident_kibibytes", lambda: next(sizes))
   timing._wait_until_freed()
   assert next(sizes) == 50
 
 
-def made_up(peer, which, milliseconds, length=512):
+def made_up(baseline, which, milliseconds, length=512):
   return {
-    "set": "length",
+    "suite": "length",
     "case": f"dot {length}",
     "score": "dot_product",
     "length": length,
-    "peer": peer,
+    "baseline": baseline,
     "pass": which,
     "milliseconds": milliseconds,
     "quartiles": [milliseconds - 0.5, milliseconds + 0.5],
-    "temporary_mib": None if peer == "torch" else 3.0,
+    "temporary_mib": None if baseline == "torch" else 3.0,
   }
 
 
-def test_rows_have_ratios():
+def test_rows_have_speedups():
   records = [
-    made_up(peer, which, time)
+    made_up(baseline, which, time)
     for which, ours, theirs in (("forward", 2.0, 4.0), ("forward + backward", 3.0, 1.0))
-    for peer, time in (("attention", ours), ("torch", theirs))
+    for baseline, time in (("attention", ours), ("torch", theirs))
   ]
-  for peer, absent in (("keras", "not installed"), ("jax.nn", "would store 4 GiB")):
-    records.append({"set": "length", "case": "dot 512", "peer": peer, "absent": absent})
+  for baseline, unavailable in (("keras", "not installed"), ("jax.nn", "would store 4 GiB")):
+    records.append({"suite": "length", "case": "dot 512", "baseline": baseline, "unavailable": unavailable})
   assert report.rows(records).splitlines() == [
     "| dot 512 | attention | 2 (1.5 to 2.5) |  | 3 (2.5 to 3.5) |  | 3 / 3 |",
-    "| dot 512 | torch | 4 (3.5 to 4.5) | 0.50 | 1 (0.5 to 1.5) | 3.00 | not stated |",
-    "| dot 512 | absent: keras not installed; jax.nn would store 4 GiB |  |  |  |  |  |",
+    "| dot 512 | torch | 4 (3.5 to 4.5) | 2× | 1 (0.5 to 1.5) | 0.33× | not reported |",
+    "| dot 512 | not measured: keras not installed; jax.nn would store 4 GiB |  |  |  |  |  |",
   ]
 
 
-def test_sets_have_a_summary_each():
+def test_suites_have_a_summary_each():
   records = [
-    made_up(peer, which, time, length)
+    made_up(baseline, which, time, length)
     for which, times in (("forward", (2345.6, 4691.2)), ("forward + backward", (3.0, 1.0)))
     for length in (512, 1024)
-    for peer, time in zip(("attention", "torch"), times, strict=True)
+    for baseline, time in zip(("attention", "torch"), times, strict=True)
   ]
-  records = [record for record in records if (record["length"], record["peer"]) != (1024, "torch")]
-  records += [{**record, "set": "dot_product", "peer": "attention"} for record in records[1:2]]
+  records = [record for record in records if (record["length"], record["baseline"]) != (1024, "torch")]
+  records += [{**record, "suite": "dot_product", "baseline": "attention"} for record in records[1:2]]
   assert report.summary(records).splitlines() == [
-    "| case | ours, ms (forward / both) | ours / torch |",
+    "| case | attention, ms (forward / both) | vs. torch |",
     "| --- | --- | --- |",
-    "| dot 512 | 2,346 / 3 | 0.50 / 3.00 |",
+    "| dot 512 | 2,346 / 3 | 2× / 0.33× |",
     "| dot 1024 | 2,346 / 3 | - |",
     "",
-    "| case | ours, ms (forward / both) |",
+    "| case | attention, ms (forward / both) |",
     "| --- | --- |",
     "| dot 512 | 4,691 |",
   ]
 
 
-def test_several_lengths_are_drawn(tmp_path):
+def test_lengths_are_plotted(tmp_path):
   records = [
-    made_up(peer, which, length / 100, length)
+    made_up(baseline, which, length / 100, length)
     for which in timing.PASSES
-    for peer in ("attention", "torch")
+    for baseline in ("attention", "torch")
     for length in (512, 1024)
   ]
   panels = report._figure(records, "milliseconds", "ms").axes
@@ -206,9 +206,9 @@ def test_the_script_writes_its_results(tmp_path):
   assert "| attention |" in finished.output
 
 
-def test_unknown_sets_are_one_line(tmp_path):
+def test_unknown_suites_raise(tmp_path):
   finished = scripts.run("benchmark", "--suites=widths", f"--output={tmp_path / 'new'}")
   assert finished.code == 2
-  assert "--suites must be of dot_product, additive" in finished.errors
+  assert "--suites must be among dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()
