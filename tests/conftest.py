@@ -1,4 +1,4 @@
-"""Strictness for every test: no silent rank or dtype promotion, no warnings, the same examples every time."""
+"""Strict settings for all tests: no implicit rank or dtype promotion, warnings are errors, fixed examples."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from attention import functional
 from attention.arrays import sharding
 from attention.scores import additive_kernel as additive
 
-# Nearly all the time of the tests is compilation: what is compiled is kept for the next time, and for the
+# Most of the time of the tests is compilation. Compiled programs are cached for later runs, and for the
 # scripts that tests start.
 COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"
 KEEP = {
@@ -24,20 +24,20 @@ KEEP = {
 for name, value in KEEP.items():
   jax.config.update(name, value)
   os.environ[name.upper()] = str(value)
-# Of each kept program, XLA would tell some machines that it was compiled for a processor it does not know.
+# Without this, XLA may print for each cached program that it was compiled for another processor.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-# The tests compile as users do. `make test` sets QUICK_COMPILATION for those that are not of the contract of
-# attention: nearly all their time is compilation, which takes a third without the optimizations and with the
-# old way of XLA to write loops (JAX 0.11 has it no more).
+# Without QUICK_COMPILATION, programs are compiled as users compile them. `make test` sets it for all tests
+# but those of the contract: compilation then takes a third of the time, without optimizations and with XLA's
+# old emitter of loops (removed in JAX 0.11).
 if os.environ.get("QUICK_COMPILATION") == "1":
   jax.config.update("jax_disable_most_optimizations", True)
-  os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for the scripts that tests start
+  os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # for scripts that tests start
   if jax.__version_info__ < (0, 11):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
-# One CPU is several devices, for tests of what is sharded. XLA's pool has as many threads as NPROC says: with
-# one for each device, two collectives at once can take all threads and wait for ever.
+# One CPU simulates several devices, for tests of sharding. XLA's thread pool has NPROC threads: with one per
+# device, two concurrent collectives can occupy all threads and deadlock.
 jax.config.update("jax_num_cpu_devices", 8)
 os.environ["NPROC"] = "32"
 
@@ -50,7 +50,7 @@ hypothesis.settings.load_profile("ci")
 
 def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error")
-  # Another process may be writing what this one looks for; then it is compiled once more.
+  # Another process may be writing the same file; the program is then compiled again.
   config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
   if not hasattr(config, "workerinput"):  # not in each of several processes
     COMPILED.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-  """Makes Python look for garbage less often: tracing creates many objects, and imported modules stay."""
+  """Reduces garbage collection, since tracing creates many objects."""
   gc.set_threshold(200_000, 50, 100)
   gc.collect()
   gc.freeze()
@@ -68,14 +68,14 @@ def pytest_collection_finish(session):
 
 @pytest.fixture
 def float64():
-  """Runs a test with JAX's 64-bit types on; they are off for all others."""
+  """Enables JAX's 64-bit types for a test."""
   with jax.enable_x64(True):
     yield
 
 
 @pytest.fixture
 def fresh_programs():
-  """Runs a test that patches the library without the programs that earlier eager calls compiled."""
+  """Clears programs compiled by earlier eager calls, for tests that patch the library."""
   functional.attend_checked.clear_cache()
   yield
   functional.attend_checked.clear_cache()
@@ -83,27 +83,27 @@ def fresh_programs():
 
 @pytest.fixture
 def additive_in_loops(fresh_programs, monkeypatch):
-  """Runs a test with additive scores computed in loops, as for many pairs, though there are few."""
+  """Computes additive scores in loops, as for many pairs."""
   monkeypatch.setattr(additive, "MAX_TERMS_WITHOUT_LOOPS", 0)
 
 
-# Applies itself, because the eight simulated devices above would change how every test is compiled.
+# Applied to every test, since the simulated devices would change how it is compiled.
 @pytest.fixture(autouse=True)
 def alone(request, monkeypatch):
-  """Runs a test as on a machine with one device, unless it asks for `spread`."""
+  """Runs a test as if there were one device, unless it uses `spread`."""
   if "spread" not in request.fixturenames:
     monkeypatch.setattr(sharding, "leading_axes_may_be_sharded", lambda: False)
 
 
 @pytest.fixture
 def spread(fresh_programs):
-  """Runs a test as on a machine with several devices."""
+  """Runs a test as if there were several devices."""
 
 
-# Applies itself, because a program is several memory maps, of which Linux allows a process 65,530: with more
-# the compiler crashes.
+# Applied to every file, since a program uses several memory maps, of which Linux allows a process 65,530.
+# Beyond that, the compiler crashes.
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-  """Frees the programs that the tests of a file have compiled."""
+  """Frees the programs that the tests of a file compiled."""
   yield
   jax.clear_caches()

@@ -1,4 +1,4 @@
-"""Data goes one way: nothing imports upwards."""
+"""Imports follow one direction: no package imports from a higher layer."""
 
 import ast
 import json
@@ -11,8 +11,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Each room of the library may import those before it, and each file of a room any other of it. The first have
-# no Flax in them.
+# Each package of the library may import the packages before it, and its own modules. The first ones do not
+# use Flax.
 PURE = (
   "arrays",
   "masks",
@@ -33,13 +33,14 @@ PURE = (
 FLAX = ("layers", "models")
 ORDER = (*PURE, *FLAX, "__init__")
 LIBRARIES = {"jax", "flax", "chex", "numpy"}
-# What each part of the house may import of the others.
+# Which packages each top-level package may import.
 PARTS = {
   "attention": {"attention"},
   "configs": {"attention", "configs"},
   "experiments": {"attention", "configs", "experiments"},
 }
-# Each room of the laboratory may import those before it; the rooms that are not here, any of these.
+# Each package of the experiments may import the packages before it; packages that are not listed may import
+# any of these.
 ROOMS = ("cli", "runs", "text", "tasks", "translation")
 LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
 FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
@@ -50,12 +51,12 @@ def name_of(path):
 
 
 def module_of(path):
-  """Returns the module of the library that a file is, or is a part of."""
+  """Returns the package of a file of the library."""
   return path.relative_to(ROOT / "attention").with_suffix("").parts[0]
 
 
 def imports(path):
-  """Returns the dotted names that a file imports, wherever in it; none may be relative."""
+  """Returns the dotted names that a file imports. Relative imports are not allowed."""
   names = set()
   for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
     if isinstance(node, ast.Import):
@@ -67,7 +68,7 @@ def imports(path):
 
 
 def library_imports(path):
-  """Returns the modules of the library that a file imports; `from attention import masks` is one of masks."""
+  """Returns the library packages that a file imports; `from attention import masks` counts as masks."""
   found = set()
   for name in imports(path):
     package, *rest = name.split(".")
@@ -107,7 +108,7 @@ def test_no_package_imports_upwards(path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*/*.py")), ids=name_of)
 def test_experiment_packages_import_only_earlier_ones(path):
-  # So it imports no script either: scripts stand beside the rooms.
+  # Packages import no scripts, which are modules of `experiments` itself.
   own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
   room = path.parent.name
   allowed = {room, *(ROOMS[: ROOMS.index(room)] if room in ROOMS else ROOMS)}

@@ -1,4 +1,4 @@
-"""Joining what was found in different parts of the keys."""
+"""Merging attention to parts of the keys."""
 
 import itertools
 
@@ -26,7 +26,7 @@ T, S = DIMS["TS"]
 
 
 def in_parts(kind, inputs, sizes, **options):
-  """Returns the merged attention to consecutive keys, so many in each part."""
+  """Returns the merged attention to consecutive parts of the keys with the given sizes."""
   ends = np.cumsum(sizes)
   partials = []
   for start, end in zip(ends - sizes, ends, strict=True):
@@ -46,7 +46,7 @@ def in_parts(kind, inputs, sizes, **options):
 )
 def test_merged_parts_match_the_whole(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD")
-  # The last part is empty for the first query.
+  # The last part is fully masked for the first query.
   allowed = np.tri(T, S, 1, dtype=bool)
   desired = expected(kind, inputs, mask=allowed)
   rng = np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_logsumexps_of_any_size_merge():
   assert_close(logsumexp, [1e4 + np.log(2)], FLOAT32)
 
 
-def test_empty_nan_parts_count_nothing():
+def test_empty_nan_partials_are_ignored():
   nothing = jnp.full((2, 3), jnp.nan), jnp.full(2, -jnp.inf)
   something = jnp.ones((2, 3)), jnp.array([0.0, -jnp.inf])
 
@@ -127,7 +127,7 @@ def test_sink_takes_its_share():
   shared, total = add_sink(context, logsumexp, sink)
   assert_close(shared[1, :, 2, 4], [1 / 2, 1 / 4, 1 / 8], FLOAT32)
   assert_close(total[1, :, 2], np.log([2.0, 4.0, 8.0]), FLOAT32)
-  # Trained: the derivative of 1 / (1 + e^sink), 2 * 5 * 7 times.
+  # Gradient with respect to the sink: the derivative of 1 / (1 + e^sink), 2 * 5 * 7 times.
   slope = jax.grad(lambda sink: jnp.sum(add_sink(context, logsumexp, sink)[0]))(sink)
   assert_close(slope, -70 * np.array([1 / 4, 3 / 16, 7 / 64]), FLOAT32)
 

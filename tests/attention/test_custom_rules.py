@@ -29,7 +29,7 @@ T, S = DIMS["TS"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FixedByHead(attention.Score):
-  """A score whose heads differ by what is no array of it."""
+  """A score whose heads differ by something other than its arrays."""
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
@@ -42,7 +42,7 @@ class FixedByHead(attention.Score):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FixedMask(masks.Mask):
-  """Heads that see one key less from one to the next."""
+  """A mask in which each head allows one key less than the previous one."""
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
@@ -53,7 +53,7 @@ class FixedMask(masks.Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FixedBias(positions.PositionBias):
-  """A bias whose heads differ by what is no array of it."""
+  """A bias whose heads differ by something other than its arrays."""
 
   num_heads: int = dataclasses.field(default=DIMS.N, metadata={"static": True})
 
@@ -107,7 +107,7 @@ def test_rules_may_add_axes_to_groups(rules, num_key_heads, implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Decaying(attention.ScaledDotProduct):
-  """Scores with their bias, halved by each `half_life` positions between query and key, then capped."""
+  """Scores plus bias, halved every `half_life` positions between query and key, then capped."""
 
   axes = {"scale": "", "half_life": ""}
   half_life: jax.Array | float = 2.0
@@ -195,7 +195,7 @@ def test_lists_of_numbers_have_gradients(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Flagged(attention.Score):
-  """A score with features that are no numbers."""
+  """A score with boolean features."""
 
   def key_features(self, keys):
     return {"keys": keys, "flag": keys[..., :1] > 0}
@@ -231,7 +231,7 @@ def test_values_may_have_extra_leading_axes(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class All(masks.Mask):
-  """A mask that holds several."""
+  """A mask that contains several masks."""
 
   parts: tuple[masks.Mask, ...]
 
@@ -288,7 +288,7 @@ class ManyRows(attention.Score):
 
 @mostly_blockwise
 def test_too_many_score_rows_raise(implementation):
-  query, keys = jnp.ones((1, 2)), jnp.ones((3, 2))  # one query's rows would broadcast to any number
+  query, keys = jnp.ones((1, 2)), jnp.ones((3, 2))  # the rows of one query would broadcast to any number
   with pytest.raises(ValueError, match=r"ManyRows.scores must return .* \(1, 3\), got shape \(5, 3\)"):
     attention.attend(ManyRows(), query, keys, keys, implementation=implementation)
 
@@ -296,7 +296,7 @@ def test_too_many_score_rows_raise(implementation):
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class WithKeyFeature(attention.Score):
-  """Keys have another feature, an array with an entry for each key."""
+  """A score whose keys have another feature, an array with an entry per key."""
 
   axes = {"feature": "SE"}
   feature: jax.Array
@@ -326,7 +326,7 @@ def test_key_arrays_in_features_of_groups(implementation):
   assert_close(actual, desired, FLOAT32)
 
 
-def test_masks_are_not_joined_by_words():
+def test_boolean_operators_on_masks_raise():
   with pytest.raises(ValueError, match="masks must be combined with &"):
     masks.causal() and masks.prefix(2)
 
@@ -348,7 +348,7 @@ def test_custom_mask_must_be_a_pytree(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ScaledByHead(attention.Score):
-  """A dot product times a factor for each head, put before T and S or not."""
+  """A dot product times a factor per head, with or without axes for T and S."""
 
   axes = {"factors": ""}
   factors: jax.Array
@@ -361,7 +361,7 @@ class ScaledByHead(attention.Score):
 
 @mostly_blockwise
 def test_arrays_per_head_lead(implementation):
-  # As many heads as keys: nothing else would notice where they are.
+  # With as many heads as keys, no other check fails.
   vectors = np.random.default_rng(0).normal(size=(S, S, 11)).astype(np.float32)
   factors = np.linspace(0.1, 0.5, S, dtype=np.float32)
 

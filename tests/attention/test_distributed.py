@@ -1,4 +1,4 @@
-"""Attention over sequences that are spread over devices is attention on one device."""
+"""Attention over sharded sequences equals attention on one device."""
 
 import dataclasses
 import functools
@@ -14,9 +14,9 @@ import attention
 from attention import masks, positions
 from attention.arrays.shapes import same_rank
 
-# Each device has its own part of a program to compile, so that most tests do with few of them.
+# Each device compiles a part of the program, so most tests use few devices.
 DEVICES = 3
-B, N, T, S = 2, 3, 5, 7  # T and S on each device
+B, N, T, S = 2, 3, 5, 7  # T and S per device
 SPREAD, SAME = PartitionSpec(None, None, "ring"), PartitionSpec()
 
 
@@ -37,7 +37,7 @@ def inputs_for(kind, seed=0, devices=DEVICES):
 
 
 def whole(kind, inputs, **options):
-  """Returns context and logsumexp as one device calculates them."""
+  """Returns context and logsumexp computed on one device."""
   parameters, *vectors = inputs
   score = SCORES[kind].score(**parameters)
   found = attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
@@ -45,7 +45,7 @@ def whole(kind, inputs, **options):
 
 
 def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
-  """Returns the same from a ring; `rules(*parts)` are mask and bias, from parts spread by the specs."""
+  """Returns the same from a ring; `rules(*parts)` returns mask and bias, from parts sharded by the specs."""
 
   def run(parameters, queries, keys, values, *parts):
     score = SCORES[kind].score(**parameters)
@@ -75,7 +75,7 @@ PADDING = np.random.default_rng(3).random((B, 1, 1, DEVICES * S)) < 0.5
 LENGTHS = np.array([3, 16])[:, None]
 SLOPES = np.array([0.1, 0.2, 0.3], np.float32)
 
-# What is spread, how, and the mask and bias that are made of it.
+# Sharded arrays, their specs, and the mask and bias that are made of them.
 RULES = {
   "none": ((), (), lambda: {}),
   "causal": ((), (), lambda: {"mask": masks.causal(4)}),
@@ -84,7 +84,7 @@ RULES = {
     (SAME,),
     lambda lengths: {"mask": masks.sliding_window(6, 2) & masks.lengths(source=lengths)},
   ),
-  # So narrow that on one device the keys would be cut out of what that device has.
+  # A narrow window: on one device, keys would be cut to it.
   "window": ((), (), lambda: {"mask": masks.sliding_window(1, 0)}),
   "segments": (
     (TARGET_SEGMENTS, SOURCE_SEGMENTS),
@@ -117,18 +117,18 @@ def test_ring_matches_one_device(name):
 
 
 @pytest.mark.parametrize("kind", always("additive", "user_defined", of=SCORES))
-def test_so_it_is_for_every_score(kind):
+def test_all_scores_agree(kind):
   parts, specs, rules = RULES["causal"]
   compare(kind, parts, specs, rules)
 
 
-def test_so_it_is_with_eight_devices():
+def test_eight_devices_agree():
   parts, specs, rules = RULES["causal"]
   compare("scaled_dot_product", parts, specs, rules, devices=8)
 
 
 def compare(kind, parts, specs, rules, devices=DEVICES):
-  """Asserts that context, logsumexp and gradients agree, also those of what a bias is made of."""
+  """Asserts that context, logsumexp and gradients agree, also gradients of the arrays of a bias."""
   inputs = inputs_for(kind, devices=devices)
   rng = np.random.default_rng(4)
   shape = B, N, devices * T
@@ -202,7 +202,7 @@ def test_ring_dropout_matches_one_device():
 def test_remote_nan_affects_only_attending_rows():
   parameters, queries, keys, values = inputs_for("scaled_dot_product")
   bad = DEVICES * S - 2
-  mask = masks.causal(bad - DEVICES * T + 2)  # only the last two queries see it
+  mask = masks.causal(bad - DEVICES * T + 2)  # only the last two queries attend to it
   clean = whole("scaled_dot_product", (parameters, queries, keys, values), mask=mask)
 
   def run(inputs):
@@ -245,7 +245,7 @@ def test_ring_derivatives_store_no_remote_keys():
 
     return jax.jit(jax.grad(loss)).lower(vectors).compile().memory_analysis().temp_size_in_bytes
 
-  # The same part of the sequence on each device (the figure is one device's), whose number is doubled.
+  # The same shard on each device; its index is doubled.
   assert gradient_memory(6, 512) < 1.1 * gradient_memory(3, 512)
 
 
@@ -266,7 +266,7 @@ def test_bias_closures_may_vary_over_devices():
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=SCORES))
 def test_zigzag_ring_matches_one_device(kind):
-  # Six positions on each device, of which each half is cut into blocks that reach beyond its end.
+  # Six positions per device, in halves whose blocks extend beyond the end.
   parameters, *vectors = inputs_for(kind)
   length = 6 * DEVICES
   vectors = [array[..., :length, :] for array in (*vectors[:1], *vectors[1:])]
@@ -320,7 +320,7 @@ def test_zigzag_ring_matches_one_device(kind):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counting(attention.Score):
-  """A dot product that tells `tiles` on which device each tile is calculated."""
+  """A dot product that records in `tiles` on which device each tile is computed."""
 
   tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
 
@@ -351,7 +351,7 @@ def test_zigzag_balances_causal_tiles(zigzag, tiles):
   assert [calculated.count(device) for device in range(4)] == tiles
 
 
-def test_what_zigzag_needs_is_said():
+def test_odd_zigzag_shards_raise():
   vectors = jnp.ones((3 * DEVICES, 2))
   sharded = jax.shard_map(
     lambda x: attention.ring_attention(attention.ScaledDotProduct(), x, x, x, axis_name="ring", zigzag=True),

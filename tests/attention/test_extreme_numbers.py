@@ -1,4 +1,4 @@
-"""Numbers at the edge of the range, and positions beyond the end of the last block, in both engines."""
+"""Numbers at the edge of their range, and positions beyond the end of the last block, in both engines."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from attention import masks, positions
 T, S = DIMS["TS"]
 
 
-TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a term for each of 8 buckets of distances
+TABLE = np.float32([1, -2, 3, -4, 5, -6, 7, -8])  # a bias for each of 8 buckets of distances
 
 
 # Biases that are large, infinite or undefined at positions beyond the end of the last block.
@@ -66,7 +66,7 @@ def test_positions_beyond_the_end_are_ignored():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Distance(attention.Score):
-  """A score that has no derivative where a query is a key."""
+  """A score without a derivative where query and key are equal."""
 
   def scores(self, query_features, key_features):
     difference = query_features[..., :, None, :] - key_features[..., None, :, :]
@@ -120,7 +120,7 @@ def test_derivatives_near_lowest_finite_scores(implementation, ulps):
     options = {"implementation": engine, "block_sizes": BLOCK_SIZES}
     return jnp.sum(attention.scaled_dot_product_attention(*arrays, bias=bias, **options) ** 2)
 
-  # Such a bias takes all digits of the scores: derivatives are those of scores that are all 0.
+  # This bias absorbs all digits of the scores, so derivatives are those of zero scores.
   def of_equal_weights(arrays):
     queries, keys, values = arrays
     scores = jnp.einsum("...TH,...SH->...TS", queries, keys) / np.sqrt(queries.shape[-1])

@@ -1,4 +1,4 @@
-"""The stand-in for `jax.nn.dot_product_attention` gives what that function gives, and keeps the contract."""
+"""The replacement of `jax.nn.dot_product_attention` returns the same results, and satisfies the contract."""
 
 import functools
 import inspect
@@ -20,21 +20,21 @@ from helpers.fixtures import (
 
 from attention import jax_nn, masks
 
-# Query heads are a multiple of those of the keys, so that N is no prime.
+# The number of query heads is a multiple of that of key heads, so N is not prime.
 B, T, S, N, K, H = 2, 5, 7, 6, 3, 11
-# The rounding of a result of order one to each dtype, inputs being the same. Sums are in float32 either way.
+# Rounding of a result of order one to each dtype, for equal inputs. Sums are in float32 in both.
 ROUNDING = {jnp.float32: FLOAT32, jnp.float16: 2.0**-11, jnp.bfloat16: 2.0**-8}
 
 
 def draw(batch=(B,), targets=T, sources=S, heads=N, key_heads=K, width=H, dtype=np.float32):
-  """Returns a query, a key, a value and a slope of the loss for each number of the result."""
+  """Returns a query, a key, a value and random factors of the result in the loss."""
   rng = np.random.default_rng(0)
   shapes = [(targets, heads), (sources, key_heads), (sources, key_heads), (targets, heads)]
   return [rng.normal(size=(*batch, *shape, width)).astype(np.float32).astype(dtype) for shape in shapes]
 
 
 def of_jax(query, key, value, **options):
-  """Returns `jax.nn.dot_product_attention` in float32; its own half precision rounds the weights too."""
+  """Returns `jax.nn.dot_product_attention` in float32, since in half precision it rounds the weights."""
   vectors = (jnp.asarray(array, jnp.float32) for array in (query, key, value))
   return jax.nn.dot_product_attention(*vectors, **options)
 
@@ -52,7 +52,7 @@ def with_gradients(function, vectors, slopes, **traced):
   return run(vectors, slopes, traced)
 
 
-def test_the_arguments_are_those_of_jax():
+def test_arguments_match_jax():
   ours, theirs = (
     [
       (name, argument.kind, argument.default)
@@ -112,7 +112,7 @@ COMBINED = [
 
 
 def allowed_pairs(mask=None, is_causal=False, local_window_size=None, **lengths):
-  """Returns which pairs may attend, [B N T S], from the text of JAX's documentation."""
+  """Returns which pairs may attend, [B N T S], as documented by JAX."""
   allowed = np.ones((B, N, T, S), bool) if mask is None else np.broadcast_to(mask, (B, N, T, S)).copy()
   size = local_window_size
   left, right = (S + T, S + T) if size is None else (size, size) if isinstance(size, int) else size
@@ -235,7 +235,7 @@ def test_half_precision_residual_is_float32():
   actual, slopes = jax.value_and_grad(total)(vectors[0], jax_nn.dot_product_attention)
   assert actual.dtype == jnp.float32
   vectors = [array.astype(np.float32) for array in vectors]
-  # The derivative of a logsumexp is the mean of the scaled keys, which is attention with these as values.
+  # The derivative of the logsumexp is the mean of the scaled keys: attention with these as values.
   grouped = np.repeat(vectors[1], N // K, axis=2)
   desired = of_jax(vectors[0], grouped, grouped) * H**-0.5
   assert_close(slopes, desired, ROUNDING[jnp.bfloat16])
@@ -265,7 +265,7 @@ def test_empty_rows_differ_from_jax(implementation):
 
 @pytest.mark.parametrize("name", ["key", "value"])
 @mostly_blockwise
-def test_what_is_masked_may_be_nan(name, implementation):
+def test_masked_values_may_be_nan(name, implementation):
   query, key, value, slopes = draw()
   lengths = np.int32([4, 6])
   ours = functools.partial(jax_nn.dot_product_attention, implementation=implementation)
@@ -278,7 +278,7 @@ def test_what_is_masked_may_be_nan(name, implementation):
   assert any(np.any(np.isnan(array)) for array in jax.tree.leaves(of_jax_results))
 
 
-def test_there_are_second_derivatives():
+def test_second_derivatives_exist():
   query, key, value, slopes = draw()
 
   def product(function):
@@ -287,7 +287,7 @@ def test_there_are_second_derivatives():
 
     return jax.jit(lambda query: jax.jvp(slope, (query,), (slopes,)))(query)
 
-  # Second derivatives add up more terms of order one than first ones.
+  # Second derivatives sum more terms of order one than first derivatives.
   assert_trees_close(product(jax_nn.dot_product_attention), product(of_jax), 16 * FLOAT32)
 
 
@@ -360,6 +360,6 @@ VECTORS = draw()[:3]
     ((VECTORS[0].astype(jnp.bfloat16), *VECTORS[1:]), {}, r"one dtype.*bfloat16"),
   ],
 )
-def test_what_does_not_fit_is_told(vectors, options, words):
+def test_mismatched_arguments_raise(vectors, options, words):
   with pytest.raises(ValueError, match=words):
     jax_nn.dot_product_attention(*vectors, **options)

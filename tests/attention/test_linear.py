@@ -1,4 +1,4 @@
-"""Tests of `linear` in attention/linear.py, and of the layer that holds its weights."""
+"""The function `linear`, and the layer with its parameters."""
 
 import jax
 import jax.numpy as jnp

@@ -19,7 +19,7 @@ def random_weights(seed=0):
 
 def random_links():
   links = np.random.default_rng(1).random((B, T, S)) < 0.3
-  links[0, 2] = False  # a word that translates nothing
+  links[0, 2] = False  # a word without links
   return links
 
 

@@ -1,4 +1,4 @@
-"""What changes scores: caps, biases of position, rotation; composed, trained, on both engines."""
+"""Modified scores: caps, position biases, rotary embeddings; combined, trained, in both engines."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_capped_score_trees_hold_any_leaves():
 
 @mostly_blockwise
 @pytest.mark.parametrize("lengths", [(0, S), (T, 0)])
-def test_relative_positions_of_nothing(lengths, implementation):
+def test_relative_positions_of_empty_tiles(lengths, implementation):
   queries, keys = (np.ones((length, 2), np.float32) for length in lengths)
   bias = positions.RelativePositionBias(np.ones((N, 8), np.float32))
   context = attention.scaled_dot_product_attention(
@@ -108,7 +108,7 @@ def test_relative_positions_need_buckets(count, max_distance, bidirectional, wor
 
 
 def test_alibi_slopes_match_the_paper():
-  # Worked out by hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second one of 2^-1, 2^-2, ... 2^-8.
+  # By hand: 2^-2, 2^-4, 2^-6, 2^-8, and every second of 2^-1, 2^-2, ... 2^-8.
   np.testing.assert_array_equal(positions.alibi_slopes(6), 2.0 ** -np.array([2, 4, 6, 8, 1, 3], np.float32))
   with pytest.raises(ValueError, match="num_heads must be an integer of at least 1, got 0"):
     positions.alibi_slopes(0)
@@ -117,7 +117,7 @@ def test_alibi_slopes_match_the_paper():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Misnamed(attention.Score):
-  """A score whose axes are not those of its fields."""
+  """A score whose axes do not match its fields."""
 
   axes = {"scales": ""}
   scale: jax.Array
@@ -167,7 +167,7 @@ def test_alibi_matches_formula(implementation):
 
 
 def bucket(distance, count, max_distance, bidirectional):
-  """The bucket of a distance, in words: T5's rule for a single pair."""
+  """The bucket of a distance: T5's rule for a single pair."""
   ahead = 0
   if bidirectional:
     count //= 2
@@ -225,7 +225,7 @@ def test_rotation_depends_on_position_differences():
 
 
 def test_rotation_by_hand_and_by_batch():
-  # Width 4: the first pair turns by 1 for each position, the second by 1/100.
+  # Width 4: per position, the first pair rotates by 1, the second by 1/100.
   vectors = np.float32([1.0, 0.0, 0.0, 1.0])
   turned = positions.rotary(np.broadcast_to(vectors, (2, 3, 4)), np.array([[0, 1, 2], [3, 4, 5]]))
   angles = np.arange(6).reshape(2, 3, 1) * np.array([1.0, 0.01])
@@ -243,7 +243,7 @@ def test_rotation_needs_an_even_width():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tilted(attention.Score):
-  """A user's score with a vector for each head, which it names."""
+  """A user-defined score with a named vector per head."""
 
   axes = {"tilt": "H"}
   tilt: jax.Array

@@ -17,7 +17,7 @@ from attention import masks, positions
 from attention.arrays.shapes import same_rank
 from attention.linear import merge_heads, project_heads
 
-# The keys' heads must divide N. D, E, M: widths of queries, sources and result; W: of a value's head.
+# The number of key heads must divide N. D, E, M: widths of queries, sources and result; W: of a value head.
 DIMS = chex.Dimensions(B=2, T=3, S=5, N=6, H=7, D=11, E=13, W=17, M=19)
 key_heads = pytest.mark.parametrize("K", always(3, of=[6, 3, 1]))
 LENGTHS = np.array([4, 2])
@@ -28,7 +28,7 @@ def array(*shape, seed=0):
 
 
 def draw(K=6, has_biases=True):
-  """Returns queries [B T D], sources [B S E] and weights with K heads of keys and values."""
+  """Returns queries [B T D], sources [B S E] and weights with K key and value heads."""
   N, H, D, E, W, M = DIMS["NHDEWM"]
   kernels = array(D, N, H, seed=1), array(E, K, H, seed=2), array(E, K, W, seed=3)
   biases = array(N, H, seed=5), array(K, H, seed=6), array(K, W, seed=7), array(M, seed=8)
@@ -49,7 +49,7 @@ def random_mask(axes, seed=11):
 
 
 def alibi(t, s):
-  """Press et al. 2022: each head has its own slope, [N 1 1]."""
+  """Press et al. 2022: a slope per head, [N 1 1]."""
   slopes = jnp.exp2(-jnp.arange(1.0, DIMS.N + 1))[:, None, None]
   return -slopes * jnp.abs(t - s).astype(jnp.float32)[None]
 
@@ -62,7 +62,7 @@ def alibi_array():
 real = np.arange(DIMS.S) < LENGTHS[:, None, None, None]
 causal = np.arange(DIMS.S)[None] <= np.arange(DIMS.T)[:, None]
 
-# What is passed, and the array [... N T S] that it stands for.
+# Masks and biases, and the arrays [... N T S] that they represent.
 MASKS = {
   "none": (None, np.array(True)),
   "pairs": (jnp.asarray(random_mask("TS")), random_mask("TS")),
@@ -177,7 +177,7 @@ def test_batch_size_equal_to_key_heads(implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Nearby(masks.Mask):
-  """A user's own mask, which does not name its axes."""
+  """A custom mask without named axes."""
 
   distance: jax.Array
 
@@ -197,7 +197,7 @@ def test_custom_masks_may_differ_by_head(K, implementation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Listed(masks.Mask):
-  """A user's own mask, which names the axes of one of its arrays and not of the other."""
+  """A custom mask that names the axes of one of its two arrays."""
 
   axes = {"listed": "S"}
   listed: jax.Array
@@ -210,7 +210,7 @@ class Listed(masks.Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ListedTerms(positions.PositionBias):
-  """A user's own bias, likewise."""
+  """A custom bias that names the axes of one of its two arrays."""
 
   axes = {"terms": "S"}
   terms: jax.Array

@@ -1,4 +1,4 @@
-"""Numeric arguments of public functions: types that cannot be right are errors."""
+"""Numeric arguments of public functions: invalid dtypes raise errors."""
 
 import jax
 import jax.numpy as jnp

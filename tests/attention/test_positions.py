@@ -1,4 +1,4 @@
-"""Sinusoidal position encodings, positions within segments."""
+"""Sinusoidal position encodings, and positions within segments."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_positions_restart_in_each_segment(leading):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
 def test_segments_of_any_integer_dtype(dtype):
-  # More positions than the type has numbers.
+  # More positions than the dtype can represent.
   found = positions.segment_positions(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
   np.testing.assert_array_equal(found, [*range(300), 0, 1, 0])
 
@@ -90,6 +90,6 @@ def test_there_may_be_no_position():
     (np.int32(1), r"axes \[... T\], got shape \(\)"),
   ],
 )
-def test_what_are_no_segments_is_told(segments, words):
+def test_invalid_segments_raise(segments, words):
   with pytest.raises(ValueError, match=f"segments must .*{words}"):
     positions.segment_positions(segments)

@@ -1,10 +1,10 @@
-"""Derivatives of attention of 512 queries to 512 keys, compiled as users do: without QUICK_COMPILATION=1."""
+"""Derivatives of attention with 512 queries and keys, with default compiler options."""
 
 import pytest
 from helpers.derivatives import Size, check, check_of_each_example
 from helpers.fixtures import ENGINES, SCORES, always
 
-# The derivatives that are compiled to programs unlike each other; test_compiled_many.py has all of them.
+# Derivatives that compile to different programs; test_compiled_many.py has all of them.
 NAMES = ("grad", "jvp", "jacrev", "vmap of jvp", "Hessian-vector")
 SIZE = Size(examples=2, T=512, S=512, H=16, D=8, directions=32, looked_at=(0, 17, 31), block_sizes=(128, 192))
 

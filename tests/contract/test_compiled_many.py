@@ -1,4 +1,4 @@
-"""Derivatives of attention in 300 directions at once, compiled as users do: without QUICK_COMPILATION=1."""
+"""Derivatives of attention in 300 directions at once, with default compiler options."""
 
 import pytest
 from helpers.derivatives import DERIVATIVES, Size, check, check_of_each_example

@@ -1,7 +1,6 @@
-"""Points 3 and 4 of the contract for so many scores that XLA hands their sums and maxima to a library.
+"""Points 3 and 4 of the contract, for numbers of scores for which XLA calls library functions.
 
-There the maximum of NaN and other numbers is one of the others. Compiled as users do: without
-QUICK_COMPILATION=1.
+These return the maximum of NaN and other numbers as one of the others. Default compiler options.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""A training step of each config at its real size: its gradients with and without the compiler's fusions.
+"""A training step of each config at full size: gradients with and without compiler fusions.
 
-Compiled as users do: without QUICK_COMPILATION=1.
+Default compiler options.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from experiments.text.batches import make_batch
 from experiments.translation.model import make_model
 from experiments.translation.step import init_state, make_rngs, make_step, make_train_spec
 
-# Of configs whose steps are the same, or a part of another's, one.
+# One of the configs whose steps are equal, or part of another's.
 CONFIGS = {
   path.stem: path
   for path in sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
   if path.stem not in ("__init__", "base", "toy_translation_scores", "parallel_text")
 }
-# The words of a side of a text of some 30,000 sentences; it is not here, so its sentences are random.
+# Vocabulary size of a text of 30,000 sentences, which is not included; its sentences are random.
 WORDS = 4_000
 LENGTHS = 16, 15
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_disable_hlo_passes": "fusion"}
@@ -35,13 +35,13 @@ TOLERANCE = 2e-4
 
 @pytest.fixture
 def standard_promotion():
-  """Lets optax divide numbers by integers."""
+  """Allows optax to divide numbers by integers."""
   with jax.numpy_dtype_promotion("standard"):
     yield
 
 
 def vocabulary_sizes_and_batch(config):
-  """Returns how many words there are on both sides, and the first batch."""
+  """Returns the vocabulary sizes and the first batch."""
   if config.data.task != "parallel_text":
     task = make_task(config)
     return (len(task.source.vocabulary), len(task.target.vocabulary)), task.training_batch(0)
@@ -59,7 +59,7 @@ def vocabulary_sizes_and_batch(config):
   )
 
 
-# Mistakes of the library change both sides alike: it is the compiler that is tested, which changes rarely.
+# Errors of the library change both sides equally: this tests the compiler, which changes rarely.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.usefixtures("standard_promotion")
@@ -83,7 +83,7 @@ def test_fusions_change_no_gradients(name):
   np.testing.assert_allclose(loss, plain_loss, rtol=1e-5)
   largest = max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(plain_gradients))
   for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(plain_gradients), strict=True):
-    # Some gradients are 0 but for rounding, such as those of the keys' biases.
+    # Some gradients are 0 except for rounding, such as those of the biases of keys.
     scale = max(np.max(np.abs(other)), 1e-3 * largest)
     np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE * scale)
   assert largest > 0

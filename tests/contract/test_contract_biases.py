@@ -1,4 +1,4 @@
-"""Point 2 of the contract of attention: biases, as arrays and as functions of positions."""
+"""Point 2 of the contract: biases, as arrays and as functions of positions."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ B, N, T, S = DIMS["BNTS"]
 
 
 def function_of_indices(function):
-  """Returns the function, which checks the indices that it gets."""
+  """Returns the function, which checks its indices."""
 
   def bias(t, s):
     assert t.ndim == s.ndim == 2
@@ -48,7 +48,7 @@ ARRAYS = {axes: np.float32(RANDOM.normal(size=DIMS[axes])) for axes in ("", "S",
 SLOPES = RANDOM.uniform(size=(N, 1, 1)).astype(np.float32)
 
 
-# Each function of the two indices, and the same in NumPy.
+# Functions of the two indices, and the same in NumPy.
 FUNCTIONS = {
   "table": (lambda t, s: jnp.asarray(ARRAYS["BNTS"])[..., t, s], lambda t, s: ARRAYS["BNTS"]),
   "slopes": (lambda t, s: SLOPES * (t - s)[None].astype(jnp.float32), lambda t, s: SLOPES * (t - s)),
@@ -61,7 +61,7 @@ FUNCTIONS = {
 }
 
 
-# Each bias, and the array that it stands for.
+# Biases, and the arrays that they represent.
 BIASES = {f"axes_{axes}": (array, array) for axes, array in ARRAYS.items()}
 
 
@@ -71,7 +71,7 @@ BIASES |= {
 }
 
 
-# The engines take turns, which makes half as many to compile.
+# The engines alternate, which halves the number of programs.
 ADDED = [
   *(("scaled_dot_product", *pair) for pair in zip(BIASES, itertools.cycle(ENGINES), strict=False)),
   *(("additive", "slopes", "blockwise"), ("user_defined", "slopes", "dense")),
@@ -80,7 +80,7 @@ ADDED = [
 
 @functools.cache
 def results_of_every_bias():
-  """Returns the results by score, bias and engine; all are compiled as one program, to save time."""
+  """Returns the results by score, bias and engine, compiled as one program to save time."""
   inputs = {kind: draw(kind, "BNTH", "BNSH", "NSD") for kind in FEW}
 
   @jax.jit

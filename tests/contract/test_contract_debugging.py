@@ -1,4 +1,4 @@
-"""Clean inputs make no NaN and no infinity, at which `jax_debug_nans` and `jax_debug_infs` would stop."""
+"""Finite inputs create no NaN and no infinity, so `jax_debug_nans` and `jax_debug_infs` do not stop."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import attention
 from attention import masks
 from attention.linear import project
 
-# The last leaves the first query, and all queries of the second sentence, with nothing to attend to.
+# The last mask leaves the first query, and all queries of the second sentence, fully masked.
 MASKS = {
   "none": lambda: None,
   "causal": masks.causal,

@@ -1,4 +1,4 @@
-"""Dropout, which is part of point 7 of the contract of attention: of weights, by key and position."""
+"""Dropout, part of point 7 of the contract."""
 
 import functools
 
@@ -33,7 +33,7 @@ B, T, S = DIMS["BTS"]
 
 
 def factors(rng, shape, rate, implementation):
-  """Returns what dropout multiplies each weight with: uniform attention to unit vectors shows it."""
+  """Returns the dropout factor of each weight, from uniform attention to unit vectors."""
   *leading, T, S = shape
   inputs = Inputs(
     np.zeros((*leading, T, 1), np.float32),
@@ -52,9 +52,10 @@ def test_dropped_share_matches_the_rate(rate, implementation):
   kept = factors(jax.random.key(0), (101, 103), rate, implementation)
   is_dropped = kept == 0
   assert_close(kept[~is_dropped] * (1 - rate), np.ones(np.sum(~is_dropped)), FLOAT32)
-  # The number dropped is binomial; five standard deviations.
+  # The number of dropped weights is binomial; five standard deviations.
   assert abs(np.mean(is_dropped) - rate) < 5 * np.sqrt(rate * (1 - rate) / is_dropped.size)
-  # So it is in every row and every column, and neighbours are independent: both dropped is binomial too.
+  # The same for each row and column. Neighbors are independent: the number of pairs dropped together is
+  # binomial.
   for axis in (0, 1):
     deviation = np.sqrt(rate * (1 - rate) / is_dropped.shape[axis])
     assert np.max(np.abs(np.mean(is_dropped, axis=axis) - rate)) < 5 * deviation
@@ -69,7 +70,7 @@ def test_dropout_depends_on_key_and_position(implementation):
   again = factors(jax.random.key(0), shape, rate, implementation)
   other = factors(jax.random.key(1), shape, rate, implementation)
   np.testing.assert_array_equal(once, again)
-  # Half of the pairs agree by chance. The same between batches, heads, rows.
+  # Half of the pairs agree by chance. The same between batches, heads and rows.
   count = np.prod(shape)
   for one, two in [
     (once, other),
@@ -84,7 +85,7 @@ def test_dropout_depends_on_key_and_position(implementation):
 
 @pytest.mark.parametrize("implementation", always("blockwise", of=ENGINES))
 def test_dropout_does_not_depend_on_inputs(implementation):
-  # What is dropped does not depend on the score, the queries, the keys, the mask or the bias.
+  # Dropout does not depend on the score, queries, keys, mask or bias.
   rng, rate = jax.random.key(3), 0.3
   dropped = factors(rng, (B, T, S), rate, implementation)
   for kind in SCORES:
@@ -93,7 +94,7 @@ def test_dropout_does_not_depend_on_inputs(implementation):
     actual = results(
       kind, inputs, mask=mask, dropout_rate=rate, dropout_rng=rng, implementation=implementation
     )
-    # The weights and the logsumexp are those before dropout.
+    # Weights and logsumexp are those before dropout.
     desired = expected(kind, inputs, mask=np.tri(T, S, 1, dtype=bool), factors=dropped)
     assert_trees_close(actual, tuple(desired), 2 * FLOAT32)
 
@@ -157,7 +158,7 @@ def test_dropout_gradients_match_reference(kind, implementation):
 
 
 @engines
-def test_zero_rate_drops_nothing(implementation):
+def test_zero_rate_is_identity(implementation):
   inputs = draw("cosine")
   desired = expected("cosine", inputs).context
   for rng in (None, jax.random.key(0)):

@@ -1,4 +1,4 @@
-"""Point 3 of the contract of attention: a query that may attend to nothing gets zeros, never NaN."""
+"""Point 3 of the contract: fully masked rows return zeros, never NaN."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from helpers.fixtures import (
 B, T, S = DIMS["BTS"]
 
 
-# Row 1 of batch 1 is empty in each of these ways. Each returns a mask [B T S] and the changed bias [T S].
+# Ways to make row 1 of batch 1 empty. Each returns a mask [B T S] and the changed bias [T S].
 
 
 def empty_by_mask(bias):
@@ -71,7 +71,7 @@ def test_empty_rows_give_zeros(kind, empty, implementation):
   assert logsumexp[1, 1] == -np.inf
   assert_trees_finite(slopes)
   np.testing.assert_array_equal(slopes.queries[1, 1], np.zeros(DIMS["H"]))
-  # Whatever gradient an empty row gets from above, it passes on nothing.
+  # An empty row has zero gradients, whatever the incoming gradient.
   is_empty = np.isneginf(desired.logsumexp)
   for anything in (1e30, np.nan):
     from_above = [

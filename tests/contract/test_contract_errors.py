@@ -1,7 +1,7 @@
-"""Point 11 of the contract of attention: a mistake is a ValueError, at trace time, that helps.
+"""Point 11 of the contract: user errors raise a helpful ValueError at trace time.
 
-It names the argument, what is allowed, and what came, with the sizes. Each test lists words that must be
-there; a plural will do.
+It names the argument, what is allowed, and the value with its sizes. Each test lists words that the message
+must contain, possibly in the plural.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from helpers.fixtures import DIMS, NegativeDistance, engines
 import attention
 from attention import masks, positions
 
-# T = 3, S = 5, H = 11, D = 13; 23 and 29 are wrong wherever they are.
+# T = 3, S = 5, H = 11, D = 13; 23 and 29 are always wrong.
 QUERIES = jax.ShapeDtypeStruct(DIMS["BTH"], jnp.float32)
 KEYS = jax.ShapeDtypeStruct(DIMS["BSH"], jnp.float32)
 VALUES = jax.ShapeDtypeStruct(DIMS["BSD"], jnp.float32)
@@ -28,7 +28,7 @@ def zeros(*shape, dtype=jnp.float32):
 
 
 def assert_error_says(words, function, *arguments):
-  """Asserts that tracing alone, with abstract arguments, raises a ValueError with all these words in it."""
+  """Asserts that tracing with abstract arguments raises a ValueError that contains all words."""
   with pytest.raises(ValueError) as caught:
     jax.eval_shape(function, *arguments)
   message = str(caught.value)
@@ -303,7 +303,7 @@ def test_non_scores_raise(score):
 
 
 class Transposed(attention.Score):
-  """A user's mistake: scores [... S T]."""
+  """A wrong score: scores [... S T]."""
 
   def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...ST", query_features, key_features)
@@ -321,7 +321,7 @@ def test_custom_score_shape_is_checked():
 
 @jax.tree_util.register_static
 class WithoutBatch(attention.Score):
-  """A user's mistake: one batch element's scores for all."""
+  """A wrong score: scores without the batch axis."""
 
   def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)[0]
@@ -329,7 +329,7 @@ class WithoutBatch(attention.Score):
 
 @jax.tree_util.register_static
 class Flat(attention.Score):
-  """A user's mistake: features [... S] without an axis of their own."""
+  """A wrong score: features [... S] without a further axis."""
 
   def key_features(self, keys):
     return keys, jnp.sum(keys**2, axis=-1)
@@ -350,7 +350,7 @@ def test_scalar_features_raise(leading):
 
 @jax.tree_util.register_static
 class Forgetful(attention.Score):
-  """A user's mistake: a tile without a return."""
+  """A wrong score: `scores` returns None."""
 
   def scores(self, query_features, key_features):
     jnp.einsum("...TH,...SH->...TS", query_features, key_features)
@@ -358,7 +358,7 @@ class Forgetful(attention.Score):
 
 @jax.tree_util.register_static
 class Matches(attention.Score):
-  """A user's mistake: scores that are no floating numbers."""
+  """A wrong score: scores are not floating-point."""
 
   def scores(self, query_features, key_features):
     return jnp.sum(query_features[..., :, None, :] == key_features[..., None, :, :], axis=-1)
@@ -408,7 +408,7 @@ def test_missing_head_axis_has_a_hint(lacking):
 
 
 class Unregistered(attention.Score):
-  """A user's mistake: a score that JAX cannot look into."""
+  """A wrong score: not registered as a pytree."""
 
   def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)
@@ -519,7 +519,7 @@ def heads_after_positions(T=3, S=5, N=7):
 
 
 @named
-def test_heads_after_positions_are_recognised(function):
+def test_heads_after_positions_are_recognized(function):
   for call in (function, attention.attend_heads):
     assert_error_says("B T N H jnp.swapaxes", call, *heads_after_positions())
 

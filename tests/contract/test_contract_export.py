@@ -1,4 +1,4 @@
-"""Point 8 of the contract of attention: every function is exported with sizes that are not known."""
+"""Point 8 of the contract: all functions can be exported with symbolic sizes."""
 
 import re
 
@@ -13,14 +13,14 @@ from helpers.model_reference import random_parameters
 import attention
 from attention import decoding, losses, masks, positions
 
-# Batch, target and source lengths that are not known when a function is exported, and then these.
+# Batch, target and source lengths that are symbolic at export, and their later values.
 UNKNOWN = {"b": 3, "t": 5, "s": 7}
 PLATFORMS = ["cpu", "cuda", "tpu"]
 random = np.random.default_rng(0)
 
 
 def sizes_of(axes):
-  """Returns the numbers for axes such as "b 2 t 8"."""
+  """Returns the sizes of axes such as "b 2 t 8"."""
   return tuple(UNKNOWN.get(axis) or int(axis) for axis in axes.split())
 
 
@@ -33,14 +33,14 @@ def integers(axes, low, high):
 
 
 def check(cases, platforms=PLATFORMS):
-  """Checks that functions exported for symbolic sizes return what they return for known ones.
+  """Checks that functions exported with symbolic sizes return the same as with known sizes.
 
-  All are exported as one program, which takes less time than one for each.
+  All are exported as one program, which is faster than separate programs.
 
   Args:
-    cases: for each name a function of arrays, or pytrees of them, and its arguments: a pair for each, of its
-      axes, such as "b 2 t 8", and the array; None for the axes of parameters.
-    platforms: to lower for.
+    cases: for each name, a function of arrays or pytrees, and its arguments as pairs of axes, such as "b 2 t
+      8", and an array. Axes are None for parameters.
+    platforms: platforms to lower for.
   """
   scope = jax.export.SymbolicScope()
 
@@ -226,7 +226,7 @@ LAYERS = {
 }
 
 
-# Those whose programs differ most; the others are like them.
+# Scores whose programs differ most.
 FEW_LAYERS = ("MultiHeadAttention", "MonotonicAttention", "relative encoder")
 
 

@@ -1,6 +1,6 @@
-"""Points 8 and 9 of the contract of attention: derivatives of every argument, in both modes, and twice.
+"""Points 8 and 9 of the contract: derivatives of all arguments, in both modes, and second derivatives.
 
-They are measured against central differences of the reference, in float64. Row 0 of the mask is empty.
+They are compared with central differences of the reference in float64. Row 0 of the mask is empty.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from helpers.fixtures import (
 
 import attention
 
-# What is exact must be so where the formula that is fast for many scores is at work.
+# Exactness must also hold for the formula that is fast for many scores.
 pytestmark = pytest.mark.usefixtures("additive_in_loops")
 
 T, S = DIMS["TS"]
@@ -90,7 +90,7 @@ def test_bfloat16_gradients_are_rounded_once(kind, implementation):
   halved = jax.tree.map(lambda array: array.astype(jnp.bfloat16), full)
   inputs = halved._replace(parameters=full.parameters, bias=full.bias)
   desired = expected(kind, inputs, mask=ALLOWED)
-  # What comes from above is bfloat16 too, so that it is exact.
+  # The incoming gradient is bfloat16, too, so that it is exact.
   of_loss = tuple(np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in draw_loss(desired))
   actual = gradients(kind, inputs, of_loss, mask=ALLOWED, implementation=implementation, alone=True)
   desired = expected_gradients(kind, inputs, of_loss, mask=ALLOWED)
@@ -139,7 +139,7 @@ def test_scale_option_is_differentiable(kind, implementation, float64):
 
 @in_turn(kind=FEW)
 def test_bias_function_closures_are_differentiable(kind, implementation, float64):
-  # A slope for each batch (ALiBi) and a learned term for each distance (Shaw, T5), as in position biases.
+  # A slope per batch element (ALiBi) and a trained bias per distance (Shaw, T5), as in position biases.
   inputs = draw(kind, "BTH", "SH", "SD", dtype=np.float64)
   rng = np.random.default_rng(2)
   slopes, table = rng.normal(size=DIMS["B"]), rng.normal(size=T + S)
@@ -199,7 +199,7 @@ def test_zero_vectors_have_zero_cosine_gradient(implementation):
   slopes = gradients("cosine", inputs, of_loss, mask=mask, implementation=implementation, alone=True)
   np.testing.assert_array_equal(slopes.queries[1], np.zeros(DIMS["H"]))
   np.testing.assert_array_equal(slopes.keys[2], np.zeros(DIMS["H"]))
-  # The gradients of all that is not a zero vector, where the function is smooth, are the reference's.
+  # Gradients of nonzero vectors, where the function is smooth, equal the reference's.
   smooth = expected_gradients("cosine", inputs, of_loss)
   smooth.queries[1] = 0
   smooth.keys[2] = 0
@@ -212,7 +212,7 @@ def test_additive_gradients_of_large_pre_activations(size, implementation):
   inputs = draw_saturated(size)
   of_loss = draw_loss(expected("additive", inputs))
   actual = gradients("additive", inputs, of_loss, implementation=implementation, alone=True)
-  # The differences are taken around 1e4: 1e-12 of rounding in x over a step of 1e-5, below float32's.
+  # Differences are taken around 1e4: an error of 1e-12 in x over a step of 1e-5, below float32's.
   assert_trees_close(actual, expected_gradients("additive", inputs, of_loss), 8 * FLOAT32)
 
 
@@ -249,7 +249,7 @@ def test_forward_mode_matches_differences(kind, implementation, float64):
 
 @compiled_together
 def jacobians(kind, implementation, inputs):
-  """Returns the Jacobians of the context by the queries, in forward and in reverse mode."""
+  """Returns the Jacobians of the context with respect to the queries, in forward and reverse mode."""
 
   def context(queries):
     return attend(kind, inputs._replace(queries=queries), mask=ALLOWED, implementation=implementation)
@@ -273,7 +273,7 @@ def test_both_modes_match_reference_jacobian(kind, implementation, float64):
 
 @compiled_together
 def gradients_and_hessian_vectors(kind, implementation, inputs, direction, *, order):
-  """Returns the gradient, and the Hessian's product with the direction."""
+  """Returns the gradient and the Hessian-vector product with the direction."""
 
   def loss(inputs):
     context, _, logsumexp = attend(
@@ -310,5 +310,5 @@ def test_hessian_vector_products_match_differences(kind, order, implementation, 
     both(jax.tree.map(lambda x, d, sign=sign: x + sign * step * d, inputs, direction))[0] for sign in (1, -1)
   )
   desired = jax.tree.map(lambda a, b: (a - b) / (2 * step), ahead, behind)
-  # The direction is some 8 long, and its third power is in the truncation error.
+  # The norm of the direction is about 8, and its third power is in the truncation error.
   assert_trees_close(both(inputs)[1], desired, 10 * DIFFERENCES)

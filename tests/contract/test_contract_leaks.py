@@ -1,6 +1,6 @@
-"""Point 4 of the contract of attention: what is masked, NaN or infinity, changes no output and no gradient.
+"""Point 4 of the contract: NaN and infinity in masked positions never affect outputs or gradients.
 
-And the other half: what is not masked is not hidden either.
+Conversely, NaN and infinity in allowed positions are not hidden.
 """
 
 import jax
@@ -28,7 +28,7 @@ from helpers.fixtures import (
 
 from attention import masks
 
-# What is exact must be so where the formula that is fast for many scores is at work.
+# Exactness must also hold for the formula that is fast for many scores.
 pytestmark = pytest.mark.usefixtures("additive_in_loops")
 
 B, T, S = DIMS["BTS"]
@@ -45,9 +45,9 @@ def run(kind, inputs, mask, of_loss, implementation):
 
 
 def assert_same(kind, clean, corrupted, mask, implementation, rows=slice(None), factor=1.0, exactly=True):
-  """Asserts that results in these rows, and gradients of a loss on them, are those of clean inputs.
+  """Asserts that results in some rows, and gradients of a loss on them, equal those of finite inputs.
 
-  Returns the gradients. The loss is `factor` times as large as usual.
+  Returns the gradients. The loss is multiplied by `factor`.
   """
   desired = expected(kind, clean, mask=mask)
   is_counted = np.isin(np.arange(T), np.arange(T)[rows])
@@ -87,7 +87,7 @@ def test_masked_keys_never_affect_results(kind, bad, arguments, implementation):
 @keys_and_values
 @engines
 def test_masked_rows_ignore_a_corrupted_key(kind, bad, arguments, implementation):
-  # Causal, T < S: only the last query may attend to the last key. The loss is on the other rows.
+  # Causal, T < S: only the last query may attend to the last key. The loss depends on the other rows.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
   corrupted = inputs._replace(
@@ -110,7 +110,7 @@ def context_and_tangent(kind, implementation, inputs, mask):
 @few_kinds
 @engines
 def test_masked_nan_tangents_are_ignored(kind, implementation):
-  # What made a key or value NaN will have made its tangent NaN too.
+  # If a key or value is NaN, its tangent usually is, too.
   inputs = draw(kind)
   mask = np.broadcast_to(np.arange(S) < 3, (T, S))
 
@@ -149,7 +149,7 @@ def test_masked_bias_is_ignored(kind, bad, implementation):
 @every_corruption
 @engines
 def test_key_masked_by_bias_is_ignored(kind, bad, implementation):
-  # Only the last query may attend to the last two keys. The loss is on the other rows.
+  # Only the last query may attend to the last two keys. The loss depends on the other rows.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   inputs = inputs._replace(bias=replaced(inputs.bias, np.s_[:-1, 3:], -np.inf))
   corrupted = inputs._replace(
@@ -164,11 +164,11 @@ library_kinds = pytest.mark.parametrize("kind", ["scaled_dot_product", "additive
 @library_kinds
 @engines
 def test_masked_overflowing_scores_are_ignored(kind, implementation):
-  # Finite keys whose scores, or the squares on the way to them, are infinite in float32.
+  # Finite keys whose scores, or intermediate squares, overflow float32.
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   mask = np.broadcast_to(np.arange(S) < 3, (B, T, S))
   corrupted = inputs._replace(keys=replaced(inputs.keys, np.s_[:, 3:], 1e38))
-  # Additive scores choose their formula by the largest number, so that their rounding may differ.
+  # Additive scores choose their formula by the largest number, so their rounding may differ.
   assert_same(kind, inputs, corrupted, mask, implementation, exactly=kind != "additive")
 
 
@@ -193,7 +193,7 @@ def test_empty_row_query_may_overflow(kind, implementation):
   assert_same(kind, inputs, corrupted, mask, implementation)
 
 
-# What is attended to is not hidden.
+# NaN in allowed positions is not hidden.
 
 
 @kinds
@@ -219,7 +219,7 @@ def test_nonfinite_bias_affects_only_its_row(kind, bad, implementation):
 @engines
 def test_attended_nan_makes_the_row_nan(kind, argument, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
-  # The first query asks with it, or only the last may attend to it. No masked weight is NaN.
+  # The first query holds it, or only the last query may attend to it. No masked weight is NaN.
   position, query = {"queries": (0, 0), "keys": (-1, -1)}[argument]
   array = replaced(getattr(inputs, argument), (1, position, 3), np.nan)
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
@@ -238,7 +238,7 @@ def test_attended_nan_makes_the_row_nan(kind, argument, implementation):
 @pytest.mark.parametrize("argument", ["queries", "keys", "values"])
 @engines
 def test_unmasked_nonfinite_inputs_are_not_hidden(kind, bad, argument, implementation):
-  # Number 3 of the last query, key or value. NaN and infinity alike make the row not finite.
+  # Number 3 of the last query, key or value. Both NaN and infinity make the row non-finite.
   inputs = draw(kind)
   array = replaced(getattr(inputs, argument), (-1, 3), bad)
   context, _, _ = results(kind, inputs._replace(**{argument: array}), implementation=implementation)
@@ -269,7 +269,7 @@ def test_nan_rows_give_no_gradient(kind, bad, argument, implementation):
 
 @engines
 def test_overflowing_rows_are_not_empty(implementation):
-  # 1e30 * -1e30 is -infinity in float32. NaN hides nothing; an empty row's zeros would.
+  # 1e30 * -1e30 is -infinity in float32. NaN hides nothing; zeros, as for an empty row, would.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1e30]]), keys=np.float32([[-1e30]]), values=np.float32([[1.0]])
   )

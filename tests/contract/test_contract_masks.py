@@ -1,4 +1,4 @@
-"""Point 2 of the contract of attention: masks, in every form. Biases: test_contract_biases.py."""
+"""Point 2 of the contract: masks in all forms. Biases: test_contract_biases.py."""
 
 import functools
 
@@ -39,7 +39,7 @@ def over_heads(array):
   return jnp.asarray(array)[:, None]
 
 
-# Each mask, and whether target t may attend to source s in head n of batch b.
+# Masks, and whether target t may attend to source s in head n of batch b.
 MASKS = {
   "causal": (lambda: masks.causal(), lambda b, n, t, s: s <= t),
   "causal_ahead": (lambda: masks.causal(2), lambda b, n, t, s: s <= t + 2),
@@ -121,7 +121,7 @@ def test_mask_arrays_match_their_rules(name):
   np.testing.assert_array_equal(np.broadcast_to(array, (B, N, T, S)), allowed_pairs(may_attend))
 
 
-# One of each sort. "dense" makes an array of each mask first, so that few are enough.
+# One mask of each kind. "dense" materializes masks first, so that few are enough.
 ATTENDED = [
   *((name, "dense") for name in ("causal_behind", "from_function_of_arrays", "array_of_sources")),
   *((name, "blockwise") for name in ("causal", "causal_behind", "sliding_window", "prefix", "both_lengths")),
@@ -132,7 +132,7 @@ ATTENDED = [
 
 @functools.cache
 def results_of_every_mask():
-  """Returns the inputs, and results by mask and engine; all are compiled as one program, to save time."""
+  """Returns the inputs, and results by mask and engine, compiled as one program to save time."""
   inputs = draw("scaled_dot_product", "BNTH", "BNSH", "NSD")
 
   @jax.jit
@@ -228,7 +228,7 @@ def test_masked_keys_equal_deleted_keys(kind, implementation):
 
 @engines
 def test_large_masked_scores_are_ignored(implementation):
-  # The masked score is 2e4 above the allowed ones: it must not be the maximum that is subtracted.
+  # The masked score is 2e4 above the allowed ones; it must not be the maximum that is subtracted.
   inputs = Inputs(
     np.float32([[1.0]]),
     np.float32([[0.0], [1.0], [20_000.0]]),
@@ -243,7 +243,7 @@ def test_large_masked_scores_are_ignored(implementation):
 @pytest.mark.parametrize("score", [-1e4, -1e10, -1e30, -3e38])
 @engines
 def test_lowest_scores_are_not_masked(score, implementation):
-  # No large negative number stands for "masked": an allowed key with such a score, if alone, has weight 1.
+  # Masking must not use a finite score: a single allowed key with any score has weight 1.
   inputs = Inputs(
     np.float32([[1.0]]),
     np.float32([[score], [0.0]]),

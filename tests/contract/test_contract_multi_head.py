@@ -1,6 +1,6 @@
-"""Multi-head attention keeps the contract of attention: masks, empty rows, leaks, errors.
+"""Multi-head attention satisfies the contract: masks, empty rows, leaks, errors.
 
-More of it, such as its values and gradients, is in test_multi_head.py.
+Values and gradients are tested in test_multi_head.py.
 """
 
 import jax
@@ -22,7 +22,7 @@ import attention
 from attention import masks
 
 B, T, S = DIMS["BTS"]
-# Heads; widths of a head's queries and keys, of its values, of the queries, of the sources, of the result.
+# Heads; widths of the queries and keys of a head, of its values, of the queries, sources and outputs.
 N, H, V, D, E, F = 6, 11, 13, 7, 17, 19
 
 
@@ -62,7 +62,7 @@ def draw_inputs(dtype=np.float32):
 
 
 def fields(weights):
-  """The fields in order, as the reference wants them."""
+  """The fields in the order of the reference."""
   return [
     weights.query,
     weights.key,
@@ -118,7 +118,7 @@ def test_empty_rows_give_the_output_bias():
   np.testing.assert_array_equal(slopes[0][:, 1], np.zeros((B, D)))
 
 
-def test_nan_in_padding_reaches_nothing():
+def test_nan_in_padding_is_ignored():
   queries, sources = draw_inputs()
   weights = draw_weights(2)
   mask = masks.lengths(source=jnp.asarray([3, 5])[:, None])

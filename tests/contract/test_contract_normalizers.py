@@ -1,4 +1,4 @@
-"""The contract of attention with other weights than the softmax: points 2 to 9 for each normalizer."""
+"""Points 2 to 9 of the contract for all normalizers."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ CENTERS = RNG.uniform(0, S - 1, size=(B, T))
 
 
 class Case(NamedTuple):
-  """A normalizer, made of arrays that it is differentiated by; the reference's formula, made of the same."""
+  """A normalizer as a function of the arrays with gradients, and the reference's formula."""
 
   make: Any
   formula: Any
@@ -54,7 +54,7 @@ NORMALIZERS = {
     (CENTERS,),
   ),
 }
-# Those whose derivatives differ most.
+# Normalizers whose derivatives differ most.
 DIFFERENT = ("entmax15", "sigmoid", "monotonic", "local")
 normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
 scores = pytest.mark.parametrize(
@@ -70,7 +70,9 @@ def draw_mask():
 
 
 def draw_inputs(kind, normalizer):
-  """Returns Inputs whose scores differ by some units, so that sparse weights have zeros; and the arrays."""
+  """Returns Inputs with scores that differ by several units, so that sparse weights have zeros, and the
+  arrays.
+  """
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="BTS")
   arrays = tuple(array.astype(np.float32) for array in NORMALIZERS[normalizer].arrays)
   return inputs._replace(bias=2 * inputs.bias), arrays
@@ -91,7 +93,7 @@ def run(kind, normalizer, inputs, arrays, mask=None, **options):
 
 
 def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss):
-  """Returns context and weights, and gradients. All normalizers are compiled as one program, to save time."""
+  """Returns context, weights and gradients, with all normalizers compiled as one program to save time."""
   every_array = {name: tuple(map(np.float32, case.arrays)) for name, case in NORMALIZERS.items()}
   every_array[normalizer] = arrays
   return _results_and_gradients(kind, inputs, every_array, mask, of_loss)[normalizer]
@@ -162,7 +164,7 @@ def test_results_match_reference(kind, normalizer):
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
     found, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
     assert_trees_close(found, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
-  # Some weights are zero, for the sparse ones: else this says nothing of where they begin.
+  # Some weights must be zero for the sparse normalizers; otherwise this does not test the threshold.
   are_sparse = normalizer in ("sparsemax", "entmax15")
   assert are_sparse == bool(np.any(np.asarray(found[1]) == 0))
 
@@ -179,7 +181,7 @@ def loss_of(normalizer, of_loss, mask):
 
 @jax.jit
 def derivatives(inputs, arrays, directions, mask, of_loss):
-  """Returns for each normalizer that has arrays the gradient, the tangent and the Hessian-vector product."""
+  """Returns the gradient, the tangent and the Hessian-vector product of each normalizer that has arrays."""
 
   def one(normalizer):
     loss = loss_of(normalizer, of_loss, mask)
@@ -317,7 +319,7 @@ def test_dropout_multiplies_the_weights(normalizer):
 
 
 def _kept(rng):
-  """Returns which pairs are kept, from attention to values that name their key."""
+  """Returns which pairs are kept, from attention to values that identify their keys."""
   zeros = jnp.zeros(DIMS["BTS"])
   values = jnp.broadcast_to(jnp.eye(S), (B, S, S))
   return (
@@ -368,11 +370,11 @@ def test_sigmoid_counts_allowed_keys():
     normalizer=attention.Sigmoid(subtract_log_length=True),
     return_weights=True,
   )
-  # Scores of 0 less log n: 1 / (1 + n) each.
+  # Scores of 0 minus log n: 1 / (1 + n) each.
   np.testing.assert_allclose(found.weights, mask / (1 + mask.sum(axis=-1, keepdims=True)), rtol=1e-6)
 
 
-def test_what_cannot_be_is_told():
+def test_invalid_values_raise():
   inputs, _ = draw_inputs("scaled_dot_product", "softmax")
   with pytest.raises(
     ValueError, match=r"^normalizer must be a Normalizer such as Sparsemax\(\), or None, got 'sparsemax'$"
@@ -414,7 +416,7 @@ def test_explicit_softmax_equals_the_default():
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class Exponentials(attention.Normalizer):
-  """Relies on pairs that do not count having the lowest number, and asks for no `rows.valid`."""
+  """A normalizer that does not use `rows.valid`, since invalid pairs have the lowest number."""
 
   def weights(self, rows):
     return jnp.exp(rows.shifted_scores)
@@ -458,7 +460,7 @@ def test_softmax_subclasses_are_not_ignored():
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class ByHead(attention.Normalizer):
-  """Finds out by itself which head it is, and multiplies by numbers [N 1 1] without named axes."""
+  """A normalizer that computes head indices, and multiplies by numbers [N 1 1] without named axes."""
 
   factors: jax.Array
 

@@ -1,4 +1,4 @@
-"""Points 5 and 6 of the contract of attention: precision and exactness."""
+"""Points 5 and 6 of the contract: precision and exactness."""
 
 import itertools
 
@@ -31,8 +31,8 @@ from helpers.fixtures import (
 
 import attention
 
-# Half a unit in the last place, relative: what rounding a float32 result costs.
-# What is exact must be so where the formula that is fast for many scores is at work.
+# Half a unit in the last place, relative: the rounding of a float32 result. Exactness must also hold for the
+# formula that is fast for many scores.
 pytestmark = pytest.mark.usefixtures("additive_in_loops")
 
 HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
@@ -49,7 +49,7 @@ HALF_ULP = {jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
 def test_half_precision_is_rounded_once(kind, dtype, implementation):
   inputs = draw(kind, "BNTH", "BNSH", "BNSD", bias="NTS")
   halved = jax.tree.map(lambda array: array.astype(dtype), inputs)
-  # Parameters and biases stay in float32: they may be more precise than the inputs.
+  # Parameters and biases stay in float32; they may be more precise than the inputs.
   halved = halved._replace(parameters=inputs.parameters, bias=inputs.bias)
   context, weights, logsumexp = results(
     kind, halved, implementation=implementation, alone=dtype == jnp.float16
@@ -58,7 +58,7 @@ def test_half_precision_is_rounded_once(kind, dtype, implementation):
   assert (context.dtype, weights.dtype, logsumexp.dtype) == (dtype, dtype, jnp.float32)
   for actual, exact in [(context, desired.context), (weights, desired.weights)]:
     error = np.abs(np.asarray(actual).astype(np.float64) - exact)
-    # The results are of order one, so this is what float32 costs, and then one rounding.
+    # Results are of order one, so the tolerance is that of float32 plus one rounding.
     assert np.all(error <= HALF_ULP[dtype] * np.abs(exact) + FLOAT32)
   assert_close(logsumexp, desired.logsumexp, FLOAT32)
 
@@ -76,7 +76,7 @@ def test_float16_scores_may_exceed_its_range():
   assert_close(logsumexp, [2 * 300 * 300 + np.log(5)], 2 * EPSILON)
 
 
-# Each score of (1, 2^-5) and (1, 2^-5). 1 + 2^-10 is no bfloat16 and no tanh of one either.
+# Each score of (1, 2^-5) and (1, 2^-5). Neither 1 + 2^-10 nor its tanh is a bfloat16.
 SCORE_FUNCTIONS = {
   "dot_product": (attention.dot_product_scores, 1 + 2.0**-10),
   "additive": (
@@ -114,7 +114,7 @@ def test_parameters_may_be_more_precise(kind, implementation, float64):
 
 @in_turn(kind=FEW)
 def test_float64_is_float64_throughout(kind, implementation, float64):
-  # Parameters of float32 are no reason to compute in float32.
+  # Float32 parameters do not make the computation float32.
   inputs = draw(kind, bias="TS", dtype=np.float64)
   inputs = inputs._replace(parameters=jax.tree.map(lambda array: array.astype(np.float32), inputs.parameters))
   actual = results(kind, inputs, implementation=implementation, alone=True)
@@ -124,7 +124,7 @@ def test_float64_is_float64_throughout(kind, implementation, float64):
 
 @jax.tree_util.register_static
 class Coarse(attention.Score):
-  """A user's score that is computed in half precision."""
+  """A user-defined score that is computed in half precision."""
 
   def scores(self, query_features, key_features):
     half = query_features.astype(jnp.bfloat16), key_features.astype(jnp.bfloat16)
@@ -133,7 +133,7 @@ class Coarse(attention.Score):
 
 @mostly_blockwise
 def test_softmax_of_half_scores_is_float32(implementation):
-  # Products of small integers, which no rounding changes: the compiler may leave that of the scores out.
+  # Products of small integers are exact, so the compiler may omit the rounding of scores.
   inputs = draw("scaled_dot_product")
   queries, keys = (np.round(2 * array) for array in inputs[:2])
   inputs = inputs._replace(queries=queries, keys=keys)
@@ -175,7 +175,7 @@ PRODUCTS = {
   ),
 )
 def test_products_ask_for_full_precision(function, dtype):
-  # A GPU or a TPU otherwise rounds the factors to 10 or 8 bits. Forward and backward.
+  # Otherwise, GPUs and TPUs round factors to 10 or 8 bits, forward and backward.
   def loss(inputs):
     return jnp.sum(PRODUCTS[function](inputs) ** 2)
 
@@ -190,8 +190,8 @@ def test_products_ask_for_full_precision(function, dtype):
 
 @in_turn(kind=["scaled_dot_product", "user_defined", "bilinear"])
 def test_scores_of_ten_thousand_stay_exact(kind, implementation):
-  # Whole numbers, so that every score is exact in float32. Keys come in twos, which share their weight, and
-  # in neighbours, whose scores differ by less than 50.
+  # Integers, so that every score is exact in float32. Keys come in pairs, which share their weight, and in
+  # neighbors, whose scores differ by less than 50.
   rng = np.random.default_rng(0)
   queries = rng.integers(-50, 50, size=(3, 11))
   keys = np.concatenate([queries, queries, queries + np.eye(1, 11, 4), -queries])
@@ -211,7 +211,7 @@ def test_scores_of_ten_thousand_stay_exact(kind, implementation):
 
 @engines
 def test_cosine_scale_of_ten_thousand(implementation):
-  # Lengths 1 and 2: cosines are -1/2, 0, 1/2 or 1 up to rounding, which the scale makes 1e4 times larger.
+  # Norms 1 and 2: cosines are -1/2, 0, 1/2 or 1 up to rounding, which the scale multiplies by 1e4.
   queries = np.float32([[1, 0, 0, 0], [1, 1, 1, 1]])
   keys = np.float32([[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1], [-1, 1, -1, 1]])
   inputs = draw("cosine")._replace(
@@ -260,14 +260,14 @@ def test_zero_vectors_have_cosine_zero(implementation):
 def test_additive_scores_of_any_size(size, factor, implementation):
   inputs = draw_saturated(size, factor)
   actual = results("additive", inputs, implementation=implementation)
-  # Rounding of the tanh and of its sum, times the largest score that there could be.
+  # Rounding of the tanh and of its sum, times the largest possible score.
   tolerance = FLOAT32 + 4 * EPSILON * np.sum(inputs.parameters["score_vector"])
   assert_trees_close(actual, tuple(expected("additive", inputs)), tolerance)
 
 
 @engines
 def test_tiny_weights_keep_relative_precision(implementation):
-  # Scores (0, -80): the second weight is e^-80 = 1.8e-35, to rounding of the exponential's argument.
+  # Scores (0, -80): the second weight is e^-80 = 1.8e-35, up to rounding of the exponent.
   inputs = draw("scaled_dot_product")._replace(
     queries=np.float32([[1.0]]),
     keys=np.float32([[0.0], [-80.0]]),
@@ -284,7 +284,8 @@ def test_tiny_weights_keep_relative_precision(implementation):
 def test_gradients_of_huge_scores_are_finite(kind, implementation):
   inputs = draw(kind, "BTH", "BSH", "BSD", bias="TS")
   inputs = inputs._replace(parameters=jax.tree.map(lambda array: np.float32(1e4) * array, inputs.parameters))
-  # The loss is the sum of the logsumexps: its gradient by the bias is the weights, whose rows sum to one.
+  # The loss is the sum of the logsumexps. Its gradient with respect to the bias is the weights, whose rows
+  # sum to one.
   only_logsumexp = tuple(
     np.full(array.shape, factor)
     for factor, array in zip((0.0, 0.0, 1.0), expected(kind, inputs), strict=True)
@@ -292,7 +293,7 @@ def test_gradients_of_huge_scores_are_finite(kind, implementation):
   mask = np.ones(DIMS["BTS"], bool)
   slopes = gradients(kind, inputs, only_logsumexp, mask=mask, implementation=implementation)
   assert_trees_finite(slopes)
-  # Blockwise calculates the scores twice: a weight is off by the rounding of its score.
+  # Blockwise computes the scores twice: a weight has an error of the rounding of its score.
   largest = np.max(np.abs(expected(kind, inputs, mask=mask).logsumexp))
   rounding = 2 * EPSILON * largest if implementation == "blockwise" else 0.0
   assert_close(np.sum(slopes.bias, axis=-1), np.full(3, 2.0), FLOAT32 + rounding)

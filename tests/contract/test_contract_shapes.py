@@ -1,4 +1,4 @@
-"""Point 1 of the contract of attention: shapes and broadcasting. And what a user's own score may do."""
+"""Point 1 of the contract: shapes and broadcasting, also of user-defined scores."""
 
 import dataclasses
 
@@ -53,7 +53,7 @@ def test_leading_axes_broadcast(kind, implementation, leading):
 )
 @engines
 def test_self_attention(kind, implementation):
-  # As many keys as queries, all of one width, all the same array; mask and bias are not symmetric.
+  # As many keys as queries with the same width, all the same array; mask and bias are not symmetric.
   inputs = draw(kind, bias="SS")
   inputs = inputs._replace(queries=inputs.keys, values=inputs.keys)
   mask = np.random.default_rng(3).random(DIMS["SS"]) < 0.6
@@ -117,7 +117,7 @@ def test_results_have_all_leading_axes(kind, implementation):
   ),
 )
 def test_score_parameters_may_have_leading_axes(kind, queries, implementation):
-  # One scale, vector or matrix for each head; or for each of several results of the same queries.
+  # A scale, vector or matrix per head, or per result of the same queries.
   inputs = draw(kind, queries, "SH", "SD", heads="N")
   actual = results(kind, inputs, implementation=implementation, alone=True)
   assert_trees_close(actual, tuple(expected(kind, inputs)), FLOAT32)
@@ -141,7 +141,7 @@ def test_empty_batch(kind):
 
 
 def test_empty_batch_of_many_pairs():
-  # So many pairs that their leading axes are walked one by one.
+  # Many pairs, so that leading axes are processed one at a time.
   queries, keys = np.zeros((0, 2, 1024, 3), np.float32), np.zeros((2, 1031, 3), np.float32)
   assert attention.additive_scores(queries, keys, np.ones(3)).shape == (0, 2, 1024, 1031)
 
@@ -158,7 +158,7 @@ def test_numpy_arrays_are_accepted():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cubic(attention.Score):
-  """q . k^3 + q^2 . (strength * k): a user's score with its own features, of several widths."""
+  """q . k^3 + q^2 . (strength * k): a user-defined score with features of several widths."""
 
   strength: jax.Array
 

@@ -1,4 +1,4 @@
-"""Leading axes that are spread over devices by a `NamedSharding` stay where they are, in both passes."""
+"""Leading axes that are sharded by a `NamedSharding` are not gathered, in either pass."""
 
 import functools
 import itertools
@@ -29,14 +29,14 @@ def mesh():
 
 
 def spread_over_devices(array, axis):
-  """Returns an array of which each device has a part along an axis."""
+  """Returns an array that is sharded along an axis."""
   spec = [None] * array.ndim
   spec[axis] = "shares"
   return jax.device_put(array, NamedSharding(mesh(), PartitionSpec(*spec)))
 
 
 def moved_shapes(compiled):
-  """Returns the shapes of what devices send each other, other than sums of what each has computed."""
+  """Returns the shapes that devices communicate, except for sums of their results."""
   lines = [
     line
     for line in compiled.as_text().splitlines()
@@ -56,7 +56,7 @@ def draw(kind, dtype=np.float32):
 
 
 def gradients(kind, implementation, block_sizes=None):
-  """Returns a function to the gradients of all inputs, compiled as users do."""
+  """Returns a function that computes the gradients of all inputs, with default compiler options."""
 
   def loss(inputs):
     context, _, logsumexp = attention.attend(
@@ -97,10 +97,10 @@ def test_sharded_arrays_are_not_gathered(kind, axis, implementation):
   assert_trees_close(found, gradients_on_one_device(kind), 1e-4)
 
 
-# Additive scores are not here: they choose their formula by the largest number of all devices.
+# Additive scores are excluded, since they choose their formula by the largest number of all devices.
 @in_turn(kind=["scaled_dot_product", "user_defined"])
 def test_forward_pass_needs_no_communication(kind, implementation):
-  # They would have to, to agree on the tiles to skip.
+  # Devices would have to communicate to agree on the tiles to skip.
   @jax.jit
   def contexts(inputs, lengths):
     return attention.attend(

@@ -1,4 +1,4 @@
-"""Point 8 of the contract of attention: jit, vmap, checkpoint, shard_map, scan, export."""
+"""Point 8 of the contract: jit, vmap, checkpoint, shard_map, scan, export."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def test_jit_equals_no_jit(kind, implementation):
 @few_kinds
 @engines
 def test_vmap_equals_a_loop(kind, implementation):
-  # A batch in everything but the values: in the last axis of the bias, and in the mask.
+  # A batch axis in all arguments but the values: the last axis of the bias, and in the mask.
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "SD", bias="TSB", heads="B"))
   desired = [expected(kind, one, mask=allowed) for one, allowed in zip(unstack(inputs), ALLOWED, strict=True)]
   of_loss = draw_loss(desired[0])
@@ -88,7 +88,7 @@ def vmapped(kind, implementation, inputs, lengths, of_loss):
 
 
 def unstack(inputs):
-  """Returns each batch's inputs."""
+  """Returns the inputs of each batch element."""
   return [
     inputs._replace(
       queries=inputs.queries[b],
@@ -150,7 +150,7 @@ def test_shard_map_results_and_gradients(kind, implementation):
 
 @engines
 def test_scan_over_queries(implementation):
-  # As a decoder does: the query's position is traced.
+  # As in a decoder, the position of the query is traced.
   inputs = draw("additive")
 
   def step(t, query):
@@ -315,7 +315,7 @@ def test_bias_functions_close_over_any_dtype(way, dtype, implementation):
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
 @pytest.mark.usefixtures("additive_in_loops")
 def test_explicitly_sharded_arrays_are_dense(kind):
-  length = 512  # so many that "auto" would cut them
+  length = 512  # large enough for "auto" to use tiles
   mesh = jax.make_mesh(
     (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
   )

@@ -1,8 +1,8 @@
-"""Points 7 and 9 of the contract of attention: the values, one answer, what may be asked for beside it.
+"""Points 7 and 9 of the contract: values, equal results of both engines, and optional results.
 
 The other points: test_contract_shapes.py (1), _masks.py and _biases.py (2), _empty_rows.py (3), _leaks.py
 (4), _precision.py (5, 6), _dropout.py (7), _gradients.py and _transformations.py (8), _errors.py (11), and
-_multi_head.py. What they share is in helpers/fixtures.py; helpers/reference.py is what they measure against.
+_multi_head.py. Shared helpers are in helpers/fixtures.py, the reference is helpers/reference.py.
 """
 
 import jax
@@ -30,12 +30,10 @@ from helpers.fixtures import (
 import attention
 from attention import AttentionOutput
 
-# Worked out by hand: one query, two keys, scores (0, 1).
-# scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1.
-# additive: tanh(0) = 0 and tanh(ln(3) / 2) = (3 - 1) / (3 + 1) = 1/2, times 2.
-# bilinear: (1, 2) ((0, 1), (2, 0)) = (4, 1); (4, 1) . (1, -4) = 0; (4, 1) . (0, 1) = 1.
-# cosine: angles of 90 and 0 degrees.
-# user_defined: squared distances 9 and 0, times -1/9: scores (-1, 0), each 1 below the others'.
+# By hand: one query, two keys, scores (0, 1). scaled_dot_product: (1/2)(6) + 3(-1) = 0; (1/2)(2) + 3(0) = 1.
+# additive: tanh(0) = 0 and tanh(ln(3) / 2) = (3 - 1) / (3 + 1) = 1/2, times 2. bilinear: (1, 2) ((0, 1), (2,
+# 0)) = (4, 1); (4, 1) . (1, -4) = 0; (4, 1) . (0, 1) = 1. cosine: angles of 90 and 0 degrees. user_defined:
+# squared distances 9 and 0, times -1/9: scores (-1, 0), each 1 less.
 HAND_VALUES = {
   "scaled_dot_product": ([[0.5, 3.0]], [[6.0, -1.0], [2.0, 0.0]], {"scale": 1.0}),
   "additive": ([[0.0, 5.0]], [[0.0, -5.0], [np.log(3) / 2, -5.0]], {"score_vector": [2.0, 7.0]}),

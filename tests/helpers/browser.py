@@ -1,4 +1,4 @@
-"""Runs the page of experiments/explorer: its modules in Node, the whole in headless Chromium."""
+"""Runs the page of experiments/explorer: its modules in Node, the whole page in headless Chromium."""
 
 import atexit
 import contextlib
@@ -20,9 +20,9 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 
 
 def in_node(program, given=None):
-  """Returns what a program in JavaScript returns, an async function's body.
+  """Returns the result of a JavaScript program, the body of an async function.
 
-  In it, `given` is a value from Python, and `load("linalg")` the module linalg.mjs.
+  The program can use `given`, a value from Python, and `load("linalg")`, which imports linalg.mjs.
   """
   script = f"""
 import fs from "node:fs";
@@ -50,7 +50,7 @@ def _browser():
 
 @contextlib.contextmanager
 def in_chromium(path, address="", *, width=1200, height=900):
-  """Gives a page of Playwright that shows a file, asks for nothing but files, and has a program that runs."""
+  """Opens a file in Playwright, checks that it requests no other files, and returns the page."""
   asked, errors = [], []
   page = _browser().new_page(viewport={"width": width, "height": height})
   try:
@@ -67,7 +67,7 @@ def in_chromium(path, address="", *, width=1200, height=900):
 
 
 def shown_text(path):
-  """Returns the text that a user sees of a file, whatever fails in it."""
+  """Returns the visible text of a file, even if its program fails."""
   page = _browser().new_page()
   try:
     page.goto(path.as_uri())

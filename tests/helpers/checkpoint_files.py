@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: states, folders, and processes that write or read them."""
+"""Helpers for tests of checkpoints: states, directories, and processes that write or read them."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ class State(NamedTuple):
 
 
 def state_of(step, size=(7, 500)):
-  """Returns a state, of arrays of many types, that is another at every step."""
+  """Returns a state with arrays of many types that differ at each step."""
   rng = np.random.default_rng(step)
   weights = rng.normal(size=size).astype(np.float32)
   params = {
@@ -46,7 +46,7 @@ def like():
 
 
 def bits(state):
-  """Returns all that a state holds, comparable with ==."""
+  """Returns all contents of a state, comparable with ==."""
   arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
   return jax.tree.structure(state), [(array.dtype, array.shape, array.tobytes()) for array in arrays]
 
@@ -60,7 +60,7 @@ def save(checkpoints, step, score=None):
 
 
 def write(folder, scores):
-  """Writes checkpoints with scores."""
+  """Writes checkpoints with metrics."""
   with open_checkpoints(folder) as checkpoints:
     for step, score in scores.items():
       save(checkpoints, step, score)
@@ -84,7 +84,7 @@ def one_line(caught):
 
 
 def in_child(function, *arguments, seconds=120):
-  """Returns what a function returns in a process of its own."""
+  """Runs a function in another process and returns its result."""
   with child(function, *arguments) as (process, connection):
     if not connection.poll(seconds):
       raise TimeoutError(f"{function.__name__} went on for {seconds} s")
@@ -116,9 +116,11 @@ def _send(connection, function, arguments):
 
 @contextlib.contextmanager
 def stderr_in_a_pipe():
-  """Gives a function that returns what the process has said; a pipe has no limit as files have."""
+  """Returns a function that reads the standard error of the process. Pipes are not limited by file size
+  limits.
+  """
   reader, writer = os.pipe()
   os.set_blocking(reader, False)
-  os.write(writer, b"|")  # for an empty pipe cannot be read
+  os.write(writer, b"|")  # an empty pipe cannot be read
   os.dup2(writer, 2)
   yield lambda: os.read(reader, 2**16).decode("utf-8").removeprefix("|")

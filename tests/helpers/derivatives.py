@@ -1,7 +1,7 @@
-"""Every derivative of attention against `vectorized_reference`, at sizes at which compilers fuse.
+"""All derivatives of attention compared with `vectorized_reference`, at sizes at which compilers fuse.
 
-What is right of 3 queries and 5 keys may be wrong of more: with jaxlib 0.10.2 many batched derivatives of
-"blockwise" were off by up to 350 % of the largest number, while all tests of small arrays passed.
+Results that are correct for 3 queries and 5 keys can be wrong for more: with jaxlib 0.10.2, many batched
+derivatives of "blockwise" were off by up to 350 %, while all tests of small arrays passed.
 """
 
 import functools
@@ -18,15 +18,15 @@ from helpers import vectorized_reference
 from helpers.fixtures import SCORES, Inputs
 from helpers.vectorized_reference import Outputs
 
-# Of the largest number. Gradients of a single parameter are sums of half a million terms of any sign, which
-# cancel: 4e-5 was seen. What compilers got wrong was off by more than 0.5.
+# Relative to the largest number. Gradients of a single parameter are sums of half a million terms with
+# cancellation: errors of 4e-5 were seen. Compiler errors were larger than 0.5.
 TOLERANCE = 1e-4
 
 
 class Size(NamedTuple):
-  """How large inputs are, in how many directions they are moved at once, and at which of these to look.
+  """Sizes of the inputs, the number of directions, and which directions to check.
 
-  With `block_sizes` the last blocks of queries and of keys should reach beyond the end.
+  With `block_sizes`, the last blocks of queries and keys should extend beyond the end.
   """
 
   examples: int
@@ -40,12 +40,12 @@ class Size(NamedTuple):
 
 
 class Case(NamedTuple):
-  """What a derivative is taken of, and at.
+  """The inputs and directions of a derivative.
 
   Attributes:
-    inputs: with a leading axis for the examples, but for the parameters.
-    directions: one for each number in `steps`, each like the inputs.
-    of_outputs: what each output counts, one set for each number that is read.
+    inputs: with a leading axis for examples, except for parameters.
+    directions: one per number in `steps`, each like the inputs.
+    of_outputs: factors of the outputs, one set per number that is read.
   """
 
   inputs: Inputs
@@ -73,18 +73,18 @@ def draw(kind: str, size: Size) -> Case:
     )
 
   at = inputs()
-  # So small that scores are of order one.
+  # Small, so that scores are of order one.
   at = at._replace(parameters={name: 0.3 * np.abs(array) for name, array in at.parameters.items()})
   rows = size.directions, size.examples, size.T
   return Case(at, inputs(size.directions), Outputs(normal(*rows, size.D), normal(*rows)))
 
 
-# How far back a query may attend; "in windows" does not even visit the keys before.
+# Window size of each mask. "in windows" does not compute keys before the window.
 REACH = {"dense": None, "blockwise": None, "in blocks": None, "in windows": 40}
 
 
 def run(kind: str, engine: str, size: Size, inputs: Inputs) -> Outputs:
-  """Returns the library's outputs; the first query may attend to nothing."""
+  """Returns the library's outputs; the first query is fully masked."""
   mask = masks.causal(offset=-1)
   context, _, logsumexp = attention.attend(
     SCORES[kind].score(**inputs.parameters),
@@ -98,17 +98,17 @@ def run(kind: str, engine: str, size: Size, inputs: Inputs) -> Outputs:
 
 
 def move(tree: Any, directions: Any, steps: jax.Array) -> Any:
-  """Returns a tree moved by so many steps in each direction."""
+  """Returns a tree moved along each direction by a number of steps."""
   return jax.tree.map(lambda leaf, of: leaf + jnp.einsum("i,i...->...", steps, of), tree, directions)
 
 
 def read(of_outputs: Outputs, outputs: Outputs) -> jax.Array:
-  """Returns a number for each set of factors, linear in the outputs."""
+  """Returns a number per set of factors, linear in the outputs."""
   return sum(jnp.einsum("i...,...->i", *pair) for pair in zip(of_outputs, outputs, strict=True))
 
 
 def loss(of_outputs: Outputs, outputs: Outputs) -> jax.Array:
-  """Returns a number that is not linear in the context."""
+  """Returns a nonlinear function of the context."""
   return read(of_outputs, outputs._replace(context=outputs.context**2 / 2))[0]
 
 
@@ -145,13 +145,13 @@ DERIVATIVES: dict[str, Callable[[Callable[[Inputs], Outputs], Case], Any]] = {
 
 
 def shifts(directions: Inputs) -> jax.Array:
-  """Returns a vector of each direction, [N H], by which all queries are moved alike."""
+  """Returns a vector per direction, [N H], by which all queries are moved."""
   queries = directions.queries
   return queries.reshape(len(queries), -1, queries.shape[-1])[:, 0]
 
 
 def shifted(case: Case, steps: jax.Array) -> jax.Array:
-  """Returns the queries, each moved by so many steps in each direction."""
+  """Returns the queries, moved by each direction."""
   queries, shift = case.inputs.queries, steps @ shifts(case.directions)
   return queries + shift.reshape([1] * (queries.ndim - 1) + [-1])
 
@@ -165,7 +165,7 @@ def hessian_vector(f, case: Case, direction: Inputs) -> Inputs:
 
 
 def expected(case: Case, looked_at: tuple[int, ...], kind: str, reach: int | None, name: str) -> Any:
-  """Returns what a derivative should be; the directions that are looked at are its first axis."""
+  """Returns the expected derivative; its first axis are the checked directions."""
   inputs, directions, of_outputs = jax.tree.map(lambda leaf: leaf.astype(np.float64), case)
   pairs = inputs.queries.shape[-2], inputs.keys.shape[-2]
   allowed = np.tri(*pairs, -1, dtype=bool)
@@ -214,11 +214,11 @@ def expected(case: Case, looked_at: tuple[int, ...], kind: str, reach: int | Non
 
 
 def look_at(name: str, result: Any, looked_at: tuple[int, ...]) -> Any:
-  """Returns what `expected` returns, of a derivative of the library in all directions."""
+  """Returns the entries of `expected` from a derivative of the library in all directions."""
   directions = list(looked_at)
   if name == "hessian":
     return result[directions][:, directions]
-  if name.startswith("jacfwd"):  # JAX puts inputs behind outputs
+  if name.startswith("jacfwd"):  # JAX puts the axes of inputs after those of outputs.
     return jax.tree.map(lambda leaf: np.moveaxis(leaf[..., directions], -1, 0), result)
   return take(result, directions) if name.startswith(("jacrev", "vmap")) else result
 
@@ -229,10 +229,10 @@ def assert_right(actual: Any, desired: Any, name: str) -> None:
 
 
 def check(kinds: Iterable[str], size: Size, engine: str, name: str) -> None:
-  """Asserts that a derivative of each score is right, compiled as users do.
+  """Asserts that a derivative is correct for each score, compiled with default options.
 
-  All scores are compiled as one program, which takes a third of the time of one program for each. They share
-  no arrays, so that each is compiled as it would be alone.
+  All scores are compiled as one program, in a third of the time of separate programs. They share no arrays,
+  so each is compiled as it would be alone.
   """
   cases = {kind: draw(kind, size) for kind in kinds}
 
@@ -249,7 +249,7 @@ def check(kinds: Iterable[str], size: Size, engine: str, name: str) -> None:
 
 
 def check_of_each_example(kinds: Iterable[str], size: Size, engine: str, name: str) -> None:
-  """Asserts the same of each example, by `jax.vmap`; they share the parameters."""
+  """Like `check`, for each example under `jax.vmap`; examples share the parameters."""
   of_own = Case(Inputs(0, 0, 0, None), Inputs(1, 1, 1, None), Outputs(1, 1))
   cases = {kind: draw(kind, size) for kind in kinds}
 

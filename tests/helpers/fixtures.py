@@ -1,4 +1,4 @@
-"""What the tests of the contract run over: the scores, the engines, and how to draw inputs for them."""
+"""Scores, engines and random inputs for the tests of the contract."""
 
 import dataclasses
 import functools
@@ -17,28 +17,29 @@ from attention.scores import additive_kernel as additive
 from helpers import reference
 
 ENGINES = ("dense", "blockwise")
-# So small that T = 3 and S = 5 are several blocks of each, the last of which reach beyond the end.
+# Small, so that T = 3 and S = 5 are several blocks, the last of which extends beyond the end.
 BLOCK_SIZES = 2, 2
 
-# Each axis has its own prime, so that no two can be mistaken for each other. K: the keys' width, where
-# it may differ from the queries'.
+# Each axis has a distinct prime size, so that axes cannot be confused. K: width of the keys, if it differs
+# from that of the queries.
 DIMS = chex.Dimensions(B=2, T=3, S=5, N=7, H=11, D=13, K=17)
 
 EPSILON = float(np.finfo(np.float32).eps)
-# Float32 results of order one: a dot product of H terms is off by at most about H roundings, the exponential
-# turns that absolute error of a score into a relative error of its weight, and the sums over S add a few.
+# For float32 results of order one: a dot product of H terms has an error of about H roundings, the
+# exponential turns this absolute error of a score into a relative error of its weight, and the sums over S
+# add a few.
 FLOAT32 = 32 * EPSILON
-# Float64 results: the same rule, 32 * 2^-52 = 7e-15, with room for NumPy's own rounding.
+# The same for float64: 32 * 2^-52 = 7e-15, plus a margin for NumPy's rounding.
 FLOAT64 = 1e-12
-# Central differences with a step of 1e-5 in float64: 1e-10 of truncation and 1e-11 of rounding, times what
-# the function's third derivative brings.
+# Central differences with a step of 1e-5 in float64 have a truncation error of 1e-10 and a rounding error of
+# 1e-11, times the third derivative of the function.
 DIFFERENCES = 1e-7
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NegativeDistance(attention.Score):
-  """A user's own score: -temperature * |q - k|^2."""
+  """A user-defined score: -temperature * |q - k|^2."""
 
   temperature: jax.Array
 
@@ -48,7 +49,7 @@ class NegativeDistance(attention.Score):
 
 
 class Kind(NamedTuple):
-  """One score function: the library's class, the reference's formula, and its parameters' names and axes."""
+  """A score function: the library's class, the reference's formula, and its parameters' names and axes."""
 
   score: Callable[..., attention.Score]
   pair_score: Callable[..., float]
@@ -66,7 +67,7 @@ SCORES = {
 
 
 def always(*chosen, of):
-  """Returns the parameters `of` for a test, marked `exhaustive` except for those that are `chosen`."""
+  """Returns parameters for a test, marked `exhaustive` unless they are in `chosen`."""
   assert set(chosen) <= set(of), "each chosen parameter must be one of all"
 
   def parameter(value):
@@ -77,9 +78,10 @@ def always(*chosen, of):
 
 
 def in_turn(**values):
-  """Parametrizes a test by values and engines: each value with one engine, in turn.
+  """Parametrizes a test by values and engines, with the engines alternating over values.
 
-  All other pairs are `exhaustive`. For tests whose cases are compiled one by one: `@in_turn(kind=SCORES)`.
+  All other pairs are marked `exhaustive`. For tests whose cases are compiled separately:
+  `@in_turn(kind=SCORES)`.
   """
   ((name, values),) = values.items()
   chosen = zip(values, itertools.cycle(("blockwise", "dense")), strict=False)
@@ -88,7 +90,7 @@ def in_turn(**values):
 
 
 kinds = pytest.mark.parametrize("kind", SCORES)
-# The scores whose code differs most: products of matrices, loops over tiles, and derivatives that JAX makes.
+# Scores whose implementations differ most: matrix products, loops over tiles, and derivatives by JAX.
 FEW = ("scaled_dot_product", "additive", "user_defined")
 few_kinds = pytest.mark.parametrize("kind", always(*FEW, of=SCORES))
 engines = pytest.mark.parametrize("implementation", ENGINES)
@@ -96,7 +98,7 @@ mostly_blockwise = pytest.mark.parametrize("implementation", always("blockwise",
 
 
 class Inputs(NamedTuple):
-  """All that an attention function can be differentiated by; a pytree."""
+  """The arguments of attention functions that have gradients; a pytree."""
 
   queries: Any
   keys: Any
@@ -106,9 +108,9 @@ class Inputs(NamedTuple):
 
 
 def draw(kind, queries="TH", keys="SH", values="SD", bias=None, heads="", dtype=np.float32):
-  """Returns random Inputs with these axes ("BNTH", or "B1TH" to broadcast); `heads` lead the parameters.
+  """Returns random Inputs with the given axes ("BNTH", or "B1TH" to broadcast); parameters lead with `heads`.
 
-  They are NumPy's, so that preparing them compiles nothing.
+  Arrays are NumPy's, so nothing is compiled.
   """
   rng = np.random.default_rng(0)
   kind = SCORES[kind]
@@ -117,7 +119,7 @@ def draw(kind, queries="TH", keys="SH", values="SD", bias=None, heads="", dtype=
     return rng.normal(size=DIMS[axes]).astype(dtype)
 
   def parameter(axes):
-    # Positive, away from zero, and small enough that scores stay of order one.
+    # Positive, away from zero, and small, so that scores are of order one.
     return np.asarray(rng.uniform(0.2, 0.6, size=DIMS[heads + axes])).astype(dtype)
 
   return Inputs(
@@ -137,7 +139,7 @@ def replaced(array, index, value):
 
 
 def narrow(kind, inputs):
-  """Returns the inputs with widths of 2, so that there is less to difference."""
+  """Returns inputs with widths of 2, for fewer finite differences."""
   parameters = {
     "additive": lambda score_vector: {"score_vector": score_vector[..., :2]},
     "bilinear": lambda matrix: {"matrix": matrix[..., :2, :2]},
@@ -149,9 +151,8 @@ def narrow(kind, inputs):
 def draw_saturated(size, factor=1):
   """Returns Inputs for additive attention whose queries and keys are as large as `size`.
 
-  All are multiples of 1/8, small enough that every sum of a query and a key is exact in float32. Some of
-  these pre-activations cancel to between -2 and 2, others saturate the tanh. The scores are `factor` times
-  as large as usual.
+  All are multiples of 1/8, small enough that every sum of a query and a key is exact in float32. Some
+  pre-activations cancel to between -2 and 2, others saturate the tanh. Scores are multiplied by `factor`.
   """
   rng = np.random.default_rng(0)
   signs = rng.choice([-1, 1], size=DIMS["H"])
@@ -171,12 +172,12 @@ def attend(kind, inputs, **options):
 
 
 def attend_fully(kind, inputs, **options):
-  """The same, returning context, weights and logsumexp."""
+  """Like `attend`, with context, weights and logsumexp."""
   return tuple(attend(kind, inputs, return_weights=True, return_logsumexp=True, **options))
 
 
 def of_every_score(kind, inputs):
-  """Returns Inputs of several scores: `inputs` of `kind`, for others arrays of ones of the same shapes."""
+  """Returns Inputs of several scores: `inputs` for `kind`, and ones of the same shapes for others."""
   (parameter,) = inputs.parameters.values()
   heads = jnp.shape(parameter)[: jnp.ndim(parameter) - len(*SCORES[kind].parameters.values())]
   widths = {"H": inputs.queries.shape[-1]}
@@ -193,7 +194,7 @@ def of_every_score(kind, inputs):
       },
     )
 
-  # Only scores that name their axes take parameters with leading axes.
+  # Only scores that name their axes support parameters with leading axes.
   others = [other for other in SCORES if other != "user_defined" or not heads]
   others = [other for other in others if (other in FEW) == (kind in FEW)]
   return {other: inputs if other == kind else ones(other) for other in dict.fromkeys((*others, kind))}
@@ -202,10 +203,10 @@ def of_every_score(kind, inputs):
 def compiled_together(function):
   """Compiles function(kind, implementation, inputs, *args) for several scores and engines as one program.
 
-  Returns a function with the same arguments. It is compiled once for all tests of a file whose arguments have
-  the same shapes, which takes a third of the time of one program for each score and engine. A call computes
-  all of them and returns one. With `alone`, for shapes that only one test has, it compiles and computes only
-  that one. The scores in `FEW` are a program, and the others are one. `options` are static.
+  Returns a function with the same arguments. It is compiled once for all tests of a file with the same
+  shapes, in a third of the time of separate programs. A call computes all scores and engines and returns one.
+  With `alone`, for shapes that only one test uses, it only compiles and computes that one. The scores in
+  `FEW` are one program, and the others another. `options` are static.
   """
 
   @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -226,7 +227,7 @@ def compiled_together(function):
 
 
 def results(kind, inputs, mask=None, *, implementation="auto", dropout_rng=None, **options):
-  """The same in small blocks, compiled once for all scores, engines and tests that have these shapes."""
+  """Like `attend_fully` with small blocks, compiled once for all scores and tests with these shapes."""
   return _results(kind, implementation, inputs, mask, dropout_rng, **options)
 
 
@@ -278,20 +279,20 @@ def _results_and_gradients(kind, implementation, inputs, of_loss, mask):
 
 
 def gradients(kind, inputs, of_loss, **options):
-  """The second of `results_and_gradients`."""
+  """Returns the gradients of `results_and_gradients`."""
   return results_and_gradients(kind, inputs, of_loss, **options)[1]
 
 
 def expected(kind, inputs, **options):
-  """The reference's Result for the same inputs."""
+  """Returns the reference's Result for the same inputs."""
   bias = 0.0 if inputs.bias is None else inputs.bias
   return reference.attend(SCORES[kind].pair_score, *inputs[:3], bias=bias, **inputs.parameters, **options)
 
 
 def expected_gradients(kind, inputs, of_loss, **options):
-  """Returns Inputs of the gradients of sum(of_loss * result), by differences of the reference.
+  """Returns Inputs of the gradients of sum(of_loss * result), by finite differences of the reference.
 
-  An empty row's logsumexp, -inf, counts as a constant.
+  The logsumexp of an empty row, -inf, is treated as a constant.
   """
   leaves, structure = jax.tree.flatten(inputs)
   leaves = [np.asarray(leaf).astype(np.float64) for leaf in leaves]
@@ -315,26 +316,26 @@ def total(of_loss, result):
 
 
 def draw_loss(result, seed=1):
-  """Returns random factors, one array for each of a reference Result, that make a loss of it."""
+  """Returns random factors of a loss, one array per field of a reference Result."""
   rng = np.random.default_rng(seed)
   return tuple(rng.normal(size=array.shape) for array in result)
 
 
 def assert_close(actual, desired, tolerance):
-  """Asserts equal shapes, infinities and NaN, and the rest within `tolerance` * (1 + its size)."""
+  """Asserts equal shapes, infinities and NaN, and otherwise differences within `tolerance` * (1 + size)."""
   actual, desired = (np.asarray(array).astype(np.float64) for array in (actual, desired))
   assert actual.shape == desired.shape
   np.testing.assert_allclose(actual, desired, rtol=tolerance, atol=tolerance)
 
 
 def assert_trees_close(actual, desired, tolerance):
-  """The same for every array of two trees."""
+  """Applies `assert_close` to all arrays of two trees."""
   for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
     assert_close(one, other, tolerance)
 
 
 def assert_trees_equal(actual, desired):
-  """Asserts that every array of two trees is equal bit by bit."""
+  """Asserts that all arrays of two trees are bitwise equal."""
   for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
     np.testing.assert_array_equal(one, other)
 

@@ -1,6 +1,6 @@
-"""Layers and models in float64 NumPy, from the parameters of the Flax modules, one sentence at a time.
+"""Layers and models in float64 NumPy, from the parameters of Flax modules, one sentence at a time.
 
-Nothing here knows padding: a sentence comes without it. Attention itself is reference.py's.
+Sentences have no padding. Attention itself is in reference.py.
 """
 
 import functools
@@ -12,14 +12,14 @@ import numpy as np
 
 from helpers import reference
 
-# Models in float32 are chains of some tens of operations, each right to about 32 roundings.
+# Float32 models are chains of some tens of operations, each accurate to about 32 roundings.
 MODEL = 1000 * float(np.finfo(np.float32).eps)
 
 MULTI_HEAD_NAMES = ("query", "key", "value", "out")
 
 
 def random_parameters(module, *args, method=None, seed=0):
-  """Returns the module's parameters, all of them random: biases of zero would hide mistakes."""
+  """Returns random parameters of a module, including biases, since zero biases would hide errors."""
   variables = jax.eval_shape(lambda rng: module.init(rng, *args, method=method), jax.random.key(0))
   rng = np.random.default_rng(seed)
   return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(scale=0.4, size=leaf.shape), leaf.dtype), variables)
@@ -27,7 +27,7 @@ def random_parameters(module, *args, method=None, seed=0):
 
 @functools.cache
 def compiled(module, method=None, **options):
-  """Returns the module's `apply` under jit, compiled once for a module and its options."""
+  """Returns the jitted `apply` of a module, compiled once per module and options."""
   return jax.jit(functools.partial(module.apply, method=method, **options))
 
 
@@ -55,7 +55,7 @@ def feed_forward(parameters, inputs):
 
 
 def multi_head_fields(parameters):
-  """Returns a layer's kernels and biases, None where it has none, in the order of MultiHeadWeights."""
+  """Returns the kernels and biases (None if missing) of a layer, in the order of MultiHeadWeights."""
   return tuple(parameters[name].get(field) for field in ("kernel", "bias") for name in MULTI_HEAD_NAMES)
 
 
@@ -64,7 +64,7 @@ def self_attention(parameters, inputs, **options):
 
 
 def rotated(vectors):
-  """Returns [T H] turned at positions 0 ... T - 1; halves of the width are the parts of complex numbers."""
+  """Returns [T H] rotated by positions 0 to T - 1; the halves of the width are real and imaginary parts."""
   T, H = vectors.shape
   turned = np.zeros_like(vectors)
   for t, i in np.ndindex(T, H // 2):
@@ -74,7 +74,7 @@ def rotated(vectors):
 
 
 def one_head(parameters, name, n, inputs, rotates=False):
-  """Returns head n of inputs [T D] as the score compares it, [T H], normalised if there is a scale for it."""
+  """Returns the projection of inputs [T D] for head n, [T H], normalized if there is a scale."""
   projection = parameters[name]
   vectors = inputs @ projection["kernel"][:, n] + projection.get("bias", np.zeros(n + 1))[n]
   if f"{name}_ln" in parameters:
@@ -87,7 +87,7 @@ def multi_head(
 ):
   """Returns the context [T D] and the weights [N T S] of queries [T D] and sources [S D].
 
-  `scores` are the parameters of the score for each head, [N ...]; mask and bias are for [N T S].
+  `scores` are the parameters of the score per head, [N ...]; mask and bias are for [N T S].
   """
   N, K = parameters["query"]["kernel"].shape[1], parameters["key"]["kernel"].shape[1]
   pairs = N, len(queries), len(sources)
@@ -112,7 +112,7 @@ def multi_head(
 
 
 def head_positions(kind, parameters, T, S, bidirectional):
-  """Returns the bias [N T S] of relative positions (Raffel et al. 2020, their code), 0 for other kinds."""
+  """Returns the bias [N T S] of relative positions (Raffel et al. 2020, their code), or 0."""
   if kind != "relative":
     return 0.0
   table = parameters["relative"]["table"]
@@ -121,13 +121,13 @@ def head_positions(kind, parameters, T, S, bidirectional):
     distance, half = s - t, table.shape[1] // (2 if bidirectional else 1)
     first = half if bidirectional and distance > 0 else 0
     distance = abs(distance) if bidirectional else max(-distance, 0)
-    assert distance < half // 2  # farther ones share a bucket, which test_positions is about
+    assert distance < half // 2  # larger distances share a bucket; see test_positions
     bias[:, t, s] = table[:, first + distance]
   return bias
 
 
 def placed_attention(kind, parameters, T, causal=False):
-  """Returns the self-attention of a transformer's layers, a function of their parameters and inputs [T D]."""
+  """Returns the self-attention of a transformer, a function of parameters and inputs [T D]."""
   bias = head_positions(kind, parameters, T, T, not causal)
   mask = np.tril(np.ones((T, T), bool)) if causal else True
 
@@ -138,9 +138,9 @@ def placed_attention(kind, parameters, T, causal=False):
 
 
 def encoder_layer(parameters, inputs, norm, attend=None, **options):
-  """Returns [S D] for inputs [S D]; the options are the mask and bias of the attention.
+  """Returns the output [S D] of inputs [S D]; the options are the mask and bias of the attention.
 
-  `attend` returns the attention's result, given its parameters and inputs; None for `self_attention`.
+  `attend` computes the attention from its parameters and inputs. Default: `self_attention`.
   """
   attend = self_attention if attend is None else attend
   attention, network = parameters["attention"], parameters["feed_forward"]
@@ -174,13 +174,13 @@ def gru(parameters, state, inputs):
 
 
 def layer_output(parameters, i, states, inputs, residual):
-  """Returns what layer i hands to the next: its states, with its inputs if that is asked for, normalised."""
+  """Returns the output of layer i: its states, plus its inputs if residual, normalized if there is a norm."""
   outputs = states + inputs if residual and i > 0 else states
   return layer_norm(parameters[f"norm_{i}"], outputs) if f"norm_{i}" in parameters else outputs
 
 
 def recurrent_encoder(parameters, tokens, residual=False):
-  """Returns memory [S D] and summary [D] of a sentence."""
+  """Returns the memory [S D] and the final state [D] of a sentence."""
   layer = parameters["embedding"]["embedding"][tokens]
   for i in range(sum(name.startswith("forward_") for name in parameters)):
     forward, backward = parameters[f"forward_{i}"], parameters[f"backward_{i}"]
@@ -200,14 +200,14 @@ def sinusoidal(length, width):
 
 
 def placed_words(parameters, tokens, places):
-  """Returns what the first layer of a transformer reads, [T D]."""
+  """Returns the input of the first layer of a transformer, [T D]."""
   embedding = parameters["embedding"]["embedding"]
   width = embedding.shape[-1]
   return embedding[tokens] * np.sqrt(width) + (places == "sinusoidal") * sinusoidal(len(tokens), width)
 
 
 def transformer_encoder(parameters, tokens, norm, places="sinusoidal"):
-  """Returns memory [S D] and summary [D] of a sentence."""
+  """Returns the memory [S D] and the final state [D] of a sentence."""
   layer = placed_words(parameters, tokens, places)
   attend = placed_attention(places, parameters, len(tokens))
   for i in range(sum(name.startswith("layer_") for name in parameters)):
@@ -253,7 +253,7 @@ class Look(NamedTuple):
 
 
 def locations(filters, weights):
-  """Returns [S C]: what each filter sees around each position (Chorowski et al. 2015, eq. 8)."""
+  """Returns the location features [S C] (Chorowski et al. 2015, eq. 8)."""
   (R, C), S = filters.shape, len(weights)
   seen = np.zeros((S, C))
   for s, r in np.ndindex(S, R):
@@ -263,7 +263,7 @@ def locations(filters, weights):
 
 
 def attend(kind, parameters, state, memory, summary, looked):
-  """Returns what a decoder's state [H] finds in the memory [S D], after looks with weights [S] each."""
+  """Returns the attention of a decoder's state [H] to the memory [S D], given all previous weights [S]."""
   if kind == "none":
     return Look(summary, None)
   queries, parameters = state[None], parameters["attention_layer"]
@@ -320,7 +320,7 @@ def attend(kind, parameters, state, memory, summary, looked):
 
 
 def numbered(parameters, name):
-  """Returns the parameters called name, name_1, name_2 and so on."""
+  """Returns the parameters named name, name_1, name_2 and so on."""
   numbers = sum(other.startswith(f"{name}_") for other in parameters)
   return [parameters[name], *(parameters[f"{name}_{i + 1}"] for i in range(numbers))]
 
@@ -334,7 +334,8 @@ def decoder_step(
 ):
   """Returns each layer's next state [H], features, logits [V] and weights [S].
 
-  Bahdanau et al. 2015, A.2.2; looking after, and what is fed: Luong et al. 2015, sections 3 and 3.3.
+  Bahdanau et al. 2015, A.2.2; attention after the step and input feeding: Luong et al. 2015, sections 3 and
+  3.3.
   """
   embedding = parameters["embedding"]["embedding"]
   context, weights = attend(kind, parameters, states[0], memory, summary, looked)

@@ -1,14 +1,14 @@
-"""Attention in float64 NumPy, one pair at a time: what every engine is measured against.
+"""Attention in float64 NumPy, one pair at a time: the reference for all engines.
 
-Nothing here knows JAX. Each function is its paper's formula for a single query and a single key; `attend`
-loops over all pairs and leaves out, rather than hides, the keys that a query may not attend to.
+It does not use JAX. Each function is the formula of its paper for a single query and key; `attend` loops over
+all pairs and omits masked keys instead of hiding them.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-# The axes that belong to one score parameter; what comes before them are leading axes.
+# Axes of one score parameter; any axes before these are leading axes.
 PARAMETER_RANKS = {"scale": 0, "score_vector": 1, "matrix": 2, "temperature": 0}
 
 
@@ -34,7 +34,7 @@ def cosine(query, key, scale=1.0):
 
 
 def negative_distance(query, key, temperature):
-  """-temperature * |q - k|^2: the score that our imaginary user writes."""
+  """-temperature * |q - k|^2: the user-defined score."""
   return -temperature * np.sum((query - key) ** 2)
 
 
@@ -71,7 +71,7 @@ def softmax(logits, attended, row):
 def entmax(alpha):
   """[(alpha - 1) z - threshold]_+ ^ (1 / (alpha - 1)) (Peters et al. 2019, eq. 4), which sums to 1.
 
-  The threshold is found by halving an interval; alpha = 2 is the sparsemax of Martins and Astudillo 2016.
+  The threshold is found by bisection; alpha = 2 is the sparsemax of Martins and Astudillo 2016.
   """
 
   def normalize(logits, attended, row):
@@ -87,17 +87,17 @@ def entmax(alpha):
 
 
 def sigmoid(logits, attended, row):
-  """1 / (1 + exp(-z)), written so that nothing overflows."""
+  """1 / (1 + exp(-z)), without overflow."""
   return (1 + np.tanh(logits / 2)) / 2
 
 
 def sigmoid_less_log_keys(logits, attended, row):
-  """The sigmoid of the logits less the log of how many there are."""
+  """The sigmoid of the logits minus the log of their number."""
   return sigmoid(logits - np.log(len(attended)), attended, row)
 
 
 def monotonic(before):
-  """All ways to go on from where `before` [... T S] says, key by key (Raffel et al. 2017, eq. 8)."""
+  """All paths from the keys with weights `before` [... T S], key by key (Raffel et al. 2017, eq. 8)."""
 
   def normalize(logits, attended, row):
     stops = dict(zip(attended, sigmoid(logits, attended, row), strict=True))
@@ -124,10 +124,9 @@ def local(centers, deviation):
 def attend(
   pair_score, queries, keys, values, *, mask=True, bias=0.0, factors=1.0, normalize=softmax, **parameters
 ):
-  """Returns the Result of attention; `factors` [... T S] stand for dropout: they multiply the weights.
+  """Returns the Result of attention; `factors` [... T S] multiply the weights, as dropout does.
 
-  `normalize` makes weights of the logits of the keys that a query attends to, given their positions and which
-  row it is, (..., t).
+  `normalize` computes weights from the logits of the allowed keys, their positions, and the row (..., t).
   """
   values = _float64(values)
   raw = scores(pair_score, queries, keys, **parameters)
@@ -155,10 +154,10 @@ def attend(
 
 
 def multi_head_attention(queries, sources, weights, *, mask=True, bias=0.0):
-  """Returns the Result of multi-head attention, one head after the other (Vaswani et al. 2017, 3.2.2).
+  """Returns the Result of multi-head attention, one head after another (Vaswani et al. 2017, 3.2.2).
 
-  `weights` has the fields of attention.MultiHeadWeights. Heads share a key/value head in consecutive groups
-  (Ainslie et al. 2023, arXiv:2305.13245). The Result's context is [... T D], its weights are [... N T S].
+  `weights` has the fields of attention.MultiHeadWeights. Consecutive query heads share a key head (Ainslie et
+  al. 2023, arXiv:2305.13245). The context is [... T D], the weights are [... N T S].
   """
   query, key, value, output = map(_float64, weights[:4])
   query_bias, key_bias, value_bias, output_bias = (

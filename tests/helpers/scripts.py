@@ -1,6 +1,6 @@
-"""Runs scripts as a person does, `python -m experiments.NAME`, but imports what they share only once.
+"""Runs scripts as `python -m experiments.NAME` does, but imports JAX only once.
 
-Each script has a process of its own, forked from a server that has imported JAX and not used it yet.
+Each script runs in a process that is forked from a server, which has imported JAX but not used it.
 """
 
 import atexit
@@ -41,13 +41,13 @@ class Finished(NamedTuple):
 
 class Running(NamedTuple):
   process: multiprocessing.Process
-  folder: pathlib.Path  # where what it prints goes
+  folder: pathlib.Path  # standard output
 
   def output(self):
     return (self.folder / "output").read_text("utf-8")
 
   def wait_for(self, text, seconds=300):
-    """Returns once the script has printed a text."""
+    """Waits until the script has printed a text."""
     end = time.monotonic() + seconds
     while text not in self.output():
       if not self.process.is_alive() or time.monotonic() > end:
@@ -56,7 +56,7 @@ class Running(NamedTuple):
       time.sleep(0.01)
 
   def finish(self, seconds=300):
-    """Returns what the script did, once it has ended."""
+    """Waits until the script ends, and returns its exit code and output."""
     self.process.join(seconds)
     if self.process.is_alive():
       raise TimeoutError(f"the script went on for {seconds} s:\n{self.output()}")
@@ -64,14 +64,14 @@ class Running(NamedTuple):
 
 
 def run(script, *flags, lines=""):
-  """Returns what a script did with flags, and lines on its standard input."""
+  """Runs a script with flags and standard input, and returns its exit code and output."""
   with start(script, *flags, lines=lines) as running:
     return running.finish()
 
 
 @contextlib.contextmanager
 def start(script, *flags, lines=""):
-  """Gives a script that is running, compiled as the tests are."""
+  """Starts a script, compiled as the tests are."""
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "input").write_text(lines, "utf-8")
@@ -87,7 +87,7 @@ def start(script, *flags, lines=""):
 
 
 def newest_checkpoint(folder):
-  """Returns the newest checkpoint of a run, None if there is none."""
+  """Returns the newest checkpoint of a run, or None."""
   config = read_config(folder)
   task = make_task(config, read_languages(folder, config.data))
   spec = make_train_spec(config, make_task_model(config, task), make_mesh())
@@ -96,7 +96,7 @@ def newest_checkpoint(folder):
 
 
 def _run(script, flags, folder):
-  """Becomes the script: its standard streams, its arguments, its directory."""
+  """Runs the script in this process, with its streams, arguments and directory."""
   for number, name in enumerate(("input", "output", "errors")):
     stream = os.open(folder / name, os.O_RDWR)
     os.dup2(stream, number)
@@ -107,5 +107,5 @@ def _run(script, flags, folder):
   try:
     runpy.run_module(f"experiments.{script}", run_name="__main__", alter_sys=True)
   finally:
-    # Processes of multiprocessing skip these; with them, processes that train together end together.
+    # multiprocessing skips these at exit; they make processes that train together end together.
     atexit._run_exitfuncs()

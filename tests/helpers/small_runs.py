@@ -22,7 +22,7 @@ ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(A
 
 
 class Steps:
-  """A stand-in for `make_step` that is compiled once for all runs; `damage` changes what a step returns."""
+  """Replaces `make_step`, compiled once for all runs; `damage` changes the result of a step."""
 
   step = None
 

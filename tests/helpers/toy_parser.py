@@ -1,4 +1,4 @@
-"""Reading English: an independent way from the words of a sentence of the toy language to its tree."""
+"""A parser of the English sentences of the toy language, independent of its generator."""
 
 from experiments.tasks import grammar, lexicon, nouns
 from experiments.tasks.grammar import Clause, NounPhrase, PrepositionalPhrase
@@ -17,7 +17,7 @@ def translate(text):
 
 
 def read(words):
-  """Returns the clauses of a sentence; where there are two, the only "and" is between them."""
+  """Returns the clauses of a sentence. If there are two, the only "and" is between them."""
   words = list(words)
   if sum(word in VERBS for word in words) == 1:
     return [read_clause(words)]

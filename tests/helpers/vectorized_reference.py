@@ -1,10 +1,10 @@
-"""Attention on whole arrays in NumPy, and its derivatives, in float64: what large sizes are measured against.
+"""Attention on whole arrays in NumPy, and its derivatives, in float64: the reference for large sizes.
 
-`reference` goes over one pair at a time, which takes too long for 512 queries and keys. Here each score is
-written twice, as a formula and as the gradient of it by hand. All of it also works on complex numbers, whose
-imaginary parts then are derivatives: d/dh f(x + h d) = Im f(x + i h d) / h. No difference is taken, so
-nothing cancels and h can be so small that the result is exact (Squire and Trapp 1998, SIAM Review 40.1). The
-formula gives the derivatives of forward mode in this way, and the gradient the second ones.
+`reference` computes one pair at a time, which is slow for 512 queries and keys. Here each score has a formula
+and a manual gradient. All functions accept complex numbers, whose imaginary parts are derivatives (complex
+step method): d/dh f(x + h d) = Im f(x + i h d) / h. Since there is no difference, nothing cancels, and h can
+be tiny (Squire and Trapp 1998, SIAM Review 40.1). The formula gives forward-mode derivatives, and the
+gradient gives second derivatives.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ STEP = 1e-100
 
 class Outputs(NamedTuple):
   context: np.ndarray  # [... T D]
-  logsumexp: np.ndarray  # [... T], 0 for empty rows, as their -inf is a constant
+  logsumexp: np.ndarray  # [... T], 0 for empty rows, whose -inf is a constant
 
 
 class DotProduct:
@@ -97,7 +97,7 @@ def attend(kind: str, inputs: Any, allowed: np.ndarray) -> Outputs:
 
   Args:
     kind: of the score.
-    inputs: NumPy arrays, named as the arguments of `attend` are.
+    inputs: NumPy arrays, named as the arguments of `attend`.
     allowed: which pairs may attend, booleans [T S].
   """
   return _attend(kind, inputs, allowed)[0]
@@ -117,7 +117,7 @@ def gradients(kind: str, inputs: Any, allowed: np.ndarray, of: Outputs) -> Any:
 
 
 def derivative(function: Any, inputs: Any, direction: Any) -> Any:
-  """Returns the derivative of a function of NumPy trees in a direction."""
+  """Returns the derivative of a function of NumPy trees along a direction."""
   moved = jax.tree.map(lambda x, d: x + 1j * STEP * np.asarray(d), inputs, direction)
   return jax.tree.map(lambda leaf: np.imag(leaf) / STEP, function(moved))
 
@@ -135,7 +135,7 @@ def _attend(kind, inputs, allowed):
 
 
 def _tanh(array):
-  """Returns the hyperbolic tangent; NumPy's own of complex numbers takes ten times as long."""
+  """Returns tanh; NumPy's tanh of complex numbers is ten times slower."""
   tanh = np.tanh(array.real)
   return tanh + 1j * (1 - tanh**2) * array.imag if np.iscomplexobj(array) else tanh
 

@@ -45,7 +45,7 @@ def test_branches_survive_vmap():
   def branch(flag, x):
     return jax.lax.cond(batched_loops.unvmap_any(flag), jnp.sin, jnp.cos, x)
 
-  # With an answer for each, JAX would take both branches, and could not transpose them.
+  # With one answer per batch element, JAX would take both branches, and could not transpose them.
   assert "cond" in str(jax.make_jaxpr(jax.vmap(branch))(flags[:, 0], np.ones(3)))
 
 
@@ -54,7 +54,7 @@ def test_branches_survive_vmap():
   [(12, 1, [12]), (12, 5, [3]), (12, 12, []), (97, 64, [1]), (7, 3, [2]), (7, 0, [7])],
 )
 def test_rows_at_a_time_is_bounded(count, at_once, steps):
-  # All groups are of one size if that is more than half of what is good; else some are left for a last one.
+  # All groups have the same size if it is more than half of the best size; otherwise there is a remainder.
   items = jnp.asarray(np.random.default_rng(0).normal(size=(count, 3)))
 
   def map_chunked(items):

@@ -1,4 +1,4 @@
-"""Functions that are one compiled program: what is compiled again, and what must never be mixed up."""
+"""Compiled eager calls: when they recompile, and what must never be confused."""
 
 import dataclasses
 import functools
@@ -52,7 +52,7 @@ def test_other_options_are_another_program(options):
 
 
 def test_score_classes_have_separate_programs():
-  # To JAX the trees of dataclasses with as many fields may be equal.
+  # JAX may treat dataclasses with the same number of fields as equal.
   for kind in ("scaled_dot_product", "cosine", "user_defined", "scaled_dot_product"):
     inputs = draw(kind)
     score = SCORES[kind].score(**inputs.parameters)
@@ -84,7 +84,7 @@ def test_mask_classes_have_separate_programs():
 
 
 def test_masks_with_equal_trees_differ():
-  # The trees of A & B and A | B differ by their classes alone.
+  # The trees of A & B and A | B only differ by their classes.
   rng = np.random.default_rng(0)
   vectors = draw("scaled_dot_product")[:3]
   arrays = [rng.random((3, 5)) < 0.6 for _ in range(4)]
@@ -161,7 +161,7 @@ SLOPE = 1.0
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OfItsModule(attention.Score):
-  """A score that looks up in its module what may change."""
+  """A score that uses a variable of its module."""
 
   def scores(self, query_features, key_features):
     return SLOPE * jnp.einsum("...TH,...SH->...TS", query_features, key_features)
@@ -205,7 +205,7 @@ def test_class_closures_get_gradients_or_raise(what):
 
 
 @pytest.mark.parametrize("bias", [((True, False, True, True, True),), ((1, 0, 1, 1, 1),)])
-def test_a_cached_program_hides_no_mistake(bias):
+def test_cached_programs_still_raise(bias):
   vectors = draw("scaled_dot_product")[:3]
   attention.scaled_dot_product_attention(*vectors, bias=((1.0, 0.0, 1.0, 1.0, 1.0),))
   with pytest.raises(ValueError, match="bias must be floating-point"):
@@ -228,7 +228,7 @@ def test_function_closures_may_change(name):
   assert_close(after, attention.scaled_dot_product_attention(*vectors, mask=table[None]), FLOAT32)
 
 
-def test_arguments_are_bound_as_python_does():
+def test_arguments_bind_as_in_python():
   function, _ = counted()
   array = jnp.ones(3)
   np.testing.assert_array_equal(function(array=array), array)

@@ -1,4 +1,4 @@
-"""Beam search against exhaustive search, greedy search, and values worked out by hand."""
+"""Beam search compared with exhaustive search, greedy search, and values computed by hand."""
 
 import functools
 import itertools
@@ -15,12 +15,12 @@ from attention import decoding
 DIMS = chex.Dimensions(B=5, T=4, S=7, V=5)
 PAD, START, END = 0, 1, 2
 random = np.random.default_rng(3)
-# The logits after each token, in each of 17 states; the next state; the attention in each state.
+# Logits after each token, in each of 17 states; next states; attention weights in each state.
 LOGITS = (1.5 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
 NEXT = random.integers(17, size=(17, DIMS.V))
 WEIGHTS = random.dirichlet(np.ones(DIMS.S), size=17).astype(np.float32)
 STATES = np.array([3, 8, 0, 15, 11])
-ALL = 3 * DIMS.V ** (DIMS.T - 1)  # beams for all that there is
+ALL = 3 * DIMS.V ** (DIMS.T - 1)  # beams for all prefixes
 
 
 def step(state, tokens):
@@ -33,7 +33,7 @@ def find(beam_size, *, states=STATES, step=step, max_length=DIMS.T, **options):
 
 @functools.cache
 def compiled(step, beam_size, batch_size, max_length, **options):
-  """Returns a search of a batch of states, compiled once for its options."""
+  """Returns a search of a batch of states, compiled once per set of options."""
   return jax.jit(lambda states: uncompiled(step, beam_size, states, max_length, **options))
 
 
@@ -52,7 +52,7 @@ def uncompiled(step, beam_size, states, max_length, **options):
 
 
 def follow(state, tokens):
-  """Returns the log-probability of tokens, and the attention at each."""
+  """Returns the log-probability of tokens, and the attention weights of each."""
   score, weights, last = 0.0, [], START
   for token in tokens:
     logits = np.float64(LOGITS[state, last])
@@ -63,7 +63,7 @@ def follow(state, tokens):
 
 
 def all_that_end(state, length_penalty=0.0):
-  """Returns every sequence of at most T tokens that ends, with its score, the best first."""
+  """Returns all sequences of at most T tokens that end, with scores, best first."""
   others = [token for token in range(DIMS.V) if token != END]
   found = []
   for length in range(DIMS.T):
@@ -150,7 +150,7 @@ def best_of_all(logits, V, T, length_penalty):
 def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   B = 25
   logits = 3 * np.random.default_rng(V).normal(size=(B, T, V, V)).astype(np.float32)
-  logits[::2, ..., END] -= 9  # so that nearly all continuations are likelier
+  logits[::2, ..., END] -= 9  # so that nearly all continuations are more likely
 
   def by_table(state, tokens):
     t, b = state
@@ -166,8 +166,8 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
       assert_close(found.scores[b, 0], score, FLOAT32)
 
 
-def test_likelier_hypotheses_are_waited_for():
-  # Greedy: "2" 0.7, "3" 0.8, then certain words to the end: 0.56. One word alone has 0.3, two have 0.14.
+def test_search_waits_for_better_hypotheses():
+  # Greedy: "2" 0.7, "3" 0.8, then probability 1 to the end: 0.56. One word alone has 0.3, two have 0.14.
   table = np.full((7, 7), -np.inf, np.float32)
   table[START, [END, 3]] = np.log([0.3, 0.7])
   table[3, [END, 4]] = np.log([0.2, 0.8])
@@ -205,8 +205,8 @@ def test_one_beam_is_greedy(max_length):
     assert_close(one[:, 0], other, FLOAT32)
 
 
-def test_two_beams_find_what_greedy_misses():
-  # First "a" 0.6 or "b" 0.4; after "a" four words of 0.25, after "b" the end for certain: 0.4 > 0.15.
+def test_two_beams_beat_greedy():
+  # First "a" 0.6 or "b" 0.4; after "a" four words of 0.25, after "b" the end with probability 1: 0.4 > 0.15.
   a, b = 3, 4
   table = np.full((5, 5), -np.inf, np.float32)
   table[START, [a, b]] = np.log([0.6, 0.4])
@@ -257,7 +257,7 @@ def test_single_eager_sequence_matches_batch():
 
 
 def test_missing_hypotheses_score_minus_infinity():
-  # After the start only the end, or one other word, which is followed by the end alone.
+  # After the start only the end, or one other word, which is followed by the end.
   table = np.full((4, 4), -np.inf, np.float32)
   table[START, [END, 3]] = np.log([0.3, 0.7])
   table[3, END] = 0.0
@@ -319,6 +319,6 @@ def test_closed_over_memory_is_not_repeated():
   ],
   ids=str,
 )
-def test_a_wrong_argument_is_told(options, message):
+def test_invalid_arguments_raise(options, message):
   with pytest.raises(ValueError, match=message):
     find(**options)

@@ -1,4 +1,4 @@
-"""Greedy search over any step function."""
+"""Greedy search and sampling with any step function."""
 
 import chex
 import jax
@@ -14,7 +14,7 @@ from attention import decoding
 DIMS = chex.Dimensions(B=5, T=7, S=11, V=13)
 START, END, PAD = 1, 2, 0
 random = np.random.default_rng(0)
-# The logits after each token, in each of 17 states; the next state; the attention in each state.
+# Logits after each token, in each of 17 states; next states; attention weights in each state.
 LOGITS = (2 * random.normal(size=(17, DIMS.V, DIMS.V))).astype(np.float32)
 LOGITS[:, :, END] += 1.0
 NEXT = random.integers(17, size=(17, DIMS.V))
@@ -124,7 +124,7 @@ def test_steps_without_weights():
 
 
 def test_search_stops_at_last_end():
-  # Only the sequences that end; nobody waits for the others.
+  # Only the sequences that end; they do not wait for the others.
   states = [state for state in STATES if END in by_a_loop(state)[0]]
   longest = max(int(np.argmax(by_a_loop(state)[0] == END)) + 1 for state in states)
   calls = []
@@ -139,7 +139,7 @@ def test_search_stops_at_last_end():
   assert len(calls) == longest
 
 
-def test_an_infinite_logit_is_the_likeliest():
+def test_infinite_logits_are_chosen():
   def step(state, tokens):
     return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
 
@@ -162,7 +162,7 @@ def test_half_precision_logits_sum_in_float32():
   assert_close(found.scores, desired.scores, 0.0)
 
 
-def test_an_empty_batch_finds_nothing():
+def test_empty_batches_return_empty_results():
   found = search_greedily(states=np.zeros(0, int))
   assert found.tokens.shape == (0, DIMS.T)
   assert found.weights.shape == (0, DIMS.T, DIMS.S)
@@ -198,7 +198,7 @@ def test_model_translation_matches_a_loop(kind):
 
   found = translate(variables, sources, lengths)
   tokens = np.asarray(found.tokens)
-  # Teacher forcing with what was found: each word must be the likeliest, and the scores add up.
+  # Teacher forcing with the result: each word must be the most likely, and the scores add up.
   before = np.concatenate([np.full((B, 1), START), tokens[:, :-1]], axis=1)
   logits, weights = compiled(model)(variables, sources, lengths, jnp.asarray(before))
   logits = np.float64(logits)
@@ -232,7 +232,7 @@ def test_tokens_are_drawn_by_their_probabilities():
   first = np.asarray(draw(states=states, max_length=1).tokens)[:, 0]
   desired = np.asarray(jax.nn.softmax(LOGITS[STATES[0], START]))
   found = np.bincount(first, minlength=DIMS.V) / len(states)
-  # Four standard deviations of a share.
+  # Four standard deviations of a fraction.
   assert np.all(np.abs(found - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
 
 
@@ -260,7 +260,7 @@ def test_token_probabilities_match_hand_values(options, probabilities):
   shares = np.bincount(np.asarray(found.tokens)[:, 0], minlength=4) / count
   np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
   assert np.max(np.abs(shares - probabilities)) < 0.02
-  # Scores are the model's own, whatever limits there are.
+  # Scores are the model's log-probabilities, whatever the limits.
   assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
 
 
@@ -284,7 +284,7 @@ def test_ties_do_not_exceed_top_k(function, limit, kept):
   assert np.isfinite(found[1, : min(count, 5)]).all()
 
 
-def test_the_coldest_draw_is_greedy():
+def test_lowest_temperature_is_greedy():
   for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
     np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
     assert_close(found.scores, search_greedily().scores, FLOAT32)
@@ -349,7 +349,7 @@ def test_sequences_of_one_state_differ():
   ],
   ids=str,
 )
-def test_a_wrong_limit_is_told(options, message):
+def test_invalid_limits_raise(options, message):
   with pytest.raises(ValueError, match=message):
     draw(**options)
 
@@ -392,7 +392,7 @@ def test_sizes_may_be_integer_arrays():
 
 
 @pytest.mark.parametrize("eos_id", [-1, 99])
-def test_end_outside_vocabulary_ends_nothing(eos_id):
+def test_end_outside_vocabulary_is_never_reached(eos_id):
   options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": eos_id}
   greedy = decoding.greedy(step, STATES, **options)
   found = decoding.beam(step, STATES, beam_size=1, **options)

@@ -1,6 +1,6 @@
-"""What only the blockwise engine promises: linear memory, tiles that are skipped, the same in every walk.
+"""Properties of the blockwise engine: linear memory, skipped tiles, equal results for all block sizes.
 
-That it gives the right results, in blocks that do not divide T and S, is tested by the tests of the contract.
+That results are correct, in blocks that do not divide T and S, is tested by the tests of the contract.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ B, T, S = DIMS["BTS"]
 
 
 def largest_array(program):
-  """Returns how many elements the largest array in a compiled program has."""
+  """Returns the number of elements of the largest array in a compiled program."""
   shapes = re.findall(r"[a-z]+\d*\[([\d,]*)\]", program.as_text())
   return max(
     int(np.prod([int(size) for size in shape.split(",") if size], dtype=np.int64)) for shape in shapes
@@ -44,7 +44,9 @@ def largest_array(program):
 
 
 def compiled(kind, length, mask, derivative):
-  """Returns the compiled program of one head of self-attention, by the score's parameters too."""
+  """Returns the compiled program of self-attention with one head, as a function of the score's parameters
+  too.
+  """
   width = 8
   parameters = {
     name: np.ones((width,) * len(axes), np.float32) for name, axes in SCORES[kind].parameters.items()
@@ -83,7 +85,7 @@ def compiled(kind, length, mask, derivative):
 def test_program_has_no_array_of_pairs(kind, derivative):
   length = 1024
   program = compiled(kind, length, masks.causal(), derivative)
-  # A tile of 64 x 64 pairs, of the width 8 for a score that does not see to that itself.
+  # A tile of 64 x 64 pairs, times the width 8 for a score that does not reduce it.
   assert largest_array(program) <= max(length * 8 * 4, 64 * 64 * 8)
   assert program.memory_analysis().temp_size_in_bytes < length * length * 4
 
@@ -178,7 +180,7 @@ def test_long_heads_need_little_memory(kind, is_causal):
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", "user_defined", of=SCORES))
 def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
-  # As on a GPU, with the sizes that are chosen by default, of a batch with heads.
+  # As on a GPU, with default block sizes, for a batch with heads.
   monkeypatch.setattr(sharding, "is_cpu", lambda: False)
   monkeypatch.setattr(plan_module, "PAIRS_IN_PARALLEL", 2**12)
   monkeypatch.setattr(plan_module, "default_block_sizes", lambda *_: (32, 64))
@@ -190,7 +192,7 @@ def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
     return jnp.sum(attention.attend(score, *vectors, implementation="blockwise") ** 2)
 
   program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(parameters, vectors, vectors, vectors).compile()
-  # A score of few terms, or that does not see to it itself, has the width 4 in its tiles.
+  # A score with few terms, or one that does not reduce them, has the width 4 in its tiles.
   assert largest_array(program) <= max(
     vectors.size, 2**12 * (4 if kind in ("user_defined", "additive") else 1)
   )
@@ -199,7 +201,7 @@ def test_parallel_tiles_have_bounded_memory(kind, monkeypatch, fresh_programs):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counting(attention.Score):
-  """A dot product that tells `tiles` of each tile that is calculated."""
+  """A dot product that records each computed tile in `tiles`."""
 
   tiles: list = dataclasses.field(metadata={"static": True}, hash=False, compare=False)
 
@@ -231,7 +233,7 @@ def test_empty_tiles_are_skipped(mask, count):
 
 @pytest.mark.parametrize("kind", ["scaled_dot_product", "additive"])
 def test_vmap_gradient_equals_a_loop(kind):
-  # Each of the batch has its own empty tiles, and one its own formula for additive scores.
+  # Each batch element has other empty tiles, and one uses another formula for additive scores.
   inputs = narrow(kind, draw(kind, "BTH", "BSH", "BSD"))
   inputs = inputs._replace(queries=inputs.queries * np.float32([1, 50])[:, None, None])
   lengths = np.array([5, 1])
@@ -380,7 +382,7 @@ def test_modify_gets_positions(implementation):
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class Distant(attention.Score):
-  """Dot products, minus twice the product of the positions."""
+  """Dot products minus twice the product of the positions."""
 
   def scores(self, query_features, key_features):
     return jnp.einsum("...TH,...SH->...TS", query_features, key_features)

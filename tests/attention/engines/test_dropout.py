@@ -1,6 +1,6 @@
-"""Dropout's bits: as many as asked for, independent of each other, the same for a tile as for the whole.
+"""The random bits of dropout: frequency, independence, and equality for tiles and whole arrays.
 
-Nothing here is random from run to run: a bound of five deviations is kept for good or broken for good.
+Seeds are fixed, so a bound of five standard deviations always holds or always fails.
 """
 
 import chex
@@ -23,7 +23,7 @@ def draw(rate, rows=DIMS.T, columns=DIMS.S, first_row=0, first_column=0, seed=0)
 
 
 def assert_unrelated(*signs):
-  """Asserts that products of arrays of fair signs sum to what a random walk reaches."""
+  """Asserts that products of arrays of random signs sum to at most what a random walk reaches."""
   product = np.prod(np.broadcast_arrays(*signs), axis=0)
   assert abs(product.sum()) < 5 * np.sqrt(product.size)
 
@@ -54,8 +54,8 @@ def test_pairs_at_fixed_distances_are_independent(down, across):
 
 
 @pytest.mark.parametrize("distance", [1, 2, 64])
-def test_the_corners_of_rectangles_are_unrelated(distance):
-  # A choice that is one of the row times one of the column would make this product 1 everywhere.
+def test_rectangle_corners_are_independent(distance):
+  # If the choice were a product of one of the row and one of the column, this product would be 1 everywhere.
   signs = 2 * draw(0.5) - 1
   assert_unrelated(
     signs[:-distance, :-distance],
@@ -93,7 +93,7 @@ def test_distant_rows_are_equally_random():
 
 
 def weights_after_dropout(rate, seed=3):
-  """Returns the weights of attention [B N T S], and those that dropout has left."""
+  """Returns the weights of attention [B N T S], before and after dropout."""
   rng = np.random.default_rng(0)
   T, S = 5, 13
   queries = jnp.asarray(rng.normal(size=(*DIMS["BN"], T, DIMS.H)), jnp.float32)

@@ -1,4 +1,4 @@
-"""Arrays cut into tiles by the axes that their owners name."""
+"""Arrays cut into tiles by their named axes."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ T, S = DIMS["TS"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OwnMask(masks.Mask):
-  """A mask whose arrays have their positions in other places than first."""
+  """A mask whose arrays have their position axes not first."""
 
   axes = {"of_queries": "AT", "of_pairs": "SAT", "of_both": "TS"}
   of_queries: jax.Array

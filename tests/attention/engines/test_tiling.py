@@ -1,4 +1,4 @@
-"""Cutting arrays into tiles, and putting them together again."""
+"""Splitting arrays into blocks, and joining them."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +36,7 @@ def test_blocks_do_not_cross_parts():
     assert (blocks.count * blocks.size, blocks.size, blocks.padding) == (length, size, 0)
 
 
-def test_beyond_the_end_nothing_is_allowed():
+def test_positions_beyond_lengths_are_masked():
   stacked = tiles.split(jnp.ones(7, bool), -1, tiling.even_blocks(7, 4))
   np.testing.assert_array_equal(stacked, [[True] * 4, [True] * 3 + [False]])
 

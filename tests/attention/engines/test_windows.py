@@ -1,4 +1,4 @@
-"""What a mask tells before it is asked for pairs: empty and full tiles, and a band of keys to cut out."""
+"""Block summaries of masks: empty and full tiles, and bands of keys."""
 
 import chex
 import jax
@@ -32,7 +32,7 @@ MASKS = {
 
 
 def cut_to(mask, rows, columns):
-  """Returns a mask of 19 x 19 pairs cut to some of its rows and columns, as the engine does."""
+  """Returns a mask of 19 x 19 pairs cut to some rows and columns, as the engine does."""
   leaves, structure = jax.tree.flatten(mask)
   places = {"T": rows, "S": columns}
   cut = [
@@ -58,14 +58,13 @@ def test_block_masks_agree_with_their_masks(name):
     assert np.all(any_allowed | ~np.any(allowed, axis=(-2, -1)))
     assert np.all(~all_allowed | np.all(allowed, axis=(-2, -1)))
     said |= {(bool(np.any(any_allowed)), bool(np.all(all_allowed)))}
-  # It does know tiles that are empty, tiles that are full, and others.
-  # (Unsorted segments have neither but for chance.)
+  # It has empty tiles, full tiles, and others. (Unsorted segments only have these by chance.)
   known = {(False, False), (True, True), (True, False)}
   assert said >= known if name != "unsorted_segments" else said
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_nothing_allowed_outside_the_band(name):
+def test_pairs_outside_the_band_are_masked(name):
   rng = np.random.default_rng(0)
   distance = np.arange(19) - np.arange(19)[:, None]
   for _ in range(20):
@@ -130,7 +129,7 @@ WINDOWS = {
   ),
 )
 def test_windows_match_the_whole_sequence(kind, name):
-  # More keys than queries, and the other way round.
+  # More keys than queries, and the reverse.
   for T, S in ((31, 37), (37, 31)) if name != "window_of_an_array" else ((31, 37),):
     rng = np.random.default_rng(0)
     drawn = draw(kind)
@@ -183,7 +182,7 @@ def test_windows_with_dropout_and_nan():
 
 def test_keys_beyond_windows_are_skipped():
   def visited(length, mask, block_sizes=None, num_heads=1):
-    """Returns how many keys a query visits, and how many pairs are visited in all."""
+    """Returns the number of keys that a query visits, and the total number of visited pairs."""
     features = jnp.ones((num_heads, length, 2))
     bias = (lambda t, s: jnp.zeros((num_heads, 1, 1))) if num_heads > 1 else None
     options = check_options(
@@ -203,7 +202,7 @@ def test_keys_beyond_windows_are_skipped():
     window = causal & masks.sliding_window(width - 1, 0)
     keys, pairs = visited(65536, window)
     assert keys <= 2 * width  # at least half of them are in the window
-    # Nor are they visited if a tile has all heads.
+    # The same holds if a tile has all heads.
     assert visited(65536, window, num_heads=16)[1] < 1.1 * pairs
 
 

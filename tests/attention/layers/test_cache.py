@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens: decoding with them equals the whole computation."""
+"""Caches of keys and values: decoding equals computing the whole sequence."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ import attention
 from attention import decoding, masks, positions
 from attention.layers.cache import KVCache, mask_after
 
-# T tokens in all, S slots for them. N: two heads share one of K heads of keys and values. D = N H.
+# T tokens in total, S slots. N: two heads share one of K key and value heads. D = N H.
 DIMS = chex.Dimensions(B=3, T=7, S=11, N=4, K=2, H=6, D=24, V=13)
 B, T, S, N = DIMS["BTSN"]
 CAUSAL = np.tril(np.ones((T, T), bool))
@@ -50,7 +50,7 @@ def empty(module=layer, inputs=tokens, slots=S):
 
 
 def decode(counts, module=layer, inputs=tokens, cache=None, **options):
-  """Returns the results of all tokens, so many of them at a time, and the cache."""
+  """Returns the results of all tokens, with `counts` tokens per call, and the cache."""
   cache = empty(module, inputs) if cache is None else cache
   results = []
   for part in jnp.split(inputs, np.cumsum(counts)[:-1], axis=-2):
@@ -60,7 +60,7 @@ def decode(counts, module=layer, inputs=tokens, cache=None, **options):
 
 
 def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
-  """Returns the results of whole sequences, in float64, and the weights [B N T T]."""
+  """Returns the results of whole sequences in float64, and the weights [B N T T]."""
   parameters = float64(variables_of(module)["params"])
   mask, bias = (np.broadcast_to(given, (len(inputs), N, T, T)) for given in (mask, bias))
   found = [
@@ -70,7 +70,7 @@ def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
   return tuple(np.stack(parts) for parts in zip(*found, strict=True))
 
 
-# How many tokens each call reads.
+# Number of tokens per call.
 @pytest.mark.parametrize("counts", always("412", of=["1111111", "412", "25", "7"]))
 def test_cached_decoding_matches_the_whole_sequence(counts):
   found, cache = decode(tuple(map(int, counts)), mask=masks.causal())
@@ -84,7 +84,7 @@ def test_cached_decoding_matches_the_whole_sequence(counts):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EverySecond(masks.Mask):
-  """A user's own mask: keys at an even distance. `shift` is one for all heads, or one for each."""
+  """A custom mask: keys at an even distance. `shift` is the same for all heads, or one per head."""
 
   shift: jax.Array
 
@@ -97,7 +97,7 @@ class EverySecond(masks.Mask):
 OF_HEADS = np.array([0, 1, 1, 0])
 REAL = np.array([7, 3, 5])
 t, s = np.arange(T)[:, None], np.arange(T)
-# The mask that is given with every call, and what it means for the whole sequence.
+# The mask that is passed in every call, and its meaning for the whole sequence.
 MASKS = {
   "window": (masks.causal() & masks.sliding_window(2, 0), CAUSAL & (t - s <= 2)),
   "no_bounds": (masks.causal(2**31 - 1) & masks.sliding_window(2**31 - 1, 0), CAUSAL),
@@ -131,7 +131,7 @@ MASKS = {
   ),
 )
 def test_mask_rules_hold_at_every_call(name, implementation):
-  # Cut from the rows of the mask for the whole sequence, though each call's own queries begin at 0.
+  # Rows of the mask of the whole sequence, though the queries of each call start at 0.
   mask, whole = MASKS[name]
   module = our_attention(implementation=implementation)
   assert_close(decode((4, 1, 2), module, mask=mask)[0], expected(mask=whole, module=module)[0], 10 * MODEL)
@@ -178,7 +178,7 @@ BIASES = {
   "alibi": (positions.ALiBi(SLOPES), -SLOPES[:, None, None] * np.abs(t - s)),
   "relative": (
     positions.RelativePositionBias(jnp.asarray(TABLE), bidirectional=False),
-    TABLE[:, np.maximum(t - s, 0)],  # up to 16 each distance has its own term
+    TABLE[:, np.maximum(t - s, 0)],  # up to 16 each distance has a separate bias
   ),
   "function": (lambda t, s: jnp.sin((2 * t + s).astype(jnp.float32)), np.sin(2.0 * t + s)),
 }
@@ -216,8 +216,8 @@ def test_bias_arrays_cover_queries_and_slots():
 
 
 def test_causal_tokens_attend_to_earlier_tokens():
-  # flax#5591: there the causal mask of one query and all slots left only the first of them. Queries of zeros
-  # attend to all keys alike, so token t gives 1 / (t + 1) to each of the t + 1 slots that are written.
+  # flax#5591: in Flax, the causal mask of one query and the remaining slots allowed only the first of them.
+  # Zero queries attend equally to all keys, so token t gives 1 / (t + 1) to each of the t + 1 written slots.
   module = attention.MultiHeadAttention(1, use_bias=False)
   inputs = array(T, 2)
   parameters = dict(module.init(jax.random.key(0), inputs)["params"], query={"kernel": jnp.zeros((2, 1, 2))})
@@ -261,7 +261,7 @@ def test_one_program_per_token_count():
   assert traced == [3, 1]
 
 
-def test_jit_changes_nothing():
+def test_jit_equals_eager():
   cache, results = empty(), []
   for start, stop in ((0, 4), (4, 7)):
     result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=masks.causal(), cache=cache)
@@ -295,8 +295,8 @@ def test_sequences_have_any_leading_axes(num_axes):
   assert_close(found, desired.reshape(inputs.shape), 10 * MODEL)
 
 
-def test_each_sequence_has_its_own_length():
-  # Prompts of 2, 4 and 1 tokens, padded to 4; then 3 tokens more for each.
+def test_sequences_have_separate_lengths():
+  # Prompts of 2, 4 and 1 tokens, padded to 4; then 3 more tokens each.
   lengths = np.array([2, 4, 1])
   padded = np.where(np.arange(4)[None, :, None] < lengths[:, None, None], tokens[:, :4], 77.0)
   mask = masks.causal() & masks.sliding_window(2, 0)
@@ -344,7 +344,7 @@ def test_beams_are_reordered_like_any_pytree():
 
 
 class LanguageModel(nn.Module):
-  """One encoder layer, causal, between embeddings and logits."""
+  """One causal encoder layer between embeddings and logits."""
 
   def setup(self):
     self.embedding = nn.Embed(DIMS.V, DIMS.D)
@@ -355,7 +355,7 @@ class LanguageModel(nn.Module):
     return self.layer.init_cache(self.embedding(words), slots)
 
   def __call__(self, words, cache=None):
-    """Returns logits [B T V] of words [B T], with a cache also the new one."""
+    """Returns logits [B T V] of words [B T], and with a cache the new cache."""
     options = {"mask": masks.causal(), "cache": cache}
     found = self.layer(self.embedding(words), **options)
     return self.logits(found) if cache is None else (self.logits(found[0]), found[1])
@@ -381,7 +381,7 @@ def test_beam_search_with_a_cache():
   _, cache = compiled(model)(variables, prompt, cache)
   found = jax.jit(lambda cache: decoding.beam(step, cache, **options))(cache)
 
-  def slow_step(state, words):  # remembers the words and reads them all again
+  def slow_step(state, words):  # stores the words and rereads all of them
     history, count = state
     history = history.at[jnp.arange(B), count].set(words)
     last = model.apply(variables, history)[jnp.arange(B), count]
@@ -434,7 +434,7 @@ def test_cache_has_the_keys_dtype():
   found, cache = decode((4, 1, 2), module, halves, mask=masks.causal())
   assert found.dtype == cache.keys.dtype == cache.values.dtype == jnp.bfloat16
   assert_close(np.float32(found), expected(halves, module=module)[0], 0.2)
-  assert empty(our_attention(), halves).keys.dtype == jnp.float32  # as the parameters
+  assert empty(our_attention(), halves).keys.dtype == jnp.float32  # like the parameters
 
 
 def test_too_many_tokens_raise():
@@ -452,12 +452,12 @@ def test_too_many_traced_tokens_are_nan():
   _, cache = decode((4,), inputs=tokens[:, :4], cache=empty(slots=5), mask=masks.causal())
   cache = cache._replace(length=np.array([4, 3, 4]))
   apply = compiled(layer, return_weights=True)
-  mask = masks.causal() & masks.sliding_window(0, 0)  # which leaves nothing of what is in the slots
+  mask = masks.causal() & masks.sliding_window(0, 0)  # overwrites all slots with NaN
   found, weights, after = apply(variables_of(layer), tokens[:, 4:6], mask=mask, cache=cache)
   for results in map(np.asarray, (found, weights)):
     assert np.all(np.isnan(results[[0, 2]]))
     assert np.all(np.isfinite(results[1]))
-  # The first sequence's token 4 is in the last slot; token 5, for which there is none, has not replaced it.
+  # The first sequence's token 4 is in the last slot; token 5 has no slot and did not replace it.
   keys, values = compiled(layer, "project_kv")(variables_of(layer), tokens[:, :5])
   assert_close(after.keys[0], keys[0], MODEL)
   assert_close(after.values[0], values[0], MODEL)

@@ -23,7 +23,7 @@ def drop(layer, *arguments, seed=0):
 
 
 def assert_share(is_dropped, number):
-  """Asserts that about a share RATE of independent choices is True."""
+  """Asserts that a fraction of about RATE of independent choices is True."""
   assert abs(np.mean(is_dropped) - RATE) < 5 * np.sqrt(RATE * (1 - RATE) / number)
 
 
@@ -36,7 +36,7 @@ def test_variational_dropout_shares_units_across_positions():
   is_dropped = np.all(actual == 0, axis=1)
   assert_scaled(actual, is_dropped[:, None])
   assert_share(is_dropped, DIMS.B * DIMS.E)
-  assert len(np.unique(is_dropped, axis=0)) > DIMS.B / 2  # every sentence has its own
+  assert len(np.unique(is_dropped, axis=0)) > DIMS.B / 2  # every sentence is independent
 
 
 def test_dropout_is_independent_across_positions():
@@ -63,7 +63,7 @@ def test_word_dropout_varies_across_sentences():
   shares = np.concatenate(
     [np.mean(is_dropped, axis=0), np.mean(is_dropped[:, :-1] ^ is_dropped[:, 1:], axis=0)]
   )
-  assert np.all((shares > 0.05) & (shares < 0.65))  # neither a word everywhere nor two words together
+  assert np.all((shares > 0.05) & (shares < 0.65))  # neither one word everywhere, nor two words together
 
 
 def test_dropped_nan_words_give_zeros():
@@ -87,15 +87,15 @@ def test_state_masks_keep_the_mean():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_what_is_dropped_keeps_its_dtype(dtype):
+def test_dropout_keeps_the_dtype(dtype):
   vectors = VECTORS.astype(dtype)
   assert drop(WordDropout(RATE), vectors, jnp.asarray(TOKENS)).dtype == dtype
   assert drop(StateDropout(RATE), vectors[:, 0]).dtype == dtype
 
 
-def test_zero_rates_draw_nothing():
+def test_zero_rates_need_no_rng():
   words = VECTORS, jnp.asarray(TOKENS)
-  for rate, deterministic in ((RATE, True), (0.0, False)):  # without any rng
+  for rate, deterministic in ((RATE, True), (0.0, False)):  # without an rng
     actual = WordDropout(rate).apply({}, *words, deterministic=deterministic)
     np.testing.assert_array_equal(actual, VECTORS)
     assert StateDropout(rate).apply({}, VECTORS[:, 0], deterministic=deterministic) is None

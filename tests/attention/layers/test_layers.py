@@ -1,4 +1,4 @@
-"""Flax layers: they hold parameters and call the pure functions."""
+"""Flax layers hold parameters and call the pure functions."""
 
 import itertools
 
@@ -18,7 +18,8 @@ from attention import masks
 from attention.layers.projections import LayerNorm
 from attention.models.gru_params import GRUModule
 
-# C, E: widths of queries and sources; the layers' width is N H. F: of the feed-forward network. A: alignment.
+# C, E: widths of queries and sources; the width of the layers is N H. F: of the feed-forward network. A:
+# alignment.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=3, H=11, C=13, E=17, F=19, A=23)
 WIDTH = DIMS.N * DIMS.H
 
@@ -28,7 +29,7 @@ def array(*shape, seed=0):
 
 
 queries, sources = array(*DIMS["BTC"], seed=1), array(*DIMS["BSE"], seed=2)
-# The first key is open to all: Flax has its own idea of a query without keys.
+# The first key is always allowed, since Flax treats fully masked rows differently.
 per_head = np.random.default_rng(3).random(DIMS["BNTS"]) < 0.6
 per_head[..., 0] = True
 MASKS = {"none": None, "pairs": per_head[0, 0], "sentences": per_head[:, :1], "heads": per_head}
@@ -147,7 +148,7 @@ def test_single_head_layers_match_reference(kind, has_values):
 def test_single_head_layers_add_a_bias(kind):
   layer = SINGLE_HEAD[kind]
   variables = random_parameters(layer, queries, sources)
-  # So large that each query sees one key only.
+  # So large that each query attends to one key only.
   chosen = np.array([6, 0, 3, 3, 1])
   bias = jnp.asarray(1e6 * (np.arange(DIMS.S) == chosen[:, None]), jnp.float32)
   context = layer.apply(variables, queries, sources, bias=bias)
@@ -245,7 +246,7 @@ def test_dropout_depends_on_key_and_deterministic(name):
 
 @pytest.mark.parametrize("name", ["multi_head", "feed_forward"])
 def test_dropout_preserves_the_mean(name):
-  # Both are linear in what is dropped.
+  # Both are linear in the dropped units.
   layer, shape = STOCHASTIC[name]
   inputs = array(*shape)
   variables = random_parameters(layer, inputs)
@@ -255,7 +256,7 @@ def test_dropout_preserves_the_mean(name):
   )(rngs)
   error = np.mean(results, axis=0) - layer.apply(variables, inputs)
   deviation = np.std(results, axis=0) / np.sqrt(len(rngs))
-  # Some thousand elements, so five deviations is where the largest may be.
+  # The largest of some thousand elements may be at five standard deviations.
   assert np.all(np.abs(error) < 5 * deviation + 1e-5)
 
 
@@ -267,7 +268,8 @@ def test_dropout_preserves_the_mean(name):
   ],
 )
 def test_dropout_after_every_sublayer(kind, sublayer):
-  # All parameters but one sublayer's last bias are zero, so the layer adds that bias, dropped, to its inputs.
+  # All parameters but the last bias of one sublayer are zero, so the layer adds that bias, after dropout, to
+  # its inputs.
   layer = {"encoder": encoder_layer, "decoder": decoder_layer}[kind]("pre", dropout_rate=0.25)
   inputs = jnp.zeros((DIMS.B, DIMS.S, WIDTH))
   arguments = (inputs,) if kind == "encoder" else (inputs, sources)
@@ -327,7 +329,7 @@ def test_single_head_layers_in_half_precision(kind, dtype):
 
 @pytest.mark.parametrize("normalize_qk", [False, True])
 def test_nan_padding_reaches_no_gradient(normalize_qk):
-  # Nobody may attend to it, but it is a query too.
+  # It is masked as a key, but is also a query.
   layer = our_attention(normalize_qk=normalize_qk)
   inputs = array(DIMS.B, DIMS.S, WIDTH)
   lengths = np.array([3, 7])
@@ -404,13 +406,13 @@ def test_gradients_reach_every_parameter(name):
     assert_close(value / loss(variables), 1.0, MODEL)
   for path, gradient in flax.traverse_util.flatten_dict(gradients).items():
     assert np.all(np.isfinite(gradient)), path
-    # A bias of all keys shifts all scores of a query alike, which changes nothing.
+    # A bias of all keys adds the same to all scores of a query, which has no effect.
     if path[-2:] != ("key", "bias"):
       assert np.max(np.abs(gradient)) > 1e-3, path
 
 
 def assert_deviation(kernel, fan_in):
-  """Asserts a variance of 1 / fan_in; an estimated deviation is off by 1 / sqrt(2 n) of itself."""
+  """Asserts a variance of 1 / fan_in; an estimated deviation has a relative error of 1 / sqrt(2 n)."""
   estimate = np.std(np.float64(kernel)) * np.sqrt(fan_in)
   assert abs(estimate - 1) < 5 / np.sqrt(2 * kernel.size)
 

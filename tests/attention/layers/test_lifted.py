@@ -1,4 +1,4 @@
-"""Layers as Flax users write them: lifted by `nn.remat` and `nn.scan`, called with three arrays, pickled."""
+"""Layers under `nn.remat` and `nn.scan`, called with three arrays, and pickled."""
 
 import pickle
 
@@ -63,7 +63,7 @@ def test_remat_preserves_results(name, deterministic):
   rematerialized = nn.remat(layer)(dropout_rate=0.4, deterministic=deterministic, **options)
   params = random_parameters(plain, *inputs)
   found = loss_and_gradient(rematerialized, params, inputs)
-  # Flax draws from the path of a module, which is the same at the top.
+  # Flax draws from the path of a module, which is the same at the top level.
   assert_trees_close(
     found, loss_and_gradient(plain, params, inputs, deterministic=deterministic), 10 * FLOAT32
   )

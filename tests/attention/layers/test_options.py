@@ -1,4 +1,4 @@
-"""Options of multi-head attention: scores, rotation, normalisation, dtypes, initialisers, widths."""
+"""Options of multi-head attention: scores, rotary embeddings, normalization, dtypes, initializers, widths."""
 
 import functools
 
@@ -17,7 +17,8 @@ from jax.sharding import PartitionSpec
 import attention
 from attention import masks, positions
 
-# C, E: widths of queries and sources. N: two heads share a head of keys and values. H is even, for rotation.
+# C, E: widths of queries and sources. N: two heads share a key and value head. H is even, for rotary
+# embeddings.
 DIMS = chex.Dimensions(B=2, T=5, S=7, N=4, K=2, H=6, C=13, E=17, D=19, F=23)
 WIDTH = DIMS.N * DIMS.H
 LENGTHS = np.array([4, 7])
@@ -39,7 +40,7 @@ def flax_attention(qkv_features=WIDTH, **options):
 
 
 class PerHead(nn.Module):
-  """Additive scores with a trained vector for each head."""
+  """Additive scores with a trained vector per head."""
 
   @nn.compact
   def __call__(self, queries, keys):
@@ -48,7 +49,7 @@ class PerHead(nn.Module):
 
 
 SCALES = np.array([2.0, 3.0, 5.0, 7.0], np.float32)
-# The layer's options, and what the reference is to do likewise, given the parameters.
+# Options of the layer, and the corresponding options of the reference, given the parameters.
 OPTIONS = {
   "cosine": ({"score": attention.Cosine(SCALES)}, {"pair_score": reference.cosine, "scale": SCALES}),
   "capped": (
@@ -63,12 +64,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("K", always(DIMS.K, of=[None, DIMS.K]))
-def test_options_are_their_papers_formulas(name, K):
+def test_options_match_their_formulas(name, K):
   options, desired_options = OPTIONS[name]
   layer = our_attention(num_key_value_heads=K, **options)
   variables = random_parameters(layer, queries, sources)
   mask = masks.lengths(source=jnp.asarray(LENGTHS)[:, None])
-  # Not `compiled`: scores that hold arrays cannot be looked up.
+  # Not `compiled`: scores that contain arrays are not hashable.
   apply = jax.jit(functools.partial(layer.apply, return_weights=True))
   actual = apply(variables, queries, sources, mask=mask)
   parameters = float64(variables["params"])
@@ -99,7 +100,7 @@ def test_score_modules_have_parameters(K):
 
 
 def test_rotation_matches_hand_value():
-  # All queries and keys are (1, 0), so the score of positions 1 apart is cos(1) / sqrt(2).
+  # All queries and keys are (1, 0), so the score of positions at distance 1 is cos(1) / sqrt(2).
   layer = attention.MultiHeadAttention(1, position_fn=positions.rotary, use_bias=False)
   inputs = jnp.asarray([[1.0, 0.0], [1.0, 0.0]])
   variables = layer.init(jax.random.key(0), inputs)
@@ -112,7 +113,8 @@ def test_rotation_matches_hand_value():
 
 
 def test_normalized_vectors_match_hand_values():
-  # (3, 1) and (1, 3) less their mean, over their deviation of 1, are (1, -1) and (-1, 1), times a scale of 2.
+  # (3, 1) and (1, 3) minus their mean, divided by their deviation of 1, are (1, -1) and (-1, 1), times a
+  # scale of 2.
   layer = attention.MultiHeadAttention(1, normalize_qk=True, use_bias=False)
   inputs = jnp.asarray([[3.0, 1.0], [1.0, 3.0]])
   variables = layer.init(jax.random.key(0), inputs)
@@ -126,7 +128,7 @@ def test_normalized_vectors_match_hand_values():
 
 
 def flax_equals(ours, theirs, *inputs):
-  """Asserts that the parameters have the same tree, and give the same result in both."""
+  """Asserts that both layers have the same tree of parameters and the same result."""
   chex.assert_trees_all_equal_shapes_and_dtypes(
     *(jax.eval_shape(module.init, jax.random.key(0), *inputs) for module in (ours, theirs))
   )
@@ -135,7 +137,7 @@ def flax_equals(ours, theirs, *inputs):
 
 
 @pytest.mark.parametrize("use_bias", [True, False], ids=["biases", "no_biases"])
-def test_normalisation_is_that_of_flax(use_bias):
+def test_normalization_matches_flax(use_bias):
   options = {"normalize_qk": True, "use_bias": use_bias}
   flax_equals(our_attention(**options), flax_attention(**options), queries, sources)
 
@@ -204,7 +206,7 @@ def test_dtypes_match_flax(dtype, param_dtype, of_queries, of_sources):
   options = {"dtype": dtype, "param_dtype": param_dtype, "normalize_qk": True, "out_features": DIMS.D}
   inputs = queries.astype(of_queries), sources.astype(of_sources)
   ours = jax.eval_shape(our_attention(**options).init_with_output, jax.random.key(0), *inputs)
-  with jax.numpy_dtype_promotion("standard"):  # which Flax's own layer needs
+  with jax.numpy_dtype_promotion("standard"):  # required by Flax's layer
     theirs = jax.eval_shape(flax_attention(**options).init_with_output, jax.random.key(0), *inputs)
   chex.assert_trees_all_equal_shapes_and_dtypes(ours, theirs)
 
@@ -215,7 +217,8 @@ def test_half_precision_inputs_match_float32(dtype):
   variables = random_parameters(exact, queries, sources)
   halves = queries.astype(jnp.bfloat16), sources.astype(jnp.bfloat16)
   desired = compiled(exact)(variables, *(half.astype(jnp.float32) for half in halves))
-  # Without a dtype, float32 parameters leave nothing rounded. bfloat16 has 8 bits; several products in a row.
+  # Without a dtype, float32 parameters avoid rounding. bfloat16 has 8 bits; several products follow each
+  # other.
   tolerance = MODEL if dtype is None else 20 * float(jnp.finfo(dtype).eps)
   assert_close(np.float32(compiled(layer)(variables, *halves)), desired, tolerance)
 

@@ -1,4 +1,4 @@
-"""Attention that remembers where it output, and local attention: what the decoder's tests do not see."""
+"""Stateful attention and local attention: properties that tests of the decoder do not cover."""
 
 import chex
 import jax
@@ -15,7 +15,7 @@ B, S, H, D, A = 2, 5, 3, 7, 11
 
 
 def look(layer, variables, queries, sources, **options):
-  """Returns the weights [B T S] of looks one after the other."""
+  """Returns the weights [B T S] of consecutive steps."""
 
   def run(layer):
     keys_values = layer.project_kv(sources)
@@ -49,14 +49,15 @@ def test_location_filters_change_attention():
   layer = LocationAwareAttention(features=A, num_filters=1, kernel_size=1, accumulate_weights=True)
   variables, queries, sources = drawn(layer)
   params = variables["params"]
-  # One query over and over; a location of 1 takes each unit to where tanh is -1, and the score to its lowest.
+  # The same query repeatedly. A location of 1 moves each unit to where tanh is -1, and the score to its
+  # minimum.
   params = params | {
     "filters": jnp.full((1, 1), -100.0),
     "location_kernel": jnp.ones((1, A)),
     "score_vector": jnp.full(A, 50.0),
   }
   weights = look(layer, {"params": params}, jnp.repeat(queries[:, :1], S, axis=1), sources)
-  # Each look finds what none before it has found, until all are.
+  # Each step attends to a key that no previous step attended to.
   np.testing.assert_array_equal(np.sort(np.argmax(weights, axis=-1), axis=-1), np.tile(np.arange(S), (B, 1)))
 
 
@@ -106,7 +107,7 @@ def test_calls_attend_query_by_query(layer):
   context, weights = layer.apply(variables, queries, sources, mask=mask, return_weights=True)
   assert_close(weights, look(layer, variables, queries, sources, mask=mask), FLOAT32)
   assert_close(context, np.einsum("BTS,BSD->BTD", weights, sources), 10 * FLOAT32)
-  # The first query looks before the second, which therefore finds something else by itself.
+  # The first query attends before the second, which therefore attends to another key.
   alone = layer.apply(variables, queries[:, 1:2], sources, mask=mask, return_weights=True)[1]
   assert np.max(np.abs(alone[:, 0] - weights[:, 1])) > 1e-3
 
@@ -154,7 +155,7 @@ def test_monotonic_attention_without_keys():
 
 
 def local(dtype, T=50, S=1000):
-  """Returns the weights [T S] of local attention by keys that are alike, in a dtype."""
+  """Returns the weights [T S] of local attention to equal keys, in a dtype."""
   layer, rng = attention.LocalAttention(), np.random.default_rng(0)
   queries = jnp.asarray(rng.normal(size=(T, 4)), jnp.bfloat16)
   variables = layer.init(jax.random.key(0), queries, queries)
@@ -173,7 +174,7 @@ def test_local_weights_match_the_paper():
   layer, keys = attention.LocalAttention(window_radius=3.0), jnp.zeros((20, 4))
   variables = jax.tree.map(jnp.zeros_like, layer.init(jax.random.key(0), keys, keys))
   weights = layer.apply(variables, keys[:1], keys, return_weights=True)[1][0]
-  # The centre is 20 sigmoid(0); 7 keys are at most 3 from it; the deviation is half of that.
+  # The center is 20 sigmoid(0); 7 keys are at distance of at most 3; the deviation is half of that.
   distances = np.arange(20) - 10
   wanted = np.where(np.abs(distances) <= 3, np.exp(-(distances**2) / (2 * 1.5**2)) / 7, 0)
   assert_close(weights, wanted, FLOAT32)

@@ -60,7 +60,7 @@ def of_lengths_with_block_mask(lengths):
   )
 
 
-# What makes a mask, the array that its function closes over, and whether t may attend to s.
+# Functions that create a mask, the array that its function closes over, and whether t may attend to s.
 CLOSING_OVER = {
   "table": (of_table, TABLE, lambda b, n, t, s: TABLE[t, s]),
   "tables_of_heads": (of_tables, TABLES, lambda b, n, t, s: TABLES[b, n, t, s]),
@@ -129,7 +129,7 @@ def test_functions_mask_in_every_derivative(name, implementation):
   desired = expected(*inputs, mask=allowed)
   assert_close(actual[0], desired, FLOAT32)
   of_array = jax.jit(lambda allowed: derivatives(masks.from_array(allowed), "dense"))(allowed)
-  # Second derivatives add up more terms of order one than first ones.
+  # Second derivatives sum more terms of order one than first derivatives.
   assert_trees_close(actual[1], of_array[1], 16 * FLOAT32)
 
 
@@ -270,12 +270,12 @@ def test_grouped_heads_may_have_separate_masks(num_key_heads, implementation):
   assert_close(run(reach), expected(queries, repeated, repeated, mask=allowed), FLOAT32)
 
 
-# Block masks.
+# Block summaries.
 
 
 def test_empty_and_full_tiles_are_skipped():
   inputs = draw("scaled_dot_product")[:3]
-  # Tiles of two keys. What the block mask says differs from the function, which shows who is asked.
+  # Tiles of two keys. The summary differs from the function, which shows which of them is used.
   empty = masks.from_function(lambda t, s: s >= 0, lambda t, s: (s[0] < 2, False))
   full = masks.from_function(lambda t, s: s < 1, lambda t, s: (True, s[1] < 4))
   for mask, keys in ((empty, [0, 1]), (full, [0, 1, 2, 3])):
@@ -303,10 +303,10 @@ def test_block_mask_gets_tile_bounds():
     assert (bool(not_any), bool(not_all)) == (not bool(all_allowed), not bool(any_allowed))
 
 
-# Sequences that are spread over devices.
+# Sequences that are sharded over devices.
 
 SPREAD, SAME = PartitionSpec("data", "ring"), PartitionSpec()
-WHOLE = 12  # positions, over 3 devices
+WHOLE = 12  # positions on 3 devices
 
 
 def spread(function, in_specs=(SPREAD,), **options):
@@ -377,7 +377,7 @@ def test_mixed_device_variation_raises():
     spread(run, (SPREAD, SAME))(vectors, documents)
 
 
-# Mistakes.
+# User errors.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Documents that are packed in one row are attended to as if each were alone."""
+"""Packed documents have the same results as separate ones."""
 
 import itertools
 
@@ -13,11 +13,11 @@ import attention
 from attention import masks, positions
 
 N, H = 3, 10
-# How many tokens each document of a row has, and how many of these are its prefix.
+# Number of tokens of each document in a row, and of its prefix.
 TOKENS = [[5, 1, 7], [3, 2, 8]]
 PREFIXES = [[2, 1, 3], [0, 2, 8]]
 LENGTH = 13
-# Documents are numbered in no order, and not from 0.
+# Document numbers are unordered and do not start at 0.
 NUMBERS = np.array([[7, 2, 4], [0, 9, 1]])
 DOCUMENTS = jnp.array([np.repeat(ids, sizes) for ids, sizes in zip(NUMBERS, TOKENS, strict=True)])
 PREFIX_OF_TOKEN = jnp.array([np.repeat(*row) for row in zip(PREFIXES, TOKENS, strict=True)])
@@ -36,7 +36,7 @@ def prefix_by_function():
   return masks.from_function(function)
 
 
-# Within documents: the mask of a row, and whether t may attend to s in a document of its own with a prefix.
+# Within documents: the mask of a row, and whether t may attend to s in a single document with a prefix.
 RULES = {
   "everything": (None, lambda t, s, prefix: True),
   "causal": (masks.causal, lambda t, s, prefix: s <= t),
@@ -51,7 +51,7 @@ RULES = {
 
 
 def one_by_one(vectors, may_attend):
-  """Returns the reference's context of each document alone, side by side."""
+  """Returns the reference's context of each document, concatenated."""
   rows = []
   for row, sizes, prefixes in zip(vectors, TOKENS, PREFIXES, strict=True):
     parts = np.split(row, np.cumsum(sizes)[:-1], axis=-2)
@@ -107,7 +107,7 @@ def test_rotation_restarts_at_each_document():
 
 @mostly_blockwise
 def test_packed_cross_attention_is_causal(implementation):
-  # Two documents, of 2 and 3 target tokens and of 4 and 3 source tokens.
+  # Two documents, of 2 and 3 target tokens, and of 4 and 3 source tokens.
   rng = np.random.default_rng(0)
   queries, keys = (rng.normal(size=(length, H)).astype(np.float32) for length in (5, 7))
   target, source = jnp.array([0, 0, 1, 1, 1]), jnp.array([0, 0, 0, 0, 1, 1, 1])

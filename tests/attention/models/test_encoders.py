@@ -1,4 +1,4 @@
-"""Encoders: from source tokens to a memory and a summary."""
+"""Encoders, from source tokens to a memory and a final state."""
 
 import functools
 
@@ -13,11 +13,11 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 
 import attention
 
-# E: width of a word's vector; the transformer's width is 2 E = 22. F: of the feed-forward network.
+# E: width of the embeddings; the transformer's width is 2 E = 22. F: of the feed-forward network.
 DIMS = chex.Dimensions(B=3, S=7, V=13, E=11, H=5, F=17)
 LENGTHS = np.array([4, 7, 1])
 TOKENS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BS"])
-# Models of random parameters amplify rounding.
+# Models with random parameters amplify rounding.
 TOLERANCE = 10 * MODEL
 
 
@@ -30,7 +30,7 @@ def transformer(**options):
   return attention.TransformerEncoder(DIMS.V, 2 * DIMS.E, **fields)
 
 
-# Nothing of it is seen where an encoder is deterministic.
+# No effect on a deterministic encoder.
 DROPOUT = {"dropout_rate": 0.3, "variational_dropout": True, "word_dropout_rate": 0.3}
 ENCODERS = {
   "recurrent": recurrent(num_layers=2),
@@ -39,7 +39,7 @@ ENCODERS = {
   ),
   "transformer_pre": transformer(),
   "transformer_post": transformer(norm_position="post", **DROPOUT),
-  # Heads of a width that can be turned.
+  # Heads of an even width, for rotary embeddings.
   **{
     f"transformer_{places}": attention.TransformerEncoder(
       DIMS.V, 12, num_heads=3, mlp_dim=DIMS.F, position_encoding=places, normalize_qk=places == "rotary"
@@ -64,7 +64,7 @@ def encode(encoder, variables, tokens=TOKENS, lengths=LENGTHS, rngs=None, determ
 
 @functools.cache
 def differentiated(encoder):
-  """Returns a function of parameters and lengths; it returns the gradient and what was encoded."""
+  """Returns a function of parameters and lengths that returns the gradient and the encoding."""
   shapes = jax.eval_shape(functools.partial(encode, encoder), variables_of(encoder))
   rng = np.random.default_rng(1)
   random = [jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in shapes]
@@ -80,7 +80,7 @@ def is_real():
   return np.arange(DIMS.S) < LENGTHS[:, None]
 
 
-# All of them in `make test`, too: it is this test that tells what an encoder is.
+# All of them in `make test`, too: this test defines an encoder.
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_encoders_match_reference(encoder):
   variables = variables_of(ENCODERS[encoder])
@@ -179,7 +179,7 @@ def test_word_order_needs_positions(name):
   swapped[1, [0, 2]] = TOKENS[1, [2, 0]]
   assert TOKENS[1, 0] != TOKENS[1, 2]
   one, other = (encode(ENCODERS[name], variables, tokens)[0][1] for tokens in (TOKENS, swapped))
-  change = np.max(np.abs(one - other), axis=-1)[[1, *range(3, DIMS.S)]]  # at the words that stay
+  change = np.max(np.abs(one - other), axis=-1)[[1, *range(3, DIMS.S)]]  # at the kept words
   if name == "transformer_none":
     assert np.all(change < TOLERANCE)
   else:
@@ -221,7 +221,7 @@ def test_dropout_only_when_not_deterministic(name):
 def test_recurrent_dropout_between_layers():
   encoder = recurrent(num_layers=2, dropout_rate=0.5)
   variables = jax.tree.map(jnp.asarray, variables_of(encoder))
-  # Nothing that follows the embedding's dropout depends on the embedding.
+  # Nothing after the embedding's dropout depends on the embedding.
   for direction in ("forward_0", "backward_0"):
     variables["params"][direction]["input"] *= 0
   memories = [
@@ -232,9 +232,9 @@ def test_recurrent_dropout_between_layers():
 
 
 def transparent(num_layers, factor=0.0):
-  """Returns variables with which layers of states [H] hand on tanh of the first H units of what they read.
+  """Returns variables with which layers with states [H] output tanh of the first H units of their inputs.
 
-  The words' vectors are random. Layers see `factor` times the state before besides.
+  Embeddings are random. Layers also read `factor` times the previous state.
   """
   encoder, H = recurrent(num_layers=num_layers), DIMS.H
   variables = jax.tree.map(jnp.zeros_like, variables_of(encoder))
@@ -260,7 +260,7 @@ def test_variational_dropout(variational):
   encoder = recurrent(num_layers=2, dropout_rate=0.25, variational_dropout=variational)
   variables, table = transparent(2)
   _, ahead, behind = read_with_dropout(encoder, variables)
-  # Both layers drop; the two directions of a layer read the same.
+  # Both layers use dropout; the two directions of a layer have the same inputs.
   np.testing.assert_array_equal(ahead, behind)
   desired = np.tanh(np.tanh(table[TOKENS][..., : DIMS.H] / 0.75) / 0.75)
   assert_close(ahead, np.where(ahead == 0, 0, desired), FLOAT32)
@@ -284,7 +284,7 @@ def test_recurrent_product_dropout(num_layers):
   encoder = recurrent(num_layers=num_layers, recurrent_dropout_rate=0.5)
   variables, table = transparent(num_layers, factor=0.5)
   word = np.full(DIMS["BS"], 3)
-  if num_layers == 2:  # what the layer below drops is not seen
+  if num_layers == 2:  # units that the layer below drops have no effect
     for name in ("forward_1", "backward_1"):
       layer = variables["params"][name]
       layer["input"] *= 0
@@ -329,7 +329,7 @@ def test_normalized_memory_statistics():
   norm = {"scale": jnp.full(2 * DIMS.H, 3.0), "bias": jnp.full(2 * DIMS.H, 2.0)}
   memory = encode(encoder, {"params": {**variables["params"], "norm_1": norm}}).memory
   assert_close(np.mean(memory, axis=-1), np.full(DIMS["BS"], 2.0), 10 * FLOAT32)
-  assert_close(np.std(memory, axis=-1), np.full(DIMS["BS"], 3.0), 1e-3)  # but for the norm's epsilon
+  assert_close(np.std(memory, axis=-1), np.full(DIMS["BS"], 3.0), 1e-3)  # except for the epsilon of the norm
 
 
 def test_variational_embedding_dropout():

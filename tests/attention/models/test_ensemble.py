@@ -1,4 +1,4 @@
-"""Tests of attention/models/ensemble.py, and of the weights of each head."""
+"""Ensembles, and the weights of each head."""
 
 import itertools
 
@@ -61,7 +61,7 @@ def test_members_have_separate_parameters():
   assert np.max(np.abs(found[0] - found[2])) > 0.01
 
 
-def test_mistakes_are_told():
+def test_invalid_members_raise():
   ensemble = attention.Ensemble((translator("none"),))
   with pytest.raises(ValueError, match=r"^params must have one entry per member, 1, got 2$"):
     ensemble.apply({"params": [{}, {}]}, method="encode")
@@ -101,7 +101,8 @@ def test_head_weights_average_to_returned_weights(kind, encoder):
     return
   assert of_encoder.shape == (B, 3, 2, S, S)
   np.testing.assert_allclose(of_encoder.sum(axis=-1), 1.0, rtol=1e-5)
-  assert not np.any(of_encoder[1, ..., 2:])  # nobody attends to padding
+  assert not np.any(of_encoder[1, ..., 2:])  # padding has no weight
+  # The first layer's weights, computed by the layer alone from the embedded words.
   # The first layer's, by the layer alone, of the embedded words.
   of_its_own = {"params": variables["params"]["encoder"]}
   alone, weights = compiled(model.encoder, return_weights=True)(of_its_own, SOURCES, LENGTHS)

@@ -18,7 +18,7 @@ from attention.models.gru import project_inputs
 
 DIMS = chex.Dimensions(B=3, T=5, D=7, H=11)
 LENGTHS = np.array([2, 5, 0])
-# Derivatives in float64 of some tens of operations.
+# Float64 derivatives of some tens of operations.
 DERIVATIVES = 1e-11
 directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
@@ -36,7 +36,7 @@ def draw(dtype=np.float32, seed=0):
 
 
 def expected(weights, state, inputs, lengths, reverse):
-  """Returns final states [B H] and states [B T H] by the reference, which never sees the padding."""
+  """Returns final states [B H] and states [B T H] by the reference, which never sees padding."""
   parameters, state, inputs = model_reference.float64((dataclasses.asdict(weights), state, inputs))
   finals, states = [], np.zeros((*inputs.shape[:2], state.shape[-1]))
   for b, length in enumerate(lengths):
@@ -128,7 +128,7 @@ def test_states_match_a_loop(reverse, lengths):
 
 @directions
 @pytest.mark.parametrize("content", [1e4, np.nan])
-def test_padding_changes_nothing(reverse, content):
+def test_padding_has_no_effect(reverse, content):
   weights, state, inputs = draw()
   is_padding = np.arange(DIMS.T)[None] >= LENGTHS[:, None]
   others = jnp.where(is_padding[:, :, None], content, inputs)
@@ -203,14 +203,14 @@ def test_mismatched_shapes_raise(what, shape):
 
 @jax.vmap
 def masked_step(mask, weights, state, projected):
-  """Does what `gru_step` does, the rows of the recurrent weights times the factors of a mask [B H]."""
+  """Computes `gru_step` with the rows of the recurrent weights times the factors of a mask [B H]."""
   return attention.gru_step(
     dataclasses.replace(weights, recurrent=mask[:, None] * weights.recurrent), state, projected
   )
 
 
 def step_with(mask, weights, state, projected):
-  """Returns the next state under a mask [B H], None for none."""
+  """Returns the next state with a mask [B H], or None."""
   if mask is None:
     return attention.gru_step(weights, state, projected)
   repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (DIMS.B, *leaf.shape)), weights)
@@ -218,7 +218,7 @@ def step_with(mask, weights, state, projected):
 
 
 def by_steps(weights, state, inputs, lengths, reverse, mask):
-  """Returns the states [B T H] of one step after the other, which JAX differentiates by itself."""
+  """Returns the states [B T H] of a Python loop over steps, with JAX's derivatives."""
   states, order = [], range(inputs.shape[1])
   for t in reversed(order) if reverse else order:
     after = step_with(mask, weights, state, project_inputs(weights, inputs[:, t]))
@@ -228,7 +228,7 @@ def by_steps(weights, state, inputs, lengths, reverse, mask):
 
 
 def masks(is_masked):
-  """Returns masks [B H] to derive by, and directions of theirs; None for none."""
+  """Returns masks [B H] and their directions, or None."""
   rng = np.random.default_rng(3)
   return [jnp.asarray(rng.normal(size=DIMS["BH"])) if is_masked else None for _ in range(2)]
 
@@ -296,7 +296,9 @@ def test_attending_while_reading_matches_steps(order, is_masked, float64):
 
 
 def assert_derivatives_agree(order, function, other, arguments, directions):
-  """Asserts that two functions have the same derivatives, in a direction for those of forward mode."""
+  """Asserts that two functions have the same gradients, and the same forward-mode derivatives along a
+  direction.
+  """
 
   def loss(function, arguments):
     return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(function(*arguments)))
@@ -348,11 +350,11 @@ def test_loops_carry_no_weight_gradient():
 
 
 def shapes_carried(jaxpr):
-  """Returns the shapes of all that the scans of a program carry from step to step."""
+  """Returns the shapes that the scans of a program carry from step to step."""
   found = set()
   for equation in jaxpr.eqns:
     if equation.primitive.name == "scan":
-      # What is carried comes out as it leaves the last step; all else is stacked.
+      # Carried arrays are outputs of the last step; all others are stacked.
       results = zip(equation.outvars, equation.params["jaxpr"].out_avals, strict=True)
       found |= {one.aval.shape for one, of_a_step in results if one.aval.shape == of_a_step.shape}
     for inner in jax.extend.core.jaxprs_in_params(equation.params):

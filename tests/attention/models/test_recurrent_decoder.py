@@ -1,4 +1,4 @@
-"""The GRU decoder with attention: step and scan, state, padding, the order of things."""
+"""The GRU decoder with attention: steps and scans, state, padding, the order of attention."""
 
 import functools
 
@@ -14,7 +14,7 @@ from helpers.model_reference import MODEL, compiled, float64, random_parameters
 import attention
 from attention.models.decoder_attention import ATTENTION_TYPES
 
-# E: width of a word's vector. D: of the memory, C: of the summary. N divides H.
+# E: width of the embeddings. D: of the memory, C: of the final state. N divides H.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=2, H=22, V=13, E=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
@@ -53,7 +53,7 @@ MODULES = [
     ("none", "luong"),
   ),
 ]
-# Each option and each kind of attention; the steps of a decoder, its gradients and its padding need fewer.
+# Each option and each kind of attention. Steps, gradients and padding are tested with fewer.
 FEW_MODULES = (
   *(("additive", name) for name in ("all", "all_luong")),
   *((kind, "plain") for kind in ("location_aware", "multi_head", "monotonic", "none")),
@@ -90,7 +90,7 @@ def variables_of(module):
 
 
 def run(kind, targets=TARGETS, source=None, options="plain", seed=None):
-  """Returns logits [B T V] and weights [B T S]; with a seed units and words are dropped."""
+  """Returns logits [B T V] and weights [B T S]; with a seed, dropout is on."""
   module = decoder(kind, **OPTIONS[options])
   source = encoded() if source is None else source
   arguments = source, jnp.asarray(targets), jnp.asarray(LENGTHS)
@@ -102,7 +102,7 @@ def run(kind, targets=TARGETS, source=None, options="plain", seed=None):
 
 @functools.cache
 def differentiated(kind, options="plain", deterministic=True):
-  """Returns a function of parameters, source and lengths; it returns both gradients, logits and weights."""
+  """Returns a function of parameters, source and lengths that returns both gradients, logits and weights."""
   module, others = decoder(kind, **OPTIONS[options]), {"deterministic": deterministic}
   others |= {} if deterministic else {"rngs": {"dropout": jax.random.key(0)}}
 
@@ -113,7 +113,7 @@ def differentiated(kind, options="plain", deterministic=True):
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
-# Each kind of attention and each option: this test defines what a decoder computes.
+# Each kind of attention and each option: this test defines the decoder.
 @pytest.mark.parametrize(
   ("layer", "options"),
   always(
@@ -137,7 +137,7 @@ def test_decoder_matches_reference(layer, options):
       assert_close(weights[b, :, :length], desired[1], MODEL)
 
 
-# Monotonic attention decodes with a look at one key, and not in expectation at several.
+# Monotonic attention decodes with hard attention, not in expectation.
 @pytest.mark.parametrize(
   ("kind", "options"),
   always(
@@ -162,12 +162,12 @@ def test_steps_match_the_scan(kind, options):
       assert_close(step_weights, weights[:, t], MODEL)
 
 
-def test_monotonic_decoding_never_goes_back():
+def test_monotonic_decoding_moves_forward():
   module = decoder("monotonic")
   variables = jax.tree.map(jnp.asarray, variables_of(module))
   variables["params"]["attention_layer"]["offset"] = jnp.float32(
     0
-  )  # so that it stops at some keys, not at all
+  )  # so that it stops at some keys instead of none
   state, memory = compiled(module, "prepare")(variables, encoded(), jnp.asarray(LENGTHS))
   places = []
   for t in range(DIMS.T):
@@ -205,7 +205,7 @@ def test_logits_under_dropout_are_causal(options):
 
 @few_attending
 def test_weights_depend_on_earlier_tokens(kind):
-  # Bahdanau's order: the state before the word asks.
+  # Bahdanau's order: the state before the word is the query.
   _, weights = run(kind)
   for t in range(DIMS.T):
     changed = TARGETS.copy()
@@ -213,7 +213,7 @@ def test_weights_depend_on_earlier_tokens(kind):
     _, other = run(kind, changed)
     difference = np.max(np.abs(other - weights)[1], axis=-1)
     np.testing.assert_array_equal(difference[: t + 1], 0.0)
-    # The softmax of products without a scale is nearly that of their largest.
+    # The softmax of unscaled products nearly equals the argmax.
     assert np.all(difference[t + 1 :] > (1e-6 if kind != "dot_product" else 0))
 
 
@@ -277,7 +277,7 @@ def test_additive_steps_store_no_pairs():
     variables = model.init(jax.random.key(0), memory, targets, method=run)
     return jax.jit(jax.grad(loss)).lower(variables).compile().memory_analysis().temp_size_in_bytes
 
-  # What the recurrence keeps is the same for both; [T B S A] would be 3 MiB more.
+  # Both have the same residuals of the recurrence; [T B S A] would be 3 MiB more.
   assert temporary_memory("additive") < temporary_memory("scaled_dot_product") + B * T * S * A
 
 
@@ -297,7 +297,7 @@ def test_empty_targets_have_empty_results(options):
 
 
 @few_kinds
-def test_context_without_attention_is_the_summary(kind):
+def test_context_without_attention_is_final_state(kind):
   whole = encoded()
   logits, _ = run(kind)
   other, _ = run(kind, source=whole._replace(memory=whole.memory + 1))
@@ -417,7 +417,7 @@ def test_a_decoder_drops_whole_words():
 def reading_states(bias, num_layers, **options):
   """Returns variables whose logits are tanh of the top layer's first V units.
 
-  That layer's state is tanh of the bias [H] and half the state before; nothing else is read.
+  The state of that layer is tanh of the bias [H] and half the previous state; nothing else has an effect.
   """
   variables = jax.tree.map(
     jnp.zeros_like, variables_of(decoder("additive", num_layers=num_layers, **options))
@@ -457,7 +457,7 @@ def test_dropout_between_layers(way):
   lower["bias"] = upper["bias"] + jnp.pad(bias, (2 * H, 0))
   upper["recurrent"], upper["input"] = 0 * upper["recurrent"], jnp.eye(H, 3 * H, 2 * H)
   logits = np.asarray(dropped(variables, deterministic=False, num_layers=2, dropout_rate=0.25, **way)[0])
-  twice = np.tanh(np.tanh(np.tanh(bias[: DIMS.V]) / 0.75)) / 0.75  # dropped there, and from the read-out
+  twice = np.tanh(np.tanh(np.tanh(bias[: DIMS.V]) / 0.75)) / 0.75  # dropped there, and from the readout
   assert_close(logits, np.where(logits == 0, 0, twice), FLOAT32)
   kept = 0.75**2
   assert abs(np.mean(logits != 0) - kept) < 5 * np.sqrt(kept * (1 - kept) / logits.size)

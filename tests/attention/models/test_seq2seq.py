@@ -104,7 +104,7 @@ def test_gradients_reach_every_parameter(encoder, kind):
 
   for path, gradient in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(variables)):
     assert np.all(np.isfinite(gradient)), path
-    # A bias of all keys shifts all scores of a query alike, which changes nothing.
+    # A bias of all keys adds the same to all scores of a query, which has no effect.
     if [key.key for key in path[-2:]] != ["key", "bias"]:
       assert np.max(np.abs(gradient)) > 1e-4, path
 
@@ -134,7 +134,7 @@ def test_features_times_output_weights_are_logits(encoder, kind):
 
 
 def rounded(variables, dtype):
-  """Returns variables of a dtype that bfloat16 can express."""
+  """Returns variables in a dtype, with values that bfloat16 can represent."""
   return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(dtype), variables)
 
 
@@ -144,11 +144,11 @@ def dtypes(tree):
 
 @functools.cache
 def initial(module):
-  """Returns parameters as training begins with them: random ones amplify the rounding of bfloat16."""
+  """Returns initial parameters, since random ones amplify the rounding of bfloat16."""
   return jax.jit(module.init)(jax.random.key(0), *arguments())
 
 
-# A model without options, and every attention with half of the options each time.
+# A model without options, and each kind of attention with half of the options.
 @pytest.mark.parametrize(
   ("encoder", "kind"),
   always(
@@ -161,7 +161,7 @@ def test_bfloat16_parameters(encoder, kind):
   params, exact = (rounded(initial(module), dtype) for dtype in (jnp.bfloat16, jnp.float32))
   actual, desired = (compiled(module)(params, *arguments()) for params in (params, exact))
   logits, *others = actual
-  assert logits.dtype == jnp.float32  # as losses and searches need them
+  assert logits.dtype == jnp.float32  # as losses and searches use them
   assert dtypes(others) <= {jnp.dtype(jnp.bfloat16)}
   for one, two in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
     assert_close(one.astype(jnp.float32), two, 0.03 * np.max(np.abs(two)))

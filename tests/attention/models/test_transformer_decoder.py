@@ -15,7 +15,7 @@ import attention
 from attention import decoding
 from attention.models.base import POSITION_ENCODINGS
 
-# D: of the memory. N divides W, the decoder's width, whose heads are even.
+# D: of the memory. N divides W, the width of the decoder; heads have even widths.
 DIMS = chex.Dimensions(B=3, T=5, S=7, N=3, W=18, V=13, F=11, D=17, C=19)
 LENGTHS = np.array([4, 7, 1])
 TARGETS = np.random.default_rng(0).integers(DIMS.V, size=DIMS["BT"])
@@ -25,7 +25,7 @@ OPTIONS = {
   "normal": {"position_encoding": "rotary", "normalize_qk": True, "num_layers": 3},
   "one": {"position_encoding": "relative", "num_layers": 1},
 }
-# Both norms, and positions inside and outside of attention.
+# Both norm positions, and position encodings inside and outside attention.
 few_options = pytest.mark.parametrize("options", always("relative", "normal", of=OPTIONS))
 
 
@@ -58,7 +58,7 @@ def variables_of(module):
 
 
 def prepare(module, max_length):
-  """Returns a state that has room for some tokens, and the memory."""
+  """Returns a state with caches, and the memory."""
   return compiled(module, "prepare", max_length=max_length)(variables_of(module), encoded(), LENGTHS)
 
 
@@ -85,12 +85,12 @@ def test_decoder_matches_reference(options):
     assert_close(logits[b], desired, 10 * MODEL)
     assert_close(heads[b, ..., :length], desired_heads, 10 * MODEL)
     np.testing.assert_array_equal(heads[b, ..., length:], 0.0)
-    layer = {1: 0, 2: 0, 3: 1}[L]  # the one before the last
+    layer = {1: 0, 2: 0, 3: 1}[L]  # the penultimate layer
     assert_close(weights[b, :, :length], np.mean(desired_heads[layer], axis=0), 10 * MODEL)
 
 
 def test_near_distances_are_distinct():
-  # Were half of the table kept for words ahead, those of 8 and more would share a row of it.
+  # If half of the table were for later words, distances of 8 and more would share a row.
   targets = np.random.default_rng(2).integers(DIMS.V, size=(DIMS.B, 16))
   module, variables = decoder("one"), variables_of(decoder("one"))
   logits, _ = run("one", targets)
@@ -111,7 +111,7 @@ def test_normalize_qk():
       assert ("key_ln" in parameters["layer_0"][attention_name]) == expected
 
 
-# How many words are read at once: a beginning that is given, then one after the other.
+# Number of words per call: a given prefix, then one at a time.
 READS = ("11111", "311", "23", "5")
 
 
@@ -182,11 +182,11 @@ def test_logits_depend_on_earlier_tokens(options):
 
 @pytest.mark.parametrize("options", always("sinusoidal", "rotary", "none", of=OPTIONS))
 def test_word_order_needs_positions(options):
-  # The last word sees the same words in another order.
+  # The last word attends to the same words in another order.
   one, other = TARGETS.copy(), TARGETS.copy()
   other[0, [0, 1]] = one[0, [1, 0]]
   assert one[0, 0] != one[0, 1]
-  # Later layers hear from the words between, which see the two in their order, but of one layer it is exact.
+  # Later layers depend on the order of the words between; with one layer it is exact.
   module = decoder(options, num_layers=1)
   apply = functools.partial(compiled(module, decode), variables_of(module))
   difference = np.max(np.abs(apply(*arguments(one))[0] - apply(*arguments(other))[0])[0, -1])
@@ -246,9 +246,9 @@ def test_empty_source_is_finite():
 
 
 def greedily(model, variables, sources, lengths, max_length):
-  """Returns the greedy translations, found by reading all that is translated so far again and again.
+  """Returns greedy translations, computed by rereading the whole prefix at each step.
 
-  It is followed by words that no logits before them depend on, so that one program reads all lengths.
+  The prefix is padded with words that no earlier logits depend on, so that one program reads all lengths.
   """
   targets = np.zeros((len(sources), max_length + 1), int)
   targets[:, 0] = 1
@@ -287,7 +287,7 @@ def test_search_with_caches_matches_rereading(encoder, places):
   how = {"batch_size": DIMS.B, "max_length": 6, "bos_id": 1, "eos_id": V}  # no sentence ends
   found = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
   np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
-  # Beams change places, and their caches with them: a score is that of the tokens read at once.
+  # Beams change places together with their caches: a score is that of the tokens read at once.
   found = jax.jit(lambda state: decoding.beam(step, state, beam_size=4, n_best=4, **how))(state)
   for k in range(4):
     targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)

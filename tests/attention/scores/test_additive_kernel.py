@@ -1,4 +1,4 @@
-"""The sums of additive attention: score_vector . tanh(query + key), and their derivatives."""
+"""The sums of additive attention, score_vector . tanh(query + key), and their derivatives."""
 
 import itertools
 
@@ -11,8 +11,8 @@ from helpers.fixtures import EPSILON, always, assert_close
 from attention.scores import additive_kernel as additive
 from attention.scores.additive_kernel import sums_of_tanh
 
-# Sizes below, above and between the number of rows that a step of a loop takes.
-# What is exact must be so where the formula that is fast for many scores is at work.
+# Sizes below, above and between the number of rows of a loop step. Exactness must also hold for the formula
+# that is fast for many scores.
 pytestmark = pytest.mark.usefixtures("additive_in_loops")
 
 SIZES = [(2, 3, 5), (13, 11, 17), (2, 19, 8), (16, 2, 1)]

@@ -1,4 +1,4 @@
-"""Tests of attention/scores/location_aware.py."""
+"""Location-aware scores."""
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ def test_derivatives_match_reference(implementation, float64):
 
 
 @mostly_blockwise
-def test_a_masked_key_changes_nothing(implementation):
+def test_masked_keys_are_ignored_exactly(implementation):
   inputs, mask = draw(), np.broadcast_to(np.arange(S) != 1, (B, T, S))
 
   def run(inputs):
@@ -115,7 +115,7 @@ def test_blockwise_stores_no_pair_features():
 
 
 def test_a_location_draws_attention():
-  # tanh(0 + 0 + 5) is 0.9999: the score of the marked key is 0.9999 more than the others'.
+  # tanh(0 + 0 + 5) is 0.9999: the score of the marked key is 0.9999 above the others.
   locations = np.zeros((1, 3, 1), np.float32)
   locations[0, 2] = 5.0
   found = attend(
