@@ -5,6 +5,9 @@ import pathlib
 import re
 import sys
 
+from docutils import nodes
+from latex2mathml.converter import convert
+
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)  # for the notebook
@@ -24,6 +27,9 @@ html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1}
 html_show_copyright = False
 exclude_patterns = ["_build"]
 
+# MathML instead of MathJax, which browsers would load from a network.
+html_math_renderer = "mathml"
+
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]
@@ -42,8 +48,19 @@ default_role = "py:obj"  # `name` becomes a link if it is documented
 
 
 def setup(app):
+  app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
   # Before Napoleon, which parses the sections.
   app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)
+
+
+def _visit_math(translator, node):
+  translator.body.append(convert(node.astext()))
+  raise nodes.SkipNode
+
+
+def _visit_math_block(translator, node):
+  translator.body.append(f'<div style="margin: 1em 0">{convert(node.astext(), display="block")}</div>\n')
+  raise nodes.SkipNode
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):
