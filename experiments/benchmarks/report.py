@@ -137,7 +137,7 @@ def _speedup(times: dict[str, dict[str, dict[str, Any]]], baseline: str, which: 
   if not {"attention", baseline} <= times.keys():
     return ""
   speedup = times[baseline][which]["milliseconds"] / times["attention"][which]["milliseconds"]
-  return f"{speedup:.2g}×" if speedup < 10 else f"{speedup:.0f}×"
+  return f"{speedup:.1f}×" if speedup < 10 else f"{speedup:.0f}×"
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:

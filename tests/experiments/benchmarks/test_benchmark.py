@@ -141,7 +141,7 @@ def test_rows_have_speedups():
     records.append({"suite": "length", "case": "dot 512", "baseline": baseline, "unavailable": unavailable})
   assert report.rows(records).splitlines() == [
     "| dot 512 | attention | 2 (1.5 to 2.5) |  | 3 (2.5 to 3.5) |  | 3 / 3 |",
-    "| dot 512 | torch | 4 (3.5 to 4.5) | 2× | 1 (0.5 to 1.5) | 0.33× | not reported |",
+    "| dot 512 | torch | 4 (3.5 to 4.5) | 2.0× | 1 (0.5 to 1.5) | 0.3× | not reported |",
     "| dot 512 | not measured: keras not installed; jax.nn would store 4 GiB |  |  |  |  |  |",
   ]
 
@@ -158,7 +158,7 @@ def test_suites_have_a_summary_each():
   assert report.summary(records).splitlines() == [
     "| case | attention, ms (forward / both) | vs. torch |",
     "| --- | --- | --- |",
-    "| dot 512 | 2,346 / 3 | 2× / 0.33× |",
+    "| dot 512 | 2,346 / 3 | 2.0× / 0.3× |",
     "| dot 1024 | 2,346 / 3 | - |",
     "",
     "| case | attention, ms (forward / both) |",
