@@ -1,8 +1,8 @@
-"""Toy translation, English to Italian: a recurrent encoder, and a decoder with additive attention.
+"""Toy translation, English to Italian: a GRU encoder, and a GRU decoder with additive attention.
 
     python -m experiments.train --config=configs/toy_translation.py --workdir=runs/toy_translation
 
-On 2 CPU cores: 95 s of training; test exact match 0.997, alignment error rate 0.085.
+Test exact match 0.997, alignment error rate 0.121. Training takes 75 s on 2 CPU cores (JAX 0.10.1, seed 0).
 """
 
 from configs import base

@@ -1,9 +1,9 @@
-r"""Toy translation without attention: the decoder sees one vector for the whole sentence.
+r"""Toy translation without attention: the decoder only gets the final state of the encoder.
 
     python -m experiments.train --config=configs/toy_translation_fixed_context.py \
         --workdir=runs/toy_translation_fixed_context
 
-On 2 CPU cores: 63 s of training; test exact match 0.841.
+Test exact match 0.841. Training takes 63 s on 2 CPU cores (JAX 0.10.1, seed 0).
 """
 
 from configs import base, toy_translation

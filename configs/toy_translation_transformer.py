@@ -1,9 +1,9 @@
-r"""Toy translation with a transformer encoder, and a decoder with multi-head attention.
+r"""Toy translation with a Transformer encoder, and a GRU decoder with multi-head attention.
 
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-On 2 CPU cores: 124 s of training; test exact match 0.992, alignment error rate 0.094.
+Test exact match 0.992, alignment error rate 0.094. Training takes 124 s on 2 CPU cores (JAX 0.10.1, seed 0).
 """
 
 from configs import base, toy_translation
