@@ -214,7 +214,7 @@ def test_weights_depend_on_earlier_tokens(kind):
     difference = np.max(np.abs(other - weights)[1], axis=-1)
     np.testing.assert_array_equal(difference[: t + 1], 0.0)
     # The softmax of unscaled products nearly equals the argmax.
-    assert np.all(difference[t + 1 :] > (1e-6 if kind != "dot_product" else 0))
+    assert np.all(difference[t + 1 :] > (0 if kind in ("dot_product", "bilinear") else 1e-6))
 
 
 @pytest.mark.parametrize("kind", always("additive", of=[kind for kind in ATTENTION_TYPES if kind != "none"]))
@@ -226,7 +226,7 @@ def test_weights_after_the_word(kind):
     _, other = run(kind, changed, options="after")
     difference = np.max(np.abs(other - weights)[1], axis=-1)
     np.testing.assert_array_equal(difference[:t], 0.0)
-    assert np.all(difference[t:] > (1e-6 if kind != "dot_product" else 0))
+    assert np.all(difference[t:] > (0 if kind in ("dot_product", "bilinear") else 1e-6))
 
 
 @attending
