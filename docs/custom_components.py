@@ -1,6 +1,6 @@
-r"""Custom components of an experiment: metric, task, attention, normalizer, encoder, decoder.
+r"""Examples of custom components: a metric, task, attention, normalizer, encoder and decoder.
 
-The components do not depend on each other: copy the one that you need into a file of yours.
+The components are independent. Copy the one that you need.
 
     python -m experiments.train --workdir=runs/custom --config.train.num_train_steps=300 \
         --config.data.task=docs/custom_components.py:Reversal \
@@ -8,8 +8,8 @@ The components do not depend on each other: copy the one that you need into a fi
         --config.model.encoder=docs/custom_components.py:bag_of_words \
         --config.evaluation.custom_metrics=docs/custom_components.py:length_ratio
 
-A custom decoder replaces the attention, --config.model.decoder=docs/custom_components.py:feedback_decoder. A
-custom normalizer is used by a built-in attention, --config.model.normalizer=docs/custom_components.py:linear
+A custom decoder replaces the attention: --config.model.decoder=docs/custom_components.py:feedback_decoder. A
+custom normalizer applies to a built-in attention: --config.model.normalizer=docs/custom_components.py:linear
 """
 
 import dataclasses
@@ -27,34 +27,35 @@ from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
-# A metric: any function of three lists of the same length that returns a number.
+# A metric is a function of three lists of the same length that returns a number.
 
 
 def length_ratio(translations, examples, scored):
   """Returns the mean length of the translations divided by that of the references.
 
   Args:
-    translations: what the search found, `experiments.translation.translator.Translation`. Their `tokens` may
+    translations: decoded translations, `experiments.translation.translator.Translation`. Their `tokens` may
       be empty, and they have no attention weights.
-    examples: the sentences and their references, `experiments.tasks.Example`.
-    scored: the references with their log-probabilities and attention weights under the model,
+    examples: sentences and references, `experiments.tasks.Example`.
+    scored: references with log-probabilities and attention weights,
       `experiments.translation.translator.PairScore`.
   """
-  return sum(len(each.tokens) for each in translations) / sum(len(each.target) for each in examples)
+  target_length = sum(len(example.target) for example in examples)
+  return sum(len(translation.tokens) for translation in translations) / target_length
 
 
-# A task: a class with the members of `experiments.tasks.Task`.
+# A task is a class with the members of `experiments.tasks.Task`.
 
 
 class Reversal:
-  """Letters are written in reverse order."""
+  """Letters, written in reverse order."""
 
-  splits = ("test",)  # scored at the end of training, and by experiments.evaluate
-  validation_split = "test"  # scored during training
+  splits = ("test",)  # evaluated at the end of training, and by experiments.evaluate
+  validation_split = "test"  # evaluated during training
   has_alignments = True  # batches have links, for config.train.alignment_loss_weight
 
   def __init__(self, config, languages=None):
-    """Args are the whole config, and the languages that a run has stored; this task can make its own."""
+    """Takes the whole config, and the languages stored in a run, which this task does not need."""
     self._config = config
     letters = TextProcessor(WordTokenizer(), Vocabulary(tuple("abcdefgh")), lowercase=True)
     self.source = self.target = letters
@@ -66,23 +67,23 @@ class Reversal:
     """Returns the batch of a step. It depends only on the config and the step, so that runs can resume."""
     letters = [self._letters(1 + step, row) for row in range(self._config.train.batch_size)]
     encode = self.source.vocabulary.encode
-    sources, targets = [encode(each) for each in letters], [encode(each[::-1]) for each in letters]
-    links = [_links(each) for each in letters]
-    # 7 letters and the end of the sentence.
+    sources, targets = [encode(word) for word in letters], [encode(word[::-1]) for word in letters]
+    links = [_links(word) for word in letters]
+    # 7 letters and the end symbol.
     return make_batch(sources, targets, source_length=8, target_length=8, alignments=links)
 
   def examples(self, split, count):
-    """Returns the first `count` sentences of a split; 0 stands for all."""
-    letters = [self._letters(0, row) for row in range(count or 100)]  # 0: never used in training
+    """Returns the first `count` sentences of a split, or all if it is 0."""
+    letters = [self._letters(0, row) for row in range(count or 100)]  # seed 0 is never used in training
     return [
       Example(
-        source=each,
-        target=each[::-1],
-        alignment=_links(each),  # None if it is unknown
-        source_text=" ".join(each),
-        target_text=" ".join(each[::-1]),
+        source=word,
+        target=word[::-1],
+        alignment=_links(word),  # None if unknown
+        source_text=" ".join(word),
+        target_text=" ".join(word[::-1]),
       )
-      for each in letters
+      for word in letters
     ]
 
   def _letters(self, *seed):
@@ -91,12 +92,12 @@ class Reversal:
 
 
 def _links(letters):
-  """Returns the true alignment: pairs (target position, source position), counted from 0, without the end."""
+  """Returns the true alignment: pairs (target position, source position), without the end symbol."""
   return frozenset((t, len(letters) - 1 - t) for t in range(len(letters)))
 
 
-# An attention: a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base
-# class projects queries and keys to `features`, so that only the score is left to write.
+# Attention is a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base class
+# projects queries and keys to `features`, and a subclass defines the score.
 
 
 @attention.register_pytree
@@ -119,7 +120,7 @@ def gaussian(config):
   return GaussianAttention(features=config.features)
 
 
-# A normalizer: a function of `config.model` that returns an `attention.Normalizer`.
+# A normalizer is a function of `config.model` that returns an `attention.Normalizer`.
 
 
 @attention.register_pytree
@@ -136,11 +137,11 @@ def linear(config):
   return Linear()
 
 
-# An encoder: a function of `config.model` and the size of the source vocabulary that returns a Flax module.
+# An encoder is a function of `config.model` and the source vocabulary size that returns a Flax module.
 
 
 class BagOfWords(nn.Module):
-  """Embeddings of words and positions; the summary is their mean."""
+  """Embeddings of words and positions; the final state is their mean."""
 
   vocabulary_size: int  # fields of a Flax module must be hashable, and `config.model` is not
   features: int
@@ -150,25 +151,24 @@ class BagOfWords(nn.Module):
     positions = self.param("positions", nn.initializers.normal(0.1), (64, self.features))
     memory = nn.Embed(self.vocabulary_size, self.features)(tokens) + positions[: tokens.shape[1]]
     is_word = jnp.arange(tokens.shape[1]) < lengths[:, None]
-    counts = jnp.maximum(lengths, 1)[:, None]  # rows that only fill up a batch have length 0
-    summary = jnp.sum(memory * is_word[..., None], axis=1) / counts.astype(memory.dtype)
-    return attention.Encoded(memory, summary)
+    counts = jnp.maximum(lengths, 1)[:, None]  # rows that pad a batch have length 0
+    final_state = jnp.sum(memory * is_word[..., None], axis=1) / counts.astype(memory.dtype)
+    return attention.Encoded(memory, final_state)
 
 
 def bag_of_words(config, vocabulary_size):
   return BagOfWords(vocabulary_size, config.features)
 
 
-# A decoder: a function of `config.model` and the size of the target vocabulary that returns a Flax module. It
-# has the methods of `attention.models.Decoder`: prepare, step, output_features, __call__ and
-# output_projection.
+# A decoder is a function of `config.model` and the target vocabulary size that returns a Flax module with the
+# methods of `attention.models.Decoder`: prepare, step, output_features, __call__ and output_projection.
 
 
 class FeedbackDecoder(nn.Module):
-  """A GRU decoder whose attention also reads its weights of the previous step.
+  """A GRU decoder whose attention depends on its weights of the previous step.
 
-  The scores are additive in a convolution of those weights (Chorowski et al. 2015, arXiv:1506.07503).
-  The state is that of the GRU, [B H], and the weights, [B S].
+  The scores are additive in a convolution of those weights (Chorowski et al. 2015, arXiv:1506.07503). The
+  state consists of the GRU's state, [B H], and the weights, [B S].
   """
 
   vocabulary_size: int
@@ -186,23 +186,23 @@ class FeedbackDecoder(nn.Module):
     self.bias = self.param("bias", nn.initializers.zeros, (self.vocabulary_size,))
 
   def prepare(self, encoded, lengths, max_length):
-    """Returns the initial state, and what every step reads."""
+    """Returns the initial state, and the memory for all steps."""
     is_word = jnp.arange(encoded.memory.shape[1]) < lengths[:, None]
     first_word = jnp.zeros_like(encoded.memory[..., 0]).at[:, 0].set(1)
     return (jnp.tanh(self.initial_state(encoded.final_state)), first_word), (encoded.memory, is_word)
 
   def step(self, state, tokens, memory):
-    """Returns the next state, the logits and the weights for the previous tokens, [B]."""
-    state, features, weights = self._advance(state, tokens, memory)
+    """Returns the next state, logits and weights after the previous tokens, [B]."""
+    state, features, weights = self._step(state, tokens, memory)
     return state, features @ self.kernel + self.bias, weights
 
   def output_features(self, state, targets, memory, *, deterministic=True):
-    """Returns features and weights at all positions; `targets` begin with the start token, [B T]."""
+    """Returns features and weights at all positions; `targets` [B T] begin with the start symbol."""
     steps = []
     for tokens in targets.T:
-      state, features, weights = self._advance(state, tokens, memory)
+      state, features, weights = self._step(state, tokens, memory)
       steps.append((features, weights))
-    return tuple(jnp.stack(each, axis=1) for each in zip(*steps, strict=True))
+    return tuple(jnp.stack(arrays, axis=1) for arrays in zip(*steps, strict=True))
 
   def __call__(self, state, targets, memory, *, deterministic=True):
     """Returns logits and weights at all positions."""
@@ -210,10 +210,10 @@ class FeedbackDecoder(nn.Module):
     return features @ self.kernel + self.bias, weights
 
   def output_projection(self):
-    """Returns what makes logits of features, so that the loss can do it in chunks."""
+    """Returns the kernel and bias of the logits, which the loss computes in chunks."""
     return self.kernel, self.bias
 
-  def _advance(self, state, tokens, memory):
+  def _step(self, state, tokens, memory):
     (hidden, previous), (vectors, is_word) = state, memory
     sums = self.project_state(hidden)[:, None] + self.project_memory(vectors)
     scores = self.score(jnp.tanh(sums + self.convolution(previous[..., None])))[..., 0]

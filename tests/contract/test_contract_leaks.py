@@ -225,12 +225,12 @@ def test_attended_nan_makes_the_row_nan(kind, argument, implementation):
   mask = np.broadcast_to(np.tri(T, S, S - T, dtype=bool), (B, T, S))
   of_loss = draw_loss(expected(kind, inputs))
   outputs, _ = run(kind, inputs._replace(**{argument: array}), mask, of_loss, implementation)
-  is_bad = np.zeros((B, T), bool)
-  is_bad[1, query] = True
+  is_nonfinite = np.zeros((B, T), bool)
+  is_nonfinite[1, query] = True
   context, weights, logsumexp = map(np.isnan, outputs)
-  np.testing.assert_array_equal(logsumexp, is_bad)
-  np.testing.assert_array_equal(context, np.broadcast_to(is_bad[..., None], context.shape))
-  np.testing.assert_array_equal(weights, is_bad[..., None] & mask)
+  np.testing.assert_array_equal(logsumexp, is_nonfinite)
+  np.testing.assert_array_equal(context, np.broadcast_to(is_nonfinite[..., None], context.shape))
+  np.testing.assert_array_equal(weights, is_nonfinite[..., None] & mask)
 
 
 @kinds
@@ -242,12 +242,12 @@ def test_unmasked_nonfinite_inputs_are_not_hidden(kind, bad, argument, implement
   inputs = draw(kind)
   array = replaced(getattr(inputs, argument), (-1, 3), bad)
   context, _, _ = results(kind, inputs._replace(**{argument: array}), implementation=implementation)
-  is_bad = np.ones(DIMS["TD"], bool)
+  is_nonfinite = np.ones(DIMS["TD"], bool)
   if argument == "queries":
-    is_bad[:-1] = False
-  np.testing.assert_array_equal(np.isfinite(context)[:, 3], ~is_bad[:, 3])
+    is_nonfinite[:-1] = False
+  np.testing.assert_array_equal(np.isfinite(context)[:, 3], ~is_nonfinite[:, 3])
   if argument != "values":
-    np.testing.assert_array_equal(np.isfinite(context), ~is_bad)
+    np.testing.assert_array_equal(np.isfinite(context), ~is_nonfinite)
 
 
 @kinds

@@ -24,10 +24,10 @@ class DotProduct:
   """scale * q . k"""
 
   def scores(q, k, scale):
-    return scale * q @ _turned(k)
+    return scale * q @ _swap_last_axes(k)
 
   def gradients(q, k, d, scale):
-    return scale * d @ k, scale * _turned(d) @ q, {"scale": np.sum(d * (q @ _turned(k)))}
+    return scale * d @ k, scale * _swap_last_axes(d) @ q, {"scale": np.sum(d * (q @ _swap_last_axes(k)))}
 
 
 class Additive:
@@ -47,25 +47,25 @@ class Bilinear:
   """q . matrix . k"""
 
   def scores(q, k, matrix):
-    return q @ matrix @ _turned(k)
+    return q @ matrix @ _swap_last_axes(k)
 
   def gradients(q, k, d, matrix):
-    of_matrix = _turned(q) @ (d @ k)
+    of_matrix = _swap_last_axes(q) @ (d @ k)
     of_matrix = of_matrix.reshape(-1, *matrix.shape).sum(0)
-    return d @ k @ matrix.T, _turned(d) @ (q @ matrix), {"matrix": of_matrix}
+    return d @ k @ matrix.T, _swap_last_axes(d) @ (q @ matrix), {"matrix": of_matrix}
 
 
 class Cosine:
   """scale * q . k / (|q| |k|)"""
 
   def scores(q, k, scale):
-    return scale * _unit(q) @ _turned(_unit(k))
+    return scale * _unit(q) @ _swap_last_axes(_unit(k))
 
   def gradients(q, k, d, scale):
     along, to = _unit(q), _unit(k)
     of_queries = _through_unit(q, scale * d @ to)
-    of_keys = _through_unit(k, scale * _turned(d) @ along)
-    return of_queries, of_keys, {"scale": np.sum(d * (along @ _turned(to)))}
+    of_keys = _through_unit(k, scale * _swap_last_axes(d) @ along)
+    return of_queries, of_keys, {"scale": np.sum(d * (along @ _swap_last_axes(to)))}
 
 
 class NegativeDistance:
@@ -75,11 +75,11 @@ class NegativeDistance:
     return -temperature * NegativeDistance.squares(q, k)
 
   def squares(q, k):
-    return _total(q**2) + _turned(_total(k**2)) - 2 * q @ _turned(k)
+    return _total(q**2) + _swap_last_axes(_total(k**2)) - 2 * q @ _swap_last_axes(k)
 
   def gradients(q, k, d, temperature):
     of_queries = -2 * temperature * (q * _total(d) - d @ k)
-    of_keys = -2 * temperature * (k * _total(_turned(d)) - _turned(d) @ q)
+    of_keys = -2 * temperature * (k * _total(_swap_last_axes(d)) - _swap_last_axes(d) @ q)
     return of_queries, of_keys, {"temperature": np.sum(-d * NegativeDistance.squares(q, k))}
 
 
@@ -106,13 +106,13 @@ def attend(kind: str, inputs: Any, allowed: np.ndarray) -> Outputs:
 def gradients(kind: str, inputs: Any, allowed: np.ndarray, of: Outputs) -> Any:
   """Returns the gradients of sum(of * outputs), a tree like the inputs."""
   outputs, weights = _attend(kind, inputs, allowed)
-  of_weights = of.context @ _turned(inputs.values)
+  of_weights = of.context @ _swap_last_axes(inputs.values)
   of_scores = weights * (of_weights - _total(of.context * outputs.context) + of.logsumexp[..., None])
   queries, keys, parameters = FORMULAS[kind].gradients(
     inputs.queries, inputs.keys, of_scores, **inputs.parameters
   )
   return inputs._replace(
-    queries=queries, keys=keys, values=_turned(weights) @ of.context, parameters=parameters
+    queries=queries, keys=keys, values=_swap_last_axes(weights) @ of.context, parameters=parameters
   )
 
 
@@ -140,7 +140,7 @@ def _tanh(array):
   return tanh + 1j * (1 - tanh**2) * array.imag if np.iscomplexobj(array) else tanh
 
 
-def _turned(array):
+def _swap_last_axes(array):
   return np.swapaxes(array, -1, -2)
 
 
