@@ -96,8 +96,8 @@ def _links(letters):
   return frozenset((t, len(letters) - 1 - t) for t in range(len(letters)))
 
 
-# Attention is a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base class
-# projects queries and keys to `features`, and a subclass defines the score.
+# Attention is a function of `config.model` that returns a layer for `attention.RecurrentDecoder`. The base
+# class projects queries and keys to `features`, and a subclass defines the score.
 
 
 @attention.register_pytree
