@@ -3,7 +3,7 @@ r"""Toy translation with a Transformer encoder, and a GRU decoder with multi-hea
     python -m experiments.train --config=configs/toy_translation_transformer.py \
         --workdir=runs/toy_translation_transformer
 
-Test exact match 0.992, alignment error rate 0.094. Training takes 124 s on 2 CPU cores (JAX 0.10.1, seed 0).
+Test exact match 0.995, alignment error rate 0.058. Training takes 124 s on 2 CPU cores (JAX 0.10.1, seed 0).
 """
 
 from configs import base, toy_translation
