@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from experiments.text.visible import shortened
+from experiments.text.visible import shorten
 from experiments.text.words import plain, tokenize
 
 Alignment = frozenset[tuple[int, int]]
@@ -24,7 +24,7 @@ def parse_alignment(text: str) -> Alignment:
   """
   links = [_LINK.fullmatch(link) for link in text.split(" ")] if text else []
   if None in links:
-    raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shortened(text)}")
+    raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shorten(text)}")
   return frozenset((int(link[2]), int(link[1])) for link in links if link)
 
 

@@ -17,7 +17,7 @@ from experiments.text.alignments import (
   from_whitespace,
   parse_alignment,
 )
-from experiments.text.visible import is_blank, shortened
+from experiments.text.visible import is_blank, shorten
 
 
 class SentencePair(NamedTuple):
@@ -169,10 +169,10 @@ def _check_pair(pair: SentencePair, alignment_tokens: str = "words") -> None:
   """Raises ValueError for what a line cannot hold."""
   for side, text in (("source", pair.source), ("target", pair.target)):
     if is_blank(text):
-      raise ValueError(f"expected a {side} sentence, got {shortened(text)}")
+      raise ValueError(f"expected a {side} sentence, got {shorten(text)}")
     if "\t" in text or "\n" in text or "\r" in text:
-      raise ValueError(f"expected a {side} without tabs and line ends, got {shortened(text)}")
+      raise ValueError(f"expected a {side} without tabs and line ends, got {shorten(text)}")
     if text.startswith("\ufeff"):
-      raise ValueError(f"expected a byte-order mark only at the start of a file, got {shortened(text)}")
+      raise ValueError(f"expected a byte-order mark only at the start of a file, got {shorten(text)}")
   if pair.alignment:
     check_alignment(pair.alignment, pair.source, pair.target, alignment_tokens)

@@ -25,6 +25,6 @@ def escaped(text: str) -> str:
   return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
   """Returns the repr of a text, cut after 60 characters."""
   return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

@@ -104,7 +104,7 @@ def _maps(
   if not np.isfinite(weights).all():
     raise ValueError(f"weights must be finite, got {weights.min()} to {weights.max()}")
   title = _with_range(title, weights)
-  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
+  sources, targets = (tuple(map(labels.shorten, words)) for words in (source_words, target_words))
   width = max(_CELL_INCHES * S + labels.inches(targets) + 1.2, 2.4) * num_heads
   height = max(_CELL_INCHES * T + labels.inches(sources) + 0.4, 2.0) * num_layers
   if title is not None:
@@ -160,7 +160,7 @@ def _mark_cell(axes: Axes, link: tuple[int, int], shape: list[int]) -> None:
   """Draws a square inside the cell of a true link."""
   target, source = link
   if not (0 <= target < shape[0] and 0 <= source < shape[1]):
-    raise ValueError(f"alignment must link positions inside [T S] = {shape}, got {link}")
+    raise ValueError(f"alignment must link positions within [T S] = {shape}, got {link}")
   square = Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, fill=False, edgecolor=_MARK, linewidth=1.6)
   square.set_joinstyle("miter")
   # A white edge keeps the mark apart from dark cells.

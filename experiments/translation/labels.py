@@ -14,17 +14,17 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 
-LONGEST = 32  # characters of a label; of a word of 100,000 letters matplotlib needs gigabytes
+MAX_LENGTH = 32  # characters of a label; of a word of 100,000 letters matplotlib needs gigabytes
 
 _WITHOUT_INK = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # categories of Unicode
 _USUAL_FONT = "DejaVu Sans"  # it comes with matplotlib
 _BOX_FONT = "Last Resort"  # so does this one, which has a box for every letter
 
 
-def shortened(word: str, most: int = LONGEST) -> str:
+def shorten(word: str, most: int = MAX_LENGTH) -> str:
   """Returns a word of at most `most` characters: a longer one ends in an ellipsis, not amid a character.
 
-  >>> shortened("Straßenbahnhaltestelle"), shortened("Donaudampfschifffahrt", 6)
+  >>> shorten("Straßenbahnhaltestelle"), shorten("Donaudampfschifffahrt", 6)
   ('Straßenbahnhaltestelle', 'Donau…')
   """
   if len(word) <= most:
@@ -41,13 +41,13 @@ def inches(words: Iterable[str], size: float = 10) -> float:
   """
   figure, family = Figure(), families(words := {*words})
   texts = [figure.text(0, 0, word, family=family, size=size, parse_math=False) for word in words]
-  with glyphs_may_be_missing():
+  with ignore_missing_glyphs():
     return max((float(text.get_window_extent().width) / figure.dpi for text in texts), default=0.0)
 
 
 @contextlib.contextmanager
-def glyphs_may_be_missing() -> Iterator[None]:
-  """Drops matplotlib's warnings, one for each letter that no font has: `missing_note` returns one for all."""
+def ignore_missing_glyphs() -> Iterator[None]:
+  """Suppresses matplotlib's warnings about missing glyphs. `missing_glyph_warning` replaces them."""
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Glyph .* missing from font")
     yield
@@ -68,7 +68,7 @@ def families(words: Iterable[str]) -> list[str]:
   return found
 
 
-def missing_note(words: Iterable[str]) -> str:
+def missing_glyph_warning(words: Iterable[str]) -> str:
   """Returns a line about letters that no installed font has, and what to do; nothing if there are none."""
   left = _missing(words)
   for font in _fonts() if left else ():

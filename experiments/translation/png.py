@@ -37,7 +37,7 @@ def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> boo
   try:
     content = _png(make())
   except Exception as error:  # whatever matplotlib may raise
-    reason = labels.shortened(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_REASON)
+    reason = labels.shorten(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_REASON)
     print(f"warning: {path} could not be drawn: {reason}", file=sys.stderr)
     return False
   _write(pathlib.Path(path), content)
@@ -46,7 +46,7 @@ def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> boo
 
 def _png(figure: Figure) -> bytes:
   file = io.BytesIO()
-  with labels.glyphs_may_be_missing():
+  with labels.ignore_missing_glyphs():
     figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
   return file.getvalue()
 

@@ -28,7 +28,7 @@ _SHOWN = 5  # translations and attention maps
 _DRAWN_WEIGHTS = 16 * 20**2  # of all heads in one figure
 _END = "</s>"  # how the end of a sentence is written in pictures
 _UNKNOWN = " (unknown)"
-_LONGEST_UNKNOWN = labels.LONGEST - len(_UNKNOWN)
+_LONGEST_UNKNOWN = labels.MAX_LENGTH - len(_UNKNOWN)
 
 _COLUMNS = {
   "sentences": "{:,.0f}",
@@ -113,7 +113,7 @@ def write_figures(
   Returns:
     The files; what cannot be drawn is a warning.
   """
-  if note := labels.missing_note(map(labels.shortened, words)):
+  if note := labels.missing_glyph_warning(map(labels.shorten, words)):
     print(note, file=sys.stderr)
   paths = {folder / f"{name}.png": make for name, make in drawn.items()}
   return [path for path, make in paths.items() if png.try_to_save(make, path)]
@@ -167,7 +167,7 @@ def _labels(language: TextProcessor, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
   known_or_marked = (
-    f"{labels.shortened(plain(token), _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else plain(token)
+    f"{labels.shorten(plain(token), _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else plain(token)
     for token in tokens
   )
   return [*known_or_marked, _END]

@@ -22,7 +22,7 @@ MATH = "\U0001d49c"  # in a font that comes with matplotlib, but not in its usua
   ],
 )
 def test_words_are_cut_between_characters(word, most, expected):
-  assert labels.shortened(word, most) == expected
+  assert labels.shorten(word, most) == expected
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def test_fonts_have_the_letters(installed):
   assert labels.families(["cat", "perché"]) == ["DejaVu Sans"]
   assert labels.families(["नमस्ते"]) == ["DejaVu Sans", "Hindi"]
   assert labels.families(["中文。", "नमस्ते"]) == ["DejaVu Sans", "Hindi", "Chinese"]
-  assert labels.missing_note(["中文", "नमस्ते", "cat"]) == ""
+  assert labels.missing_glyph_warning(["中文", "नमस्ते", "cat"]) == ""
 
 
 def test_missing_scripts_are_named(installed, tmp_path):
   installed(Hindi="नमस्ते")
-  assert labels.missing_note(["नमस्ते", "中文", "ไทย", "の"]) == (
+  assert labels.missing_glyph_warning(["नमस्ते", "中文", "ไทย", "の"]) == (
     "no installed font has some letters of the figures (Han, Hiragana, Thai), which are boxes there: install "
     "one (Debian: apt install fonts-noto fonts-symbola), or use experiments.explore, whose page shows every "
     "script"
   )
-  assert "(symbols)" in labels.missing_note(["\U0001f642"])
-  assert labels.missing_note(["a\u200d\ufeff\x07 b"]) == ""  # these have no ink
-  assert labels.missing_note([]) == ""
+  assert "(symbols)" in labels.missing_glyph_warning(["\U0001f642"])
+  assert labels.missing_glyph_warning(["a\u200d\ufeff\x07 b"]) == ""  # these have no ink
+  assert labels.missing_glyph_warning([]) == ""
   # They are drawn without a warning.
   png.save(attention_maps.attention_map([[1.0]], ["中文"], ["ไทย"]), tmp_path / "map.png")
 
