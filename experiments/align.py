@@ -11,7 +11,7 @@ tokens, as `experiments.translate --tokens` writes them) a third column is passe
 
 import sys
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
 from experiments.text.alignments import format_alignment
@@ -19,7 +19,7 @@ from experiments.text.parallel_corpus import read_pairs
 from experiments.text.tokenizers import WordTokenizer
 from experiments.translation import decoding_flags, load, metrics
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TOKENS = decoding_flags.define_tokens()
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
@@ -28,7 +28,7 @@ _OUTPUT = define_output("file for the alignments; without it they are printed")
 
 
 def main() -> None:
-  folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
+  folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
   pairs = read_pairs(path, alignment_tokens=None if _TOKENS.value else _ALIGNMENT_TOKENS.value)
   translator = load(folder, checkpoint=_CHECKPOINT.value)
@@ -55,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -18,7 +18,7 @@ from experiments.benchmarks import report
 from experiments.benchmarks.baselines import PEERS
 from experiments.benchmarks.suites import SETS
 from experiments.benchmarks.timing import measure
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 
 _SETS = flags.DEFINE_list(
   "suites", ["dot_product", "additive", "length", "window"], f"which of {', '.join(SETS)}"
@@ -36,7 +36,7 @@ def main() -> None:
   for flag, known in ((_SETS, SETS), (_PEERS, PEERS)):
     for given in flag.value:
       if given not in known:
-        raise commands.UsageError(f"--{flag.name} must be of {', '.join(known)}, got {given!r}")
+        raise cli.UsageError(f"--{flag.name} must be of {', '.join(known)}, got {given!r}")
   folder = pathlib.Path(_OUTPUT.value)
   folder.mkdir(parents=True, exist_ok=True)
   records: list[dict[str, Any]] = []
@@ -57,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main, uses_cache=False)
+  cli.run(main, uses_cache=False)

@@ -18,10 +18,10 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.runs.sharding import make_mesh, place_batch
 from experiments.text.batches import Batch, make_batch
-from experiments.text.vocabularies import NUM_SPECIALS
+from experiments.text.vocabularies import NUM_SPECIAL_IDS
 from experiments.translation.model import make_model
 from experiments.translation.optimizer import make_schedule
 from experiments.translation.step import (
@@ -45,12 +45,12 @@ _TOLERANCE = 1e-3
 
 def main() -> None:
   if importlib.util.find_spec("torch") is None:
-    raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
+    raise cli.UsageError("compare_torch needs PyTorch: pip install torch")
   config = base.Config()
   config.model.embed_dim, config.model.features = _EMBEDDING_WIDTH.value, _WIDTH.value
   # Sentences of random words, all of full length.
   shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
-  sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
+  sources, targets = np.random.default_rng(0).integers(NUM_SPECIAL_IDS, _VOCABULARY.value, shape)
   batch = make_batch(sources, targets, source_length=_LENGTH.value, target_length=_LENGTH.value)
   ours, params = _ours(config, batch)
   steps = {
@@ -122,4 +122,4 @@ def _theirs(config: base.Config, batch: Batch, params, *, optimized: bool) -> Ca
 
 
 if __name__ == "__main__":
-  commands.run(main, uses_cache=False)
+  cli.run(main, uses_cache=False)

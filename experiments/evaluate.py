@@ -11,11 +11,11 @@ import pathlib
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_output
 from experiments.runs import provenance
 from experiments.runs.workdir import write_json
-from experiments.tasks import example_of
+from experiments.tasks import make_example
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, reporting
 from experiments.translation.evaluate import evaluate, load_custom_metrics
@@ -23,7 +23,7 @@ from experiments.translation.restore import load
 from experiments.translation.run_config import data_files, read_config
 from experiments.translation.validation import validate
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _SEARCH = decoding_flags.define_search()
 _SENTENCES = flags.DEFINE_integer(
@@ -43,7 +43,7 @@ _OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value
 
 
 def main() -> None:
-  folder = commands.workdir_path(_WORKDIR)
+  folder = cli.workdir_path(_WORKDIR)
   search = decoding_flags.chosen_search(_SEARCH)
   config = read_config(folder)
   if _METRICS.value is not None:
@@ -51,7 +51,7 @@ def main() -> None:
     validate(config, imports=False)
   check_files(_DATA, _OUTPUT)
   if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
-    raise commands.UsageError(f"--alignment_tokens is for --data, got {_ALIGNMENT_TOKENS.value!r} without it")
+    raise cli.UsageError(f"--alignment_tokens is for --data, got {_ALIGNMENT_TOKENS.value!r} without it")
   if _DATA.value is None:
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
@@ -62,7 +62,7 @@ def main() -> None:
     results = reporting.evaluate_splits(translator, count, others)
   else:
     pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _SENTENCES.value or None]
-    examples = [example_of(pair, translator.task.source, translator.task.target) for pair in pairs]
+    examples = [make_example(pair, translator.task.source, translator.task.target) for pair in pairs]
     results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, others)}
   print(reporting.table(results))
   if _OUTPUT.value is not None:
@@ -70,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

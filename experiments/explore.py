@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from configs import base
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_text
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, why_not
@@ -28,9 +28,7 @@ from experiments.translation.restore import kept_params
 from experiments.translation.run_config import read_config
 from experiments.translation.translator import Translator
 
-_WORKDIR = commands.define_workdir(
-  None, "folder of the run; several, with commas between, are put side by side"
-)
+_WORKDIR = cli.define_workdir(None, "folder of the run; several, with commas between, are put side by side")
 _INPUT = define_input("file with a sentence in each line, to be recorded, and to choose from")
 _OUTPUT = define_output("file for the page, such as explore.html")
 _CHECKPOINTS = flags.DEFINE_list(
@@ -43,9 +41,9 @@ _RECORDED = flags.DEFINE_integer(
 
 
 def main() -> None:
-  folders = commands.workdir_paths(_WORKDIR)
+  folders = cli.workdir_paths(_WORKDIR)
   if _OUTPUT.value is None:
-    raise commands.UsageError("--output must name a file such as explore.html, got none")
+    raise cli.UsageError("--output must name a file such as explore.html, got none")
   check_files(_INPUT, _OUTPUT)
   runs = []
   for folder, name in zip(folders, _names(folders), strict=True):
@@ -64,7 +62,7 @@ def main() -> None:
 def _names(folders: Sequence[pathlib.Path]) -> list[str]:
   """Returns the folders' own names, if these are distinct."""
   if len({folder.resolve() for folder in folders}) < len(folders):
-    raise commands.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
+    raise cli.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
   names = [folder.resolve().name for folder in folders]
   return names if len({*names}) == len(names) else [str(folder) for folder in folders]
 
@@ -72,7 +70,7 @@ def _names(folders: Sequence[pathlib.Path]) -> list[str]:
 def _steps() -> list[int]:
   if not all(re.fullmatch("[0-9]+", step) for step in _CHECKPOINTS.value):
     got = ",".join(_CHECKPOINTS.value)
-    raise commands.UsageError(f"--checkpoints must be steps such as 300,600, got {got}")
+    raise cli.UsageError(f"--checkpoints must be steps such as 300,600, got {got}")
   return [int(step) for step in _CHECKPOINTS.value]
 
 
@@ -102,7 +100,7 @@ def _lines() -> list[SentencePair]:
   """Returns the sentences of --input, without translations."""
   lines = [line.strip() for line in read_lines(pathlib.Path(_INPUT.value)) if line.strip()]
   if not lines:
-    raise commands.UsageError(f"--input must have a sentence, got none in {_INPUT.value}")
+    raise cli.UsageError(f"--input must have a sentence, got none in {_INPUT.value}")
   return [SentencePair(line, "") for line in lines]
 
 
@@ -120,4 +118,4 @@ def _sentences(translator: Translator) -> list[SentencePair]:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

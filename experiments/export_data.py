@@ -9,22 +9,22 @@ Each line is source TAB target and, where known, TAB alignment of words in Phara
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.tasks import make_task
 from experiments.text.parallel_corpus import SentencePair, write_pairs
 from experiments.translation.validation import validate
 
-commands.define_config()
+cli.define_config()
 _SPLIT = flags.DEFINE_string("split", "train", "which sentences")
 _COUNT = flags.DEFINE_integer("count", 10_000, "how many, 0 for all there are", lower_bound=0)
 _OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")
 
 
 def main() -> None:
-  config = commands.get_config()
+  config = cli.get_config()
   validate(config)
   if not _OUTPUT.value:
-    raise commands.UsageError("--output must name the file to write, got none")
+    raise cli.UsageError("--output must name the file to write, got none")
   task = make_task(config)
   examples = task.examples(_SPLIT.value, _COUNT.value)
   pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]
@@ -33,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -12,11 +12,11 @@ import pathlib
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.translation import decoding_flags, load, reporting
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string("text", None, "the source")
 _TRANSLATION = flags.DEFINE_string("translation", None, "its translation; without it, the one that is found")
@@ -24,7 +24,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "folder for the figures and arrays
 
 
 def main() -> None:
-  folder = commands.workdir_path(_WORKDIR)
+  folder = cli.workdir_path(_WORKDIR)
   text, output = _given(_TEXT), pathlib.Path(_given(_OUTPUT))
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   if _TRANSLATION.value is None:
@@ -48,4 +48,4 @@ def _given(flag: flags.FlagHolder) -> str:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -11,12 +11,12 @@ by its own with --tokens, from the output of `experiments.translate --tokens`.
 import math
 import sys
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, load
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TOKENS = decoding_flags.define_tokens()
 _INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
@@ -24,7 +24,7 @@ _OUTPUT = define_output("file for the scores; without it they are printed")
 
 
 def main() -> None:
-  folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
+  folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
   pairs = [pair[:2] for pair in read_pairs(path, alignment_tokens=None)]
   translator = load(folder, checkpoint=_CHECKPOINT.value)
@@ -40,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

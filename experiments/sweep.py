@@ -17,15 +17,15 @@ import sys
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.runs.job_runner import run_all
 from experiments.runs.workdir import has_run
 from experiments.translation import sweep
 from experiments.translation.run_config import describe_changes
 
-commands.define_config()
-_WORKDIR = commands.define_workdir(None, "folder of the sweep (required)")
+cli.define_config()
+_WORKDIR = cli.define_workdir(None, "folder of the sweep (required)")
 _NUM_PARALLEL = flags.DEFINE_integer("num_parallel", 1, "number of runs trained in parallel", lower_bound=1)
 _SHARD = flags.DEFINE_string(
   "shard", "0/1", "INDEX/COUNT: train runs INDEX, INDEX + COUNT, INDEX + 2 COUNT, ..., counted from 0"
@@ -33,10 +33,10 @@ _SHARD = flags.DEFINE_string(
 
 
 def main() -> None:
-  folder, path = commands.workdir_path(_WORKDIR), flags.FLAGS.config
+  folder, path = cli.workdir_path(_WORKDIR), flags.FLAGS.config
   shard_index, num_shards = _parse_shard(_SHARD.value)
-  choices = commands.run_function(path, "get_sweep")
-  runs = sweep.make_runs(commands.get_config(), choices)
+  choices = cli.run_function(path, "get_sweep")
+  runs = sweep.make_runs(cli.get_config(), choices)
   for group_choices in sweep.by_group(choices).values():
     for name in group_choices:
       if flags.FLAGS[f"config.{name}"].present:
@@ -65,4 +65,4 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -15,7 +15,7 @@ import jax
 from absl import flags
 
 from configs import base
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.runs.multihost import is_primary, wait_for_all
 from experiments.runs.sharding import set_cpu_device_count
 from experiments.runs.workdir import workdir_lock
@@ -24,8 +24,8 @@ from experiments.translation.evaluate import load_custom_metrics
 from experiments.translation.train import train
 from experiments.translation.translator import Translator
 
-commands.define_config()
-_WORKDIR = commands.define_workdir("runs/toy_translation")
+cli.define_config()
+_WORKDIR = cli.define_workdir("runs/toy_translation")
 _FSDP_SIZE = flags.DEFINE_integer(
   "fsdp_size", 1, "into how many parts parameters are cut, a divisor of the number of devices"
 )
@@ -50,17 +50,17 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "which of them this one i
 
 
 def main() -> None:
-  config, folder = commands.get_config(), commands.workdir_path(_WORKDIR)
+  config, folder = cli.get_config(), cli.workdir_path(_WORKDIR)
   profile = _step_range(_PROFILE.value)
   if profile and profile[0] > config.train.num_train_steps:
-    raise commands.UsageError(
+    raise cli.UsageError(
       f"--profile must begin at one of the {config.train.num_train_steps:,} steps, got {_PROFILE.value!r}"
     )
   if _CPU_DEVICES.value:
     set_cpu_device_count(_CPU_DEVICES.value)
   _join_cluster()
   if _CPU_DEVICES.value and jax.default_backend() != "cpu":
-    raise commands.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
+    raise cli.UsageError(f"--cpu_devices is for a CPU, got {jax.devices()[0].device_kind}")
   translator = train(config, folder, fsdp_size=_FSDP_SIZE.value, profile=profile)
   if is_primary():
     with workdir_lock(folder):  # until it has its results, the run has not ended
@@ -75,7 +75,7 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
   match = re.fullmatch(r"([0-9]+):([0-9]+)", text)
   first, last = (int(number) for number in match.groups()) if match else (0, 0)
   if not 1 <= first <= last:
-    raise commands.UsageError(f"--profile must be steps FIRST:LAST, counted from 1, got {text!r}")
+    raise cli.UsageError(f"--profile must be steps FIRST:LAST, counted from 1, got {text!r}")
   return first, last
 
 
@@ -91,20 +91,20 @@ def _join_cluster() -> None:
   if coordinator == "auto" and count is None and index is None:
     coordinator = None  # JAX finds it
   elif coordinator in (None, "auto") or count is None or index is None:
-    raise commands.UsageError(
+    raise cli.UsageError(
       "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
       f"got {coordinator!r}, {count!r}, {index!r}"
     )
   elif not coordinator.rpartition(":")[2].isdecimal():
-    raise commands.UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
+    raise cli.UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
   elif index >= count:
-    raise commands.UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
+    raise cli.UsageError(f"--process_id must be less than --num_processes={count}, got {index}")
   # The training loop handles SIGTERM; JAX's own answer to it is to do nothing.
   jax.config.update("jax_enable_preemption_service", False)
   try:
     jax.distributed.initialize(coordinator, count, index)
   except (RuntimeError, ValueError) as error:
-    raise commands.UsageError(f"--coordinator: cannot join {_COORDINATOR.value!r}: {error}") from error
+    raise cli.UsageError(f"--coordinator: cannot join {_COORDINATOR.value!r}: {error}") from error
 
 
 def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluation) -> None:
@@ -118,4 +118,4 @@ def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluatio
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -18,16 +18,16 @@ from typing import Any
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_lines
 from experiments.text.text_processor import TextProcessor
-from experiments.text.visible import escaped
-from experiments.text.words import plain
+from experiments.text.visible import escape_invisible
+from experiments.text.words import strip_joiners
 from experiments.translation import attention_maps, decoding_flags, reporting
 from experiments.translation.restore import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
-_WORKDIR = commands.define_workdir(None, "folder of the run; several, with commas between, are an ensemble")
+_WORKDIR = cli.define_workdir(None, "folder of the run; several, with commas between, are an ensemble")
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TEXT = flags.DEFINE_string(
   "text", None, "what to translate; without it and --input, standard input", allow_overwrite=False
@@ -45,7 +45,7 @@ _TOKENS = flags.DEFINE_bool(
 
 
 def main() -> None:
-  folders = commands.workdir_paths(_WORKDIR)
+  folders = cli.workdir_paths(_WORKDIR)
   search = decoding_flags.chosen_search(_SEARCH) | {"n_best": _N_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
@@ -55,7 +55,7 @@ def main() -> None:
   decoding_flags.check_search(_SEARCH, translator.search.beam_size)
   if _N_BEST.value > translator.search.beam_size:
     beam_size = translator.search.beam_size
-    raise commands.UsageError(f"--n_best must be at most --beam_size={beam_size}, got {_N_BEST.value}")
+    raise cli.UsageError(f"--n_best must be at most --beam_size={beam_size}, got {_N_BEST.value}")
   if lines is not None:
     write_lines(_OUTPUT, _translated(translator, lines))
     return
@@ -66,22 +66,22 @@ def main() -> None:
 def _check_flags(search: Mapping[str, Any]) -> None:
   """Raises UsageError for flags that do not go together."""
   if _N_BEST.value > 1 and search.get("temperature"):
-    raise commands.UsageError(f"--n_best is for a search, got --temperature={search['temperature']}")
+    raise cli.UsageError(f"--n_best is for a search, got --temperature={search['temperature']}")
   if "\n" in (_TEXT.value or ""):
-    raise commands.UsageError("--text is one line; several are for a file, --input")
+    raise cli.UsageError("--text is one line; several are for a file, --input")
   if _TEXT.value is not None and _INPUT.value is not None:
-    raise commands.UsageError("--text and --input must not be given together")
+    raise cli.UsageError("--text and --input must not be given together")
   if _OUTPUT.value is not None and _INPUT.value is None:
-    raise commands.UsageError("--output is for the translations of an --input, got no --input")
+    raise cli.UsageError("--output is for the translations of an --input, got no --input")
   check_files(_INPUT, _OUTPUT)
   if _FIGURE.value is None:
     return
   if _TEXT.value is None:
-    raise commands.UsageError("--attention_png draws the attention of one --text, got no --text")
+    raise cli.UsageError("--attention_png draws the attention of one --text, got no --text")
   if not _FIGURE.value.endswith(".png"):
-    raise commands.UsageError(f"--attention_png must end in .png, got {_FIGURE.value!r}")
+    raise cli.UsageError(f"--attention_png must end in .png, got {_FIGURE.value!r}")
   if pathlib.Path(_FIGURE.value).is_dir():
-    raise commands.UsageError(f"--attention_png must be a file, got the folder {_FIGURE.value!r}")
+    raise cli.UsageError(f"--attention_png must be a file, got the folder {_FIGURE.value!r}")
 
 
 def _translated(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
@@ -89,7 +89,7 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   source = translator.task.source
   sources = translator.source_tokens(texts)
   if _FIGURE.value is not None and not sources[0]:
-    raise commands.UsageError(f"--text must have at least one word for --attention_png, got {texts[0]!r}")
+    raise cli.UsageError(f"--text must have at least one word for --attention_png, got {texts[0]!r}")
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
   _note_long([len(words) for words in sources], getattr(translator.task, "max_length", None))
   numbers = range(first, first + len(texts))
@@ -115,7 +115,7 @@ def _written(translation: Translation) -> str:
 def _note_unknown(words: Sequence[str]) -> None:
   if words:
     more = f" and {len(words) - 20:,} more" if len(words) > 20 else ""
-    _note(f"unknown words: {' '.join(escaped(plain(word)) for word in words[:20])}{more}")
+    _note(f"unknown words: {' '.join(escape_invisible(strip_joiners(word)) for word in words[:20])}{more}")
 
 
 def _note_long(lengths: Sequence[int], longest: int | None) -> None:
@@ -129,11 +129,9 @@ def _draw(
 ) -> None:
   longest = max(len(source), len(translation.tokens))
   if longest > attention_maps.LONGEST:
-    raise commands.UsageError(
-      f"--attention_png is for at most {attention_maps.LONGEST} tokens, got {longest}"
-    )
+    raise cli.UsageError(f"--attention_png is for at most {attention_maps.LONGEST} tokens, got {longest}")
   if translation.attention is None:
-    raise commands.UsageError("--attention_png needs a model with attention; this one has none")
+    raise cli.UsageError("--attention_png needs a model with attention; this one has none")
   if reporting.draw_translation(path, language, source, translation):
     _note(f"wrote {path}")
 
@@ -148,9 +146,9 @@ def _typed() -> Iterator[str]:
     try:
       line = sys.stdin.readline()
     except UnicodeDecodeError as error:
-      raise commands.UsageError(f"standard input: expected UTF-8, got {error}") from error
+      raise cli.UsageError(f"standard input: expected UTF-8, got {error}") from error
     except OSError as error:
-      raise commands.UsageError(f"standard input: {error.strerror}") from error
+      raise cli.UsageError(f"standard input: {error.strerror}") from error
     if not line:
       return
     yield line.strip()
@@ -161,4 +159,4 @@ def _note(text: str) -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

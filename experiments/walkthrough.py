@@ -10,7 +10,7 @@ import pathlib
 import jax
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.introduction import (
   heads_from_config,
   masked_attention,
@@ -24,7 +24,7 @@ _FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the he
 
 def main() -> None:
   if not _FIGURES.value:
-    raise commands.UsageError("--figures must name a folder, got none")
+    raise cli.UsageError("--figures must name a folder, got none")
   lessons = self_attention, heads_from_config, soft_lookup, masked_attention, translator_parts
   rng = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
   for lesson_rng, module in zip(jax.random.split(rng, len(lessons)), lessons, strict=True):
@@ -32,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags
 
 from experiments import studies
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.runs.workdir import has_run
 from experiments.studies import analysis
@@ -24,7 +24,7 @@ from experiments.translation.sweep import make_runs
 
 _NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "analysis")
 _STUDY = flags.DEFINE_enum("study", None, _NAMES, "name of the study (required)")
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the pages, figures and CSV files")
 
 
@@ -35,7 +35,7 @@ def main() -> None:
   study = importlib.import_module(f"experiments.studies.{name}")
   csv_path = folder / f"{name}.csv"
   if _WORKDIR.value:
-    _update_csv(study, commands.workdir_path(_WORKDIR), csv_path)
+    _update_csv(study, cli.workdir_path(_WORKDIR), csv_path)
   rows = analysis.read_rows(csv_path)
   if not rows:
     raise UsageError(f"{csv_path}: no metrics are stored; pass --workdir with the folder of the sweep")
@@ -58,4 +58,4 @@ def _update_csv(study: Any, workdir: pathlib.Path, csv_path: pathlib.Path) -> No
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -97,7 +97,7 @@ def _described(language: TextProcessor) -> dict[str, Any]:
   is_word = isinstance(language.tokenizer, WordTokenizer)
   return {
     "unit": "word" if is_word else "character",
-    **({"pattern": words.PATTERN, "classes": words.ranges()} if is_word else {}),
+    **({"pattern": words.PATTERN, "classes": words.class_ranges()} if is_word else {}),
     "lowercase": language.lowercase,
     "words": language.vocabulary.words,
     "joins": _JOINS[type(language.tokenizer)],

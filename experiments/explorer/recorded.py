@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.explorer.encode_arrays import packed
 from experiments.text.parallel_corpus import SentencePair
-from experiments.text.words import plain
+from experiments.text.words import strip_joiners
 from experiments.translation.translator import Heads, Translation, Translator
 
 _END = "</s>"
@@ -39,8 +39,8 @@ def recorded_model(translator: Translator, why: str, sentences: Sequence[Sentenc
 
 
 def _sentence(given: SentencePair, found: Translation, heads: Heads) -> dict[str, Any]:
-  columns = [*map(plain, heads.source), _END]
-  rows = [*map(plain, heads.target), *([] if found.is_truncated else [_END])]
+  columns = [*map(strip_joiners, heads.source), _END]
+  rows = [*map(strip_joiners, heads.target), *([] if found.is_truncated else [_END])]
   decoder = None if heads.decoder is None else heads.decoder[..., : len(rows), :]
   sides = {"decoder": decoder, "encoder": heads.encoder}
   return {

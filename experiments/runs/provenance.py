@@ -102,7 +102,7 @@ def digest_of(words: Sequence[Sequence[str]]) -> str:
   return hashlib.sha256(json.dumps(words).encode("utf-8")).hexdigest()
 
 
-def check_same_words(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
+def check_same_vocabularies(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
   """Raises WorkdirError if a run's vocabularies are not those that it began with."""
   if not has_run(folder):  # a start that was killed before may have left a line
     return

@@ -47,7 +47,7 @@ from configs import base
 from experiments.studies import alignment, analysis
 from experiments.studies.analysis import Runs, StudyReport, significance_note
 from experiments.text.batches import Batch, make_batch
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation import compare, figures
 from experiments.translation.translator import Translator
 
@@ -109,7 +109,7 @@ def measure(translator: Translator) -> dict[str, float]:
   )
   measures["share/adversarial"] = measures["jsd/adversarial"] > MIN_ADVERSARIAL_JSD
   is_linked = np.asarray(batch.links).any(axis=-1)
-  is_unlinked = np.asarray(batch.targets != PAD) & ~is_linked
+  is_unlinked = np.asarray(batch.targets != PAD_ID) & ~is_linked
   values = {name: float(np.mean(array[is_linked])) for name, array in measures.items()}
   for metric in UNALIGNED_METRICS.values():
     name = metric.removesuffix(" elsewhere")

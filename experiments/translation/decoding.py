@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import attention
 from attention.decoding import SearchResult, beam, greedy, sample
 from experiments.text.batches import Batch
-from experiments.text.vocabularies import END, PAD, START
+from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
 from experiments.translation.loss import linear_losses
 
 _IMPOSSIBLE = -1e30  # a logit; finite, because a mean is taken of them
@@ -77,7 +77,7 @@ def decode(
     return state, logits, _float32(weights) if with_weights else None
 
   arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
-  arguments |= {"bos_id": START, "eos_id": END, "pad_id": PAD}
+  arguments |= {"bos_id": BOS_ID, "eos_id": EOS_ID, "pad_id": PAD_ID}
   if search.temperature:
     options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
     rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)

@@ -35,13 +35,13 @@ def metric_names(config: base.Evaluation) -> list[str]:
 
 
 def _custom_metric(name: str) -> Metric:
-  metric = plugins.find("evaluation.custom_metrics", name)
+  metric = plugins.resolve("evaluation.custom_metrics", name)
 
   def checked(*inputs: Any) -> float:
     try:
       return float(metric(*inputs))
     except Exception as error:  # custom code may raise anything
-      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.told(error)}") from error
+      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.format_error(error)}") from error
 
   return checked
 

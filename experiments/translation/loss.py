@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from attention.arrays.sharding import compute_dtype
 from attention.engines.tiling import even_blocks
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 
 # So many logits are held at once: few enough for the cache of a CPU, enough for large products.
 LOGITS_AT_ONCE = 3 * 2**20
@@ -35,7 +35,7 @@ def linear_cross_entropy(
     hidden: [N H], finite at padding too.
     kernel: [H V].
     bias: [V].
-    targets: which of the V words is right, integers [N]; PAD for none.
+    targets: which of the V words is right, integers [N]; PAD_ID for none.
     smoothing: which share of the weight is spread over all words, in [0, 1).
 
   Returns:
@@ -79,7 +79,7 @@ def linear_losses(hidden: jax.Array, kernel: jax.Array, bias: jax.Array, targets
 
   It has no rule of differentiation of its own: it is for models that are not trained.
 
-  >>> losses = linear_losses(jnp.ones((2, 3)), jnp.zeros((3, 4)), jnp.zeros(4), jnp.array([1, PAD]))
+  >>> losses = linear_losses(jnp.ones((2, 3)), jnp.zeros((3, 4)), jnp.zeros(4), jnp.array([1, PAD_ID]))
   >>> [round(loss, 2) for loss in losses.tolist()]
   [1.39, 0.0]
   """
@@ -94,7 +94,7 @@ def _cut(hidden: jax.Array, targets: jax.Array, V: int) -> tuple[jax.Array, jax.
   blocks = even_blocks(N, max(1, LOGITS_AT_ONCE // V))
   padding = (0, blocks.padding)
   hidden = jnp.pad(hidden, (padding, (0, 0))).reshape(blocks.count, blocks.size, H)
-  return hidden, jnp.pad(targets, padding, constant_values=PAD).reshape(blocks.count, blocks.size)
+  return hidden, jnp.pad(targets, padding, constant_values=PAD_ID).reshape(blocks.count, blocks.size)
 
 
 def _softmax_losses(
@@ -111,5 +111,5 @@ def _softmax_losses(
   losses = jnp.log(total) + largest - (1 - smoothing) * right - smoothing * mean
   is_right = (targets[:, None] == jnp.arange(V)[None]).astype(dtype)
   d_logits = exponentials / total - (1 - smoothing) * is_right - smoothing / V
-  is_real = targets != PAD
+  is_real = targets != PAD_ID
   return jnp.where(is_real, losses[:, 0], 0.0), d_logits * is_real[:, None].astype(dtype)

@@ -10,7 +10,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.text.vocabularies import compose
 
-WordTokenizer: TypeAlias = tuple[str, ...]
+Tokens: TypeAlias = tuple[str, ...]
 
 
 # Metrics that every task has, and whether more of it is better.
@@ -84,7 +84,7 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def exact_match(
-  hypotheses: Sequence[str] | Sequence[WordTokenizer], references: Sequence[str] | Sequence[WordTokenizer]
+  hypotheses: Sequence[str] | Sequence[Tokens], references: Sequence[str] | Sequence[Tokens]
 ) -> float:
   """Returns the share of sentences that equal their reference, from 0 to 1.
 

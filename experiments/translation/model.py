@@ -92,7 +92,7 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
   """Returns what makes the weights of the decoder's attention; None for the softmax."""
   if not plugins.is_plugin(config.normalizer):
     return NORMALIZERS[config.normalizer]
-  normalizer = plugins.make("model.normalizer", config.normalizer, config)
+  normalizer = plugins.build("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):
     raise ConfigError(
       f"config.model.normalizer={config.normalizer} must make an attention.Normalizer, "
@@ -103,12 +103,12 @@ def _normalizer(config: base.Model) -> attention.Normalizer | None:
 
 def _make_custom(field: str, name: str, *arguments: Any) -> Any:
   """Returns the custom module that a function makes, or raises ConfigError if `name` is a module's class."""
-  maker = plugins.find(f"model.{field}", name)
+  maker = plugins.resolve(f"model.{field}", name)
   if isinstance(maker, type) and issubclass(maker, nn.Module):
     raise ConfigError(
       f"config.model.{field}={name} must be a function that returns a Flax module, got the class itself"
     )
-  return plugins.make(f"model.{field}", name, *arguments)
+  return plugins.build(f"model.{field}", name, *arguments)
 
 
 def _checked(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:

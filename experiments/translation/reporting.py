@@ -16,7 +16,7 @@ from experiments.cli.io import write_bytes
 from experiments.runs import workdir
 from experiments.tasks import Example
 from experiments.text.text_processor import TextProcessor
-from experiments.text.words import plain
+from experiments.text.words import strip_joiners
 from experiments.translation import attention_maps, figures, labels, png
 from experiments.translation.evaluate import Metric, evaluate
 from experiments.translation.metrics import comparable
@@ -126,7 +126,7 @@ def draw_translation(
   if translation.attention is None:
     raise ValueError("translation must have attention, got none")
   columns = _labels(language, source)
-  rows = [*map(plain, translation.tokens), *([] if translation.is_truncated else [_END])]
+  rows = [*map(strip_joiners, translation.tokens), *([] if translation.is_truncated else [_END])]
   make = functools.partial(
     attention_maps.attention_map, translation.attention, columns, rows, title="attention of the translation"
   )
@@ -167,7 +167,9 @@ def _labels(language: TextProcessor, tokens: Sequence[str]) -> list[str]:
   """Returns how the tokens of a sentence and its end are written in pictures: unknown ones with a mark."""
   unknown = set(language.vocabulary.unknown(tokens))
   known_or_marked = (
-    f"{labels.shorten(plain(token), _LONGEST_UNKNOWN)}{_UNKNOWN}" if token in unknown else plain(token)
+    f"{labels.shorten(strip_joiners(token), _LONGEST_UNKNOWN)}{_UNKNOWN}"
+    if token in unknown
+    else strip_joiners(token)
     for token in tokens
   )
   return [*known_or_marked, _END]

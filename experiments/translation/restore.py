@@ -180,7 +180,7 @@ def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec
 def _prepared(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
   """Returns the task of a run, with its own words, and what its steps do."""
   task = make_task(config, read_languages(folder, config.data))
-  provenance.check_same_words(folder, vocabulary_words(task))
+  provenance.check_same_vocabularies(folder, vocabulary_words(task))
   return task, make_train_spec(config, make_task_model(config, task), make_mesh())
 
 

@@ -42,7 +42,7 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
       --trust_workdir is not given.
   """
   for field, name in custom_components(config).items():
-    paths: list[pathlib.Path | None] = [*plugins.origins(name)] or [None]
+    paths: list[pathlib.Path | None] = [*plugins.imported_files(name)] or [None]
     for path in paths:
       if not plugins.is_trusted(path, folder):
         allowed = "in files below the current folder and outside the run's"
@@ -54,7 +54,7 @@ def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
 def describe_changes(folder: pathlib.Path, config: base.Config) -> str:
   """Returns a line about the files of `trained_parts` that are not what a run began with, or nothing."""
   # A file that is missing is an error of the field that names it, when it is imported.
-  files = plugins.files(trained_parts(config))
+  files = plugins.defining_files(trained_parts(config))
   files = {field: path for field, path in files.items() if pathlib.Path(path).exists()}
   launch, found = provenance.first_launch(folder), provenance.digests(files)
   changed = {files[field]: None for field in found if launch and found[field] != launch["data"].get(field)}

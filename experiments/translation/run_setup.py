@@ -49,12 +49,12 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
         raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
       check_same_config(folder, config)
       workdir.check_nothing_lost(folder)
-      files = data_files(config) | plugins.files(trained_parts(config))
+      files = data_files(config) | plugins.defining_files(trained_parts(config))
       data = provenance.digests(files)
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
       task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
-      provenance.check_same_words(folder, vocabulary_words(task))
+      provenance.check_same_vocabularies(folder, vocabulary_words(task))
       launch["vocabularies"] = provenance.digest_of(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
       _check_data(config, folder, task, spec)
@@ -107,7 +107,7 @@ def _check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -
   except UserError:
     raise
   except Exception as error:  # custom code may raise anything
-    raise ConfigError(f"{names}: {plugins.told(error)}") from error
+    raise ConfigError(f"{names}: {plugins.format_error(error)}") from error
 
 
 def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:

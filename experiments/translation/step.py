@@ -14,7 +14,7 @@ from attention import losses
 from configs import base
 from experiments.runs.sharding import AXES, replicated, state_shardings
 from experiments.text.batches import Batch
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.optimizer import make_optimizer
 
@@ -165,7 +165,7 @@ def _decay(step: jax.Array, highest: float) -> jax.Array:
 def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> tuple[Any, LossSums]:
   """Returns the gradients of the loss of a token, and the sums over the batch."""
   gradients_of = jax.value_and_grad(functools.partial(loss_of, spec=spec))
-  sums = LossSums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
+  sums = LossSums(jnp.float32(0.0), jnp.sum((batch.targets != PAD_ID).astype(jnp.float32)))
   if spec.train.grad_accumulation_steps == 1:
     loss, gradients = gradients_of(params, batch, rng)
   else:
@@ -219,7 +219,7 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.A
     links = jnp.asarray(batch.links)
     loss += spec.train.alignment_loss_weight * jnp.sum(losses.alignment_loss(features.weights, links))
   if spec.train.coverage_loss_weight:
-    lengths = jnp.sum(batch.targets != PAD, axis=-1)
+    lengths = jnp.sum(batch.targets != PAD_ID, axis=-1)
     loss += spec.train.coverage_loss_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
   return loss
 

@@ -17,7 +17,7 @@ from experiments.runs.multihost import is_primary, largest, of_main, print_prima
 from experiments.runs.progress import Profile, Progress
 from experiments.runs.sharding import fetch_local, local_rows, place_batch, replicated
 from experiments.tasks import Task
-from experiments.text.batches import Batch, without_ends
+from experiments.text.batches import Batch, remove_eos
 from experiments.translation.evaluate import evaluate, load_custom_metrics, summary
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
@@ -146,7 +146,7 @@ def make_pipeline(task: Task, config: base.Train, num_devices: int) -> grain.Dat
   def batch(step: int) -> Batch:
     whole = task.training_batch(step)
     return local_rows(
-      whole if config.train_eos else without_ends(whole), num_devices * config.grad_accumulation_steps
+      whole if config.train_eos else remove_eos(whole), num_devices * config.grad_accumulation_steps
     )
 
   return iter(steps.map(batch).to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))

@@ -14,10 +14,10 @@ from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError, TrainingDiverged
 from experiments.tasks import Task
-from experiments.text.batches import Batch, make_batch, round_up, without_ends
+from experiments.text.batches import Batch, make_batch, remove_eos, round_up
 from experiments.text.tokenizers import SubwordTokenizer
 from experiments.text.visible import is_blank
-from experiments.text.vocabularies import END, PAD, START, UNKNOWN
+from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.translation import decoding
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.step import cast
@@ -34,8 +34,8 @@ class Translation(NamedTuple):
   Attributes:
     text: plain text.
     tokens: what the text is made of, without the end of the sentence.
-    score: its log-probability among translations without PAD and START, in nats; in beam search divided by
-      the length penalty.
+    score: its log-probability among translations without PAD_ID and BOS_ID, in nats; in beam search divided
+      by the length penalty.
     attention: [T S], float32; rows are the tokens and, unless it was cut, the end of the sentence, columns
       the tokens of the source and its end. The mean of the heads, if there are several; None without
       attention.
@@ -93,7 +93,7 @@ class Translator:
     params: its parameters.
     batch_size: number of sentences translated at once.
     search: how translations are found.
-    learns_end: whether the model was trained to end sentences; otherwise the end does not count in scores.
+    train_eos: whether the model was trained to end sentences; otherwise the end does not count in scores.
   """
 
   task: Task
@@ -102,7 +102,7 @@ class Translator:
   _: dataclasses.KW_ONLY
   batch_size: int
   search: DecodeOptions
-  learns_end: bool = True
+  train_eos: bool = True
 
   def with_search(self, **changed: Any) -> "Translator":
     """Returns a translator with other fields of `search`."""
@@ -216,7 +216,7 @@ class Translator:
     self._check_is_one()
     scored: dict[int, PairScore] = {}
     for chosen, batch in self._batches(pairs):
-      scored_batch = batch if self.learns_end else without_ends(batch)
+      scored_batch = batch if self.train_eos else remove_eos(batch)
       never = self._never(ends=self.search.ends)
       losses, weights = decoding.score(self.params, scored_batch, model=self.model, never=never)
       losses = np.asarray(losses)
@@ -226,7 +226,7 @@ class Translator:
         cut = None if weights is None else np.array(weights[row, :length, :width])
         if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
           raise TrainingDiverged(_NOT_FINITE.format("loss or attention"))
-        count = length if self.learns_end else length - 1
+        count = length if self.train_eos else length - 1
         scored[i] = PairScore(-float(losses[row]), count, cut if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
@@ -259,7 +259,7 @@ class Translator:
     has_all = isinstance(
       self.task.target.tokenizer, SubwordTokenizer
     )  # what has no piece is written as bytes
-    return (PAD, START, *([] if ends else [END]), *([UNKNOWN] if has_all else []))
+    return (PAD_ID, BOS_ID, *([] if ends else [EOS_ID]), *([UNK_ID] if has_all else []))
 
   def _check_is_one(self) -> None:
     if isinstance(self.model, attention.Ensemble):
@@ -268,12 +268,12 @@ class Translator:
   def _translation(self, found: SearchResult, source_length: int) -> Translation:
     """Cuts one hypothesis to the sentence's own lengths."""
     ids = found.tokens.tolist()
-    length = ids.index(END) + 1 if END in ids else len(ids)
+    length = ids.index(EOS_ID) + 1 if EOS_ID in ids else len(ids)
     cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
     target = self.task.target
     tokens = target.vocabulary.decode(ids)
     return Translation(
-      target.detokenize(tokens), tokens, float(found.scores), cut, is_truncated=END not in ids
+      target.detokenize(tokens), tokens, float(found.scores), cut, is_truncated=EOS_ID not in ids
     )
 
   def _batches(
@@ -325,7 +325,7 @@ def make_translator(
     cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
     search=DecodeOptions(**{**settings, **search}),
-    learns_end=config.train.train_eos,
+    train_eos=config.train.train_eos,
   )
 
 

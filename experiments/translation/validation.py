@@ -12,8 +12,8 @@ from experiments.cli import config_fields, plugins
 from experiments.cli.config_fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.text.alignments import ALIGNMENT_TOKENS
-from experiments.text.text_processor import UNITS
-from experiments.text.tokenizers import KINDS
+from experiments.text.text_processor import TOKENIZATIONS
+from experiments.text.tokenizers import SUBWORD_MODELS
 from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY, METRICS, metric_names
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
@@ -24,8 +24,8 @@ LARGEST = 2**20
 
 _CHOICES = {
   "data.split": scan_grammar.SPLITS,
-  "data.tokenization": UNITS,
-  "data.subword_model": KINDS,
+  "data.tokenization": TOKENIZATIONS,
+  "data.subword_model": SUBWORD_MODELS,
   "data.alignment_tokens": ALIGNMENT_TOKENS,
   "model.attend_order": ATTEND_ORDERS,
   "model.position_encoding": POSITION_ENCODINGS,
@@ -129,7 +129,7 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
     yield "data.validation_file", bool(data.validation_file), allowed
   if plugins.is_plugin(data.task) and not imports:
     return
-  kind = tasks.kind_of(data)
+  kind = tasks.task_class(data)
   every = [field.name for field in dataclasses.fields(defaults)]
   for name in every:
     default = getattr(defaults, name)

@@ -201,7 +201,7 @@ def test_parts_in_modules_are_cached():
   name = "experiments.tasks.scan:Scan"
   config = base.Config(data=base.Data(task=name, split="simple"))
   assert str(make_task(config)).startswith("SCAN")
-  assert plugins.find("model.attention", f"{FILE}:gaussian") is plugins.find(
+  assert plugins.resolve("model.attention", f"{FILE}:gaussian") is plugins.resolve(
     "model.attention", f"{FILE}:gaussian"
   )
 
@@ -412,12 +412,12 @@ def test_part_files_are_found_without_import(tmp_path, monkeypatch):
   (tmp_path / "runs" / "theirs" / "part.py").write_text("raise RuntimeError", "utf-8")
   monkeypatch.syspath_prepend(tmp_path)
   package = tmp_path / "package"
-  assert plugins.origins("package:Name") == [package / "__init__.py"]
-  assert plugins.origins("package.module:Name") == [package / "__init__.py", package / "module.py"]
-  assert plugins.origins("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
-  assert plugins.origins("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
+  assert plugins.imported_files("package:Name") == [package / "__init__.py"]
+  assert plugins.imported_files("package.module:Name") == [package / "__init__.py", package / "module.py"]
+  assert plugins.imported_files("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
+  assert plugins.imported_files("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
   for name in ("package.none:Name", "no_such_module:Name", "sys:exit"):
-    assert plugins.origins(name) == []
+    assert plugins.imported_files(name) == []
 
 
 def test_untrusted_packages_are_refused(tmp_path, monkeypatch):

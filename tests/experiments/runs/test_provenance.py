@@ -16,7 +16,7 @@ from experiments.cli.errors import DataError, UserError
 from experiments.runs import provenance
 from experiments.runs.provenance import (
   check_same_data,
-  check_same_words,
+  check_same_vocabularies,
   describe_launch,
   digest_of,
   digests,
@@ -143,9 +143,9 @@ def test_truncated_lines_are_ignored(data, tmp_path):
 def test_other_vocabularies_are_refused(tmp_path):
   one, other = ("a", "b"), ("b", "a")
   record_launch(tmp_path, {"data": {}, "vocabularies": digest_of((other, one))})
-  check_same_words(tmp_path, (one, other))  # that start was killed before its run had begun
+  check_same_vocabularies(tmp_path, (one, other))  # that start was killed before its run had begun
   begin(tmp_path, {"data": {}, "vocabularies": digest_of((one, other))})
-  check_same_words(tmp_path, (one, other))
+  check_same_vocabularies(tmp_path, (one, other))
   for words in ((other, one), (one, one)):
     with pytest.raises(WorkdirError, match="holds other vocabularies than its run began with"):
-      check_same_words(tmp_path, words)
+      check_same_vocabularies(tmp_path, words)

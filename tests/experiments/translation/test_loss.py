@@ -8,7 +8,7 @@ import pytest
 from helpers import reference
 from helpers.fixtures import DIFFERENCES, FLOAT32, assert_close
 
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation import loss as losses
 from experiments.translation.loss import linear_cross_entropy
 
@@ -27,7 +27,7 @@ def draw(dtype=np.float32, scale=1.0):
   rng = np.random.default_rng(0)
   hidden, kernel, bias = (scale * rng.normal(size=DIMS[axes]) for axes in ("NH", "HV", "V"))
   targets = rng.integers(1, DIMS.V, DIMS.N)
-  targets[[2, 7, 10]] = PAD
+  targets[[2, 7, 10]] = PAD_ID
   return *(jnp.asarray(array, dtype) for array in (hidden, kernel, bias)), jnp.asarray(targets)
 
 
@@ -39,7 +39,7 @@ def expected(hidden, kernel, bias, targets, smoothing=0.0):
     log_probabilities = logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
     wanted = np.full(DIMS.V, smoothing / DIMS.V)
     wanted[target] += 1 - smoothing
-    total -= (target != PAD) * np.sum(wanted * log_probabilities)
+    total -= (target != PAD_ID) * np.sum(wanted * log_probabilities)
   return total
 
 
@@ -83,12 +83,12 @@ def test_gradients_equal_float64(rows, smoothing, at_once, float64):
 
 def test_padding_has_no_gradient():
   hidden, kernel, bias, targets = draw()
-  others = jnp.where((targets == PAD)[:, None], 100.0, hidden)
+  others = jnp.where((targets == PAD_ID)[:, None], 100.0, hidden)
   run = jax.value_and_grad(lambda hidden, kernel: linear_cross_entropy(hidden, kernel, bias, targets), (0, 1))
   (one, desired), (other, gradients) = run(hidden, kernel), run(others, kernel)
   assert one == other
   jax.tree.map(np.testing.assert_array_equal, gradients, desired)
-  np.testing.assert_array_equal(gradients[0][targets == PAD], 0.0)
+  np.testing.assert_array_equal(gradients[0][targets == PAD_ID], 0.0)
 
 
 def test_memory_is_bounded(monkeypatch):

@@ -16,7 +16,7 @@ from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.sharding import DeviceError
 from experiments.tasks import make_task
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation import load, run_setup
 from experiments.translation import train as loop
 from experiments.translation.run_config import read_config
@@ -119,7 +119,7 @@ def test_resumed_speed_counts_new_tokens(tmp_path, break_step, monkeypatch):
   for name in ("whole", "stopped"):
     loop.train(config, tmp_path / name)
   task = make_task(config)
-  counts = [int(np.sum(task.training_batch(step).targets != PAD)) for step in range(STEPS)]
+  counts = [int(np.sum(task.training_batch(step).targets != PAD_ID)) for step in range(STEPS)]
   assert found == [sum(counts), sum(counts[4:])]
   ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
   assert ours == theirs

@@ -15,7 +15,7 @@ from experiments.tasks import Example
 from experiments.text.batches import make_batch
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
-from experiments.text.vocabularies import END, PAD, START, UNKNOWN, Vocabulary
+from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.model import make_model
 from experiments.translation.step import cast
@@ -63,9 +63,9 @@ def _model(name):
   # Large parameters, so that translations differ.
   params = jax.tree.map(lambda leaf: 3.0 * leaf, random_parameters(model, *arguments, seed=3)["params"])
   # As after training, nothing makes it say the symbols that are in no target.
-  bias = params["decoder"]["logits"]["bias"].at[np.array([PAD, START])].set(-1e4)
+  bias = params["decoder"]["logits"]["bias"].at[np.array([PAD_ID, BOS_ID])].set(-1e4)
   # It ends some sentences, and some not.
-  params["decoder"]["logits"]["bias"] = bias.at[END].add(END_BIAS[changes.get("decoder", "recurrent")])
+  params["decoder"]["logits"]["bias"] = bias.at[EOS_ID].add(END_BIAS[changes.get("decoder", "recurrent")])
   return model, params
 
 
@@ -139,14 +139,14 @@ def _greedy(source, kind):
     best = int(log_probabilities[len(ids)].argmax())
     score += log_probabilities[len(ids), best]
     ids.append(best)
-    if best == END or len(ids) == MAX_LENGTH:
+    if best == EOS_ID or len(ids) == MAX_LENGTH:
       return ids, score, weights[: len(ids)]
 
 
 def _ids(translation):
   """Returns the tokens of a translation, with the end of the sentence unless it was cut."""
   # "<unk>" is no word of the vocabulary, so its id is that of the unknown.
-  return LetterTask.target.vocabulary.encode(translation.tokens) + [END] * (not translation.is_truncated)
+  return LetterTask.target.vocabulary.encode(translation.tokens) + [EOS_ID] * (not translation.is_truncated)
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +165,8 @@ def test_translations_are_greedy_and_in_order(kind):
   for source, found in zip(_sources(), best(_translator(kind), _sources()), strict=True):
     ids, score, weights = _greedy(source, kind)
     assert found.tokens == LetterTask.target.vocabulary.decode(ids)
-    ends.add(ids[-1] == END)
-    assert found.is_truncated == (ids[-1] != END)
+    ends.add(ids[-1] == EOS_ID)
+    assert found.is_truncated == (ids[-1] != EOS_ID)
     np.testing.assert_allclose(found.score, score, rtol=1e-5)
     assert found.attention.shape == weights.shape == (len(ids), len(source) + 1)
     np.testing.assert_allclose(found.attention, weights, atol=1e-5)
@@ -178,17 +178,17 @@ def test_translations_may_have_no_end():
     assert found.is_truncated and len(found.tokens) == MAX_LENGTH
     inputs = LetterTask.target.vocabulary.encode(found.tokens)
     log_probabilities = _alone(source, inputs)[0][: len(inputs)]
-    log_probabilities[:, END] = -np.inf
+    log_probabilities[:, EOS_ID] = -np.inf
     assert np.argmax(log_probabilities, axis=-1).tolist() == inputs
 
 
 def test_unlearnt_ends_have_no_score(scored):
   model, params = _model("additive")
-  options = {"batch_size": 5, "search": DecodeOptions(MAX_LENGTH), "learns_end": False}
+  options = {"batch_size": 5, "search": DecodeOptions(MAX_LENGTH), "train_eos": False}
   found = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
   for (source, target), one, whole in zip(_pairs(), found, scored, strict=True):
     inputs = LetterTask.target.vocabulary.encode(target)
-    end = _alone(source, inputs)[0][len(inputs), END]
+    end = _alone(source, inputs)[0][len(inputs), EOS_ID]
     assert one.num_tokens == whole.num_tokens - 1 == len(inputs)
     np.testing.assert_allclose(one.log_probability, whole.log_probability - end, rtol=1e-4)
 
@@ -210,7 +210,7 @@ def test_scores_are_those_of_the_model(scored):
   for example, one in zip(_examples(), scored, strict=True):
     ids = LetterTask.target.vocabulary.encode(example.target)
     log_probabilities, weights = _alone(example.source, ids)
-    loss = -sum(log_probabilities[t, token] for t, token in enumerate([*ids, END]))
+    loss = -sum(log_probabilities[t, token] for t, token in enumerate([*ids, EOS_ID]))
     np.testing.assert_allclose(-one.log_probability, loss, rtol=1e-5)
     assert one.num_tokens == len(ids) + 1  # the end symbol is counted
     assert one.attention.shape == (len(ids) + 1, len(example.source) + 1)
@@ -218,9 +218,9 @@ def test_scores_are_those_of_the_model(scored):
     np.testing.assert_allclose(one.attention.sum(axis=1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize("symbol", [PAD, START])
+@pytest.mark.parametrize("symbol", [PAD_ID, BOS_ID])
 def test_special_ids_are_never_chosen(symbol):
-  change = _with_bias([symbol, END], [1e4, -1e4])
+  change = _with_bias([symbol, EOS_ID], [1e4, -1e4])
   (found,) = best(_translator(batch_size=1, change=change), [("a", "b", "c")])
   assert len(found.tokens) == MAX_LENGTH
 
@@ -325,7 +325,9 @@ def test_no_attention_has_no_weights():
   (one,) = translator.score_tokens([(("a", "b"), ("x",))])
   assert one.attention is None
   log_probabilities, _ = _alone(("a", "b"), LetterTask.target.vocabulary.encode(("x",)), "none")
-  expected = -log_probabilities[0, LetterTask.target.vocabulary.encode(("x",))[0]] - log_probabilities[1, END]
+  expected = (
+    -log_probabilities[0, LetterTask.target.vocabulary.encode(("x",))[0]] - log_probabilities[1, EOS_ID]
+  )
   np.testing.assert_allclose(-one.log_probability, expected, rtol=1e-5)
 
 
@@ -371,7 +373,9 @@ def test_found_translations_keep_their_score(unit):
   batch = make_batch([[4]], [[4]], source_length=2, target_length=2)
   params = random_parameters(model, batch.sources, batch.source_lengths, batch.inputs, seed=5)["params"]
   # As likely as not it says what stands for no token, and ends.
-  bias = params["decoder"]["logits"]["bias"].at[np.array([PAD, START, UNKNOWN])].add(4.0).at[END].add(4.0)
+  bias = (
+    params["decoder"]["logits"]["bias"].at[np.array([PAD_ID, BOS_ID, UNK_ID])].add(4.0).at[EOS_ID].add(4.0)
+  )
   params["decoder"]["logits"]["bias"] = bias
   search = DecodeOptions(max_length=9, beam_size=4, n_best=4, length_penalty=0.0)
   translator = Translator(task, model, params, batch_size=4, search=search)
