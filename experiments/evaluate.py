@@ -44,7 +44,7 @@ _OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value
 
 def main() -> None:
   folder = cli.workdir_path(_WORKDIR)
-  search = decoding_flags.chosen_search(_SEARCH)
+  search = decoding_flags.decode_options(_SEARCH)
   config = read_config(folder)
   if _METRICS.value is not None:
     config.evaluation.custom_metrics = _METRICS.value

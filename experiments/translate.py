@@ -46,7 +46,7 @@ _TOKENS = flags.DEFINE_bool(
 
 def main() -> None:
   folders = cli.workdir_paths(_WORKDIR)
-  search = decoding_flags.chosen_search(_SEARCH) | {"n_best": _N_BEST.value}
+  search = decoding_flags.decode_options(_SEARCH) | {"n_best": _N_BEST.value}
   _check_flags(search)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
   translator = load_ensemble(
@@ -93,7 +93,7 @@ def _translated(translator: Translator, texts: Sequence[str], first: int = 1) ->
   _note_unknown(source.vocabulary.unknown(word for words in sources for word in words))
   _note_long([len(words) for words in sources], getattr(translator.task, "max_length", None))
   numbers = range(first, first + len(texts))
-  found = translator.n_best(sources, with_attention=_FIGURE.value is not None, numbers=numbers)
+  found = translator.n_best(sources, with_attention=_FIGURE.value is not None, example_ids=numbers)
   if _FIGURE.value is not None:
     _draw(source, sources[0], found[0][0], pathlib.Path(_FIGURE.value))
   if num_cut := sum(translations[0].is_truncated for translations in found):
@@ -128,8 +128,8 @@ def _draw(
   language: TextProcessor, source: Sequence[str], translation: Translation, path: pathlib.Path
 ) -> None:
   longest = max(len(source), len(translation.tokens))
-  if longest > attention_maps.LONGEST:
-    raise cli.UsageError(f"--attention_png is for at most {attention_maps.LONGEST} tokens, got {longest}")
+  if longest > attention_maps.MAX_LENGTH:
+    raise cli.UsageError(f"--attention_png is for at most {attention_maps.MAX_LENGTH} tokens, got {longest}")
   if translation.attention is None:
     raise cli.UsageError("--attention_png needs a model with attention; this one has none")
   if reporting.draw_translation(path, language, source, translation):

@@ -76,7 +76,7 @@ def measure(translator: Translator) -> dict[str, float]:
   """
   examples = translator.task.examples("test", 0)
   sources = [example.source for example in examples]
-  no_eos_translator = translator.with_search(ends=False)
+  no_eos_translator = translator.with_search(allow_eos=False)
   outputs, no_eos_outputs = (
     [best.tokens for best, *_ in model.n_best(sources, with_attention=False)]
     for model in (translator, no_eos_translator)

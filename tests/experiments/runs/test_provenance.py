@@ -18,9 +18,9 @@ from experiments.runs.provenance import (
   check_same_data,
   check_same_vocabularies,
   describe_launch,
-  digest_of,
   digests,
   record_launch,
+  vocabulary_digest,
 )
 from experiments.runs.workdir import WorkdirError
 
@@ -142,9 +142,9 @@ def test_truncated_lines_are_ignored(data, tmp_path):
 
 def test_other_vocabularies_are_refused(tmp_path):
   one, other = ("a", "b"), ("b", "a")
-  record_launch(tmp_path, {"data": {}, "vocabularies": digest_of((other, one))})
+  record_launch(tmp_path, {"data": {}, "vocabularies": vocabulary_digest((other, one))})
   check_same_vocabularies(tmp_path, (one, other))  # that start was killed before its run had begun
-  begin(tmp_path, {"data": {}, "vocabularies": digest_of((one, other))})
+  begin(tmp_path, {"data": {}, "vocabularies": vocabulary_digest((one, other))})
   check_same_vocabularies(tmp_path, (one, other))
   for words in ((other, one), (one, one)):
     with pytest.raises(WorkdirError, match="holds other vocabularies than its run began with"):

@@ -226,7 +226,7 @@ def test_processes_need_equal_devices(monkeypatch):
 
   monkeypatch.setattr(jax, "devices", lambda: [Device(0, 0), Device(1, 1), Device(1, 2)])
   with pytest.raises(DeviceError, match=r"^all processes must have as many devices, got \[1, 2\]$"):
-    sharding.check_shares()
+    sharding.check_equal_device_counts()
 
 
 @shards

@@ -131,19 +131,19 @@ def test_metrics_must_be_objects(tmp_path, line):
 
 
 def test_missing_earlier_files_are_reported(tmp_path):
-  workdir.check_nothing_lost(tmp_path)
+  workdir.check_complete(tmp_path)
   (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed at once
-  workdir.check_nothing_lost(tmp_path)
+  workdir.check_complete(tmp_path)
   workdir.write_json(tmp_path / "results.json", {})
   with pytest.raises(WorkdirError) as caught:
-    workdir.check_nothing_lost(tmp_path)
+    workdir.check_complete(tmp_path)
   assert "holds the results of a run without its checkpoints" in _one_line(caught)
   (tmp_path / "checkpoints" / "30").mkdir(parents=True)
   with pytest.raises(WorkdirError) as caught:
-    workdir.check_nothing_lost(tmp_path)
+    workdir.check_complete(tmp_path)
   assert _one_line(caught) == f"{tmp_path} holds the checkpoints of a run without its metrics.jsonl"
   (tmp_path / "metrics.jsonl").touch()
-  workdir.check_nothing_lost(tmp_path)
+  workdir.check_complete(tmp_path)
 
 
 _SERVER = multiprocessing.get_context("forkserver")

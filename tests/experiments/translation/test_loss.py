@@ -19,7 +19,7 @@ parts = pytest.mark.parametrize("rows", [1, 3, 11, 100])
 @pytest.fixture
 def at_once(monkeypatch):
   """Gives a function that sets how many rows of logits are made at once."""
-  return lambda rows: monkeypatch.setattr(losses, "LOGITS_AT_ONCE", rows * DIMS.V)
+  return lambda rows: monkeypatch.setattr(losses, "MAX_CHUNK_LOGITS", rows * DIMS.V)
 
 
 def draw(dtype=np.float32, scale=1.0):
@@ -93,7 +93,7 @@ def test_padding_has_no_gradient():
 
 def test_memory_is_bounded(monkeypatch):
   N, H, V = 512, 8, 4096
-  monkeypatch.setattr(losses, "LOGITS_AT_ONCE", 32 * V)
+  monkeypatch.setattr(losses, "MAX_CHUNK_LOGITS", 32 * V)
   shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((N, H), (H, V), (V,))]
   targets = jax.ShapeDtypeStruct((N,), jnp.int32)
   compiled = jax.jit(jax.grad(linear_cross_entropy, (0, 1, 2))).lower(*shapes, targets).compile()
