@@ -1,12 +1,12 @@
-"""Aligns given translations by the attention of a trained translator.
+"""Aligns the words of sentence pairs by the attention weights of a trained translator.
 
     python -m experiments.align --workdir=runs/toy_translation --input=pairs.tsv --output=alignments.txt
 
-Each line of the input is source TAB target. For each there is a line in Pharaoh form, source-target,
-positions of tokens from 0: every token of the target is linked to the one of the source that it attends to
-most, unless that is the end of the sentence. Where the input has true alignments as a third column, and
-tokens are words, the alignment error rate of all pairs is told on standard error; with --tokens (targets are
-tokens, as `experiments.translate --tokens` writes them) a third column is passed over.
+Each input line is source TAB target. Each output line has the alignment of a pair in Pharaoh format:
+source-target positions of tokens, from 0. Each target token is linked to the source token with the largest
+weight, unless that is the end of the sentence. If the third column has true alignments and tokens are words,
+the alignment error rate is printed to standard error. With --tokens (targets are the output of
+`experiments.translate --tokens`), the third column is ignored.
 """
 
 import sys
@@ -23,8 +23,8 @@ _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TOKENS = decoding_flags.define_tokens()
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
-_INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
-_OUTPUT = define_output("file for the alignments; without it they are printed")
+_INPUT = define_input("file with one source TAB target per line, plain or .gz (required)")
+_OUTPUT = define_output("file for the alignments; default: standard output")
 
 
 def main() -> None:
@@ -34,24 +34,24 @@ def main() -> None:
   translator = load(folder, checkpoint=_CHECKPOINT.value)
   tokens = translator.pair_tokens([pair[:2] for pair in pairs], are_tokens=_TOKENS.value)
   scored = translator.score_tokens(tokens)
-  found = [each.attention for each in scored if each.attention is not None]
-  if not found:
-    raise UsageError(f"--workdir must hold a model with attention, got {folder}")
-  write_lines(_OUTPUT, [format_alignment(frozenset(metrics.strongest_links(weights))) for weights in found])
+  attention = [pair.attention for pair in scored if pair.attention is not None]
+  if not attention:
+    raise UsageError(f"--workdir must be a run with attention, got {folder}")
+  alignments = [frozenset(metrics.strongest_links(weights)) for weights in attention]
+  write_lines(_OUTPUT, map(format_alignment, alignments))
   task = translator.task
-  known = [
+  aligned = [
     metrics.AlignedAttention(weights, pair.alignment)
-    for weights, pair in zip(found, pairs, strict=True)
+    for weights, pair in zip(attention, pairs, strict=True)
     if pair.alignment is not None
   ]
-  has_truth = any(one.alignment for one in known)
   if (
-    has_truth
+    any(sentence.alignment for sentence in aligned)
     and isinstance(task.source.tokenizer, WordTokenizer)
     and isinstance(task.target.tokenizer, WordTokenizer)
   ):
-    rate = metrics.alignment_error_rate(known)
-    print(f"{len(known):,} pairs with true alignments: error rate {rate:.4f}", file=sys.stderr)
+    rate = metrics.alignment_error_rate(aligned)
+    print(f"alignment error rate {rate:.4f} ({len(aligned):,} pairs with true alignments)", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ def run_function(path: str, name: str) -> Any:
   return result
 
 
-def define_workdir(default: str | None, help_string: str = "folder of the run") -> flags.FlagHolder:
+def define_workdir(
+  default: str | None, help_string: str = "folder of the run (required)"
+) -> flags.FlagHolder:
   """Defines --workdir, and lists --trust_workdir in the --help of the script."""
   flags.declare_key_flag("trust_workdir")
   return flags.DEFINE_string("workdir", default, help_string)

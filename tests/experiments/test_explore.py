@@ -82,7 +82,7 @@ def test_given_sentences_are_recorded(folder, tmp_path):
   path.write_text("a cat </script>\n\nthe dog\n", "utf-8")
   (live, other), _ = explored(folder, "recurrent", "transformer", flags=[f"--input={path}"])
   assert [each["source"] for each in live["examples"][:2]] == texts
-  assert [each["split"] for each in live["examples"][:3]] == ["your own", "your own", "validation"]
+  assert [each["split"] for each in live["examples"][:3]] == ["input file", "your own", "validation"]
   sentences = other["sentences"]
   assert [(each["source_text"], each["links"]) for each in sentences] == [(text, None) for text in texts]
   # Along the model's own translations.
