@@ -102,9 +102,8 @@ def _translate(translator: Translator, texts: Sequence[str], first: int = 1) -> 
   if _FIGURE.value is not None:
     _draw(source, sources[0], n_best[0][0], pathlib.Path(_FIGURE.value))
   if num_truncated := sum(translations[0].is_truncated for translations in n_best):
-    _print_error(
-      f"{num_truncated:,} translations truncated to --max_length={translator.search.max_length} tokens"
-    )
+    max_length = translator.search.max_length
+    _print_error(f"translations truncated to --max_length={max_length} tokens: {num_truncated:,}")
   if _N_BEST.value == 1:
     return [_format(best) for (best,) in n_best]
   return [
@@ -130,7 +129,7 @@ def _warn_long(lengths: Sequence[int], max_length: int | None) -> None:
   count = sum(length > max_length for length in lengths) if max_length else 0
   if count:
     _print_error(
-      f"{count:,} sources longer than the training maximum of {max_length} tokens, up to {max(lengths):,}"
+      f"sources longer than in training ({max_length} tokens): {count:,}, up to {max(lengths):,} tokens"
     )
 
 

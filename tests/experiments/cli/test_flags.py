@@ -80,8 +80,8 @@ def test_invalid_types_name_the_flag(tmp_path, flag, line):
     ),
     (
       "--config.model.encoder=lstm",
-      "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
-      "your own, got 'lstm'",
+      "config.model.encoder must be one of recurrent, transformer, or a custom component (package.module:Name "
+      "or file.py:Name), got 'lstm'",
     ),
   ],
 )
@@ -216,8 +216,8 @@ def test_config_changes_name_the_fields(tmp_path):
   write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
   line = _error("train", f"--workdir={tmp_path}", "--config.train.num_train_steps=7", "--config.seed=3")
-  assert f"train.num_train_steps {base.Train().num_train_steps} (here 7)" in line
-  assert "seed 0 (here 3)" in line
+  assert f"train.num_train_steps {base.Train().num_train_steps} (now 7)" in line
+  assert "seed 0 (now 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
 
@@ -225,17 +225,17 @@ def test_config_changes_name_the_fields(tmp_path):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--fsdp_size=3", "--fsdp_size must be a divisor of the number of devices, "),
-    ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
-    ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
-    ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
-    ("--profile=901:999", "--profile must begin at one of the 900 steps, got '901:999'"),
+    ("--fsdp_size=3", "--fsdp_size must divide the number of devices, "),
+    ("--profile=7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '7'"),
+    ("--profile=0:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '0:7'"),
+    ("--profile=8:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '8:7'"),
+    ("--profile=901:999", "--profile must start within the 900 steps, got '901:999'"),
     (
       "--num_processes=2",
-      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      "--coordinator, --num_processes and --process_id must be set together, or --coordinator=auto alone, "
       "got None, 2, None",
     ),
-    ("--coordinator=localhost:1", "must be given together"),
+    ("--coordinator=localhost:1", "must be set together"),
     ("--process_id=-1", "--process_id=-1"),
     ("--num_processes=0", "--num_processes=0"),
   ],
@@ -260,8 +260,8 @@ def test_cluster_flags_are_checked(tmp_path, coordinator, line):
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
-    (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
+    (["--top_k=3"], "--top_k needs a positive --temperature"),
+    (["--temperature=0.5", "--beam_size=2"], "--beam_size must not be set with --temperature=0.5"),
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
@@ -311,7 +311,7 @@ def test_ctrl_c_ends_with_one_line():
 def test_pipes_are_errors(tmp_path):
   os.mkfifo(tmp_path / "pipe")
   line = _train_error(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
-  assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
+  assert line == f"{tmp_path / 'pipe'}: expected a file, got a pipe, which cannot be read twice"
 
 
 def test_workdirs_must_be_folders(tmp_path):
@@ -325,14 +325,14 @@ def test_workdirs_must_be_folders(tmp_path):
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
 def test_workdirs_must_have_a_run(tmp_path, script):
   line = _error(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
-  assert line.startswith(f"{tmp_path} holds no run")
+  assert line.startswith(f"{tmp_path}: no run here")
   assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    (["--attention_png=map.png"], "--attention_png draws the attention of one --text, got no --text"),
+    (["--attention_png=map.png"], "--attention_png needs --text"),
     (["--attention_png=map.jpg", "--text=a"], "--attention_png must end in .png, got 'map.jpg'"),
   ],
 )
@@ -343,7 +343,7 @@ def test_attention_png_is_checked(tmp_path, flags, line):
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    ([], "--output must name the file to write, got none"),
+    ([], "--output must name a file, got none"),
     (["--count=0"], "the number of examples of toy_translation must be at least 1, got 0"),
     (["--count=-1"], "--count=-1"),
     (
