@@ -1,7 +1,6 @@
-"""Experiments on attention, and the translator that they train."""
+"""Experiments on attention with sequence-to-sequence models."""
 
 import os
 
-# Before JAX is imported: of each program that it finds in the compilation cache, XLA would tell that it was
-# compiled for a processor which it takes for another.
+# Set before JAX is imported. XLA would print a spurious warning about CPU features for each cached program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -17,7 +17,7 @@ from experiments.benchmarks import report
 from experiments.benchmarks.baselines import BASELINES
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import measure
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 
 _SUITES = flags.DEFINE_list(
   "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
@@ -35,7 +35,7 @@ def main() -> None:
   for flag, choices in ((_SUITES, SUITES), (_BASELINES, BASELINES)):
     for name in flag.value:
       if name not in choices:
-        raise commands.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
+        raise cli.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
   folder = pathlib.Path(_OUTPUT.value)
   folder.mkdir(parents=True, exist_ok=True)
   records: list[dict[str, Any]] = []
@@ -56,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main, uses_cache=False)
+  cli.run(main, uses_cache=False)

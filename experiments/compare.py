@@ -1,11 +1,12 @@
-"""Compares runs.
+"""Compares the results of runs.
 
     python -m experiments.compare --workdirs=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
 
-Runs that differ in their seed only are one line: mean and standard deviation of each metric. With
---significance each run translates the split again. BLEU and chrF of its translations are printed with a
-p-value: the probability of a difference at least as large from the first run by chance (paired approximate
-randomization). To compare files of translations, use sacrebleu:
+Runs that differ only in their seeds share one line: mean and standard deviation of each metric.
+
+With --significance, each run translates the split again. BLEU and chrF of the translations are printed with
+the p-value of their difference from the first run (paired approximate randomization). To compare files of
+translations, use sacrebleu:
 
     sacrebleu test.en --input ours.en theirs.en --metrics bleu chrf --paired-ar
 """
@@ -15,46 +16,47 @@ import sys
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.translation import compare
 
-_WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs")
+_WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs, separated by commas (required)")
 _SPLIT = flags.DEFINE_string(
-  "split",
-  None,
-  "of which the metrics are compared; if not given, test where all runs have it, else validation",
+  "split", None, 'split to compare; default: "test" if all runs have it, else "validation"'
 )
-_SIGNIFICANCE = flags.DEFINE_bool("significance", False, "whether translations are compared, too")
+_SIGNIFICANCE = flags.DEFINE_bool(
+  "significance", False, "also translate the split and test the differences in BLEU and chrF"
+)
 flags.declare_key_flag("trust_workdir")
 
 
 def main() -> None:
   folders = [pathlib.Path(name) for name in _WORKDIRS.value or []]
-  given = ",".join(_WORKDIRS.value or [])
+  workdirs = ",".join(_WORKDIRS.value or [])
   if not folders:
     raise UsageError("--workdirs must name folders of runs, got none")
   if len({folder.resolve() for folder in folders}) < len(folders):
-    raise UsageError(f"--workdirs must be different ones, got {given!r}")
+    raise UsageError(f"--workdirs must be different folders, got {workdirs!r}")
   if _SIGNIFICANCE.value and len(folders) < 2:
-    raise UsageError(f"--significance is of two --workdirs or more, got {given!r}")
-  found = compare.groups(folders)
-  splits = compare.splits(found)
-  split = _SPLIT.value or ("test" if all("test" in own for own in splits) else "validation")
-  having = all if _SIGNIFICANCE.value else any
-  names = dict.fromkeys(name for own in splits for name in own)
-  known = [name for name in names if having(name in own for own in splits)]
-  if split not in known:
-    raise UsageError(f"--split must be one of {', '.join(known)}, got {split!r}")
-  for line in compare.repeated(folders):
-    print(line, file=sys.stderr)
-  print(compare.table(found, split))
+    raise UsageError(f"--significance needs at least two --workdirs, got {workdirs!r}")
+  groups = compare.group_runs(folders)
+  splits_of_runs = compare.splits_of_runs(groups)
+  has_test = all("test" in splits for splits in splits_of_runs)
+  split = _SPLIT.value or ("test" if has_test else "validation")
+  enough = all if _SIGNIFICANCE.value else any  # the tests need the split of every run
+  names = dict.fromkeys(name for splits in splits_of_runs for name in splits)
+  choices = [name for name in names if enough(name in splits for splits in splits_of_runs)]
+  if split not in choices:
+    raise UsageError(f"--split must be one of {', '.join(choices)}, got {split!r}")
+  for warning in compare.duplicate_run_warnings(folders):
+    print(warning, file=sys.stderr)
+  print(compare.table(groups, split))
   if _SIGNIFICANCE.value:
-    systems, references = compare.translations(folders, split)
-    if line := compare.too_few(len(references)):
-      print(line, file=sys.stderr)
+    systems, references = compare.translate_split(folders, split)
+    if warning := compare.sample_size_warning(len(references)):
+      print(warning, file=sys.stderr)
     print(f"\n{compare.significance_table(compare.significance(systems, references))}")
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

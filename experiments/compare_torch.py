@@ -1,11 +1,11 @@
-"""Times training steps of this library's translator and of the same one in PyTorch, in turn, in one run.
+"""Compares the training speed of this library's translator with PyTorch.
 
     python -m experiments.compare_torch
 
-The model is a bidirectional GRU, and a GRU decoder with additive attention. In PyTorch it is written twice:
-straightforward, a module for each part that does all its work at each step, and frugal (see
-comparisons/torch_translator.py). All start from the same parameters and see the same batch; if their losses
-differ, nothing is timed. PyTorch is not among the requirements: pip install torch.
+The model has a bidirectional GRU encoder, and a GRU decoder with additive attention. There are two PyTorch
+versions: a straightforward one, and an optimized one (see comparisons/torch_translator.py). All start from
+the same parameters and use the same batch. Before they are timed, their losses are compared. It needs PyTorch
+(pip install torch).
 """
 
 import importlib.util
@@ -18,10 +18,10 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.runs.sharding import make_mesh, place_batch
 from experiments.text.batches import Batch, make_batch
-from experiments.text.vocabularies import NUM_SPECIALS
+from experiments.text.vocabularies import NUM_SPECIAL_IDS
 from experiments.translation.model import make_model
 from experiments.translation.optimizer import make_schedule
 from experiments.translation.step import (
@@ -32,36 +32,36 @@ from experiments.translation.step import (
   zero_sums,
 )
 
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "sentence pairs of a step", lower_bound=1)
-_LENGTH = flags.DEFINE_integer("length", 16, "words of each sentence, the end included", lower_bound=2)
-_VOCABULARY = flags.DEFINE_integer("vocabulary", 5893, "words of each language", lower_bound=8)
-_EMBEDDING_WIDTH = flags.DEFINE_integer("embed_dim", 256, "of a word's vector", lower_bound=1)
-_WIDTH = flags.DEFINE_integer("width", 512, "of the states and of the attention", lower_bound=1)
-_REPEATS = flags.DEFINE_integer("repeats", 7, "how often each is timed", lower_bound=1)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "number of sentence pairs per batch", lower_bound=1)
+_LENGTH = flags.DEFINE_integer("length", 16, "tokens per sentence, including the end", lower_bound=2)
+_VOCABULARY = flags.DEFINE_integer("vocabulary", 5893, "vocabulary size of each language", lower_bound=8)
+_EMBED_DIM = flags.DEFINE_integer("embed_dim", 256, "embedding width", lower_bound=1)
+_WIDTH = flags.DEFINE_integer("width", 512, "width of the states and of the attention", lower_bound=1)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
-# What rounding may add to the difference of the losses of two steps.
+# Maximum difference of losses, due to rounding.
 _TOLERANCE = 1e-3
 
 
 def main() -> None:
   if importlib.util.find_spec("torch") is None:
-    raise commands.UsageError("compare_torch needs PyTorch: pip install torch")
+    raise cli.UsageError("compare_torch needs PyTorch: pip install torch")
   config = base.Config()
-  config.model.embed_dim, config.model.features = _EMBEDDING_WIDTH.value, _WIDTH.value
-  # Sentences of random words, all of full length.
+  config.model.embed_dim, config.model.features = _EMBED_DIM.value, _WIDTH.value
+  # Sentences of random words and full length.
   shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
-  sources, targets = np.random.default_rng(0).integers(NUM_SPECIALS, _VOCABULARY.value, shape)
+  sources, targets = np.random.default_rng(0).integers(NUM_SPECIAL_IDS, _VOCABULARY.value, shape)
   batch = make_batch(sources, targets, source_length=_LENGTH.value, target_length=_LENGTH.value)
-  ours, params = _ours(config, batch)
+  jax_step, params = _make_jax_step(config, batch)
   steps = {
-    "attention": ours,
-    "PyTorch, straightforward": _theirs(config, batch, params, optimized=False),
-    "PyTorch, frugal": _theirs(config, batch, params, optimized=True),
+    "attention": jax_step,
+    "PyTorch, straightforward": _make_torch_step(config, batch, params, optimized=False),
+    "PyTorch, optimized": _make_torch_step(config, batch, params, optimized=True),
   }
-  for number in range(3):  # the first also compiles; the rate is 0 then, so that the third has seen an update
+  for number in range(3):  # the first step compiles; its learning rate is 0, so the third shows an update
     losses = {name: step() for name, step in steps.items()}
-    if not max(losses.values()) - min(losses.values()) <= _TOLERANCE:  # nor if one is NaN
-      raise RuntimeError(f"the losses of step {number} differ: {losses}")
+    if not max(losses.values()) - min(losses.values()) <= _TOLERANCE:  # also if a loss is NaN
+      raise RuntimeError(f"losses of step {number} must be equal within {_TOLERANCE}, got {losses}")
   seconds: dict[str, list[float]] = {name: [] for name in steps}
   for _ in range(_REPEATS.value):
     for name, step in steps.items():
@@ -69,12 +69,12 @@ def main() -> None:
   for name, times in seconds.items():
     low, median, high = np.percentile(times, (25, 50, 75))
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
-    spread = f"{median:.3f} s a step ({low:.3f} to {high:.3f})"
-    print(f"{name:26}{spread}, {tokens:,.0f} tokens/s; ours {ratio:.2f} times as many")
+    time = f"{median:.3f} s/step ({low:.3f} to {high:.3f})"
+    print(f"{name:26}{time}, {tokens:,.0f} tokens/s; attention is {ratio:.2f}x as fast")
 
 
-def _ours(config: base.Config, batch: Batch):
-  """Returns a function that makes a step and returns its loss, and a copy of the parameters before."""
+def _make_jax_step(config: base.Config, batch: Batch):
+  """Returns a function that runs a training step and returns its loss, and the initial parameters."""
   sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
   mesh = make_mesh()
   spec, rngs = make_train_spec(config, make_model(config.model, **sizes), mesh), make_rngs(config.seed)
@@ -89,8 +89,8 @@ def _ours(config: base.Config, batch: Batch):
   return step, params
 
 
-def _theirs(config: base.Config, batch: Batch, params, *, optimized: bool) -> Callable[[], float]:
-  """Returns a function that makes a step in PyTorch and returns its loss."""
+def _make_torch_step(config: base.Config, batch: Batch, params, *, optimized: bool) -> Callable[[], float]:
+  """Returns a function that runs a training step in PyTorch and returns its loss."""
   import torch
 
   from experiments.comparisons import torch_translator
@@ -105,11 +105,11 @@ def _theirs(config: base.Config, batch: Batch, params, *, optimized: bool) -> Ca
     torch.tensor(array).long() for array in (batch.sources, batch.inputs, batch.targets)
   )
   lengths = torch.tensor(batch.source_lengths).long()
-  numbers = itertools.count()
+  step_numbers = itertools.count()
 
   def step() -> float:
     for group in optimizer.param_groups:
-      group["lr"] = float(schedule(next(numbers)))
+      group["lr"] = float(schedule(next(step_numbers)))
     optimizer.zero_grad()
     logits = model(sources, lengths, inputs)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -122,4 +122,4 @@ def _theirs(config: base.Config, batch: Batch, params, *, optimized: bool) -> Ca
 
 
 if __name__ == "__main__":
-  commands.run(main, uses_cache=False)
+  cli.run(main, uses_cache=False)

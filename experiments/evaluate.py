@@ -1,21 +1,21 @@
-"""Scores a trained translator on every split of its task.
+"""Evaluates a trained translator on all splits of its task, or on a file.
 
     python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
     python -m experiments.evaluate --workdir=runs/mine --data=new.tsv --output=scores.json
     python -m experiments.evaluate --workdir=runs/mine --metrics=docs/custom_components.py:length_ratio
 
-With --data it is scored on the pairs of a file instead: source TAB target, one a line, plain or .gz.
+A --data file has one source TAB target per line, and may be compressed (.gz).
 """
 
 import pathlib
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_output
 from experiments.runs import provenance
 from experiments.runs.workdir import write_json
-from experiments.tasks import example_of
+from experiments.tasks import make_example
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, reporting
 from experiments.translation.evaluate import evaluate, load_custom_metrics
@@ -23,51 +23,51 @@ from experiments.translation.restore import load
 from experiments.translation.run_config import data_files, read_config
 from experiments.translation.validation import validate
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
-_SEARCH = decoding_flags.define_search()
+_SEARCH_FLAGS = decoding_flags.define_search()
 _SENTENCES = flags.DEFINE_integer(
   "sentences",
   None,
-  "number of sentences of each split, 0 for all (default: the config's; with --data all)",
+  "number of sentences per split; 0 means all; default: from the config, or all with --data",
   lower_bound=0,
 )
 _METRICS = flags.DEFINE_string(
   "metrics",
   None,
-  "custom metrics, separated by commas, each package.module:name or file.py:name (default: the config's)",
+  "custom metrics, package.module:name or file.py:name, separated by commas; default: from the config",
 )
-_DATA = flags.DEFINE_string("data", None, "file of pairs to score it on, instead of the splits of its task")
+_DATA = flags.DEFINE_string("data", None, "file of pairs to evaluate on, instead of the splits of the task")
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
-_OUTPUT = define_output("file for the numbers, as JSON: split -> metric -> value")
+_OUTPUT = define_output("JSON file for the results: split -> metric -> value")
 
 
 def main() -> None:
-  folder = commands.workdir_path(_WORKDIR)
-  search = decoding_flags.chosen_search(_SEARCH)
+  folder = cli.workdir_path(_WORKDIR)
+  search = decoding_flags.decode_options(_SEARCH_FLAGS)
   config = read_config(folder)
   if _METRICS.value is not None:
     config.evaluation.custom_metrics = _METRICS.value
     validate(config, imports=False)
   check_files(_DATA, _OUTPUT)
   if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
-    raise commands.UsageError(f"--alignment_tokens is for --data, got {_ALIGNMENT_TOKENS.value!r} without it")
+    raise cli.UsageError("--alignment_tokens needs --data")
   if _DATA.value is None:
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
   translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
-  decoding_flags.check_search(_SEARCH, translator.search.beam_size)
-  count = config.evaluation.num_eval_examples if _SENTENCES.value is None else _SENTENCES.value
-  others = load_custom_metrics(config.evaluation)
+  decoding_flags.check_search(_SEARCH_FLAGS, translator.search.beam_size)
+  num_examples = config.evaluation.num_eval_examples if _SENTENCES.value is None else _SENTENCES.value
+  custom_metrics = load_custom_metrics(config.evaluation)
   if _DATA.value is None:
-    results = reporting.evaluate_splits(translator, count, others)
+    results = reporting.evaluate_splits(translator, num_examples, custom_metrics)
   else:
     pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _SENTENCES.value or None]
-    examples = [example_of(pair, translator.task.source, translator.task.target) for pair in pairs]
-    results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, others)}
+    examples = [make_example(pair, translator.task.source, translator.task.target) for pair in pairs]
+    results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, custom_metrics)}
   print(reporting.table(results))
   if _OUTPUT.value is not None:
     write_json(pathlib.Path(_OUTPUT.value), results)
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

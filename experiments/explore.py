@@ -1,12 +1,12 @@
-r"""Writes a page in which a trained translator lives: type a sentence, see its attention, change it.
+r"""Writes an interactive page with a trained translator, to inspect and change its attention.
 
     python -m experiments.explore --workdir=runs/toy_translation --output=explore.html
     python -m experiments.explore --workdir=runs/additive,runs/no_attention --output=explore.html
     python -m experiments.explore --workdir=runs/multi30k --input=sentences.txt --output=explore.html
 
-The page is one file, which needs no network. It runs recurrent translators of words or characters by itself,
-several side by side. Of others it shows the attention of some sentences, those of --input, or the first ones
-of the task.
+The page is one file and needs no network. It runs recurrent translators of words or characters in the
+browser. For other models it shows recorded attention of the sentences of --input, or of the first sentences
+of the task. Several runs are compared side by side.
 """
 
 import pathlib
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from absl import flags
 
 from configs import base
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_text
 from experiments.explorer.bundle import page
-from experiments.explorer.live import live_model, why_not
+from experiments.explorer.live import live_model, unsupported_reason
 from experiments.explorer.recorded import recorded_model
 from experiments.tasks import Example
 from experiments.text.parallel_corpus import SentencePair
@@ -28,30 +28,32 @@ from experiments.translation.restore import kept_params
 from experiments.translation.run_config import read_config
 from experiments.translation.translator import Translator
 
-_WORKDIR = commands.define_workdir(
-  None, "folder of the run; several, with commas between, are put side by side"
+_WORKDIR = cli.define_workdir(
+  None, "folder of the run, or folders to compare, separated by commas (required)"
 )
-_INPUT = define_input("file with a sentence in each line, to be recorded, and to choose from")
-_OUTPUT = define_output("file for the page, such as explore.html")
+_INPUT = define_input("file of example sentences, one per line")
+_OUTPUT = define_output("HTML file to write (required)")
 _CHECKPOINTS = flags.DEFINE_list(
-  "checkpoints", [], "steps of the checkpoints that the page has; all that are kept if none is named"
+  "checkpoints", [], "steps of the checkpoints to include, separated by commas; default: all"
 )
-_EXAMPLES = flags.DEFINE_integer("num_examples", 40, "sentences of each split to choose from", lower_bound=1)
-_RECORDED = flags.DEFINE_integer(
-  "num_recorded", 10, "sentences whose attention is recorded without --input", lower_bound=1
+_NUM_EXAMPLES = flags.DEFINE_integer(
+  "num_examples", 40, "number of example sentences per split", lower_bound=1
+)
+_NUM_RECORDED = flags.DEFINE_integer(
+  "num_recorded", 10, "number of sentences with recorded attention, without --input", lower_bound=1
 )
 
 
 def main() -> None:
-  folders = commands.workdir_paths(_WORKDIR)
+  folders = cli.workdir_paths(_WORKDIR)
   if _OUTPUT.value is None:
-    raise commands.UsageError("--output must name a file such as explore.html, got none")
+    raise cli.UsageError("--output must name a file such as explore.html, got none")
   check_files(_INPUT, _OUTPUT)
   runs = []
   for folder, name in zip(folders, _names(folders), strict=True):
     config, translator = read_config(folder), load(folder)
     run = {"name": name, "summary": _summary(config)}
-    if reason := why_not(config, translator):
+    if reason := unsupported_reason(config, translator):
       run |= recorded_model(translator, reason, _sentences(translator))
     else:
       run |= live_model(config, translator, kept_params(folder, _steps()), _examples(translator))
@@ -62,62 +64,64 @@ def main() -> None:
 
 
 def _names(folders: Sequence[pathlib.Path]) -> list[str]:
-  """Returns the folders' own names, if these are distinct."""
+  """Returns the last parts of the paths if they are distinct, else the paths."""
   if len({folder.resolve() for folder in folders}) < len(folders):
-    raise commands.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
+    raise cli.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
   names = [folder.resolve().name for folder in folders]
   return names if len({*names}) == len(names) else [str(folder) for folder in folders]
 
 
 def _steps() -> list[int]:
   if not all(re.fullmatch("[0-9]+", step) for step in _CHECKPOINTS.value):
-    got = ",".join(_CHECKPOINTS.value)
-    raise commands.UsageError(f"--checkpoints must be steps such as 300,600, got {got}")
+    value = ",".join(_CHECKPOINTS.value)
+    raise cli.UsageError(f"--checkpoints must be steps separated by commas, got {value!r}")
   return [int(step) for step in _CHECKPOINTS.value]
 
 
 def _summary(config: base.Config) -> str:
-  """Returns what a person needs to tell one run from another."""
+  """Returns a short description of the model."""
   model, is_mean = config.model, config.evaluation.checkpoint == "average"
   parts = [f"{model.encoder} encoder"]
   if model.decoder == "recurrent":
     parts += [
       f"{model.attention} attention",
-      *(["looks after reading"] if model.attend_order == "after" else []),
+      *(["attends after the state update"] if model.attend_order == "after" else []),
     ]
   else:
     parts.append(f"{model.decoder} decoder")
   parts += [f"{model.features} features", f"seed {config.seed}"]
-  return ", ".join([*parts, *(["not the mean of its checkpoints"] if is_mean else [])])
+  return ", ".join([*parts, *(["single checkpoint, not averaged"] if is_mean else [])])
 
 
 def _examples(translator: Translator) -> dict[str, list[Example]]:
-  """Returns sentences to choose from: those of --input, and some of each split."""
-  task, count = translator.task, _EXAMPLES.value
-  own = [] if _INPUT.value is None else [Example((), (), None, each.source, "") for each in _lines()]
-  return {"your own": own} | {split: task.examples(split, count)[:count] for split in task.splits}
+  """Returns example sentences: those of --input, and some of each split."""
+  task, count = translator.task, _NUM_EXAMPLES.value
+  custom = [] if _INPUT.value is None else [Example((), (), None, pair.source, "") for pair in _read_input()]
+  return {"input file": custom} | {split: task.examples(split, count)[:count] for split in task.splits}
 
 
-def _lines() -> list[SentencePair]:
+def _read_input() -> list[SentencePair]:
   """Returns the sentences of --input, without translations."""
   lines = [line.strip() for line in read_lines(pathlib.Path(_INPUT.value)) if line.strip()]
   if not lines:
-    raise commands.UsageError(f"--input must have a sentence, got none in {_INPUT.value}")
+    raise cli.UsageError(f"--input must have at least one sentence, got none in {_INPUT.value}")
   return [SentencePair(line, "") for line in lines]
 
 
 def _sentences(translator: Translator) -> list[SentencePair]:
   """Returns the sentences to record: those of --input, or the first ones of the task."""
   if _INPUT.value is not None:
-    return _lines()
+    return _read_input()
   task = translator.task
-  examples = task.examples(task.splits[0], _RECORDED.value)[: _RECORDED.value]
-  # Links are those of the true translation; without them a model's own says more of it.
+  examples = task.examples(task.splits[0], _NUM_RECORDED.value)[: _NUM_RECORDED.value]
+  # Without true links, the translation of the model is more informative than the reference.
   return [
-    SentencePair(each.source_text, "" if each.alignment is None else each.target_text, each.alignment)
-    for each in examples
+    SentencePair(
+      example.source_text, "" if example.alignment is None else example.target_text, example.alignment
+    )
+    for example in examples
   ]
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -1,30 +1,30 @@
-r"""Writes sentences of a task as tab-separated text, so that other toolkits can train on the same data.
+r"""Writes sentence pairs of a task as tab-separated text, for other toolkits.
 
     python -m experiments.export_data --config=configs/toy_translation.py --split=train --count=10000 \
         --output=pairs.tsv
 
-Each line is source TAB target and, where known, TAB alignment of words in Pharaoh form (source-target:
-0-0 1-2). Your own text has alignments here if its unit is the word.
+Each line is source TAB target, and TAB alignment in Pharaoh format (source-target positions of words, 0-0
+1-2) if it is known. Parallel text has alignments only with config.data.tokenization=word.
 """
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.tasks import make_task
 from experiments.text.parallel_corpus import SentencePair, write_pairs
 from experiments.translation.validation import validate
 
-commands.define_config()
-_SPLIT = flags.DEFINE_string("split", "train", "which sentences")
-_COUNT = flags.DEFINE_integer("count", 10_000, "how many, 0 for all there are", lower_bound=0)
-_OUTPUT = flags.DEFINE_string("output", None, "file to write; through gzip if it ends in .gz")
+cli.define_config()
+_SPLIT = flags.DEFINE_string("split", "train", "split of the task")
+_COUNT = flags.DEFINE_integer("count", 10_000, "number of pairs; 0 means all", lower_bound=0)
+_OUTPUT = flags.DEFINE_string("output", None, "file to write, compressed if it ends in .gz (required)")
 
 
 def main() -> None:
-  config = commands.get_config()
+  config = cli.get_config()
   validate(config)
   if not _OUTPUT.value:
-    raise commands.UsageError("--output must name the file to write, got none")
+    raise cli.UsageError("--output must name a file, got none")
   task = make_task(config)
   examples = task.examples(_SPLIT.value, _COUNT.value)
   pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]
@@ -33,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -1,51 +1,53 @@
-"""Shows what each layer and head of a trained translator attends to, in one sentence.
+"""Writes the attention weights of all layers and heads for one sentence.
 
     python -m experiments.plot_heads --workdir=runs/transformer --text="the red cat sees the dog" \
         --output=heads
 
-The folder gets heads.npz with arrays: decoder [L N T S], of a transformer encoder also encoder [L N S S], and
-the tokens, whose end is one position more. Where there are few enough weights for a figure it also gets
-decoder_heads.png and encoder_heads.png.
+It writes heads.npz with arrays: decoder [L N T S], encoder [L N S S] for Transformer encoders, and the
+tokens. Weights have one more position than there are tokens, for EOS. If the weights fit into a figure, it
+also writes decoder_heads.png and encoder_heads.png.
 """
 
 import pathlib
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.translation import decoding_flags, load, reporting
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
-_TEXT = flags.DEFINE_string("text", None, "the source")
-_TRANSLATION = flags.DEFINE_string("translation", None, "its translation; without it, the one that is found")
-_OUTPUT = flags.DEFINE_string("output", None, "folder for the figures and arrays; it is made")
+_TEXT = flags.DEFINE_string("text", None, "source text (required)")
+_TRANSLATION = flags.DEFINE_string("translation", None, "translation of --text; default: decoded")
+_OUTPUT = flags.DEFINE_string(
+  "output", None, "folder for the arrays and figures, created if missing (required)"
+)
 
 
 def main() -> None:
-  folder = commands.workdir_path(_WORKDIR)
-  text, output = _given(_TEXT), pathlib.Path(_given(_OUTPUT))
+  folder = cli.workdir_path(_WORKDIR)
+  text, output = _required(_TEXT), pathlib.Path(_required(_OUTPUT))
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   if _TRANSLATION.value is None:
-    (found,) = translator.translate([text])
-    print(found.text)
-    tokens = [(translator.task.source.tokenize(text), found.tokens)]
+    (translation,) = translator.translate([text])
+    print(translation.text)
+    tokens = [(translator.task.source.tokenize(text), translation.tokens)]
   else:
     tokens = translator.pair_tokens([(text, _TRANSLATION.value)])
   (heads,) = translator.heads_of_tokens(tokens)
-  written = reporting.draw_heads(output, translator, heads)
-  if not written:
-    raise UsageError(f"--workdir must hold a model with attention, got {folder}")
-  for path in written:
+  paths = reporting.draw_heads(output, translator, heads)
+  if not paths:
+    raise UsageError(f"--workdir must be a run with attention, got {folder}")
+  for path in paths:
     print(f"wrote {path}")
 
 
-def _given(flag: flags.FlagHolder) -> str:
+def _required(flag: flags.FlagHolder) -> str:
   if not flag.value:
-    raise UsageError(f"--{flag.name} must be given, got none")
+    raise UsageError(f"--{flag.name} is required")
   return flag.value
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

@@ -1,43 +1,44 @@
-"""Says how likely a trained translator takes given translations for.
+"""Prints the log-probability of given translations.
 
     python -m experiments.score_pairs --workdir=runs/mine --input=pairs.tsv --output=scores.tsv
 
-Each line of the input is source TAB target; a third column is passed over. For each there is a line:
-log-probability in nats TAB number of tokens, the end of the sentence included. Their perplexity is told on
-standard error. A translation by a model may be made of other tokens than its text is cut into, and is scored
-by its own with --tokens, from the output of `experiments.translate --tokens`.
+Each input line is source TAB target. A third column is ignored. Each output line is log-probability in nats
+TAB number of tokens, including the end of the sentence. The perplexity is printed to standard error. With
+--tokens, targets are tokens from the output of `experiments.translate --tokens`, because tokenizing the text
+of a translation may give different tokens.
 """
 
 import math
 import sys
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, input_path, write_lines
 from experiments.text.parallel_corpus import read_pairs
 from experiments.translation import decoding_flags, load
 
-_WORKDIR = commands.define_workdir(None)
+_WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TOKENS = decoding_flags.define_tokens()
-_INPUT = define_input("file of pairs: source TAB target, one a line, plain or .gz")
-_OUTPUT = define_output("file for the scores; without it they are printed")
+_INPUT = define_input("file with one source TAB target per line, plain or .gz (required)")
+_OUTPUT = define_output("file for the scores; default: standard output")
 
 
 def main() -> None:
-  folder, path = commands.workdir_path(_WORKDIR), input_path(_INPUT)
+  folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
   pairs = [pair[:2] for pair in read_pairs(path, alignment_tokens=None)]
   translator = load(folder, checkpoint=_CHECKPOINT.value)
   scored = translator.score_tokens(translator.pair_tokens(pairs, are_tokens=_TOKENS.value))
-  write_lines(_OUTPUT, [f"{each.log_probability:.4f}\t{each.num_tokens}" for each in scored])
-  total, tokens = sum(each.log_probability for each in scored), sum(each.num_tokens for each in scored)
-  loss = -total / tokens
-  perplexity = math.exp(loss) if loss < 700 else math.inf  # of a larger one, math raises an OverflowError
+  write_lines(_OUTPUT, [f"{pair.log_probability:.4f}\t{pair.num_tokens}" for pair in scored])
+  total = sum(pair.log_probability for pair in scored)
+  num_tokens = sum(pair.num_tokens for pair in scored)
+  loss = -total / num_tokens
+  perplexity = math.exp(loss) if loss < 700 else math.inf  # math.exp overflows for larger values
   print(
-    f"{len(scored):,} pairs: log-probability {total:.2f}, {tokens:,} tokens, perplexity {perplexity:.4f}",
+    f"{len(scored):,} pairs: log-probability {total:.2f}, {num_tokens:,} tokens, perplexity {perplexity:.4f}",
     file=sys.stderr,
   )
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

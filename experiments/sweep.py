@@ -1,15 +1,15 @@
-r"""Trains many runs: every combination of the choices of a config file.
+r"""Trains all runs of a sweep: every combination of the choices of a config file.
 
     python -m experiments.sweep --config=configs/toy_translation_scores.py --workdir=runs/scores \
         --num_parallel=2
 
-Beside `get_config` the file has a function `get_sweep`, which returns values of some fields, such as
-{"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or groups of such by name. Each run has a
-folder in that of the sweep and is one of `experiments.train`: it goes on where it stopped, and the same
-command leaves those that are done as they are. At the end there is a table, mean and deviation over the
-seeds, as text, CSV and figures.
+The config file has `get_config` and `get_sweep`. `get_sweep` returns values of some fields, such as
+{"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or groups of these by name. Each run is
+trained by `experiments.train` in its own folder below --workdir. Run the same command again to resume
+interrupted runs; finished runs are skipped. At the end, mean and standard deviation over seeds are written as
+text, CSV and figures.
 
-Several machines that share the folder share the runs; --shard=0/4 is for machines that do not.
+Machines that share --workdir share the runs. Machines that do not need --shard.
 """
 
 import re
@@ -17,52 +17,52 @@ import sys
 
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.runs.job_runner import run_all
 from experiments.runs.workdir import has_run
 from experiments.translation import sweep
 from experiments.translation.run_config import describe_changes
 
-commands.define_config()
-_WORKDIR = commands.define_workdir(None)
-_JOBS = flags.DEFINE_integer("num_parallel", 1, "how many runs are trained at once", lower_bound=1)
+cli.define_config()
+_WORKDIR = cli.define_workdir(None, "folder of the sweep (required)")
+_NUM_PARALLEL = flags.DEFINE_integer("num_parallel", 1, "number of runs trained in parallel", lower_bound=1)
 _SHARD = flags.DEFINE_string(
-  "shard", "0/1", "INDEX/COUNT: trains every COUNTth run from the INDEXth on, from 0"
+  "shard", "0/1", "INDEX/COUNT: train runs INDEX, INDEX + COUNT, INDEX + 2 COUNT, ..., counted from 0"
 )
 
 
 def main() -> None:
-  folder, path = commands.workdir_path(_WORKDIR), flags.FLAGS.config
-  index, count = _shard(_SHARD.value)
-  choices = commands.run_function(path, "get_sweep")
-  runs = sweep.make_runs(commands.get_config(), choices)
-  for own in sweep.by_group(choices).values():
-    for name in own:
+  folder, path = cli.workdir_path(_WORKDIR), flags.FLAGS.config
+  shard_index, num_shards = _parse_shard(_SHARD.value)
+  choices = cli.run_function(path, "get_sweep")
+  runs = sweep.make_runs(cli.get_config(), choices)
+  for group_choices in sweep.by_group(choices).values():
+    for name in group_choices:
       if flags.FLAGS[f"config.{name}"].present:
-        raise UsageError(f"--config.{name} is one of the choices of {path}")
+        raise UsageError(f"--config.{name} must not be set, because the sweep of {path} sets it")
   for run in runs:
-    if has_run(folder / run.name) and (changed := describe_changes(folder / run.name, run.config)):
-      raise UsageError(f"{changed}; the sweep of a changed file needs another --workdir")
+    if has_run(folder / run.name) and (changes := describe_changes(folder / run.name, run.config)):
+      raise UsageError(f"{changes}; pass a new --workdir for a changed sweep")
   jobs = [sweep.make_job(run, folder) for run in runs]
-  failed = run_all(jobs[index::count], _JOBS.value)
-  text, paths = sweep.write_report(folder, runs)
+  failed = run_all(jobs[shard_index::num_shards], _NUM_PARALLEL.value)
+  text, report_paths = sweep.write_report(folder, runs)
   print(f"\n{text}\n")
-  for written in paths:
-    print(f"wrote {written}")
+  for report_path in report_paths:
+    print(f"wrote {report_path}")
   if failed:
-    print(f"failed: {', '.join(failed)}; the same command tries them again", file=sys.stderr)
+    print(f"failed: {', '.join(failed)}; run the same command again to retry", file=sys.stderr)
     sys.exit(1)
 
 
-def _shard(text: str) -> tuple[int, int]:
-  """Returns which runs this machine makes."""
+def _parse_shard(text: str) -> tuple[int, int]:
+  """Returns the index of this machine's shard, and the number of shards."""
   match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
   index, count = (int(number) for number in match.groups()) if match else (0, 0)
   if not index < count:
-    raise UsageError(f"--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got {text!r}")
+    raise UsageError(f"--shard must be INDEX/COUNT with 0 <= INDEX < COUNT, got {text!r}")
   return index, count
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

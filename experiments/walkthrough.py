@@ -1,8 +1,8 @@
-"""Walks through attention in five short lessons, from one head to the parts of a translator.
+"""Prints an introduction to attention in five short lessons, from one head to the parts of a translator.
 
-    python -m experiments.walkthrough [--figures=runs/walkthrough]
+    python -m experiments.walkthrough --figures=runs/walkthrough
 
-Each lesson is a file in `experiments/introduction/`. Its numbers are random; nothing is trained.
+Each lesson is a file in `experiments/introduction/`. Parameters are random; nothing is trained.
 """
 
 import pathlib
@@ -10,7 +10,7 @@ import pathlib
 import jax
 from absl import flags
 
-from experiments.cli import flags as commands
+from experiments.cli import flags as cli
 from experiments.introduction import (
   heads_from_config,
   masked_attention,
@@ -19,17 +19,17 @@ from experiments.introduction import (
   translator_parts,
 )
 
-_FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the heat-maps")
+_FIGURES = flags.DEFINE_string("figures", "runs/walkthrough", "folder for the heatmaps")
 
 
 def main() -> None:
   if not _FIGURES.value:
-    raise commands.UsageError("--figures must name a folder, got none")
+    raise cli.UsageError("--figures must name a folder, got none")
   lessons = self_attention, heads_from_config, soft_lookup, masked_attention, translator_parts
-  rng = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
+  rng = jax.random.key(0, impl="unsafe_rbg")  # faster to compile
   for lesson_rng, module in zip(jax.random.split(rng, len(lessons)), lessons, strict=True):
     print("\n".join(module.lesson(lesson_rng, pathlib.Path(_FIGURES.value))), flush=True)
 
 
 if __name__ == "__main__":
-  commands.run(main)
+  cli.run(main)

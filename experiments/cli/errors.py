@@ -1,23 +1,23 @@
-"""A person's mistakes, and a person's wish to stop."""
+"""User errors and preemption."""
 
 
 class UserError(ValueError):
-  """What a person can mend, told in one line. A script that meets one ends with it and exit code 2."""
+  """An error that the user can fix, with a one-line message. A script prints it and exits with code 2."""
 
 
 class DataError(UserError):
-  """A file of data that cannot be used as asked, told in one line."""
+  """A data file that cannot be used."""
 
 
 class TrainingDiverged(UserError):
-  """Training has left the finite numbers; the last checkpoint is from before."""
+  """A loss, parameter or output that is not finite. The last checkpoint is from an earlier step."""
 
 
 class Preempted(Exception):
-  """A signal has stopped a run; its checkpoint is written.
+  """A run was stopped by a signal, after a checkpoint was written.
 
   Attributes:
-    code: exit code of the program, 128 plus the number of the signal.
+    code: exit code of the program, 128 plus the signal number.
   """
 
   def __init__(self, message: str, signal_number: int):

@@ -1,7 +1,7 @@
-"""How a script starts: its flags, the config, and one line for an error of the user.
+"""Start of a script: flags, config and error handling.
 
-A user's error (a wrong field, an impossible value, a missing file) ends the program with one line and exit
-code 2. Everything else that fails is a defect, and keeps its traceback.
+A user error, such as an invalid value or a missing file, prints one line and exits with code 2. Any other
+exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -21,7 +21,7 @@ import jax
 from absl import app, flags, logging
 
 from configs import base
-from experiments.cli import config_fields, plugins  # noqa: F401 (own defines --trust_workdir)
+from experiments.cli import config_fields, plugins  # noqa: F401 (plugins defines --trust_workdir)
 from experiments.cli.errors import Preempted, UserError
 
 _DEFAULT_CONFIG = pathlib.Path(base.__file__).parent / "toy_translation.py"
@@ -31,27 +31,27 @@ _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
   float: flags.DEFINE_float,
   str: flags.DEFINE_string,
 }
-_LONGEST_LINE = 2_000  # letters of an error
+_MAX_ERROR_LENGTH = 2_000  # characters
 
-# The flags below belong to the script that asks for them, so that its --help lists them.
+# Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
 
 
 class UsageError(UserError):
-  """Flags that do not go together, in one line."""
+  """An invalid flag or combination of flags."""
 
 
 def define_config() -> flags.FlagHolder:
-  """Defines --config, a file, and --config.FIELD for each field of the config in it."""
+  """Defines --config, a config file, and --config.FIELD for each of its fields."""
   return flags.DEFINE_string(
     "config",
     str(_DEFAULT_CONFIG),
-    "file with the experiment; any field can be changed: --config.train.num_train_steps=100",
+    "config file; --config.FIELD=VALUE overrides a field, such as --config.train.num_train_steps=100",
   )
 
 
 def get_config() -> base.Config:
-  """Returns the config of the file that --config names, with the fields that have flags changed."""
+  """Returns the config of --config, with the fields set by --config.FIELD."""
   config = load_config(flags.FLAGS.config)
   for name in config_fields.flat(config):
     config_fields.set_field(config, name, flags.FLAGS[f"config.{name}"].value)
@@ -59,10 +59,10 @@ def get_config() -> base.Config:
 
 
 def load_config(path: str) -> base.Config:
-  """Returns what a config file's function `get_config` returns.
+  """Returns the config of a config file.
 
   Raises:
-    UsageError: if it cannot be run, or returns no config.
+    UsageError: if the file cannot be run, or `get_config` does not return a config.
   """
   config = run_function(path, "get_config")
   if (
@@ -74,35 +74,37 @@ def load_config(path: str) -> base.Config:
 
 
 def run_function(path: str, name: str) -> Any:
-  """Returns what a function without arguments in a file returns.
+  """Runs a function without arguments in a Python file, and returns its result.
 
   Raises:
-    UsageError: if there is no such file or function, or it fails.
+    UsageError: if the file or function does not exist, or fails.
   """
   try:
     function = runpy.run_path(path).get(name)
     result = function() if function else None
   except (Exception, SystemExit) as error:  # a user's file may raise anything
-    misspelt = re.search(r"has no attribute '(\w+)'", str(error))
+    missing = re.search(r"has no attribute '(\w+)'", str(error))
     names = (name.rpartition(".")[2] for name in config_fields.flat(base.Config()))
-    hint = config_fields.closest(misspelt[1], names) if misspelt else ""
+    hint = config_fields.closest(missing[1], names) if missing else ""
     raise UsageError(f"{path}: {type(error).__name__}: {error}{hint}") from error
   if function is None:
-    raise UsageError(f"{path}: expected a function {name}, got none")
+    raise UsageError(f"{path}: function {name} is missing")
   return result
 
 
-def define_workdir(default: str | None, help_string: str = "folder of the run") -> flags.FlagHolder:
-  """Defines --workdir; the script's --help then also shows --trust_workdir."""
+def define_workdir(
+  default: str | None, help_string: str = "folder of the run (required)"
+) -> flags.FlagHolder:
+  """Defines --workdir, and lists --trust_workdir in the --help of the script."""
   flags.declare_key_flag("trust_workdir")
   return flags.DEFINE_string("workdir", default, help_string)
 
 
 def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
-  """Returns the folder that --workdir names.
+  """Returns the value of --workdir as a path.
 
   Raises:
-    UsageError: if it names none.
+    UsageError: if it is missing, or names a file.
   """
   if not flag.value:
     raise UsageError("--workdir must name the folder of a run, got none")
@@ -113,37 +115,42 @@ def workdir_path(flag: flags.FlagHolder) -> pathlib.Path:
 
 
 def workdir_paths(flag: flags.FlagHolder) -> list[pathlib.Path]:
-  """Returns the folders that --workdir names, with commas between; a folder's own name may have one.
+  """Returns the folders of --workdir, separated by commas. An existing folder may have commas in its name.
 
   Raises:
-    UsageError: if it names none.
+    UsageError: if it is missing, or names a file.
   """
   path = workdir_path(flag)
   return [path] if path.is_dir() else [pathlib.Path(name) for name in str(path).split(",") if name]
 
 
 def run(main: Callable[[], None], *, uses_cache: bool = True) -> None:
-  """Parses the flags and runs a script's main function.
+  """Parses the flags and runs the main function of a script.
 
   Args:
-    main: it has no arguments.
-    uses_cache: whether compiled programs are kept for the next start; False for scripts that measure times.
+    main: function without arguments.
+    uses_cache: use the persistent compilation cache. Set it to False in scripts that measure times.
   """
   for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-  logging.set_verbosity(logging.FATAL)  # JAX and orbax log each of their steps, and errors that they raise
+  logging.set_verbosity(logging.FATAL)  # JAX and orbax also log the errors that they raise
   if not uses_cache:
     jax.config.update("jax_enable_compilation_cache", False)
   elif jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-    _keep_compiled()
-  app.run(lambda _: _run(main), flags_parser=_parse)
+    _enable_compilation_cache()
+  try:
+    app.run(lambda _: _run(main), flags_parser=_parse)
+  except BrokenPipeError:  # while --help is printed, as in `... --help | head`
+    _ignore_broken_pipe()
+  finally:
+    try:
+      sys.stdout.flush()
+    except BrokenPipeError:
+      _ignore_broken_pipe()
 
 
-def _keep_compiled() -> None:
-  """Keeps compiled programs in the user's cache folder, in that of this machine, for the next start.
-
-  A program is compiled for the processor of a machine; several machines may share a home.
-  """
+def _enable_compilation_cache() -> None:
+  """Enables the persistent compilation cache. Each host has its folder, as hosts may share a home folder."""
   base_folder = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   folder = pathlib.Path(base_folder) / "attention-jax" / socket.gethostname()
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")  # a full disk
@@ -157,8 +164,8 @@ def _run(main: Callable[[], None]) -> None:
     main()
   except UserError as error:
     _fail(str(error))
-  except BrokenPipeError:  # the reader of the output has gone, as in `... | head`
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except BrokenPipeError:  # the reader of the output has exited, as in `... | head`
+    _ignore_broken_pipe()
   except OSError as error:
     if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
       raise
@@ -167,39 +174,44 @@ def _run(main: Callable[[], None]) -> None:
     if not isinstance(error, MemoryError) and not str(error).startswith("RESOURCE_EXHAUSTED"):
       raise
     reason = str(error).splitlines() or [type(error).__name__]
-    _fail(f"not enough memory; try a smaller batch, beam or model: {reason[0]}")
+    _fail(f"out of memory; try a smaller batch, beam or model: {reason[0]}")
   except (Preempted, KeyboardInterrupt) as error:
-    stopped = error if isinstance(error, Preempted) else Preempted("stopped", signal.SIGINT)
-    print(stopped, file=sys.stderr)
-    sys.exit(stopped.code)
+    preempted = error if isinstance(error, Preempted) else Preempted("stopped", signal.SIGINT)
+    print(preempted, file=sys.stderr)
+    sys.exit(preempted.code)
+
+
+def _ignore_broken_pipe() -> None:
+  """Redirects standard output to the null device, so that no later write or flush fails."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
-  """Parses the flags; the fields of the config are flags whose defaults are those of the file."""
+  """Parses the flags. Flags --config.FIELD have the values of the config file as defaults."""
   try:
     if "config" in flags.FLAGS:
       flags.FLAGS(arguments, known_only=True)
       for name, value in config_fields.flat(load_config(flags.FLAGS.config)).items():
-        kind = type(config_fields.flat(base.Config())[name])
-        _DEFINE[kind](f"config.{name}", value, "see configs/base.py", module_name="configs.base")
+        field_type = type(config_fields.flat(base.Config())[name])
+        _DEFINE[field_type](f"config.{name}", value, "see configs/base.py", module_name="configs.base")
     rest = flags.FLAGS(arguments)
   except flags.UnrecognizedFlagError as error:
     name, by_field = error.flagname, {flag.rpartition(".")[2]: flag for flag in flags.FLAGS}
-    near = difflib.get_close_matches(name, flags.FLAGS, 1, 0.8) or [
+    matches = difflib.get_close_matches(name, flags.FLAGS, 1, 0.8) or [
       by_field[field] for field in difflib.get_close_matches(name.rpartition(".")[2], by_field, 1)
     ]
-    _fail(f"unknown flag --{name}" + (f"; did you mean --{near[0]}?" if near else ""))
+    _fail(f"unknown flag --{name}" + (f"; did you mean --{matches[0]}?" if matches else ""))
   except (flags.Error, UsageError, UnicodeDecodeError) as error:
     _fail(str(error))
   if len(rest) > 1:
-    _fail(f"all options are flags (--name=value), got {rest[1]!r}")
+    _fail(f"arguments must be flags (--name=value), got {rest[1]!r}")
   return rest
 
 
 def _fail(message: str) -> NoReturn:
-  """Ends the program with one line."""
+  """Prints an error as one line and exits with code 2."""
   line = " ".join(message.split())
-  if len(line) > _LONGEST_LINE:
-    line = f"{line[: _LONGEST_LINE - 500]} … {line[-500:]}"
+  if len(line) > _MAX_ERROR_LENGTH:
+    line = f"{line[: _MAX_ERROR_LENGTH - 500]} … {line[-500:]}"
   print(f"error: {line}", file=sys.stderr)
   sys.exit(2)

@@ -1,4 +1,4 @@
-"""Files that a script reads and writes."""
+"""Reading and writing of files, and the flags --input and --output."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from absl import flags
 
 from experiments.cli.flags import UsageError
 
-# The flags below belong to the script that asks for them, so that its --help tells of them.
+# Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
 
 
@@ -24,23 +24,23 @@ def define_output(help_string: str) -> flags.FlagHolder:
 
 
 def check_files(read: flags.FlagHolder, written: flags.FlagHolder) -> None:
-  """Raises UsageError for an --output that cannot be written, or is the --input."""
+  """Raises UsageError if --output cannot be written, or is the same file as --input."""
   if written.value is None:
     return
   path = pathlib.Path(written.value)
   if not path.absolute().parent.is_dir():
-    raise UsageError(f"--output must be in a folder that is there, got {written.value!r}")
+    raise UsageError(f"--output must be in an existing folder, got {written.value!r}")
   if path.is_dir():
     raise UsageError(f"--output must be a file, got the folder {written.value!r}")
   if read.value is not None and _is_same_file(pathlib.Path(read.value), path):
-    raise UsageError(f"--output must not be the file of --{read.name}, got {written.value!r}")
+    raise UsageError(f"--output must not be the same file as --{read.name}, got {written.value!r}")
 
 
 def input_path(flag: flags.FlagHolder) -> pathlib.Path:
-  """Returns the file that --input names.
+  """Returns the value of --input as a path.
 
   Raises:
-    UsageError: if it names none.
+    UsageError: if it is missing.
   """
   if not flag.value:
     raise UsageError("--input must name a file, got none")
@@ -48,17 +48,17 @@ def input_path(flag: flags.FlagHolder) -> pathlib.Path:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a file. They end at a newline alone, of which a carriage return may be a part."""
+  """Returns the lines of a file. Lines end with LF or CRLF only."""
   try:
     text = path.read_bytes().decode("utf-8-sig")
   except UnicodeDecodeError as error:
     raise UsageError(f"{path}: expected UTF-8, got {error}") from error
-  # Not splitlines, which also breaks lines at other characters than the newline.
+  # str.splitlines would also split at other characters.
   return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def write_lines(flag: flags.FlagHolder, lines: Iterable[str]) -> None:
-  """Writes lines to the file that --output names, or prints them."""
+  """Writes lines to --output, or prints them if it is not set."""
   text = "".join(f"{line}\n" for line in lines)
   if flag.value is None:
     print(text, end="")
@@ -67,16 +67,16 @@ def write_lines(flag: flags.FlagHolder, lines: Iterable[str]) -> None:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file of which no half is ever there; a device or a link stays what it is.
+  """Writes a file atomically. Devices and symbolic links are written in place.
 
   Raises:
-    OSError: with this path, if the disk does not take it.
+    OSError: if the file cannot be written.
   """
   write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
-  """Does what `write_text` does, with bytes."""
+  """Writes a file like `write_text`, from bytes."""
   if path.is_symlink() or (path.exists() and not path.is_file()):
     path.write_bytes(content)
     return
@@ -91,6 +91,6 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
       temporary.unlink(missing_ok=True)
 
 
-def _is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
-  # Devices, such as a terminal, may be both.
-  return one.is_file() and other.is_file() and one.samefile(other)
+def _is_same_file(a: pathlib.Path, b: pathlib.Path) -> bool:
+  # A device, such as a terminal, may be both input and output.
+  return a.is_file() and b.is_file() and a.samefile(b)

@@ -1,6 +1,6 @@
-"""Parts of one's own, outside this repository, that a config names by where they are.
+"""Custom components that a config names by their location.
 
-`package.module:Name` is imported as Python does; `folder/file.py:Name` is read from that file.
+`package.module:Name` is imported like any module. `folder/file.py:Name` is loaded from that file.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from experiments.cli.config_fields import ConfigError
 flags.DEFINE_bool(
   "trust_workdir",
   False,
-  "whether custom parts that a run's config.json names are imported from any file, not only from those below "
-  "the current folder",
+  "import custom components named by a run's config.json from any file, not only from files below the "
+  "current folder",
 )
 
-# From which parts of a person's own were read, as tracebacks name them.
+# Files of custom components, as named in tracebacks.
 _FILES: set[str | None] = set()
 
 
 def is_plugin(name: str) -> bool:
-  """Returns whether a field's value names a part of one's own.
+  """Returns whether a config value names a custom component.
 
   >>> is_plugin("folder/gaussian.py:Gaussian"), is_plugin("additive")
   (True, False)
@@ -38,17 +38,21 @@ def is_plugin(name: str) -> bool:
   return ":" in name
 
 
-def find(field: str, name: str) -> Any:
-  """Returns what a field of the config names.
+def resolve(field: str, name: str) -> Any:
+  """Imports and returns the object that a config field names.
+
+  Args:
+    field: name of the field, for error messages.
+    name: `package.module:Name` or `folder/file.py:Name`.
 
   Raises:
-    ConfigError: if it cannot be imported, or is not there.
+    ConfigError: if it cannot be imported, or does not exist.
   """
   where, _, attribute = name.rpartition(":")
   try:
     module = _read(pathlib.Path(where)) if where.endswith(".py") else importlib.import_module(where)
-  except (Exception, SystemExit) as error:  # whatever a person's file may raise
-    raise ConfigError(f"config.{field}={name}: {told(error)}") from error
+  except (Exception, SystemExit) as error:  # custom code may raise anything
+    raise ConfigError(f"config.{field}={name}: {format_error(error)}") from error
   _FILES.add(module.__file__)
   try:
     return getattr(module, attribute)
@@ -56,68 +60,68 @@ def find(field: str, name: str) -> Any:
     raise ConfigError(f"config.{field}={name}: {where} has no {attribute!r}") from error
 
 
-def make(field: str, name: str, *arguments: Any) -> Any:
-  """Returns what a field's function or class makes of arguments.
+def build(field: str, name: str, *arguments: Any) -> Any:
+  """Calls the function or class that a config field names, and returns the result.
 
   Raises:
-    ConfigError: as `find`; also if it cannot.
+    ConfigError: as in `resolve`, or if the call fails.
   """
-  maker = find(field, name)
+  function = resolve(field, name)
   try:
-    return maker(*arguments)
-  except Exception as error:  # whatever a person's file may raise
-    raise ConfigError(f"config.{field}={name}: {told(error)}") from error
+    return function(*arguments)
+  except Exception as error:  # custom code may raise anything
+    raise ConfigError(f"config.{field}={name}: {format_error(error)}") from error
 
 
-def told(error: BaseException) -> str:
-  """Returns an error in one line, with the last place in a person's own files that it has come through."""
-  places = [place for place in traceback.extract_tb(error.__traceback__) if place.filename in _FILES]
-  where = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+def format_error(error: BaseException) -> str:
+  """Returns an error as one line, with its last location in the file of a custom component."""
+  frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _FILES]
+  where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
   return f"{type(error).__name__}: {error}{where}"
 
 
-def files(parts: Mapping[str, str]) -> dict[str, str]:
-  """Returns the files that define the parts that fields of a config name, to be recorded with a run."""
-  found = {field: origins(name) for field, name in parts.items()}
-  return {field: str(paths[-1]) for field, paths in found.items() if paths}
+def defining_files(components: Mapping[str, str]) -> dict[str, str]:
+  """Returns the files that define custom components, by config field."""
+  paths_by_field = {field: imported_files(name) for field, name in components.items()}
+  return {field: str(paths[-1]) for field, paths in paths_by_field.items() if paths}
 
 
-def origins(name: str) -> list[pathlib.Path]:
-  """Returns the files that importing a name runs, the one with the name last; [] if one is not found."""
+def imported_files(name: str) -> list[pathlib.Path]:
+  """Returns the files that importing a component runs; the last one defines it. Empty if one is missing."""
   where = name.rpartition(":")[0]
   if where.endswith(".py"):
     return [pathlib.Path(where)]
-  found = []
-  place: list[str] | None = None
+  paths = []
+  search_path: list[str] | None = None
   try:
-    # Package by package: `importlib.util.find_spec` would import all but the last.
+    # One package at a time, because `importlib.util.find_spec` would import the parent packages.
     for module in where.split("."):
-      spec = importlib.machinery.PathFinder.find_spec(module, place)
+      spec = importlib.machinery.PathFinder.find_spec(module, search_path)
       if spec is None:
         return []
-      if spec.has_location and spec.origin:  # a folder without an __init__.py runs nothing
-        found.append(pathlib.Path(spec.origin))
-      place = list(spec.submodule_search_locations or [])
+      if spec.has_location and spec.origin:  # a namespace package has no file
+        paths.append(pathlib.Path(spec.origin))
+      search_path = list(spec.submodule_search_locations or [])
   except (ImportError, ValueError):
     return []
-  return found
+  return paths
 
 
 def is_trusted(path: pathlib.Path | None, folder: pathlib.Path) -> bool:
-  """Returns whether a file that the run in a folder names may be imported. From Python, any may."""
+  """Returns whether a file named by the run in `folder` may be imported. Outside scripts, any file may."""
   if not flags.FLAGS.is_parsed() or flags.FLAGS["trust_workdir"].value:
     return True
   if path is None:
     return False
   try:
     file = path.resolve()
-  except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte
+  except (OSError, RuntimeError, ValueError):  # a symlink loop, a null byte
     return False
   return file.is_relative_to(pathlib.Path.cwd()) and not file.is_relative_to(folder.resolve())
 
 
 def _read(path: pathlib.Path) -> ModuleType:
-  """Returns a file as a module, always the same one."""
+  """Imports a file as a module, once per process."""
   digest = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
   name = f"{path.stem}_{digest[:8]}"
   if name not in sys.modules:
@@ -125,7 +129,7 @@ def _read(path: pathlib.Path) -> ModuleType:
     if spec is None or spec.loader is None:
       raise ImportError(f"cannot read {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # `dataclasses` looks up the module of a class here
     _FILES.add(str(path))
     try:
       spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C at a terminal, SIGTERM from a scheduler."""
+"""Stop requests: Ctrl-C in a terminal, or SIGTERM from a scheduler."""
 
 import contextlib
 import os
@@ -10,24 +10,24 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
-  """Gives a function that returns which signal asked to stop, 0 for none; Ctrl-C again stops at once.
+  """Yields a function that returns the signal that requested a stop, or 0. A second Ctrl-C stops immediately.
 
-  An exception in the middle of a step would lose the state, whose memory the step takes over.
+  The signal does not raise an exception, because a step donates the state, so an exception would lose it.
   """
   requested = 0
 
   def handle(number: int, _) -> None:
     nonlocal requested
     requested = number
-    with contextlib.suppress(OSError):  # Ctrl-C has also ended who was reading, as in `2>&1 | tee log`
-      # Not print: the step that is interrupted may be writing to the same stream.
-      os.write(2, b"stopping soon; Ctrl-C again stops at once\n")
-    signal.signal(signal.SIGINT, before[signal.SIGINT])
+    with contextlib.suppress(OSError):  # Ctrl-C may also end the reader, as in `2>&1 | tee log`
+      # `print` is not reentrant, and the interrupted code may be writing to the same stream.
+      os.write(2, b"stopping after this step; press Ctrl-C again to stop immediately\n")
+    signal.signal(signal.SIGINT, previous_handlers[signal.SIGINT])
 
-  # None is a handler that Python does not know; afterwards a signal ends the program.
-  before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
+  # `signal.signal` returns None for a handler that was not set from Python. It is replaced by the default.
+  previous_handlers = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
   try:
     yield lambda: requested
   finally:
-    for number, handler in before.items():
+    for number, handler in previous_handlers.items():
       signal.signal(number, handler)

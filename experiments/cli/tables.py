@@ -1,11 +1,11 @@
-"""Tables as text."""
+"""Tables as plain text and as Markdown."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-  """Returns cells in columns, the first aligned to the left, the others to the right.
+  """Returns rows as aligned columns, the first column to the left and the others to the right.
 
   >>> print(columns([["system", "bleu"], ["a", "7.0"]]))
   system  bleu
@@ -20,7 +20,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-  """Returns a table in Markdown.
+  """Returns a Markdown table.
 
   >>> print(markdown(["width", "bleu"], [[8, "40.0"]]))
   | width | bleu |

@@ -1,1 +1,1 @@
-"""Others' programs for the same job, written as one would there."""
+"""Equivalent models in other libraries."""

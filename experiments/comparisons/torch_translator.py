@@ -1,4 +1,4 @@
-"""The translator of `attention.Seq2Seq` written in PyTorch, as one would there: a module for each part."""
+"""The recurrent model of `attention.Seq2Seq` in PyTorch."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Encoder(nn.Module):
-  """A bidirectional GRU."""
+  """Bidirectional GRU encoder."""
 
   def __init__(self, vocabulary_size: int, embed_dim: int, width: int):
     super().__init__()
@@ -47,9 +47,10 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-  """A GRU cell that attends to the memory at every step.
+  """GRU decoder that attends to the memory at each step.
 
-  A frugal one projects the memory to keys once for a sentence, and makes the logits of all steps together.
+  If `optimized` is set, it projects the keys once per sentence, and computes the logits of all steps
+  together.
   """
 
   def __init__(self, vocabulary_size: int, embed_dim: int, width: int, *, optimized: bool):
@@ -72,16 +73,17 @@ class Decoder(nn.Module):
     for t in range(inputs.shape[1]):
       context = self.attention(state, memory, is_padding, keys)
       state = self.cell(torch.cat([embedded[:, t], context], dim=-1), state)
-      found = torch.cat([state, context, embedded[:, t]], dim=-1)
-      steps.append(found if self.optimized else self.read_out(found))
-    return self.read_out(torch.stack(steps, dim=1)) if self.optimized else torch.stack(steps, dim=1)
+      features = torch.cat([state, context, embedded[:, t]], dim=-1)
+      steps.append(features if self.optimized else self.output_logits(features))
+    outputs = torch.stack(steps, dim=1)
+    return self.output_logits(outputs) if self.optimized else outputs
 
-  def read_out(self, found: torch.Tensor) -> torch.Tensor:
-    return self.logits(torch.tanh(self.readout(found)))
+  def output_logits(self, features: torch.Tensor) -> torch.Tensor:
+    return self.logits(torch.tanh(self.readout(features)))
 
 
 class Translator(nn.Module):
-  """The logits of target words, given the words before each."""
+  """Encoder and decoder. It returns the logits of the target words (teacher forcing)."""
 
   def __init__(self, vocabulary_sizes: tuple[int, int], embed_dim: int, width: int, *, optimized: bool):
     super().__init__()
@@ -95,7 +97,7 @@ class Translator(nn.Module):
 
 
 def load(translator: Translator, params: Any) -> None:
-  """Gives a translator the parameters of an `attention.Seq2Seq` with a recurrent encoder of one layer."""
+  """Loads the parameters of an `attention.Seq2Seq` with one recurrent encoder layer."""
   encoder, decoder = params["encoder"], params["decoder"]
   weights = {
     "encoder.embedding.weight": encoder["embedding"]["embedding"],
@@ -113,13 +115,13 @@ def load(translator: Translator, params: Any) -> None:
   translator.load_state_dict({name: torch.tensor(np.asarray(array)) for name, array in weights.items()})
 
 
-def _gru(own: Any, name: str) -> dict[str, np.ndarray]:
-  """Returns a GRU's weights by their names in PyTorch, whose order of the gates is the same."""
-  recurrent_bias = np.asarray(own["recurrent_bias"])
+def _gru(params: Any, name: str) -> dict[str, np.ndarray]:
+  """Returns the weights of a GRU by their names in PyTorch. The order of the gates is the same."""
+  recurrent_bias = np.asarray(params["recurrent_bias"])
   return {
-    name.format("weight_ih"): np.asarray(own["input"]).T,
-    name.format("weight_hh"): np.asarray(own["recurrent"]).T,
-    name.format("bias_ih"): np.asarray(own["bias"]),
-    # PyTorch has a bias for the products with the state of all three gates.
+    name.format("weight_ih"): np.asarray(params["input"]).T,
+    name.format("weight_hh"): np.asarray(params["recurrent"]).T,
+    name.format("bias_ih"): np.asarray(params["bias"]),
+    # PyTorch has a recurrent bias for all three gates.
     name.format("bias_hh"): np.concatenate([np.zeros(2 * len(recurrent_bias), np.float32), recurrent_bias]),
   }

@@ -1,7 +1,7 @@
-"""The page in which a translator lives: what is written into it, and its program (page/).
+"""Interactive page with a trained translator: its data, and its program in page/.
 
-packing     arrays as text
-live        a recurrent translator, which the page runs by itself
-recorded    the attention of any translator, along given translations
-page        all of it in one file
+encode_arrays  arrays as text
+live           recurrent translators, which run in the browser
+recorded       recorded attention of other translators
+bundle         the page as one file
 """

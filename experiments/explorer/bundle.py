@@ -1,4 +1,4 @@
-"""The page: its program, its style and its data in one file of HTML, which needs nothing else."""
+"""The page as one HTML file with program, style and data."""
 
 import graphlib
 import json
@@ -12,28 +12,27 @@ _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([^"]*)";', re.MULTILINE)
 
 
 def page(data: dict[str, Any]) -> str:
-  """Returns the page.
+  """Returns the HTML of the page.
 
   Args:
-    data: a value for JSON, with `runs`, each of `live` or `recorded`, with a name and a summary.
+    data: JSON value with `runs`. Each run is from `live` or `recorded`, with a name and a summary.
   """
   text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-  text = text.replace("<", r"\u003c")  # or a sentence could end the script that holds it
+  text = text.replace("<", r"\u003c")  # a sentence must not close the script element
   parts = {
     "style": (_FOLDER / "style.css").read_text("utf-8"),
     "data": text,
-    "sum": str(zlib.adler32(text.encode("utf-8"))),  # by which the page sees that it is damaged
+    "sum": str(zlib.adler32(text.encode("utf-8"))),  # checksum, to detect a damaged page
     "program": program(),
   }
   html = (_FOLDER / "index.html").read_text("utf-8")
-  return re.sub(r"/\* (style|data|sum|program) \*/", lambda found: parts[found.group(1)], html)
+  return re.sub(r"/\* (style|data|sum|program) \*/", lambda match: parts[match.group(1)], html)
 
 
 def program() -> str:
-  """Returns the modules of the page as one script, each after those that it imports.
+  """Returns the modules of the page as one script, in topological order.
 
-  A page that is opened from a disk may load no modules. So each becomes a function that returns what it
-  exports, and finds what it imports among those before it.
+  A page opened from disk cannot load modules, so each module becomes a function that returns its exports.
   """
   texts = {path.name: path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.mjs"))}
   imported = {name: [module for _, module in _IMPORT.findall(text)] for name, text in texts.items()}

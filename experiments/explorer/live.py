@@ -1,4 +1,4 @@
-"""A recurrent translator as the page runs it: which parts it knows, its words, its arrays."""
+"""Data of recurrent translators, which the page runs in the browser."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from configs import base
-from experiments.explorer.encode_arrays import packed
+from experiments.explorer.encode_arrays import encode_arrays
 from experiments.tasks import Example
 from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
@@ -24,22 +24,22 @@ _SHAPE = (
 _JOINS = {WordTokenizer: "text", ItalianWords: "elisions", CharacterTokenizer: "characters"}
 
 
-def why_not(config: base.Config, translator: Translator) -> str:
-  """Returns why the page cannot run a translator, in a few words; nothing if it can."""
+def unsupported_reason(config: base.Config, translator: Translator) -> str:
+  """Returns why the page cannot run a translator, or an empty string if it can."""
   model, languages = config.model, (translator.task.source, translator.task.target)
-  known = {
+  supported = {
     "encoder": (model.encoder, ("recurrent",)),
     "decoder": (model.decoder, ("recurrent",)),
     "attention": (model.attention, ATTENTION_TYPES),
     "normalizer": (model.normalizer, ("softmax",)),
     "dtype": (model.dtype, ("float32",)),
   }
-  for name, (value, values) in known.items():
+  for name, (value, values) in supported.items():
     if value not in values:
       return f"config.model.{name} is {value}"
   if any(type(language.tokenizer) not in _JOINS for language in languages):
-    return f"its text is cut into tokens by {type(languages[0].tokenizer).__name__}"
-  return "" if config.train.train_eos else "it has not learnt where sentences end"
+    return f"its tokenizer is {type(languages[0].tokenizer).__name__}"
+  return "" if config.train.train_eos else "config.train.train_eos is False"
 
 
 def live_model(
@@ -48,36 +48,38 @@ def live_model(
   kept: KeptCheckpoints,
   examples: Mapping[str, Sequence[Example]],
 ) -> dict[str, Any]:
-  """Returns what the page needs to run a translator.
+  """Returns the data that the page needs to run a translator.
 
   Args:
-    config: the run's.
-    translator: of the run, one that `why_not` finds nothing against.
-    kept: checkpoints of the run, at least one.
-    examples: sentences to choose from, by the names of their splits.
+    config: config of the run.
+    translator: translator of the run, without an `unsupported_reason`.
+    kept: at least one checkpoint of the run.
+    examples: example sentences by split.
 
   Returns:
-    A value for JSON; `checkpoints` have their arrays as text, and `layout` says which they are.
+    A JSON value. `layout` has the names and shapes of the arrays of each checkpoint.
   """
   arrays = {step: _by_name(params) for step, params in kept.params.items()}
   first, *_ = arrays.values()
   return {
     "shape": {name: getattr(config.model, name) for name in _SHAPE},
-    "source": _described(translator.task.source),
-    "target": _described(translator.task.target),
+    "source": _language(translator.task.source),
+    "target": _language(translator.task.target),
     "max_length": translator.search.max_length,
     "beam_size": translator.search.beam_size,
     "length_penalty": translator.search.length_penalty,
     "longest": getattr(translator.task, "max_length", None),
     "layout": [{"name": name, "shape": array.shape} for name, array in first.items()],
     "step": kept.step,
-    "checkpoints": [{"step": step, "arrays": packed([*each.values()])} for step, each in arrays.items()],
-    "examples": [_example(split, each) for split, found in examples.items() for each in found],
+    "checkpoints": [
+      {"step": step, "arrays": encode_arrays([*by_name.values()])} for step, by_name in arrays.items()
+    ],
+    "examples": [_example(split, example) for split, group in examples.items() for example in group],
   }
 
 
 def _example(split: str, example: Example) -> dict[str, Any]:
-  """Returns a sentence with the truth that is known of it."""
+  """Returns an example sentence with its reference."""
   return {
     "split": split,
     "source": example.source_text,
@@ -92,12 +94,12 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
   return {name: np.asarray(leaf, np.float32) for name, leaf in named.items()}
 
 
-def _described(language: TextProcessor) -> dict[str, Any]:
-  """Returns a language as tokenizer.mjs reads it."""
+def _language(language: TextProcessor) -> dict[str, Any]:
+  """Returns a language in the format of tokenizer.mjs."""
   is_word = isinstance(language.tokenizer, WordTokenizer)
   return {
     "unit": "word" if is_word else "character",
-    **({"pattern": words.PATTERN, "classes": words.ranges()} if is_word else {}),
+    **({"pattern": words.PATTERN, "classes": words.class_ranges()} if is_word else {}),
     "lowercase": language.lowercase,
     "words": language.vocabulary.words,
     "joins": _JOINS[type(language.tokenizer)],

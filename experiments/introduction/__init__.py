@@ -1,1 +1,1 @@
-"""Five lessons on attention, each a file; `experiments.walkthrough` prints them."""
+"""Five lessons on attention, one per file. `experiments.walkthrough` prints them."""

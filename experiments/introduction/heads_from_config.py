@@ -1,6 +1,7 @@
-"""Lesson 1: as many heads as a config says, one by one and stacked.
+"""Lesson 1: multi-head attention, computed head by head and with stacked heads.
 
-Source: Devlin et al. 2019, arXiv:1810.04805, section 3.
+References:
+  Devlin et al. 2019, arXiv:1810.04805, section 3.
 """
 
 import dataclasses
@@ -20,11 +21,11 @@ from experiments.introduction.printing import formulas, title
 
 @dataclasses.dataclass(frozen=True)
 class HeadsConfig:
-  """The sizes of multi-head attention, by default those of BERT base.
+  """Sizes of multi-head attention. The defaults are those of BERT base.
 
   Attributes:
-    hidden_size: D.
-    num_attention_heads: N.
+    hidden_size: model width D.
+    num_attention_heads: number of heads N.
 
   Raises:
     ValueError: if hidden_size is not a multiple of num_attention_heads.
@@ -49,20 +50,20 @@ class HeadsConfig:
 
 
 class AttentionHead(nn.Module):
-  """One head: queries, keys and values, then attention, [... T D] -> [... T H]."""
+  """Self-attention with one head, [... T D] -> [... T H]."""
 
   width: int
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    # Biases that start at zero would hide an error in how they are stacked.
+    # Zero biases would hide an error in stacking them.
     dense = functools.partial(nn.Dense, self.width, bias_init=nn.initializers.normal(0.1))
     queries, keys, values = (dense(name=name)(inputs) for name in ("query", "key", "value"))
     return attention.scaled_dot_product_attention(queries, keys, values)
 
 
 class ConcatenatedHeads(nn.Module):
-  """Multi-head attention head by head, [... T D] -> [... T D]."""
+  """Multi-head self-attention computed head by head, [... T D] -> [... T D]."""
 
   config: HeadsConfig
 
@@ -75,15 +76,16 @@ class ConcatenatedHeads(nn.Module):
 
 
 def heads_from_config(rng: jax.Array, config: HeadsConfig, length: int) -> dict[str, Any]:
-  """Returns self-attention of one sentence, computed head by head and with all heads stacked.
+  """Computes self-attention of one sentence, head by head and with stacked heads.
 
   Args:
-    rng: for inputs and parameters.
-    config: the sizes.
-    length: T; each word is a random vector.
+    rng: PRNG key for inputs and parameters.
+    config: sizes.
+    length: number of words T. Words are random vectors.
 
   Returns:
-    inputs [B T D], params of `ConcatenatedHeads`, one_by_one [B T D], and stacked [B T D], which is equal.
+    A dict of inputs [B T D], params of `ConcatenatedHeads`, one_by_one [B T D], and stacked [B T D], which
+    are equal up to rounding.
 
   >>> bert = functools.partial(heads_from_config, config=HeadsConfig(), length=5)
   >>> jax.eval_shape(bert, jax.random.key(0))["stacked"].shape
@@ -97,9 +99,9 @@ def heads_from_config(rng: jax.Array, config: HeadsConfig, length: int) -> dict[
 
 
 def stack_heads(params: dict[str, Any], config: HeadsConfig) -> attention.MultiHeadWeights:
-  """Returns the parameters of `ConcatenatedHeads` as the library takes them.
+  """Returns the parameters of `ConcatenatedHeads` as `attention.MultiHeadWeights`.
 
-  Kernels [D H] become [D N H], biases [H] become [N H], the output's kernel [D D] becomes [N H D].
+  Kernels [D H] become [D N H], biases [H] become [N H], and the output kernel [D D] becomes [N H D].
   """
   N, H = config.num_attention_heads, config.head_width
   heads = [params[f"head_{n}"] for n in range(N)]
@@ -121,11 +123,11 @@ def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   del folder
   text, config = "time flies like an arrow", HeadsConfig()
   run = jax.jit(heads_from_config, static_argnums=(1, 2))(rng, config, len(text.split()))
-  yield title("1. Several heads are one head with one more axis")
-  yield "A config gives the hidden size and the number of heads; the width of a head follows."
+  yield title("1. Multi-head attention adds one axis")
+  yield "The hidden size and the number of heads determine the width of a head."
   yield formulas("head_n = softmax(x W_Q[n] (x W_K[n])^T / sqrt(H)) x W_V[n],  H = D / N")
   yield f"D = {config.hidden_size}, N = {config.num_attention_heads}: H = {config.head_width}"
   yield f'"{text}", a random vector for each word: {run["inputs"].shape}'
   yield f"head by head, concatenated, projected: {run['one_by_one'].shape}"
-  yield f"all heads stacked, in one call:        {run['stacked'].shape}"
+  yield f"stacked heads, in one call:            {run['stacked'].shape}"
   yield f"largest difference: {np.abs(run['one_by_one'] - run['stacked']).max():.0e}"

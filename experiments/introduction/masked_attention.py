@@ -1,6 +1,7 @@
-"""Lesson 3: values wider than keys, and a mask.
+"""Lesson 3: values that are wider than keys, and a mask.
 
-Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.2.1 and 3.2.3.
+References:
+  Vaswani et al. 2017, arXiv:1706.03762, sections 3.2.1 and 3.2.3.
 """
 
 import pathlib
@@ -15,13 +16,13 @@ from experiments.introduction.printing import array, formulas, heat_map, title
 
 
 def masked_attention(rng: jax.Array) -> dict[str, jax.Array]:
-  """Returns attention of 3 queries to 4 keys, with and without a mask that hides the last key.
+  """Computes attention of 3 queries to 4 keys, with and without a mask of the last key.
 
       context = softmax(Q K^T / sqrt(8), over the keys that the mask allows) V
 
   Returns:
-    queries [B T H], keys [B S H], values [B S D], mask [B 1 S], context and masked_context [B T D], weights
-    and masked_weights [B T S].
+    A dict of queries [B T H], keys [B S H], values [B S D], mask [B 1 S], context and masked_context [B T D],
+    weights and masked_weights [B T S].
 
   >>> jax.eval_shape(masked_attention, jax.random.key(0))["context"].shape
   (1, 3, 16)
@@ -49,15 +50,15 @@ def masked_attention(rng: jax.Array) -> dict[str, jax.Array]:
 
 
 def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
-  """Yields the lines of the lesson, and writes two heat-maps."""
+  """Yields the lines of the lesson, and writes two heatmaps."""
   run = jax.jit(masked_attention)(rng)
   labels = [f"key {s}" for s in range(4)], [f"query {t}" for t in range(3)]
   yield title("3. Masked keys")
-  yield "Keys of width 8, values of width 16. The weight of a masked key goes to the others."
+  yield "Keys have width 8, values width 16. The weight of a masked key is distributed over the other keys."
   yield formulas("context = softmax(Q K^T / sqrt(d_k), over the keys that the mask allows) V")
   for name, prefix in (("no mask", ""), ("last key masked", "masked_")):
     context, weights = run[f"{prefix}context"], run[f"{prefix}weights"]
     yield array(f"{name}: context {context.shape}, weights {weights.shape}", weights[0])
-    yield f"sums of the rows: {np.round(weights[0].sum(axis=-1), 6)}"
+    yield f"row sums: {np.round(weights[0].sum(axis=-1), 6)}"
     yield heat_map(folder / f"{name.replace(' ', '_')}.png", weights[0], *labels)
-  yield f"the mask, {run['mask'].shape}: {run['mask']}"
+  yield f"mask {run['mask'].shape}: {run['mask']}"

@@ -1,4 +1,4 @@
-"""How the lessons print titles, formulas, arrays and heat-maps."""
+"""Titles, formulas, arrays and heatmaps of the lessons."""
 
 import pathlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def formulas(*lines: str) -> str:
 
 
 def array(name: str, values: jax.Array) -> str:
-  """Returns a name and, below it, the numbers."""
+  """Returns a name, followed by the numbers of an array."""
   numbers = np.array2string(np.asarray(values), precision=3, floatmode="fixed", prefix="  ")
   return f"{name}\n  {numbers}"
 
@@ -26,6 +26,6 @@ def array(name: str, values: jax.Array) -> str:
 def heat_map(
   path: pathlib.Path, weights: jax.Array, source_words: Sequence[str], target_words: Sequence[str]
 ) -> str:
-  """Writes a heat-map of weights [T S] and returns a line that names the file."""
+  """Writes a heatmap of weights [T S], and returns a line with the path."""
   png.save(attention_maps.attention_map(np.asarray(weights), source_words, target_words), path)
-  return f"heat-map: {path}"
+  return f"heatmap: {path}"

@@ -1,6 +1,7 @@
-"""Lesson 0: self-attention with one head on five words, then with four heads.
+"""Lesson 0: self-attention of five words, with one head and with four heads.
 
-Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.2.1 and 3.2.2.
+References:
+  Vaswani et al. 2017, arXiv:1706.03762, sections 3.2.1 and 3.2.2.
 """
 
 import pathlib
@@ -16,21 +17,21 @@ from experiments.introduction.printing import array, formulas, heat_map, title
 WORDS = ("the", "cat", "sees", "a", "bird")
 TOKENS = (2, 6, 8, 3, 1)
 
-# A variance of 1 / D keeps scores near 1, so that no weight is close to 1.
+# A variance of 1 / D keeps scores small, so that no weight is close to 1.
 kernel_init = nn.initializers.lecun_normal()
 stacked_kernel_init = nn.initializers.lecun_normal(batch_axis=0)
 
 
 def one_head(rng: jax.Array) -> dict[str, jax.Array]:
-  """Returns self-attention of five words, with one head as wide as the embedding.
+  """Computes self-attention of five words, with one head of the width of the embedding.
 
       q_i = x_i W_Q,  k_i = x_i W_K,  v_i = x_i W_V
       a_ij = softmax(q_i . k_j / sqrt(H), over j)
       z_1 = a_11 v_1 + a_12 v_2 + ... + a_15 v_5
 
   Returns:
-    embedding [V D], inputs [T D], query_kernel, key_kernel and value_kernel [D H], queries [T H], keys and
-    values [S H], weights [T S], context [T H], and z_1 [H], the first row of the context.
+    A dict of embedding [V D], inputs [T D], query_kernel, key_kernel and value_kernel [D H], queries [T H],
+    keys and values [S H], weights [T S], context [T H], and z_1 [H], the first row of the context.
 
   >>> jax.eval_shape(one_head, jax.random.key(0))["weights"].shape
   (5, 5)
@@ -62,18 +63,18 @@ def one_head(rng: jax.Array) -> dict[str, jax.Array]:
 
 
 def four_heads(rng: jax.Array, inputs: jax.Array) -> dict[str, jax.Array]:
-  """Returns self-attention with four narrow heads, combined by W_O.
+  """Computes self-attention with four heads, combined by W_O.
 
       head_n = softmax(x W_Q[n] (x W_K[n])^T / sqrt(H)) x W_V[n]
       result = [head_1 ... head_4] W_O = sum over n of head_n W_O[n]
 
   Args:
-    rng: for the kernels.
-    inputs: [T D], D a multiple of 4.
+    rng: PRNG key for the kernels.
+    inputs: [T D]. D is a multiple of 4.
 
   Returns:
-    query_kernel, key_kernel and value_kernel [N D H], output_kernel [D D], weights [N T S], contexts [N T H],
-    concatenated [T D], and result [T D].
+    A dict of query_kernel, key_kernel and value_kernel [N D H], output_kernel [D D], weights [N T S],
+    contexts [N T H], concatenated [T D], and result [T D].
 
   >>> jax.eval_shape(four_heads, jax.random.key(0), jnp.ones((5, 16)))["contexts"].shape
   (4, 5, 4)
@@ -104,11 +105,11 @@ def four_heads(rng: jax.Array, inputs: jax.Array) -> dict[str, jax.Array]:
 
 
 def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
-  """Yields the lines of the lesson, and writes a heat-map."""
+  """Yields the lines of the lesson, and writes a heatmap."""
   head_rng, heads_rng = jax.random.split(rng)
   one = jax.jit(one_head)(head_rng)
   yield title("0. Each word attends to all words")
-  yield "A word's query is compared with every word's key; the weights average the values."
+  yield "The query of a word is compared with the keys of all words. The weights average the values."
   yield formulas("a_1j = softmax(q_1 . k_j / sqrt(16), over j)", "z_1 = a_11 v_1 + ... + a_15 v_5")
   yield f'"{" ".join(WORDS)}" is {list(TOKENS)}; embedded: {one["inputs"].shape}'
   yield array("query of token 1", one["queries"][0])
@@ -123,11 +124,11 @@ def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
 
   four = jax.jit(four_heads)(heads_rng, one["inputs"])
   yield ""
-  yield "Four heads attend at the same time, each with its own weights; W_O combines them."
+  yield "Four heads attend in parallel, each with its weights. W_O combines them."
   yield formulas("result = [head_1 head_2 head_3 head_4] W_O")
   yield f"stacked query kernels [N D H]: {four['query_kernel'].shape}"
-  yield f"weights, a map for each head:  {four['weights'].shape}"
+  yield f"weights of the heads:          {four['weights'].shape}"
   yield f"contexts of the heads:         {four['contexts'].shape}"
-  yield f"side by side:                  {four['concatenated'].shape}"
+  yield f"concatenated:                  {four['concatenated'].shape}"
   yield f"times W_O:                     {four['result'].shape}"
   yield array("result for token 1", four["result"][0])

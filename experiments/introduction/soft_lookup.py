@@ -1,4 +1,4 @@
-"""Lesson 2: attention as a soft lookup, and a layer that keeps the shape of its inputs."""
+"""Lesson 2: attention as a soft lookup, and a layer whose outputs have the shape of its inputs."""
 
 import pathlib
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ CONCEPTS = ("cat", "dog", "bird")
 
 
 def soft_lookup(query: list[float]) -> tuple[jax.Array, jax.Array]:
-  """Returns the context [1 3] and the weights [1 3] of a query; each concept is an axis.
+  """Returns the context [1 3] and weights [1 3] of a query. Keys and values are one-hot vectors.
 
       weights = softmax(query . keys), not scaled
       context = weights . values
 
   Args:
-    query: three numbers: how strongly cat, dog and bird are asked for.
+    query: three numbers, the scores of cat, dog and bird.
 
   >>> context, weights = soft_lookup([1.0, 10.0, 1.0])
   >>> weights.round(2).tolist()
@@ -34,7 +34,7 @@ def soft_lookup(query: list[float]) -> tuple[jax.Array, jax.Array]:
 
 
 def same_shape(rng: jax.Array) -> dict[str, jax.Array]:
-  """Runs 4 heads of width 8 on inputs [B T D] and sources [B S D]; outputs have the shape of the inputs.
+  """Runs attention with 4 heads of width 8 on inputs [B T D] and sources [B S D].
 
   >>> jax.eval_shape(same_shape, jax.random.key(0))["outputs"].shape
   (4, 10, 32)
@@ -51,12 +51,12 @@ def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   """Yields the lines of the lesson."""
   del folder
   yield title("2. A soft lookup")
-  yield "The better a key matches the query, the larger the weight of its value. Here without the scale:"
+  yield "The better a key matches the query, the larger is the weight of its value. Without scaling:"
   yield formulas("weights = softmax(query . keys)")
   for name, query in (("dog", [1.0, 10.0, 1.0]), ("bird", [1.0, 1.0, 10.0])):
     _, weights = jax.jit(soft_lookup)(query)
     yield f"looking up {name}, {query}, in {list(CONCEPTS)}: {np.round(weights, 2)}"
   run = jax.jit(same_shape)(rng)
   yield ""
-  yield "Multi-head attention returns the shape of its inputs, so layers can be stacked:"
+  yield "The outputs of multi-head attention have the shape of its inputs, so layers can be stacked:"
   yield f"4 heads: {run['inputs'].shape} -> {run['outputs'].shape}"

@@ -1,7 +1,7 @@
-"""Lesson 4: the parts of translators, at the sizes of real ones.
+"""Lesson 4: the parts of a translator, with realistic sizes.
 
-Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Bahdanau et al. 2015, arXiv:1409.0473, A.1.2 and
-A.2.2.
+References:
+  Vaswani et al. 2017, arXiv:1706.03762, section 3.1; Bahdanau et al. 2015, arXiv:1409.0473, A.1.2 and A.2.2.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from experiments.introduction.printing import formulas, title
 
 
 def encoder_layer(rng: jax.Array) -> dict[str, Any]:
-  """Runs one layer of the transformer's encoder as first published, norms last, on [32 50 256].
+  """Runs one encoder layer of the original Transformer (post-norm) on inputs [32 50 256].
 
       y = norm(x + multi_head_attention(x))
       z = norm(y + W_2 relu(W_1 y))
@@ -32,15 +32,15 @@ def encoder_layer(rng: jax.Array) -> dict[str, Any]:
 
 
 def decoder_step(rng: jax.Array) -> dict[str, Any]:
-  """Runs one step of a GRU decoder with additive attention to 50 memory vectors, 10,000 words.
+  """Runs one step of a GRU decoder with additive attention to 50 memory vectors and 10,000 words.
 
       a_j = softmax(v_a . tanh(W_a state + U_a memory_j), over j)
       context = a_1 memory_1 + ... + a_50 memory_50
       state = GRU(state, [embedding of the previous word; context])
 
   Returns:
-    memory [B S D], summary [B D], tokens [B] (the previous words), params, logits [B V], state [B H] after
-    the step, and weights [B S].
+    A dict of memory [B S D], summary [B D], tokens [B] (the previous words), params, logits [B V], state [B
+    H] after the step, and weights [B S].
 
   >>> jax.eval_shape(decoder_step, jax.random.key(0))["weights"].shape
   (32, 50)
@@ -66,14 +66,14 @@ def decoder_step(rng: jax.Array) -> dict[str, Any]:
 
 
 def _first_step(decoder: attention.RecurrentDecoder, encoded: attention.Encoded, tokens: jax.Array):
-  """Starts the decoder on sources without padding and takes one step."""
+  """Initializes the decoder on sources without padding, and runs one step."""
   B, S, _ = encoded.memory.shape
   state, memory = decoder.prepare(encoded, jnp.full(B, S))
   return decoder.step(state, tokens, memory)
 
 
 def eight_heads(rng: jax.Array) -> dict[str, Any]:
-  """Runs 8 heads of self-attention on [32 50 256].
+  """Runs self-attention with 8 heads on inputs [32 50 256].
 
   >>> jax.eval_shape(eight_heads, jax.random.key(0))["outputs"].shape
   (32, 50, 256)
@@ -93,11 +93,11 @@ def lesson(rng: jax.Array, folder: pathlib.Path) -> Iterator[str]:
   step = jax.jit(decoder_step)(decoder_rng)
   heads = jax.jit(eight_heads)(heads_rng)
   yield title("4. The parts of a translator")
-  yield "An encoder layer: self-attention, then a small network at each position."
+  yield "An encoder layer: self-attention, then a feed-forward network at each position."
   yield formulas("y = norm(x + multi_head_attention(x))", "z = norm(y + W_2 relu(W_1 y))")
   yield f"{encoder['inputs'].shape} -> {encoder['outputs'].shape}"
   yield ""
-  yield "A decoder step: additive attention from the state, the GRU, and the logits of the next word."
+  yield "A decoder step: additive attention with the state as query, a GRU, and logits of the next word."
   yield formulas(
     "a_j = softmax(v_a . tanh(W_a state + U_a memory_j), over j)",
     "state = GRU(state, [previous word; a_1 memory_1 + ... + a_50 memory_50])",

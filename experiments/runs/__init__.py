@@ -1,1 +1,1 @@
-"""What any run needs, whatever it trains: its folder, checkpoints, devices, processes, progress."""
+"""Infrastructure of runs: folders, checkpoints, devices, processes and progress."""

@@ -1,10 +1,10 @@
-"""Checkpoints of a run: orbax writes, reads and deletes them; a digest of each file detects damage.
+"""Checkpoints of a run, written by orbax, with checksums to detect damage.
 
-    checkpoints/200/         the state, the data position and the score, by orbax
-    checkpoints/200/sha256   a digest of each file, as `sha256sum --check sha256` reads it
+    checkpoints/200/         training state, data position and score, by orbax
+    checkpoints/200/sha256   checksum of each file; check with `sha256sum --check sha256`
 
-orbax renames a checkpoint into place when it is complete. One without `sha256`, where a run was killed before
-it was written, is used unchecked.
+orbax renames a checkpoint when it is complete. A checkpoint without `sha256`, because the run was killed
+before it was written, is used without a check.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ import orbax.checkpoint as ocp
 
 from experiments.cli.errors import UserError
 from experiments.cli.io import write_text
-from experiments.runs.multihost import is_primary, of_main, wait_for_all
+from experiments.runs.multihost import broadcast_primary, is_primary, wait_for_all
 
-_DELETED = "deleted"  # checkpoints are moved here before they are deleted, so none is deleted by half
-_DIGESTS = "sha256"
-_METADATA = "_CHECKPOINT_METADATA"  # where orbax writes `custom_metadata`
+_DELETED = "deleted"  # checkpoints are moved here before deletion, so that none is partially deleted
+_CHECKSUMS = "sha256"
+_METADATA = "_CHECKPOINT_METADATA"  # file of orbax with `custom_metadata`
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 class CheckpointError(UserError):
-  """A checkpoint that cannot be written, or does not fit the model."""
+  """A checkpoint that cannot be written or read, or does not fit the model."""
 
 
 class Checkpoint(NamedTuple):
-  """What a run resumes from.
+  """A restored checkpoint.
 
   Attributes:
     step: number of training steps.
-    state: a pytree of arrays.
+    state: pytree of arrays.
     position: state of the data pipeline, JSON.
   """
 
@@ -53,16 +53,15 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-  """The checkpoints of one run. A context manager; all processes of a run make the same calls.
+  """The checkpoints of a run, as a context manager. All processes of the run must make the same calls.
 
-  The newest two are kept, the newest `keep` with a score, and the best.
+  It keeps the two newest checkpoints, the `keep` newest with a score, and the best.
 
   Args:
-    folder: created by the first `save`.
-    higher_is_better: whether a higher score is better.
-    keep: number of the newest checkpoints with a score that are kept.
-    read_only: whether to leave the folder as it is. If not, damaged checkpoints are moved to the folder
-      `damaged` next to it.
+    folder: folder of the checkpoints, created by the first `save`.
+    higher_is_better: higher scores are better.
+    keep: number of newest checkpoints with a score to keep.
+    read_only: never change the folder. Otherwise damaged checkpoints are moved to `damaged` next to it.
 
   Raises:
     CheckpointError: if `folder` is a file.
@@ -71,7 +70,7 @@ class Checkpoints(contextlib.AbstractContextManager):
   def __init__(self, folder: pathlib.Path, *, higher_is_better: bool, keep: int = 2, read_only: bool = False):
     self._folder = folder.absolute()
     if self._folder.exists() and not self._folder.is_dir():
-      raise CheckpointError(f"{self._folder} must be a folder, got a file")
+      raise CheckpointError(f"{self._folder}: expected a folder, got a file")
     self._higher_is_better, self._keep, self._read_only = higher_is_better, keep, read_only
     options = ocp.CheckpointManagerOptions(
       create=False,
@@ -89,7 +88,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._damaged[step] = damage
       else:
         text = (self._folder / str(step) / _METADATA).read_text("utf-8")
-        self._records[step] = json.loads(text)["custom_metadata"]  # orbax's reader opens all arrays, too
+        self._records[step] = json.loads(text)["custom_metadata"]  # the reader of orbax would open all arrays
 
   def __exit__(self, *_) -> None:
     self._manager.close()
@@ -99,34 +98,34 @@ class Checkpoints(contextlib.AbstractContextManager):
     return max(self._records, default=None)
 
   def newest_steps(self) -> list[int]:
-    """Returns the steps of the newest checkpoints with a score, at most `keep`, in order.
+    """Returns the steps of the `keep` newest checkpoints with a score, sorted.
 
-    A checkpoint without a score was written where a run was interrupted.
+    Checkpoints without a score are written when a run is interrupted.
     """
     scored = [step for step, record in self._records.items() if record["score"] is not None]
     return sorted(scored)[-self._keep :]
 
   def best_step(self) -> int | None:
-    """Returns the step with the best score, the latest of equal ones. No score is worst, then NaN."""
+    """Returns the step with the best score, or the latest of several. NaN is worse, and no score is worst."""
     return max(self._records, key=self._rank, default=None)
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    """Returns whether each checkpoint is kept; this is orbax's `PreservationPolicy`."""
+    """Returns whether to keep each checkpoint. It implements `PreservationPolicy` of orbax."""
     del context
     kept = {*sorted(self._records)[-2:], *self.newest_steps(), self.best_step()}
     return [info.step in kept for info in checkpoints]
 
   def save(self, step: int, state: Any, position: dict[str, Any], score: float | None) -> None:
-    """Writes a checkpoint, unless there is one of this step.
+    """Writes a checkpoint, unless this step already has one.
 
     Args:
       step: number of training steps.
-      state: pytree of arrays, on any devices of any processes.
+      state: pytree of arrays, with any sharding.
       position: state of the data pipeline, JSON.
-      score: of the model; None if it was not measured.
+      score: score of the model, or None if it was not measured.
 
     Raises:
-      CheckpointError: if the disk is full or cannot be written. Earlier checkpoints stay.
+      CheckpointError: if the disk is full or not writable. Earlier checkpoints are kept.
     """
     if step in self._records:
       return
@@ -138,49 +137,50 @@ class Checkpoints(contextlib.AbstractContextManager):
       with _quiet():
         self._manager.save(step, args=args, custom_metadata=self._records[step], force=True)
       if is_primary():
-        write_text(path / _DIGESTS, "".join(f"{digest}  {name}\n" for name, digest in _digests(path).items()))
+        lines = (f"{checksum}  {name}\n" for name, checksum in _checksums(path).items())
+        write_text(path / _CHECKSUMS, "".join(lines))
         shutil.rmtree(self._folder / _DELETED, ignore_errors=True)
     except (OSError, ValueError) as error:
       if reason := _disk_error(error):
-        whole = "there is no other" if last is None else f"the last one is of step {last}"
-        raise CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {whole}") from error
+        previous = "there is no other" if last is None else f"the last one is of step {last}"
+        raise CheckpointError(f"cannot write the checkpoint of step {step}: {reason}; {previous}") from error
       raise
-    wait_for_all()  # until its digests are there
+    wait_for_all()  # until the checksums are written
     self._records = {kept: self._records[kept] for kept in self._manager.all_steps()}
 
-  def restore(self, like: Any, step: int | None = None) -> Checkpoint | None:
-    """Returns a checkpoint, or None if there is none at all.
+  def restore(self, target: Any, step: int | None = None) -> Checkpoint | None:
+    """Restores a checkpoint. Returns None if there are no checkpoints.
 
-    Instead of a damaged one, the newest whole one is returned, and a line on stderr says so.
+    A damaged checkpoint is replaced by the newest undamaged one, with a warning on standard error.
 
     Args:
-      like: the state's pytree of arrays or `jax.ShapeDtypeStruct`, with the sharding of each; without a
-        sharding, an array is put on the first device of this process.
-      step: the step of the checkpoint. Default: the newest.
+      target: pytree of arrays or `jax.ShapeDtypeStruct` like the state. Arrays are restored with their
+        shardings. An array without a sharding is placed on the first device of this process.
+      step: step of the checkpoint. Default: the newest.
 
     Raises:
-      CheckpointError: if there is none of the step, none is whole, or its arrays are not those of `like`.
+      CheckpointError: if the step has no checkpoint, all are damaged, or the arrays do not match `target`.
     """
     steps = sorted({*self._records, *self._damaged}, reverse=True)
     if step is not None and step not in steps:
-      raise CheckpointError(f"{self._folder} holds no checkpoint of step {step}, only {steps}")
-    for candidate in sorted(steps, key=lambda other: other != step):
-      if candidate in self._damaged or not self._is_whole(candidate):
+      raise CheckpointError(f"step must be one of the checkpoints {steps} in {self._folder}, got {step}")
+    for candidate in sorted(steps, key=lambda candidate: candidate != step):
+      if candidate in self._damaged or not self._check_undamaged(candidate):
         continue
       for damaged, reason in sorted(self._damaged.items(), reverse=True):
         if is_primary():
-          line = f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}"
-          print(line, file=sys.stderr, flush=True)
+          warning = f"checkpoint of step {damaged} is damaged ({reason}); using step {candidate}"
+          print(warning, file=sys.stderr, flush=True)
         self._move_aside(damaged)
       self._damaged = {}
       record = self._records[candidate]
-      _check_same_arrays(self._folder / str(candidate), record["arrays"], _arrays(like))
-      args = ocp.args.StandardRestore(jax.tree.map(_with_sharding, like))
+      _check_same_arrays(self._folder / str(candidate), record["arrays"], _arrays(target))
+      args = ocp.args.StandardRestore(jax.tree.map(_with_sharding, target))
       return Checkpoint(candidate, self._manager.restore(candidate, args=args), record["position"])
     if steps:
       listed = "; ".join(f"step {damaged}: {reason}" for damaged, reason in sorted(self._damaged.items()))
       raise CheckpointError(
-        f"{self._folder} holds no whole checkpoint ({listed}); move it away to start anew"
+        f"{self._folder}: all checkpoints are damaged ({listed}); move the folder away to train from scratch"
       )
     return None
 
@@ -190,10 +190,10 @@ class Checkpoints(contextlib.AbstractContextManager):
       return (1 if score is None else 0), 0.0, step
     return 2, (score if self._higher_is_better else -score), step
 
-  def _is_whole(self, step: int) -> bool:
-    """Returns whether no file is damaged; process 0 decides for all."""
+  def _check_undamaged(self, step: int) -> bool:
+    """Returns whether all files are undamaged. Process 0 checks them for all processes."""
     damage = _damage(self._folder / str(step)) if is_primary() else ""
-    if not of_main(bool(damage)):
+    if not broadcast_primary(bool(damage)):
       return True
     self._damaged[step] = damage
     del self._records[step]
@@ -213,48 +213,48 @@ class Checkpoints(contextlib.AbstractContextManager):
 
 
 def _damage(path: pathlib.Path, *names: str) -> str:
-  """Returns what is wrong with files of a checkpoint; with none named, with any."""
+  """Returns a description of the damage of some or all files of a checkpoint, or an empty string."""
   if not path.exists():
     return "it was deleted"
   try:
-    lines = (path / _DIGESTS).read_text("ascii").splitlines()
+    lines = (path / _CHECKSUMS).read_text("ascii").splitlines()
   except FileNotFoundError:
     return ""
   except ValueError:
-    return f"{_DIGESTS} has changed"
+    return f"{_CHECKSUMS} has changed"
   except OSError as error:
     return f"it cannot be read: {error.strerror}"
-  expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+  expected = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
   try:
-    digests = _digests(path, *names)
+    checksums = _checksums(path, *names)
   except OSError as error:
     return f"it cannot be read: {error.strerror}"
-  changed = [name for name in names or {**expected, **digests} if digests.get(name) != expected.get(name)]
+  changed = [name for name in names or {**expected, **checksums} if checksums.get(name) != expected.get(name)]
   return f"{changed[0]} has changed" if changed else ""
 
 
-def _digests(path: pathlib.Path, *names: str) -> dict[str, str]:
-  """Returns the SHA-256 of files of a checkpoint that exist; with none named, of all."""
+def _checksums(path: pathlib.Path, *names: str) -> dict[str, str]:
+  """Returns the SHA-256 of some or all existing files of a checkpoint."""
   files = [path / name for name in names] or sorted(path.rglob("*"))
-  digests = {}
+  checksums = {}
   for file in files:
-    if file.is_file() and file.name != _DIGESTS:
+    if file.is_file() and file.name != _CHECKSUMS:
       with file.open("rb") as opened:
-        digests[str(file.relative_to(path))] = hashlib.file_digest(opened, "sha256").hexdigest()
-  return digests
+        checksums[str(file.relative_to(path))] = hashlib.file_digest(opened, "sha256").hexdigest()
+  return checksums
 
 
 def _arrays(state: Any) -> dict[str, str]:
-  """Returns the type and shape of each array by its name."""
+  """Returns the dtype and shape of each array, by path."""
   leaves = jax.tree_util.tree_leaves_with_path(state)
   return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
 
-def _check_same_arrays(path: pathlib.Path, theirs: dict[str, str], ours: dict[str, str]) -> None:
-  for name in sorted(theirs.keys() | ours.keys()):
-    there, here = theirs.get(name, "missing"), ours.get(name, "missing")
-    if there != here:
-      raise CheckpointError(f"{path} is of another version of the model: {name} is {there}, here {here}")
+def _check_same_arrays(path: pathlib.Path, saved: dict[str, str], target: dict[str, str]) -> None:
+  for name in sorted(saved.keys() | target.keys()):
+    expected, actual = target.get(name, "missing"), saved.get(name, "missing")
+    if actual != expected:
+      raise CheckpointError(f"{path} does not fit the model: {name} must be {expected}, got {actual}")
 
 
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -263,7 +263,7 @@ def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _disk_error(error: OSError | ValueError) -> str:
-  """Returns what is wrong with the disk, or nothing. Errors of tensorstore are ValueErrors."""
+  """Returns a description of a disk error, or an empty string. Disk errors of tensorstore are ValueErrors."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   return next((os.strerror(number) for number in _DISK_ERRORS if os.strerror(number) in str(error)), "")
@@ -271,12 +271,12 @@ def _disk_error(error: OSError | ValueError) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Hides what threads of orbax print about an error that is raised, too."""
+  """Hides messages of orbax threads about an error that is also raised."""
   hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
   try:
     yield
   except Exception:
-    time.sleep(0.1)  # tasks that orbax has given up
+    time.sleep(0.1)  # until abandoned tasks of orbax have failed
     gc.collect()
     raise
   finally:

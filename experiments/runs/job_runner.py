@@ -1,4 +1,4 @@
-"""Runs programs, several at a time, until each has done its work."""
+"""Runs programs in parallel."""
 
 import pathlib
 import subprocess
@@ -9,19 +9,19 @@ from typing import NamedTuple
 from experiments.cli.errors import Preempted
 from experiments.cli.signals import stop_requests
 
-_PAUSE = 0.2  # seconds between polls
-_BEGIN = "---- begins"  # the first line of each start in a log
+_POLL_SECONDS = 0.2
+_START_LINE = "---- start"  # first line of each start in a log file
 
 
 class Job(NamedTuple):
-  """A program.
+  """A program to run.
 
   Attributes:
-    name: for messages.
-    command: the program and its arguments; started again, it resumes.
-    log: file to which its output is appended.
-    is_done: returns whether its work is done, by this process or another.
-    is_taken: returns whether a process is working on it.
+    name: name for messages.
+    command: program and arguments. If it is started again, it resumes.
+    log: file that its output is appended to.
+    is_done: returns whether the job is done, by this process or another.
+    is_taken: returns whether a process is running the job.
   """
 
   name: str
@@ -31,41 +31,46 @@ class Job(NamedTuple):
   is_taken: Callable[[], bool]
 
 
-def run_all(jobs: Sequence[Job], count: int, print_primary: Callable[[str], None] = print) -> list[str]:
-  """Runs jobs, `count` at a time, until each is done or has failed; waits for those of other processes.
+def run_all(jobs: Sequence[Job], num_parallel: int, print_fn: Callable[[str], None] = print) -> list[str]:
+  """Runs all jobs until they are done or have failed. Jobs that other processes run are waited for.
+
+  Args:
+    jobs: jobs to run.
+    num_parallel: maximum number of jobs running in parallel.
+    print_fn: called with progress messages.
 
   Returns:
-    The names of those that failed.
+    The names of failed jobs.
 
   Raises:
-    Preempted: after Ctrl-C or SIGTERM, when the running programs have stopped.
+    Preempted: after Ctrl-C or SIGTERM, once the running programs have stopped.
   """
   waiting = [job for job in jobs if not job.is_done()]
   running: list[tuple[Job, subprocess.Popen]] = []
   failed = []
   if len(waiting) < len(jobs):
-    print_primary(f"{len(jobs) - len(waiting)} of {len(jobs)} were done before")
+    print_fn(f"{len(jobs) - len(waiting)} of {len(jobs)} are already done")
   try:
     with stop_requests() as requested:
       while waiting or running:
-        for job in [job for job in waiting if not job.is_taken()][: count - len(running)]:
+        for job in [job for job in waiting if not job.is_taken()][: num_parallel - len(running)]:
           waiting.remove(job)
           if job.is_done():
-            print_primary(f"{job.name} was done by another process")
+            print_fn(f"{job.name} was done by another process")
           else:
-            print_primary(f"{job.name} begins; its output: {job.log}")
+            print_fn(f"{job.name} started; output: {job.log}")
             running.append((job, _start(job)))
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
         if stop := requested():
-          raise Preempted("stopped; the same command continues from there", stop)
+          raise Preempted("stopped; run the same command again to resume", stop)
         for job, process in [(job, process) for job, process in running if process.poll() is not None]:
           running.remove((job, process))
           if job.is_done():
-            print_primary(f"{job.name} is done; {len(waiting) + len(running)} to go")
+            print_fn(f"{job.name} is done; {len(waiting) + len(running)} left")
           elif job.is_taken():  # another process was faster
             waiting.append(job)
           else:
-            print_primary(f"{job.name} failed with exit code {process.returncode}: {_last_line(job.log)}")
+            print_fn(f"{job.name} failed with exit code {process.returncode}: {_last_line(job.log)}")
             failed.append(job.name)
   finally:
     for _, process in running:
@@ -78,12 +83,12 @@ def run_all(jobs: Sequence[Job], count: int, print_primary: Callable[[str], None
 def _start(job: Job) -> subprocess.Popen:
   job.log.parent.mkdir(parents=True, exist_ok=True)
   with job.log.open("ab") as log:
-    log.write(f"{_BEGIN}\n".encode())
+    log.write(f"{_START_LINE}\n".encode())
     log.flush()
     return subprocess.Popen(job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def _last_line(path: pathlib.Path) -> str:
-  """Returns the last line that was printed since the last start."""
-  printed = path.read_text("utf-8", "replace").rpartition(f"{_BEGIN}\n")[2].split("\n")
-  return next((line for line in reversed(printed) if line.strip()), "it printed nothing")
+  """Returns the last line that a job printed since its last start."""
+  output = path.read_text("utf-8", "replace").rpartition(f"{_START_LINE}\n")[2].split("\n")
+  return next((line for line in reversed(output) if line.strip()), "no output")

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar at a terminal, plain lines elsewhere; and a profile."""
+"""Progress messages of training, and profiling."""
 
 import contextlib
 import pathlib
@@ -13,135 +13,140 @@ from tqdm import tqdm
 
 
 class Progress(contextlib.AbstractContextManager):
-  """Shows how far training is, and measures it. A context manager.
+  """Shows the progress of training and measures its speed, as a context manager.
 
-  Time that is spent aside, on compilation, validation or checkpoints, does not count as training.
+  It shows a progress bar in a terminal, and prints lines otherwise. Compilation, validation and checkpoints
+  are not counted as training time.
 
   Args:
-    start: the step to begin after.
-    steps: the last step.
-    tokens: those that the first record will count, and that were seen before the start.
-    is_shown: whether anything is; of several processes, one shows what all do.
+    start: last finished step.
+    num_steps: last step of training.
+    tokens: tokens of finished steps that the first record will include.
+    is_visible: show and print progress. It is True in one of several processes.
   """
 
-  def __init__(self, start: int, steps: int, tokens: float = 0.0, *, is_shown: bool = True):
-    self._start, self._step, self._steps = start, start, steps
-    self._earlier_tokens, self._is_shown = tokens, is_shown
-    has_bar = is_shown and sys.stderr.isatty()
-    self._bar = tqdm(initial=start, total=steps, unit="step", disable=not has_bar)
-    self._begin = self._mark = time.perf_counter()
-    self._aside = self._aside_at_mark = 0.0
-    self._seconds_of: dict[str, float] = {}
-    self._waited = 0.0
-    self._tokens = self._seconds_of_tokens = 0.0
-    self._compiled: set[str] = set()
+  def __init__(self, start: int, num_steps: int, tokens: float = 0.0, *, is_visible: bool = True):
+    self._start, self._step, self._num_steps = start, start, num_steps
+    self._earlier_tokens, self._is_visible = tokens, is_visible
+    has_bar = is_visible and sys.stderr.isatty()
+    self._bar = tqdm(initial=start, total=num_steps, unit="step", disable=not has_bar)
+    self._start_time = self._record_time = time.perf_counter()
+    self._paused_seconds = self._paused_seconds_at_record = 0.0
+    self._seconds_by_activity: dict[str, float] = {}
+    self._data_seconds = 0.0
+    self._tokens = self._token_seconds = 0.0
+    self._compiled_shapes: set[str] = set()
 
   def __exit__(self, *_) -> None:
     self._bar.close()
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """Measures what the data takes, whether a step is running meanwhile or not."""
-    begin = time.perf_counter()
+    """Measures the time of waiting for data, even if a step is running."""
+    start = time.perf_counter()
     yield
-    self._waited += time.perf_counter() - begin
+    self._data_seconds += time.perf_counter() - start
 
   @contextlib.contextmanager
-  def aside(self, what: str) -> Iterator[None]:
-    """Leaves out what is no training, and adds it up by what it is."""
-    begin = time.perf_counter()
+  def paused(self, activity: str) -> Iterator[None]:
+    """Measures the time of an activity that is not training, such as validation."""
+    start = time.perf_counter()
     yield
-    seconds = time.perf_counter() - begin
-    self._aside += seconds
-    self._seconds_of[what] = self._seconds_of.get(what, 0.0) + seconds
+    seconds = time.perf_counter() - start
+    self._paused_seconds += seconds
+    self._seconds_by_activity[activity] = self._seconds_by_activity.get(activity, 0.0) + seconds
 
   @contextlib.contextmanager
   def compiling(self, shape: str) -> Iterator[None]:
-    """Counts and shows the compilation of a step, unless one of this shape was made before."""
-    if shape in self._compiled:
+    """Measures and prints the compilation of a step, if this shape is new."""
+    if shape in self._compiled_shapes:
       yield
       return
-    self._compiled.add(shape)
-    self.print_primary(f"compiling the step for {shape}")
-    begin = time.perf_counter()
-    with self.aside("compiling"):
+    self._compiled_shapes.add(shape)
+    self.print(f"compiling the step for {shape}")
+    start = time.perf_counter()
+    with self.paused("compiling"):
       yield
-    self.print_primary(f"compiled the step in {time.perf_counter() - begin:.1f} s")
+    self.print(f"compiled the step in {time.perf_counter() - start:.1f} s")
 
   def advance(self, step: int) -> None:
-    """Takes note of the steps up to this one."""
+    """Advances the progress bar to a step."""
     self._bar.update(step - self._step)
     self._step = step
 
   def record(self, loss: float, tokens: float) -> dict[str, float]:
-    """Shows the loss (nats a token) and the speed since the last record, and returns the speed.
+    """Shows the loss and the speed since the last record.
 
     Args:
-      loss: of a token.
-      tokens: how many target tokens there were, padding left out.
+      loss: mean loss per token, in nats.
+      tokens: number of target tokens since the last record, without padding.
+
+    Returns:
+      The speed, as a metric.
     """
     tokens, self._earlier_tokens = tokens - self._earlier_tokens, 0.0
     now = time.perf_counter()
-    seconds = now - self._mark - (self._aside - self._aside_at_mark)
-    self._mark, self._aside_at_mark = now, self._aside
+    seconds = now - self._record_time - (self._paused_seconds - self._paused_seconds_at_record)
+    self._record_time, self._paused_seconds_at_record = now, self._paused_seconds
     self._tokens += tokens
-    self._seconds_of_tokens = self._seconds()
+    self._token_seconds = self._training_seconds()
     rate = tokens / max(seconds, 1e-9)
     self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} tokens/s")
     if self._bar.disable:
-      left = self._seconds() / (self._step - self._start) * (self._steps - self._step)
-      text = f"step {self._step:,}/{self._steps:,}, loss {loss:.4f}, {rate:,.0f} tokens/s"
-      self.print_primary(text + (f", {left:.0f} s left" if self._step < self._steps else ""))
+      num_left = self._num_steps - self._step
+      seconds_left = self._training_seconds() / (self._step - self._start) * num_left
+      text = f"step {self._step:,}/{self._num_steps:,}, loss {loss:.4f}, {rate:,.0f} tokens/s"
+      self.print(text + (f", {seconds_left:.0f} s left" if num_left else ""))
     return {"train/tokens_per_second": rate}
 
-  def print_primary(self, text: str) -> None:
-    """Prints a line, above the bar if there is one."""
-    if self._is_shown:
+  def print(self, text: str) -> None:
+    """Prints a line, above the progress bar if there is one."""
+    if self._is_visible:
       self._bar.write(text)
       sys.stdout.flush()
 
   def summary(self) -> str:
-    """Returns what all the steps took."""
-    steps, seconds = self._step - self._start, max(self._seconds(), 1e-9)
-    rate = self._tokens / max(self._seconds_of_tokens, 1e-9)  # of the steps up to the last record
-    shapes = f"{len(self._compiled)} shape{'' if len(self._compiled) == 1 else 's'}"
+    """Returns a line with the total time and speed."""
+    num_steps, seconds = self._step - self._start, max(self._training_seconds(), 1e-9)
+    rate = self._tokens / max(self._token_seconds, 1e-9)  # tokens are counted up to the last record
+    num_shapes = len(self._compiled_shapes)
     parts = [f"{seconds:.0f} s of steps"]
-    for what, spent in self._seconds_of.items():
-      parts.append(f"{spent:.0f} s {what}" + (f" {shapes}" if what == "compiling" else ""))
+    for activity, spent in self._seconds_by_activity.items():
+      shapes = f" {num_shapes} shape{'' if num_shapes == 1 else 's'}" if activity == "compiling" else ""
+      parts.append(f"{spent:.0f} s {activity}{shapes}")
     return (
-      f"trained {steps:,} steps in {time.perf_counter() - self._begin:.0f} s ({', '.join(parts)}): "
-      f"{1e3 * seconds / steps:.0f} ms a step, {rate:,.0f} target tokens/s, {self._waited / seconds:.1%} of "
-      f"the time waiting for data; peak memory {_peak_memory() / 2**20:,.0f} MiB"
+      f"trained {num_steps:,} steps in {time.perf_counter() - self._start_time:.0f} s ({', '.join(parts)}): "
+      f"{1e3 * seconds / num_steps:.0f} ms/step, {rate:,.0f} target tokens/s, "
+      f"{self._data_seconds / seconds:.1%} of the time waiting for data; "
+      f"peak memory {_peak_memory() / 2**20:,.0f} MiB"
     )
 
-  def _seconds(self) -> float:
-    """Returns the time spent on training."""
-    return time.perf_counter() - self._begin - self._aside
+  def _training_seconds(self) -> float:
+    """Returns the time spent on training steps."""
+    return time.perf_counter() - self._start_time - self._paused_seconds
 
 
 class Profile(contextlib.AbstractContextManager):
-  """Records some steps, or those of them that are made; once. A context manager.
+  """Profiles a range of steps, as a context manager.
 
   Args:
-    folder: where the profile goes.
-    steps: the first and the last; None for no profile.
-    print_primary: is told what was written.
+    folder: where the profile is written.
+    steps: first and last step, or None for no profile.
+    print_fn: called with messages.
   """
 
-  def __init__(
-    self, folder: pathlib.Path, steps: tuple[int, int] | None, print_primary: Callable[[str], None]
-  ):
-    self._folder, self._steps, self._say = folder, steps, print_primary
+  def __init__(self, folder: pathlib.Path, steps: tuple[int, int] | None, print_fn: Callable[[str], None]):
+    self._folder, self._steps, self._print_fn = folder, steps, print_fn
     self._is_recording = False
 
   def __exit__(self, *_) -> None:
     self._end()
     if self._steps is not None:
       first, last = self._steps
-      self._say(f"no profile: none of the steps {first:,} to {last:,} was made")
+      self._print_fn(f"no profile was written: steps {first:,} to {last:,} did not run")
 
   def before(self, step: int, state: Any) -> None:
-    """Starts recording if this is the first step to record; earlier steps are waited for."""
+    """Starts the profile before its first step, after earlier steps have finished."""
     first, last = self._steps or (0, 0)
     if not self._is_recording and first <= step <= last:
       jax.block_until_ready(state)
@@ -149,7 +154,7 @@ class Profile(contextlib.AbstractContextManager):
       self._is_recording = True
 
   def after(self, step: int, state: Any) -> None:
-    """Ends recording if this was the last step to record."""
+    """Ends the profile after its last step."""
     if self._is_recording and self._steps is not None and step == self._steps[1]:
       jax.block_until_ready(state)
       self._end()
@@ -158,11 +163,11 @@ class Profile(contextlib.AbstractContextManager):
     if self._is_recording:
       self._is_recording, self._steps = False, None
       jax.profiler.stop_trace()
-      self._say(f"wrote {self._folder}, a profile")
+      self._print_fn(f"wrote a profile to {self._folder}")
 
 
 def _peak_memory() -> float:
-  """Returns the most memory in use at once, in bytes: the device's, or else this process's."""
+  """Returns the peak memory of the device, or of this process if that is unknown, in bytes."""
   stats = jax.local_devices()[0].memory_stats() or {}
   if "peak_bytes_in_use" in stats:
     return stats["peak_bytes_in_use"]

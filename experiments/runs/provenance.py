@@ -1,4 +1,4 @@
-"""What a run was made with: the command, the versions, the devices, the data."""
+"""Provenance of a run: command, versions, devices, and checksums of data."""
 
 import datetime
 import hashlib
@@ -36,7 +36,11 @@ PACKAGES = (
 
 
 def describe_launch(data: dict[str, str]) -> dict[str, Any]:
-  """Returns what this process runs with, as JSON can hold it; the data are the `digests` of its files."""
+  """Returns the command, versions and devices of this process as JSON.
+
+  Args:
+    data: `digests` of the files of the run.
+  """
   device, changes = jax.devices()[0], _git("status", "--porcelain", "--untracked-files=no")
   return {
     "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -54,7 +58,7 @@ def describe_launch(data: dict[str, str]) -> dict[str, Any]:
 
 
 def digests(files: Mapping[str, str]) -> dict[str, str]:
-  """Returns the SHA-256 of the file that each field of the config names; a field without a path is left out.
+  """Returns the SHA-256 of files by config field. Fields with an empty path are omitted.
 
   Raises:
     DataError: if a file cannot be read.
@@ -63,71 +67,72 @@ def digests(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def record_launch(folder: pathlib.Path, launch: dict[str, Any]) -> None:
-  """Adds a line to launches.jsonl. Where no run has begun yet, it is the first."""
-  earlier = read_lines(folder / _LAUNCHES, {"data": dict}) if has_run(folder) else []
-  write_text(folder / _LAUNCHES, "".join(f"{json.dumps(each)}\n" for each in [*earlier, launch]))
+  """Appends a line to launches.jsonl. If the folder has no run yet, it becomes the only line."""
+  launches = read_lines(folder / _LAUNCHES, {"data": dict}) if has_run(folder) else []
+  write_text(folder / _LAUNCHES, "".join(f"{json.dumps(line)}\n" for line in [*launches, launch]))
 
 
 def check_same_data(folder: pathlib.Path, files: Mapping[str, str]) -> None:
-  """Checks that files are what they were when a run began, wherever they are; without a run it does nothing.
+  """Checks that files have not changed since a run began. They may have moved.
 
   Args:
-    folder: the workdir.
-    files: as for `digests`.
+    folder: folder of the run. Nothing is checked if it has no run.
+    files: paths by config field, as in `digests`.
 
   Raises:
-    DataError: if one is not.
-    WorkdirError: if nothing says what they were.
+    DataError: if a file has changed.
+    WorkdirError: if launches.jsonl is missing.
   """
-  found = digests(files)
-  if not found or not has_run(folder):
+  current = digests(files)
+  if not current or not has_run(folder):
     return
-  began_with = first_launch(folder)
-  if began_with is None:
-    raise WorkdirError(f"{folder} holds a run without its {_LAUNCHES}: what its data were is not known")
-  for field, digest in found.items():
-    if digest != began_with["data"].get(field):
-      began = f"the file that the run in {folder} began with"
-      raise DataError(f"{files[field]}: expected {began}, got a changed one; take another --workdir")
+  launch = first_launch(folder)
+  if launch is None:
+    raise WorkdirError(f"{folder}: {_LAUNCHES} is missing, so the data of the run cannot be checked")
+  for field, digest in current.items():
+    if digest != launch["data"].get(field):
+      raise DataError(
+        f"{files[field]}: file has changed since the run in {folder} began; pass another --workdir"
+      )
 
 
 def first_launch(folder: pathlib.Path) -> dict[str, Any] | None:
-  """Returns what a run began with, as `describe_launch` has it; None if nothing says so."""
+  """Returns the `describe_launch` of the first start of a run, or None if it is unknown."""
   launches = read_lines(folder / _LAUNCHES, {"data": dict})
   return launches[0] if launches else None
 
 
-def digest_of(words: Sequence[Sequence[str]]) -> str:
-  """Returns a digest of the words of some vocabularies."""
+def vocabulary_digest(words: Sequence[Sequence[str]]) -> str:
+  """Returns a SHA-256 of the words of vocabularies."""
   return hashlib.sha256(json.dumps(words).encode("utf-8")).hexdigest()
 
 
-def check_same_words(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
-  """Raises WorkdirError if a run's vocabularies are not those that it began with."""
-  if not has_run(folder):  # a start that was killed before may have left a line
+def check_same_vocabularies(folder: pathlib.Path, words: Sequence[Sequence[str]]) -> None:
+  """Raises WorkdirError if the vocabularies of a run have changed since it began."""
+  if not has_run(folder):  # launches.jsonl may be from a start that was killed
     return
   launch = first_launch(folder) or {}
-  if launch.get("vocabularies") not in (None, digest_of(words)):
-    raise WorkdirError(f"{folder} holds other vocabularies than its run began with")
+  if launch.get("vocabularies") not in (None, vocabulary_digest(words)):
+    raise WorkdirError(f"{folder}: the vocabularies have changed since the run began")
 
 
 def _sha256(path: str) -> str:
   if stat.S_ISFIFO(os.stat(path).st_mode if os.path.exists(path) else 0):
-    raise DataError(f"{path}: expected a file, for it is read more than once, got a pipe")
+    raise DataError(f"{path}: expected a file, got a pipe, which cannot be read twice")
   try:
     with open(path, "rb") as file:
       return hashlib.file_digest(file, "sha256").hexdigest()
   except OSError as error:
-    raise DataError(f"{path}: expected a readable file, got: {error.strerror}") from error
+    raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
 
 
 def _git(*arguments: str) -> str | None:
-  """Returns what git says about the folder of this file, or None where it says nothing."""
+  """Returns the output of git in the folder of this file, or None if git fails."""
   folder = pathlib.Path(__file__).parent
   try:
-    answer = subprocess.run(
+    process = subprocess.run(
       ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
     )
   except (OSError, subprocess.SubprocessError):
     return None
-  return answer.stdout.strip()
+  return process.stdout.strip()

@@ -1,8 +1,7 @@
-"""Which device holds what: one mesh, for one device, for many, and for several processes.
+"""Sharding of batches and parameters over one mesh of devices and processes.
 
-Each device works on some rows of a batch. Parameters, and what the optimiser keeps of them, are whole on
-every device, or cut along the mesh's second axis; then a step puts them together while it uses them. XLA
-sends what has to be sent.
+The rows of a batch are sharded over all devices. Parameters and the optimizer state are replicated, or
+sharded over the second axis of the mesh and gathered during a step (FSDP). XLA inserts the communication.
 """
 
 import collections
@@ -19,104 +18,109 @@ from experiments.cli.errors import UserError
 
 Tree = TypeVar("Tree")
 
-# Both axes share the rows of a batch; the second shares the parameters too.
+# Batch rows are sharded over both axes, parameters over the second one.
 AXES = ("data", "parameters")
 
-# Smaller arrays are whole on every device: sending their parts would cost more than it saves.
-_LEAST_TO_CUT = 2**12
+# Smaller arrays are replicated, because communication would cost more than sharding saves.
+_MIN_SHARDED_SIZE = 2**12
 
 
 class DeviceError(UserError):
-  """A number of devices that cannot be used as asked, told in one line."""
+  """An invalid number of devices."""
 
 
 def set_cpu_device_count(count: int) -> None:
-  """Makes JAX take a CPU for several devices; to be called before it has done anything.
+  """Sets the number of simulated CPU devices. It must be called before JAX is used.
 
   Raises:
-    DeviceError: if it is too late.
+    DeviceError: if JAX has been used.
   """
-  # XLA's threads: with one for each device, two collectives at once can take all of them and wait for ever.
+  # More XLA threads than devices, because concurrent collectives may deadlock otherwise.
   os.environ["NPROC"] = str(4 * count)
   try:
     jax.config.update("jax_num_cpu_devices", count)
-  except RuntimeError as error:  # a person's config file has used JAX
-    raise DeviceError(f"--cpu_devices={count} comes too late: the config has used JAX's devices") from error
+  except RuntimeError as error:  # for example by a config file
+    raise DeviceError(f"--cpu_devices={count} has no effect, because the config file has used JAX") from error
 
 
-def check_shares() -> None:
-  """Raises DeviceError, in all processes alike, if some have more devices than others."""
-  shares = collections.Counter(device.process_index for device in jax.devices())
-  if len(set(shares.values())) > 1:
+def check_equal_device_counts() -> None:
+  """Raises DeviceError in all processes if they have different numbers of devices."""
+  counts = collections.Counter(device.process_index for device in jax.devices())
+  if len(set(counts.values())) > 1:
     if jax.process_index() == 0:
-      time.sleep(2)  # at its end JAX ends the others, which are to say why first
-    raise DeviceError(f"all processes must have as many devices, got {[shares[i] for i in sorted(shares)]}")
+      time.sleep(2)  # when process 0 exits, JAX ends the others, so they print their errors first
+    raise DeviceError(
+      f"all processes must have the same number of devices, got {[counts[i] for i in sorted(counts)]}"
+    )
 
 
 def make_mesh(fsdp_size: int = 1) -> Mesh:
   """Returns the mesh of all devices of all processes.
 
   Args:
-    fsdp_size: into how many parts parameters are cut, a divisor of the number of devices.
+    fsdp_size: number of devices that parameters are sharded over. It must divide the number of devices.
 
   Raises:
-    DeviceError: if it is none.
+    DeviceError: if `fsdp_size` is invalid.
   """
   count = jax.device_count()
   if fsdp_size < 1 or count % fsdp_size:
-    raise DeviceError(f"--fsdp_size must be a divisor of the number of devices, {count}, got {fsdp_size}")
-  # A process's devices stand side by side, so that it makes one run of rows of each batch.
+    raise DeviceError(f"--fsdp_size must divide the number of devices, {count}, got {fsdp_size}")
+  # Devices of a process are adjacent, so that each process has contiguous rows of a batch.
   devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
   grid = np.array(devices).reshape(-1, fsdp_size)
   return Mesh(grid, AXES, axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def local_rows(batch: Tree, multiple: int) -> Tree:
-  """Returns the rows of a batch, a pytree of arrays, that this process's devices work on.
+  """Returns the rows of this process of a batch.
 
   Args:
-    batch: the same in all processes.
-    multiple: rows of zeros are added until their number is a multiple of this, itself one of the number of
-      processes.
+    batch: pytree of arrays, equal in all processes.
+    multiple: zero rows are added until the number of rows is a multiple of this. It is a multiple of the
+      number of processes.
   """
 
-  def own(array: np.ndarray) -> np.ndarray:
+  def take_rows(array: np.ndarray) -> np.ndarray:
     padding = [(0, -len(array) % multiple), *[(0, 0)] * (array.ndim - 1)]
     return np.split(np.pad(array, padding), jax.process_count())[jax.process_index()]
 
-  return jax.tree.map(own, batch)
+  return jax.tree.map(take_rows, batch)
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:
-  """Returns where each array of a training state is: cut along its longest axis that can be, or whole."""
-  shards = mesh.shape["parameters"]
+  """Returns the sharding of each array of a training state.
+
+  Arrays are sharded along the longest axis that the number of shards divides. Small arrays are replicated.
+  """
+  num_shards = mesh.shape["parameters"]
 
   def sharding(leaf: Any) -> NamedSharding:
     spec: list[str | None] = [None] * len(leaf.shape)
-    fitting = [axis for axis, length in enumerate(leaf.shape) if length % shards == 0]
-    if shards > 1 and fitting and math.prod(leaf.shape) >= _LEAST_TO_CUT:
-      spec[max(fitting, key=lambda axis: leaf.shape[axis])] = "parameters"
+    axes = [axis for axis, length in enumerate(leaf.shape) if length % num_shards == 0]
+    if num_shards > 1 and axes and math.prod(leaf.shape) >= _MIN_SHARDED_SIZE:
+      spec[max(axes, key=lambda axis: leaf.shape[axis])] = "parameters"
     return NamedSharding(mesh, PartitionSpec(*spec))
 
   return jax.tree.map(sharding, state)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Returns where an array is that every device has whole."""
+  """Returns the sharding of arrays that are replicated on all devices."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def place_batch(batch: Tree, mesh: Mesh) -> Tree:
-  """Returns this process's rows of a batch, a pytree of arrays, as part of the whole on all devices."""
+  """Returns a global batch, sharded over all devices, from the rows of this process."""
   sharding = NamedSharding(mesh, PartitionSpec(AXES))
   return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, rows), batch)
 
 
 def fetch_local(tree: Any, mesh: Mesh) -> Any:
-  """Returns arrays, whole, on the first device of this process."""
-  whole = jax.jit(_same, out_shardings=replicated(mesh))(tree)
-  return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
+  """Returns unsharded arrays on the first device of this process."""
+  gathered = jax.jit(_identity, out_shardings=replicated(mesh))(tree)
+  return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
 
 
-def _same(tree: Any) -> Any:
+def _identity(tree: Any) -> Any:
   return tree

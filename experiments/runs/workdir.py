@@ -1,18 +1,18 @@
-"""The folder of one run: what was asked, what was measured, what came out.
+"""The folder of a run.
 
-vocabulary.source.txt   the words, one a line; vocabulary.target.txt likewise
-subwords.source.model   the subwords, if text is cut into them; subwords.target.model likewise
-config.json             the config; it is written after the languages, so where it is, they are
-launches.jsonl          one object a line for each start: command, versions, devices, digests of data, words
-.lock                   held by the process that trains
-checkpoints/            training states: the newest and the best
-damaged/                those that could not be read
-metrics.jsonl           one object a line: `step` and what was measured then; nothing that depends on time
-tensorboard/            the same, and speeds, for TensorBoard
-profile/                what `--profile` has recorded, for TensorBoard or Perfetto
-results.json            split -> metric -> value, at the end of the run
-results.900_steps.json  the same, of a run that was made longer after 900 steps
-figures/                PNG
+vocabulary.source.txt   source words, one per line; vocabulary.target.txt has the target words
+subwords.source.model   subword model of the source, if there is one; subwords.target.model of the target
+config.json             config; written after the vocabularies, so a folder with a config is complete
+launches.jsonl          one line per start: command, versions, devices, checksums of data and vocabularies
+.lock                   held by the training process
+checkpoints/            newest and best training states
+damaged/                damaged checkpoints
+metrics.jsonl           one line per record: `step` and metrics, without times
+tensorboard/            metrics and speeds, for TensorBoard
+profile/                profile of `--profile`, for TensorBoard or Perfetto
+results.json            split -> metric -> value, written after training
+results.900_steps.json  results after 900 steps, if the run was then extended
+figures/                figures, PNG
 """
 
 import contextlib
@@ -33,36 +33,34 @@ from experiments.runs.multihost import is_primary
 
 
 class WorkdirError(UserError):
-  """A folder that cannot be used as asked, told in one line."""
+  """A folder of a run that is missing, incomplete, or does not fit."""
 
 
 def has_run(folder: pathlib.Path) -> bool:
-  """Returns whether a run has begun in a folder."""
+  """Returns whether a folder has a run."""
   return (folder / "config.json").exists()
 
 
 @contextlib.contextmanager
 def workdir_lock(folder: pathlib.Path) -> Iterator[None]:
-  """Locks a folder until the block, or this process, ends.
-
-  Of several processes that train together, only one takes the lock.
+  """Locks the folder of a run. Of several processes that train together, only process 0 takes the lock.
 
   Args:
-    folder: the workdir; it is created.
+    folder: folder of the run. It is created.
 
   Raises:
-    WorkdirError: if another process has locked it.
+    WorkdirError: if another process holds the lock.
   """
   folder.mkdir(parents=True, exist_ok=True)
   try:
-    with filelock.FileLock(folder / ".lock", timeout=0.1):  # `is_locked` takes the lock for a moment
+    with filelock.FileLock(folder / ".lock", timeout=0.1):  # `is_locked` may hold the lock briefly
       yield
   except filelock.Timeout as error:
-    raise WorkdirError(f"{folder}: another process trains here") from error
+    raise WorkdirError(f"{folder}: another process is training this run") from error
 
 
 def is_locked(folder: pathlib.Path) -> bool:
-  """Returns whether a process trains in a folder."""
+  """Returns whether a process is training in a folder."""
   if not (folder / ".lock").exists():
     return False
   try:
@@ -73,113 +71,113 @@ def is_locked(folder: pathlib.Path) -> bool:
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the config of a run, as JSON has it.
+  """Returns the config of a run as a dict.
 
   Raises:
-    WorkdirError: if the folder holds no run, or its config is not JSON.
+    WorkdirError: if the folder has no run, or its config is not JSON.
   """
   path = folder / "config.json"
   if not path.is_file():
-    raise WorkdirError(f"{folder} holds no run: there is no {path}; train one with --workdir={folder}")
+    raise WorkdirError(f"{folder}: no run here (config.json is missing); train with --workdir={folder}")
   try:
     return json.loads(path.read_text("utf-8"))
   except (ValueError, RecursionError) as error:
-    raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+    raise WorkdirError(f"{path}: invalid config for this version: {error}") from error
 
 
 def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
-  """Writes the config, from which on the folder holds a run: last of all that a run begins with."""
+  """Writes the config. It must be the last file of a new run, because it marks the folder as a run."""
   write_json(folder / "config.json", config)
 
 
-def check_nothing_left(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if a folder that holds no run has something of one."""
-  left = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
-  if left:
-    raise WorkdirError(f"{folder} holds {left[0]} of a run without its config.json; take another --workdir")
+def check_no_leftovers(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if a folder without a run has files of one."""
+  leftovers = [name for name in ("checkpoints", "metrics.jsonl") if (folder / name).exists()]
+  if leftovers:
+    raise WorkdirError(f"{folder}: config.json is missing but {leftovers[0]} exists; pass another --workdir")
 
 
-def check_nothing_lost(folder: pathlib.Path) -> None:
-  """Raises WorkdirError if what a run writes first is gone, and what it writes later is there."""
-  # That of step 0, from which a warm start goes on, is written before all else.
+def check_complete(folder: pathlib.Path) -> None:
+  """Raises WorkdirError if a run has files that are written later, but not those that are written earlier."""
+  # The checkpoint of step 0 of a warm start is written before all other files.
   has_checkpoints = any((folder / "checkpoints").glob("[1-9]*"))
   if (folder / "results.json").exists() and not has_checkpoints:
     raise WorkdirError(
-      f"{folder} holds the results of a run without its checkpoints; take another --workdir, "
-      "or move results.json away to begin anew"
+      f"{folder}: checkpoints are missing but results.json exists; pass another --workdir, or move "
+      "results.json away to train from scratch"
     )
   if has_checkpoints and not (folder / "metrics.jsonl").exists():
-    raise WorkdirError(f"{folder} holds the checkpoints of a run without its metrics.jsonl")
+    raise WorkdirError(f"{folder}: metrics.jsonl is missing but checkpoints exist")
 
 
 def read_results(folder: pathlib.Path) -> dict[str, dict[str, float]]:
-  """Returns what was measured at the end of a run, split -> metric -> value.
+  """Returns the results of a run, split -> metric -> value.
 
   Raises:
-    WorkdirError: if it has not ended, or the file is damaged.
+    WorkdirError: if the run is not finished, or the file is invalid.
   """
   path = folder / "results.json"
   try:
     results = json.loads(path.read_text("utf-8"))
   except FileNotFoundError:
-    raise WorkdirError(f"{folder} holds no results yet; train with --workdir={folder}") from None
+    raise WorkdirError(f"{folder}: no results yet; train with --workdir={folder}") from None
   except (ValueError, RecursionError) as error:
-    raise WorkdirError(f"{path}: expected JSON, got a damaged file: {error}") from error
+    raise WorkdirError(f"{path}: invalid JSON: {error}") from error
   if not isinstance(results, dict) or not all(isinstance(values, dict) for values in results.values()):
-    raise WorkdirError(f"{path}: expected splits and their metrics, got {results!r}")
+    raise WorkdirError(f"{path}: expected metrics by split, got {results!r}")
   return results
 
 
 def keep_results(folder: pathlib.Path, name: str) -> None:
-  """Gives the results of a run that goes on another name, results.NAME.json."""
+  """Renames the results of a run that is extended to results.NAME.json."""
   with contextlib.suppress(FileNotFoundError):
     (folder / "results.json").rename(folder / f"results.{name}.json")
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes JSON so that a file of this name is never half written."""
+  """Writes a JSON file atomically."""
   write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 class MetricsWriter(contextlib.AbstractContextManager):
-  """Writes metrics to metrics.jsonl and TensorBoard, in process 0 only. A context manager.
+  """Writes metrics to metrics.jsonl and TensorBoard in process 0, as a context manager.
 
   Args:
-    folder: of the run.
-    step: where the run goes on; later records, of steps that will be made again, are dropped.
+    folder: folder of the run.
+    step: step that the run resumes after. Later records are removed, because these steps will run again.
 
   Raises:
-    WorkdirError: here and when it writes, if the disk does not take it.
+    WorkdirError: if a file cannot be written, also in `write`.
   """
 
   def __init__(self, folder: pathlib.Path, step: int):
-    self._is_main = is_primary()
-    if not self._is_main:
+    self._is_primary = is_primary()
+    if not self._is_primary:
       return
     self._path = folder / "metrics.jsonl"
     kept = [record for record in read_metrics(folder) if record["step"] <= step]
-    with self._told():
+    with self._disk_errors():
       write_text(self._path, "".join(map(_line, kept)))
       self._file = self._path.open("a", encoding="utf-8")
       (folder / "tensorboard").mkdir(exist_ok=True)
-      # Not a SummaryWriter: its thread waits for ever on a full disk.
+      # The thread of a SummaryWriter would wait forever on a full disk.
       self._board = EventsWriter(str(folder / "tensorboard" / "events"))
-      # TensorBoard forgets what it has read from this step on.
+      # TensorBoard discards records from this step on.
       self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
   def __exit__(self, *_) -> None:
-    if not self._is_main:
+    if not self._is_primary:
       return
-    with contextlib.suppress(OSError):  # all has been flushed; what is wrong with the disk has been told
+    with contextlib.suppress(OSError):  # everything is flushed, so an error was already reported
       self._file.close()
     with contextlib.suppress(OSError):
       self._board.close()
 
   def write(self, step: int, values: Mapping[str, float], speeds: Mapping[str, float] | None = None) -> None:
-    """Records values at a step; speeds, which differ from run to run, for TensorBoard only."""
-    if not self._is_main:
+    """Writes metrics of a step. Speeds go to TensorBoard only, so that metrics.jsonl is reproducible."""
+    if not self._is_primary:
       return
-    with self._told():
+    with self._disk_errors():
       self._file.write(_line({"step": step, **values}))
       self._file.flush()
       for name, value in {**values, **(speeds or {})}.items():
@@ -187,19 +185,19 @@ class MetricsWriter(contextlib.AbstractContextManager):
       self._board.flush()
 
   @contextlib.contextmanager
-  def _told(self) -> Iterator[None]:
-    """Makes a mistake, told in one line, of what the disk does not take."""
+  def _disk_errors(self) -> Iterator[None]:
+    """Converts disk errors to WorkdirError."""
     try:
       yield
     except OSError as error:
-      raise WorkdirError(f"could not write {self._path.parent}: {error.strerror or error}") from error
+      raise WorkdirError(f"cannot write to {self._path.parent}: {error.strerror or error}") from error
 
 
 def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
-  """Returns the records of metrics.jsonl, a last line that was cut short left out.
+  """Returns the records of metrics.jsonl, without an incomplete last line.
 
   Raises:
-    WorkdirError: if another line is damaged.
+    WorkdirError: if another line is invalid.
   """
   records = read_lines(folder / "metrics.jsonl", {"step": int})
   for record in records:
@@ -209,27 +207,30 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
 
 
 def read_lines(path: pathlib.Path, types: Mapping[str, type]) -> list[dict[str, Any]]:
-  """Returns the objects of a file of JSON lines, none if it is not there; as `read_metrics`.
+  """Returns the objects of a JSON Lines file, without an incomplete last line. A missing file has no objects.
 
   Args:
-    path: the file.
-    types: some names that each object has, and of which type their values are.
+    path: file to read.
+    types: types of required keys.
+
+  Raises:
+    WorkdirError: if a line is invalid.
   """
   if not path.exists():
     return []
   try:
     *lines, last = path.read_text("utf-8").split("\n")
     records = [json.loads(line) for line in lines]
-    with contextlib.suppress(ValueError):  # it was cut short; no part of an object is one
+    with contextlib.suppress(ValueError):  # an incomplete line is not valid JSON
       records += [json.loads(last)]
     for number, record in enumerate(records, start=1):
       if not isinstance(record, dict):
-        raise ValueError(f"line {number} is no object")
-      for name, kind in types.items():
-        if not isinstance(record.get(name), kind):
-          raise ValueError(f"line {number} has no {name!r}")
+        raise ValueError(f"line {number} is not an object")
+      for name, value_type in types.items():
+        if not isinstance(record.get(name), value_type):
+          raise ValueError(f"line {number} has no valid {name!r}")
   except (ValueError, RecursionError) as error:
-    raise WorkdirError(f"{path}: expected one JSON object a line, got a damaged file: {error}") from error
+    raise WorkdirError(f"{path}: expected one JSON object per line: {error}") from error
   return records
 
 

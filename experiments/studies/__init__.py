@@ -1,16 +1,21 @@
-"""Questions about attention, each a file: what is trained for it, and what is written of what that finds.
+"""Studies: one file per question about attention, and the page that answers it.
 
-A file here is a sweep's, with `get_config` and `get_sweep`. Its docstring is the text of its page: the
-question in a line, the commands, what was done, the answer. It also has
+A study is a sweep file with `get_config` and `get_sweep`. Its docstring is the text of its page: the title,
+the answer, "**Setup.**", "**Limitations.**", "**Related results.**" and "**Reproduce.**". It also has
 
-    def write(runs: compare.Runs) -> findings.Finding:
-      # The page's tables and figures. Of runs that are not finished there are no numbers yet.
-      groups, metrics = {score: runs.of(attention=score) for score in SCORES}, {"BLEU": "test/bleu"}
-      figure = figures.spread(compare.panels(groups, metrics))
-      return Finding(findings.table(groups, metrics), {"scores": figure})
+    def write(runs: compare.Runs) -> StudyReport:
+      # Returns the tables and figures of the page. Unfinished runs have no rows.
+      groups, metrics = {score: runs.filter(attention=score) for score in SCORES}, {"BLEU": "test/bleu"}
+      figure = figures.dot_plot(compare.metric_panels(groups, metrics))
+      return StudyReport(analysis.table(groups, metrics), {"scores": figure})
 
-and, where results.json does not say enough, `measure(translator)`, which returns more numbers of a finished
-run by `group/name`. With fewer than five seeds it says so, `FEWEST_SEEDS = 3`, and with fewer than four there
-can be no star (see `findings.p_value`). Numbers of one config and seed differ a little between pages if they
-were run on different kinds of CPU, which round differently.
+A study may also have
+
+* `measure(translator)`, which returns metrics that results.json does not have, by `group/name`;
+* `extra_rows()`, which yields rows that are not from runs, such as those of another program;
+* `MIN_SEEDS`, if it has fewer than five seeds. With fewer than four, no difference can be significant at
+  p < 0.05 (see `analysis.p_value`).
+
+Results of one config and seed differ slightly between pages if the runs used different CPU models, because
+rounding differs.
 """

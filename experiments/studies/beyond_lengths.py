@@ -1,31 +1,40 @@
-r"""Which attention goes on beyond the lengths that it saw? The toy.
+r"""Which attention generalizes to longer sentences?
+
+**Location-aware attention does**: it translates 98.7 % of sentences longer than any in training exactly.
+Monotonic (85.0 %) and coverage attention (82.4 %) follow. Additive attention reaches 64.9 %, scaled
+dot-product attention 41.7 %, and the best Transformer (rotary positions) 34.1 %.
+
+* The three best use past attention weights. Attention by content alone generalizes less.
+* Location-aware and monotonic attention align worse than additive attention: their alignment error rates are
+  0.209 and 0.214, that of additive attention is 0.093.
+* Relative positions (15.2 %) are hardly better than sinusoidal ones (13.1 %). Without positions, Transformers
+  translate only 45.2 % of the test sentences, whose lengths occur in training.
+
+**Setup.** The toy translation task, 900 steps, five seeds: 75 minutes on two CPU cores. Training sentences
+have at most 14 words. Those of the split `length` have 15 to 22. GRU models have one bidirectional encoder
+layer of 128 units per direction and one decoder layer. Transformers have the same width, two layers in the
+encoder and in the decoder, and a lower learning rate (3e-3 instead of 8e-3).
+
+**Limitations.** The language is artificial. Neither architecture was tuned for this task.
+
+**Related results.** Chorowski et al. 2015 (arXiv:1506.07503) report that location-aware attention generalizes
+to longer speech.
+
+**Reproduce.**
 
     python -m experiments.sweep --config=experiments/studies/beyond_lengths.py \
         --workdir=runs/beyond_lengths --num_parallel=2
     python -m experiments.write_findings --study=beyond_lengths --workdir=runs/beyond_lengths
-
-Ways to attend, 900 steps, five seeds; 75 minutes on two cores. Sentences of the split `length` are of 15 to
-22 words, those in training of up to 14. GRUs have one layer of 128 units in each direction, and one in the
-decoder; transformers, of the same width, two and two, and a lower learning rate (3e-3 and not 8e-3). Neither
-was tuned for this.
-
-Answer: attention that knows where it looked. Location-aware attention (Chorowski et al. 2015,
-arXiv:1506.07503) translates nearly all of the longer sentences, as its paper reports of longer speech;
-monotonic attention and coverage follow. What looks by content alone comes after them, and of it additive
-attention goes further than the scaled dot product and local attention. Transformers go less far, with rotary
-positions furthest, about as far as local attention; with relative ones hardly further than with sinusoidal
-ones; without positions less than half of the sentences come out right even at the lengths they saw. The
-weights of location-aware and of monotonic attention, though, align worse than those of additive attention.
 """
 
 from typing import Any
 
 from configs import base
 from experiments.studies import analysis
-from experiments.studies.analysis import NOTE, SEEDS, TRANSFORMER, Runs, StudyReport
+from experiments.studies.analysis import SEEDS, TRANSFORMER, Runs, StudyReport, significance_note
 from experiments.translation import compare, figures
 
-RECURRENT = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
+ATTENTION_TYPES = "additive", "scaled_dot_product", "location_aware", "coverage", "monotonic", "local", "none"
 POSITION_ENCODINGS = "sinusoidal", "relative", "rotary", "none"
 METRICS = {
   "test": "test/exact_match",
@@ -36,7 +45,7 @@ METRICS = {
 
 
 def get_config() -> base.Config:
-  return analysis.with_steps(base.Config(), 900)
+  return analysis.with_num_steps(base.Config(), 900)
 
 
 def get_sweep() -> dict[str, dict[str, list[Any]]]:
@@ -45,25 +54,25 @@ def get_sweep() -> dict[str, dict[str, list[Any]]]:
     "train.learning_rate": [3e-3],
   }
   return {
-    "GRU": {"model.attention": [*RECURRENT], "seed": SEEDS},
+    "GRU": {"model.attention": [*ATTENTION_TYPES], "seed": SEEDS},
     "transformer": {**TRANSFORMER, **positions, "seed": SEEDS},
   }
 
 
 def write(runs: Runs) -> StudyReport:
   groups = {
-    f"GRU, {kind if kind != 'none' else 'no attention'}": runs.of(group="GRU", attention=kind)
-    for kind in RECURRENT
+    f"GRU, {kind if kind != 'none' else 'no attention'}": runs.filter(group="GRU", attention=kind)
+    for kind in ATTENTION_TYPES
   }
   groups |= {
-    f"transformer, {kind if kind != 'none' else 'no positions'}": runs.of(
+    f"Transformer, {kind if kind != 'none' else 'no positions'}": runs.filter(
       group="transformer", position_encoding=kind
     )
     for kind in POSITION_ENCODINGS
   }
   text = (
-    "Exact match of the splits, and alignment error rate of the test split:\n\n"
+    "Exact match on three splits, and the alignment error rate on the test split:\n\n"
     f"{analysis.table(groups, METRICS)}\n\n"
-    f"{NOTE.format('additive attention')}"
+    f"{significance_note('additive attention')}"
   )
-  return StudyReport(text, {"splits": figures.spread(compare.panels(groups, METRICS))})
+  return StudyReport(text, {"splits": figures.dot_plot(compare.metric_panels(groups, METRICS))})

@@ -1,4 +1,4 @@
-"""What is translated: built-in languages, or a person's own parallel text. A module for each."""
+"""Tasks: built-in data sets, parallel text from files, and custom tasks."""
 
 from configs import base
 from experiments.cli import plugins
@@ -9,7 +9,7 @@ from experiments.tasks.task import (
   Example,
   Languages,
   Task,
-  example_of,
+  make_example,
   read_languages,
   vocabulary_words,
   write_languages,
@@ -20,7 +20,7 @@ __all__ = [
   "Example",
   "Languages",
   "Task",
-  "example_of",
+  "make_example",
   "read_languages",
   "vocabulary_words",
   "write_languages",
@@ -31,40 +31,40 @@ TASKS: dict[str, type[Task]] = {
   "scan": Scan,
   "parallel_text": ParallelText,
 }
-_OF_TASKS = ("source", "target", "splits", "validation_split", "training_batch", "examples")
+_TASK_ATTRIBUTES = ("source", "target", "splits", "validation_split", "training_batch", "examples")
 
 
 def make_task(config: base.Config, languages: Languages | None = None) -> Task:
-  """Returns the task that a config names.
+  """Returns the task of `config.data.task`.
 
   Args:
-    config: `config.data` says which.
-    languages: source and target, those of a run; None to learn them from the training sentences.
+    config: config of the run.
+    languages: source and target languages of an existing run. Default: learned from the training sentences.
 
   Raises:
-    DataError: if a file cannot be used, or the languages are not those of the task.
-    ConfigError: if a person's own task is none.
+    DataError: if a file cannot be used, or the languages do not fit the task.
+    ConfigError: if a custom task is not a `Task`.
   """
   if not plugins.is_plugin(config.data.task):
-    return kind_of(config.data)(config, languages)
-  task = plugins.make("data.task", config.data.task, config, languages)
-  missing = [name for name in _OF_TASKS if not hasattr(task, name)]
+    return task_class(config.data)(config, languages)
+  task = plugins.build("data.task", config.data.task, config, languages)
+  missing = [name for name in _TASK_ATTRIBUTES if not hasattr(task, name)]
   if missing:
     raise ConfigError(
-      f"config.data.task={config.data.task} must make a task (see experiments.tasks.Task) with "
-      f"{', '.join(_OF_TASKS)}; it has no {', '.join(missing)}"
+      f"config.data.task={config.data.task} must return a task (see experiments.tasks.Task) with "
+      f"{', '.join(_TASK_ATTRIBUTES)}, got one without {', '.join(missing)}"
     )
   return task
 
 
-def kind_of(data: base.Data) -> type[Task]:
-  """Returns the class of the task that a config names, or a person's own.
+def task_class(data: base.Data) -> type[Task]:
+  """Returns the class of a task, or the function that a custom task names.
 
   Raises:
-    ConfigError: if there is none.
+    ConfigError: if it does not exist.
   """
   if plugins.is_plugin(data.task):
-    return plugins.find("data.task", data.task)
+    return plugins.resolve("data.task", data.task)
   if data.task not in TASKS:
     raise ConfigError(f"config.data.task must be one of {', '.join(TASKS)}, got {data.task!r}")
   return TASKS[data.task]

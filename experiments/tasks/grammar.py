@@ -1,27 +1,27 @@
-"""A toy language: English sentences, their Italian translations, and what translates what.
+"""A toy language: English sentences, their Italian translations and word alignments.
 
-A sentence is a tree (clauses, noun phrases, prepositional phrases). The tree is written in both languages
-at once, so the true alignment is known. The words are in lexicon.py and nouns.py; sentence_sampler.py draws
-the trees.
+A sentence is a tree of clauses, noun phrases and prepositional phrases. Both languages are generated from the
+tree, so the true alignment is known. The words are in lexicon.py and nouns.py. sentence_sampler.py samples
+trees.
 
-Every English sentence has one translation:
+Each English sentence has exactly one translation:
 
-* Articles, "quello" and "bello" follow gender, number and the first sound of the next word
+* Articles, "quello" and "bello" depend on gender, number and the first sound of the next word
   ("lo zio", "il vecchio zio", "quel bell'uomo"). The definite article contracts with in, su, di
-  and a ("nel", "sullo", "dell'"). "e" and "a" become "ed" and "ad" before their own vowel.
-* Pronouns that are subjects are dropped. "does not see" is "non vede".
+  and a ("nel", "sullo", "dell'"). "e" and "a" become "ed" and "ad" before the same vowel.
+* Subject pronouns are dropped. "does not see" is "non vede".
 * A possessive takes an article ("il mio gatto"), except before one relative without an adjective
   ("mio zio"; but "il mio vecchio zio", "i miei zii" and always "il loro zio").
 * Subjects joined by "and" take a plural verb, and a masculine adjective unless all are feminine.
 
 The alignment is a set of (target position, source position):
 
-* A word is aligned with the word it translates: an article with "the" or "a", "non" with "not".
+* A word is aligned with the word that it translates: an article with "the" or "a", "non" with "not".
 * A contraction is aligned with the preposition and with the article: "nel" with "in" and "the".
 * One verb may translate two words: "cerca" is aligned with "looks" and with "for".
 * Two words may translate one: "vicino" and "a" are both aligned with "near".
-* Dropped pronouns, "do" and "does" are aligned with nothing, and so is the article of a possessive,
-  "il" in "il mio gatto"; contracted, it adds nothing: in "del mio gatto", "del" is "of".
+* Dropped pronouns, "do" and "does" are not aligned. The article of a possessive, such as "il" in "il mio
+  gatto", is not aligned either. In the contraction "del mio gatto", "del" is aligned with "of" only.
 """
 
 import functools
@@ -41,11 +41,11 @@ class Pair(NamedTuple):
   alignment: frozenset[tuple[int, int]]
 
 
-# The tree of a sentence.
+# Trees.
 
 
 class NounPhrase(NamedTuple):
-  """The old red cat near the house."""
+  """A noun phrase, such as "the old red cat near the house"."""
 
   determiner: Determiner
   noun: Noun
@@ -56,17 +56,17 @@ class NounPhrase(NamedTuple):
 
 
 class PrepositionalPhrase(NamedTuple):
-  """Near the house."""
+  """A prepositional phrase, such as "near the house"."""
 
   preposition: Preposition
   phrase: NounPhrase
 
 
 class Clause(NamedTuple):
-  """The cat and the dog do not see the house; she sleeps near the house; the cat is red.
+  """A clause, such as "the cat and the dog do not see the house" or "she sleeps near the house".
 
-  The subject is a pronoun, or the noun phrases that "and" joins. After the verb comes one of
-  objects, place and predicate, or nothing.
+  The subject is a pronoun, or noun phrases joined by "and". At most one of objects, place and predicate
+  follows the verb.
   """
 
   subject: str | tuple[NounPhrase, ...]
@@ -77,17 +77,14 @@ class Clause(NamedTuple):
   predicate: Adjective | None = None
 
 
-# From the tree to both languages.
+# Generation.
 
 
 def translate(clauses: Iterable[Clause]) -> Pair:
-  """Returns the pair that says these clauses, joined by "and".
+  """Returns the sentence pair of some clauses, joined by "and".
 
   Args:
-    clauses: one or more.
-
-  Returns:
-    The pair.
+    clauses: at least one clause.
 
   >>> words = {word.english: word for word in lexicon.DETERMINERS + lexicon.PREPOSITIONS}
   >>> uncle = next(noun for noun in NOUNS if noun.kin)
@@ -101,19 +98,19 @@ def translate(clauses: Iterable[Clause]) -> Pair:
     if i:
       writer.word("and", "e")
     writer.clause(clause)
-  target, alignment = _spelled(writer.target)
+  target, alignment = _inflect(writer.target)
   return Pair(tuple(writer.source), target, alignment)
 
 
 class _Writer:
-  """Writes a sentence: English words, and Italian forms with the positions of the words they translate."""
+  """Generates English words, and Italian forms with the positions of the words that they translate."""
 
   def __init__(self):
     self.source: list[str] = []
     self.target: list[tuple[Form, tuple[int, ...]]] = []
 
   def word(self, english: str, italian: Form | None = None) -> int:
-    """Appends an English word, its translation if there is one here, and returns its position."""
+    """Appends an English word, and its translation if given. Returns the position of the word."""
     position = len(self.source)
     if english[0] in "aeiou" and self.source[-1:] == ["a"]:
       self.source[-1] = "an"
@@ -123,7 +120,7 @@ class _Writer:
     return position
 
   def clause(self, clause: Clause) -> None:
-    """Writes a clause; the verb agrees with the subject, and an adjective after it too."""
+    """Generates a clause. The verb and the predicate agree with the subject."""
     if isinstance(clause.subject, str):
       self.word(clause.subject)
       person, agreement = lexicon.PRONOUNS[clause.subject], int(clause.subject == "she")
@@ -140,7 +137,7 @@ class _Writer:
       self.word(clause.predicate.english, clause.predicate.italian[agreement])
 
   def verb(self, verb: Verb, person: int, negated: bool) -> None:
-    """Writes a verb: "sees", "vede"; "does not look for", "non cerca"; "is not", "non è"."""
+    """Generates a verb: "sees", "vede"; "does not look for", "non cerca"; "is not", "non è"."""
     third = person == lexicon.THIRD_SINGULAR
     if negated and verb is not lexicon.BE:
       self.word("does" if third else "do")
@@ -154,7 +151,7 @@ class _Writer:
     self.target.append((verb.italian[person], tuple(positions)))
 
   def noun_phrases(self, phrases: Iterable[NounPhrase]) -> None:
-    """Writes noun phrases with "and" between them, such as "my old red cat", "il mio vecchio gatto rosso"."""
+    """Generates noun phrases joined by "and", such as "my old red cat", "il mio vecchio gatto rosso"."""
     for i, phrase in enumerate(phrases):
       if i:
         self.word("and", "e")
@@ -174,22 +171,22 @@ class _Writer:
         self.prepositional_phrase(attached)
 
   def prepositional_phrase(self, prepositional: PrepositionalPhrase) -> None:
-    """Writes a preposition and its noun phrase."""
+    """Generates a preposition and its noun phrase."""
     position = self.word(prepositional.preposition.english)
     for word in prepositional.preposition.italian:
       self.target.append((word, (position,)))
     self.noun_phrases([prepositional.phrase])
 
 
-def _spelled(
+def _inflect(
   forms: Sequence[tuple[Form, tuple[int, ...]]],
 ) -> tuple[tuple[str, ...], frozenset[tuple[int, int]]]:
-  """Returns Italian words and their links; what depends on the next word is chosen from the last one on."""
+  """Returns Italian words and their links. Forms depend on the next word, so they are chosen from the end."""
   words: list[str] = []
   links: list[tuple[int, ...]] = []
   word = ""
   for form, positions in reversed(forms):
-    following, word = word, _before(word, form)
+    following, word = word, _form_before(word, form)
     if (word, following) in lexicon.CONTRACTIONS:
       words[-1] = word = lexicon.CONTRACTIONS[word, following]
       links[-1] += positions
@@ -202,8 +199,8 @@ def _spelled(
 
 
 @functools.cache
-def _before(following: str, form: Form) -> str:
-  """Returns what becomes of a form before the following word."""
+def _form_before(following: str, form: Form) -> str:
+  """Returns the word of a form before the following word."""
   if isinstance(form, str):
     same_vowel = (form == "e" and following[0] in "eè") or (form == "a" and following[0] == "a")
     return form + "d" if same_vowel else form
@@ -214,13 +211,7 @@ def _before(following: str, form: Form) -> str:
 
 
 def join(words: Iterable[str]) -> str:
-  """Returns the words as plain text; a token that ends in an apostrophe joins the next one.
-
-  Args:
-    words: English words or Italian tokens.
-
-  Returns:
-    One line of text.
+  """Returns words as plain text, without a space after an apostrophe.
 
   >>> join(["l'", "amico", "vede", "un'", "oca"])
   "l'amico vede un'oca"
@@ -229,7 +220,7 @@ def join(words: Iterable[str]) -> str:
 
 
 def source_words() -> tuple[str, ...]:
-  """Returns every English word that can occur, sorted.
+  """Returns all English words of the language, sorted.
 
   >>> "mice" in source_words()
   True
@@ -245,7 +236,7 @@ def source_words() -> tuple[str, ...]:
 
 
 def target_words() -> tuple[str, ...]:
-  """Returns every Italian token that can occur, sorted.
+  """Returns all Italian words of the language, sorted.
 
   >>> "dell'" in target_words()
   True

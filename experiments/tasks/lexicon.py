@@ -1,8 +1,8 @@
-"""The words of the toy language but its nouns, English and Italian, as plain tables.
+"""English and Italian words of the toy language, except nouns.
 
-Italian forms that agree are listed as masculine singular, feminine singular, masculine plural,
-feminine plural. A form that depends on the first sound of the next word is itself a triple: before
-a simple consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
+Italian forms that agree with a noun are listed as masculine singular, feminine singular, masculine plural,
+feminine plural. A form that depends on the first sound of the next word is a triple: before a simple
+consonant, before an impure one (z, gn, ps, or s and a consonant), before a vowel.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ MASCULINE, FEMININE, SWITCHING = (False, False), (True, True), (False, True)
 
 
 class Noun(NamedTuple):
-  """A noun: (singular, plural) in each language, and whether each of the two is feminine."""
+  """A noun: (singular, plural) in each language, and whether each of these is feminine."""
 
   english: tuple[str, str]
   italian: tuple[str, str]
@@ -26,7 +26,7 @@ class Noun(NamedTuple):
 
 
 class Adjective(NamedTuple):
-  """An adjective, the kinds of nouns it describes, and its forms before a noun if it leads it."""
+  """An adjective, the kinds of nouns that it describes, and its forms before a noun if it can precede it."""
 
   english: str
   italian: Forms
@@ -35,7 +35,7 @@ class Adjective(NamedTuple):
 
 
 class Verb(NamedTuple):
-  """A verb: (see, sees), its forms for I, he or she, we, they, and the kinds of its objects."""
+  """A verb: (see, sees), its Italian forms for I, he or she, we, they, and the kinds of its objects."""
 
   english: tuple[str, str]
   italian: tuple[str, str, str, str]
@@ -44,7 +44,7 @@ class Verb(NamedTuple):
 
 
 class Determiner(NamedTuple):
-  """A determiner, its Italian forms, and whether its noun is plural (None: either)."""
+  """A determiner, its Italian forms, and whether its noun is plural. None means either."""
 
   english: str
   italian: Forms
@@ -53,7 +53,7 @@ class Determiner(NamedTuple):
 
 
 class Preposition(NamedTuple):
-  """A preposition, its Italian words and the kinds of the nouns that follow it."""
+  """A preposition, its Italian words, and the kinds of nouns that can follow it."""
 
   english: str
   italian: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""The nouns of the toy language.
+"""Nouns of the toy language.
 
-English nouns that leave the gender open (friend, student, cat) are masculine, as usual in Italian.
+English nouns of either gender (friend, student, cat) are masculine, as is usual in Italian.
 """
 
 from experiments.tasks.lexicon import (

@@ -1,4 +1,4 @@
-"""A person's own parallel text as a task."""
+"""Parallel text from files as a task."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import numpy as np
 
 from configs import base
 from experiments.cli.errors import DataError
-from experiments.tasks.task import Example, Languages, example_of
+from experiments.tasks.task import Example, Languages, make_example
 from experiments.text.alignments import Alignment
 from experiments.text.batches import Batch
 from experiments.text.buckets import Buckets
@@ -21,10 +21,10 @@ _SIDES = "source", "target"
 
 
 class ParallelText:
-  """Sentence pairs from files: `source TAB target`, one a line. See ../text/parallel_corpus.py.
+  """Sentence pairs from files, one `source TAB target` per line. See text/parallel_corpus.py.
 
-  Of the training text only the ids are kept. Alignments count words, so they are used where words are the
-  unit.
+  Only the ids of the training text are kept in memory. Alignments are between words, so they are used only
+  with word tokenization.
   """
 
   validation_split = "validation"
@@ -44,11 +44,11 @@ class ParallelText:
     self.source, self.target = languages or (self._learn("source"), self._learn("target"))
 
   def __str__(self) -> str:
-    used, left_out = len(self._batches), self._num_pairs - len(self._batches)
-    text = f"{used:,} training pairs"
-    if left_out:
-      longest = self._config.data.max_train_length
-      text += f" ({left_out:,} more are longer than config.data.max_train_length={longest})"
+    num_used, num_skipped = len(self._batches), self._num_pairs - len(self._batches)
+    text = f"{num_used:,} training pairs"
+    if num_skipped:
+      max_length = self._config.data.max_train_length
+      text += f" ({num_skipped:,} skipped, longer than config.data.max_train_length={max_length})"
     return text
 
   def training_batch(self, step: int) -> Batch:
@@ -59,33 +59,33 @@ class ParallelText:
     if split not in allowed:
       raise DataError(f"split must be one of {', '.join(allowed)}, got {split!r}")
     pairs = self._read(split) if split == "train" else self._read_once(split)
-    return [example_of(pair, self.source, self.target) for pair in pairs[: count or None]]
+    return [make_example(pair, self.source, self.target) for pair in pairs[: count or None]]
 
   @functools.cached_property
   def _training_texts(self) -> tuple[list[str], list[str]]:
-    """Source and target of all training pairs."""
+    """Source and target texts of all training pairs."""
     pairs = self._read("train")
     if self._config.train.alignment_loss_weight:
-      self._alignments = self._known_alignments(pairs)
+      self._alignments = self._training_alignments(pairs)
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
   @functools.cached_property
   def _batches(self) -> Buckets:
-    """The training pairs as ids, those too long left out."""
-    data, longest = self._config.data, self._config.data.max_train_length
+    """Batches of the training pairs, without those that are too long."""
+    data, max_length = self._config.data, self._config.data.max_train_length
     sources = self.source.encode_all(self._training_texts[0])
     targets = self.target.encode_all(self._training_texts[1])
     self.warnings = [
-      *self._size_notes(),
-      *find_warnings(self._training_texts, self._read_once("validation"), unit=data.tokenization),
+      *self._vocabulary_warnings(),
+      *find_warnings(self._training_texts, self._read_once("validation"), tokenization=data.tokenization),
     ]
     del self._training_texts
     self._num_pairs = len(sources)
-    used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= longest)
+    used = np.flatnonzero(np.maximum(sources.lengths, targets.lengths) <= max_length)
     if not len(used):
       raise DataError(
-        f"{data.train_file}: expected a pair of at most config.data.max_train_length={longest} "
-        f"{data.tokenization}s a side, got none"
+        f"{data.train_file}: all pairs are longer than config.data.max_train_length={max_length} "
+        f"{data.tokenization}s"
       )
     alignments = None if self._alignments is None else [self._alignments[i] for i in used.tolist()]
     return Buckets(
@@ -97,54 +97,62 @@ class ParallelText:
       alignments=alignments,
     )
 
-  def _known_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
-    """Returns the alignments of pairs, all of which must have one, or raises DataError."""
-    known = [pair.alignment for pair in pairs if pair.alignment is not None]
+  def _training_alignments(self, pairs: Sequence[SentencePair]) -> list[Alignment]:
+    """Returns the alignments of all pairs. Raises DataError if one is missing or tokens are not words."""
+    alignments = [pair.alignment for pair in pairs if pair.alignment is not None]
     data = self._config.data
-    if data.tokenization != "word" or len(known) < len(pairs):
+    if data.tokenization != "word":
       raise DataError(
-        f"{data.train_file}: with config.train.alignment_loss_weight each line must have an alignment, and "
-        f"config.data.tokenization be word, got {len(known):,} of {len(pairs):,}, {data.tokenization}"
+        "config.data.tokenization must be word with config.train.alignment_loss_weight, "
+        f"got {data.tokenization!r}"
       )
-    return known
+    if len(alignments) < len(pairs):
+      raise DataError(
+        f"{data.train_file}: config.train.alignment_loss_weight needs an alignment on each line, "
+        f"got {len(alignments):,} of {len(pairs):,}"
+      )
+    return alignments
 
   def _read(self, split: str) -> list[SentencePair]:
     data = self._config.data
-    # Links are between words: other units have no use for them, and need not know what they count.
+    # Alignments are only used with words. Otherwise it does not matter what their positions count.
     is_unused = data.tokenization != "word" and data.alignment_tokens == "auto"
     return read_pairs(
       getattr(data, f"{split}_file"), alignment_tokens="words" if is_unused else data.alignment_tokens
     )
 
   def _learn(self, side: str) -> TextProcessor:
-    """Returns the language of the training texts of a side."""
+    """Learns the language of one side from the training texts."""
     data, texts = self._config.data, self._training_texts[_SIDES.index(side)]
     try:
       return TextProcessor.learn(
         texts,
-        unit=data.tokenization,
+        tokenization=data.tokenization,
         lowercase=data.lowercase,
         min_count=data.min_count,
         vocabulary_size=self._vocabulary_size(side),
-        subwords=data.subword_model,
+        subword_model=data.subword_model,
       )
     except ValueError as error:
-      field = str(error)
-      if field.startswith("vocabulary_size"):
-        field = f"{side}_{field} (vocabulary_size sets that of both sides)"
-      raise DataError(f"{data.train_file}, {side}: config.data.{field}") from error
+      message = str(error)
+      if message.startswith("vocabulary_size"):
+        message = f"{side}_{message} (config.data.vocabulary_size sets both sides)"
+      raise DataError(f"{data.train_file}, {side}: config.data.{message}") from error
 
   def _vocabulary_size(self, side: str) -> int:
-    """Returns the number of subwords of a side, 0 for the default."""
+    """Returns the number of subwords of a side, or 0 for the default."""
     data = self._config.data
     return getattr(data, f"{side}_vocabulary_size") or data.vocabulary_size
 
-  def _size_notes(self) -> list[str]:
-    """Returns a line if the text is too small for the default number of subwords."""
-    shrunk = [
+  def _vocabulary_warnings(self) -> list[str]:
+    """Returns a warning if the text is too small for the default number of subwords."""
+    if self._config.data.tokenization != "subword":
+      return []
+    reduced = [
       f"{len(language.vocabulary):,} {side}"
       for language, side in zip((self.source, self.target), _SIDES, strict=True)
       if not self._vocabulary_size(side) and len(language.vocabulary) < DEFAULT_SIZE
     ]
-    is_told = self._config.data.tokenization == "subword" and shrunk
-    return [f"{' and '.join(shrunk)} subwords, not {DEFAULT_SIZE:,}: the text is small"] if is_told else []
+    if not reduced:
+      return []
+    return [f"{' and '.join(reduced)} subwords instead of {DEFAULT_SIZE:,}, because the text is small"]

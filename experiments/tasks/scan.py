@@ -1,4 +1,4 @@
-"""SCAN as a task: commands are translated to actions."""
+"""SCAN as a task: translation of commands to actions."""
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
-_SEEN = 1000
+_NUM_SEEN = 1000  # commands in the split "seen"
 
 
 class Scan:
-  """The commands of a split of scan_grammar.py, whose seed draws the split "simple".
+  """The commands of a split of scan_grammar.py. `config.seed` selects the split "simple".
 
-  There is no validation set: while training, commands that were seen are scored, 1000 at most.
+  SCAN has no validation set. During training, the split "seen" is evaluated: at most 1,000 training commands.
   """
 
   splits: tuple[str, ...] = ("seen", "test")
@@ -29,9 +29,9 @@ class Scan:
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_max_train_actions)
-    # Drawn, for where the grammar orders the training commands the first of them are all alike.
+    # Random commands, because the first commands of the grammar are similar.
     order = np.random.default_rng(0).permutation(len(training))
-    self._commands = {"train": training, "seen": [training[i] for i in order[:_SEEN]], "test": test}
+    self._commands = {"train": training, "seen": [training[i] for i in order[:_NUM_SEEN]], "test": test}
     self._name = config.data.split
     words = Vocabulary.build(command.words for command in scan_grammar.commands())
     actions = Vocabulary.build(command.actions for command in scan_grammar.commands())

@@ -1,10 +1,8 @@
-"""SCAN: commands in a small English, and the actions that they ask for.
+"""SCAN: all 20,910 commands of the grammar, their actions, and the splits.
 
-All 20,910 commands of the grammar, with the meaning of each, and the splits that ask what a model makes of
-commands that it has not met.
-
-Source: Lake and Baroni 2018, "Generalization without systematicity", arXiv:1711.00350, section 2 and
-figures 6 and 7.
+References:
+  Lake and Baroni 2018, "Generalization without systematicity", arXiv:1711.00350, section 2 and figures 6 and
+  7.
 """
 
 import functools
@@ -13,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-WordTokenizer = tuple[str, ...]
+Tokens = tuple[str, ...]
 
 
 class Command(NamedTuple):
-  """A command and the actions that it asks for."""
+  """A command and its actions."""
 
-  words: WordTokenizer
-  actions: WordTokenizer
+  words: Tokens
+  actions: Tokens
 
 
-# training and test sentences of each split, as published
+# Number of training and test commands of each split, as published.
 SPLITS = {
   "simple": (16_728, 4_182),
   "length": (16_990, 3_920),
@@ -31,7 +29,7 @@ SPLITS = {
   "add_turn_left": (21_890, 1_208),
 }
 
-# The split by length has no more actions than this in training. The longest commands have 48.
+# Maximum number of training actions of the split "length". The longest commands have 48 actions.
 CUTOFF = 22
 
 _PRIMITIVES = ("walk", "look", "run", "jump")
@@ -52,45 +50,45 @@ def commands() -> tuple[Command, ...]:
   20910
   """
   sequences = [sequence for verb in _verbs() for sequence in (verb, *_repeated(verb))]
-  found = list(sequences)
+  all_commands = list(sequences)
   for first, second in itertools.product(sequences, repeat=2):
-    found.append(Command((*first.words, "and", *second.words), first.actions + second.actions))
-    found.append(Command((*first.words, "after", *second.words), second.actions + first.actions))
-  return tuple(found)
+    all_commands.append(Command((*first.words, "and", *second.words), first.actions + second.actions))
+    all_commands.append(Command((*first.words, "after", *second.words), second.actions + first.actions))
+  return tuple(all_commands)
 
 
 def meaning(command: str) -> str:
-  """Returns the actions that a command asks for.
+  """Returns the actions of a command.
 
   Raises:
-    ValueError: if the grammar has no such command.
+    ValueError: if the command is not in the grammar.
 
   >>> meaning("jump opposite left after walk twice")
   'I_WALK I_WALK I_TURN_LEFT I_TURN_LEFT I_JUMP'
   """
-  found = _meanings().get(tuple(command.split()))
-  if found is None:
-    raise ValueError(f"command must be one of the grammar's, got {command!r}")
-  return " ".join(found)
+  actions = _meanings().get(tuple(command.split()))
+  if actions is None:
+    raise ValueError(f"command must be a command of the grammar, got {command!r}")
+  return " ".join(actions)
 
 
 @functools.cache
 def split(name: str, seed: int = 0, cutoff: int = CUTOFF) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
   """Returns the training and the test commands of a split.
 
-  * simple: one in five commands, drawn at random, is for the test. It is another draw than the published one.
-  * length: those of more actions than the cut-off are for the test, with the published one of more than 22.
-  * add_jump: those with "jump" are for the test, but for the command "jump" itself. That is repeated until it
-    is a tenth of the training commands, as published.
+  * simple: a random fifth of the commands is the test set. The published random split is different.
+  * length: commands with more actions than `cutoff` are the test set.
+  * add_jump: commands with "jump" are the test set, except "jump" itself. It is repeated until it is a tenth
+    of the training commands, as published.
   * add_turn_left: the same with "turn left".
 
   Args:
-    name: of the split.
-    seed: draws the split "simple".
-    cutoff: of the split "length".
+    name: name of the split.
+    seed: random seed for the split "simple".
+    cutoff: maximum number of training actions of the split "length". The published one is 22.
 
   Raises:
-    ValueError: if there is no such split, or nothing on one side of the cut-off.
+    ValueError: if `name` is unknown, or `cutoff` leaves no training or test commands.
   """
   if name not in SPLITS:
     raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {name!r}")
@@ -100,18 +98,20 @@ def split(name: str, seed: int = 0, cutoff: int = CUTOFF) -> tuple[tuple[Command
     shuffled = [commands()[i] for i in order]
     return tuple(shuffled[:num_training]), tuple(shuffled[num_training:])
   if name == "length":
-    parts = _parted(lambda command: len(command.actions) <= cutoff)
+    parts = _partition(lambda command: len(command.actions) <= cutoff)
     if not all(parts):
-      raise ValueError(f"cutoff must leave commands for training and test, 1 to 47, got {cutoff}")
+      raise ValueError(f"cutoff must be in [1, 47], got {cutoff}")
     return parts
   primitive = ("jump",) if name == "add_jump" else ("turn", "left")
-  training, test = _parted(lambda command: command.words == primitive or not _holds(command.words, primitive))
-  own = Command(primitive, _meanings()[primitive])
-  return training + (own,) * (num_training - len(training)), test
+  training, test = _partition(
+    lambda command: command.words == primitive or not _contains(command.words, primitive)
+  )
+  primitive_command = Command(primitive, _meanings()[primitive])
+  return training + (primitive_command,) * (num_training - len(training)), test
 
 
 def _verbs() -> list[Command]:
-  """Returns the actions in all directions."""
+  """Returns the commands with one verb: each action alone and with each direction."""
   verbs = [Command((primitive,), (f"I_{primitive.upper()}",)) for primitive in _PRIMITIVES]
   for action, direction in itertools.product((*_PRIMITIVES, "turn"), _DIRECTIONS):
     turn, act = f"I_TURN_{direction.upper()}", () if action == "turn" else (f"I_{action.upper()}",)
@@ -126,15 +126,15 @@ def _repeated(verb: Command) -> list[Command]:
 
 
 @functools.cache
-def _meanings() -> dict[WordTokenizer, WordTokenizer]:
+def _meanings() -> dict[Tokens, Tokens]:
   return dict(commands())
 
 
-def _parted(is_for_training) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
+def _partition(is_for_training) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
   training = tuple(command for command in commands() if is_for_training(command))
   return training, tuple(command for command in commands() if not is_for_training(command))
 
 
-def _holds(words: WordTokenizer, part: WordTokenizer) -> bool:
-  """Returns whether words hold a part, side by side."""
+def _contains(words: Tokens, part: Tokens) -> bool:
+  """Returns whether `part` is a contiguous part of `words`."""
   return any(words[i : i + len(part)] == part for i in range(len(words)))

@@ -1,4 +1,4 @@
-"""Sentences of the toy language, drawn at random, and the split that each belongs to."""
+"""Random sentences of the toy language, and their splits."""
 
 import hashlib
 import random
@@ -20,8 +20,8 @@ MAX_SOURCE_LENGTH = 22
 MAX_TARGET_LENGTH = 24
 
 
-class _Chances(NamedTuple):
-  """The probability of each thing that a sentence can do without."""
+class _Probabilities(NamedTuple):
+  """Probabilities of the optional parts of a sentence."""
 
   leading: float
   trailing: float
@@ -30,12 +30,12 @@ class _Chances(NamedTuple):
   compound: float
 
 
-_USUAL = _Chances(leading=0.25, trailing=0.3, attached=0.25, joined=0.12, compound=0.15)
-_LONG = _Chances(leading=0.3, trailing=0.4, attached=0.6, joined=0.4, compound=0.4)
+_USUAL = _Probabilities(leading=0.25, trailing=0.3, attached=0.25, joined=0.12, compound=0.15)
+_LONG = _Probabilities(leading=0.3, trailing=0.4, attached=0.6, joined=0.4, compound=0.4)
 _NEGATED, _PRONOUN, _PREDICATE, _INTRANSITIVE = 0.2, 0.3, 0.12, 0.15
 _PLURAL = 0.4
 _FREQUENCIES = {"the": 14, "a": 7}
-_DRAWN_DETERMINERS = tuple(
+_WEIGHTED_DETERMINERS = tuple(
   determiner for determiner in lexicon.DETERMINERS for _ in range(_FREQUENCIES.get(determiner.english, 1))
 )
 _TRANSITIVE = tuple(verb for verb in lexicon.VERBS if verb.objects)
@@ -46,7 +46,7 @@ _LEADING = {kind: tuple(a for a in lexicon.ADJECTIVES if kind in a.kinds and a.l
 _TRAILING = {
   kind: tuple(a for a in lexicon.ADJECTIVES if kind in a.kinds and not a.leading) for kind in KINDS
 }
-# Training never has one of these adjectives describe its noun.
+# Adjective-noun pairs that occur in the split "composition" only.
 _HELD_OUT = {
   (adjective, noun)
   for adjective in lexicon.ADJECTIVES
@@ -56,94 +56,93 @@ _HELD_OUT = {
 
 
 def pair(*, seed: int, split: str, index: int) -> Pair:
-  """Returns one pair of a split; the same three arguments always give the same pair.
+  """Returns a sentence pair of a split. It depends only on the arguments.
 
-  No source sentence is in two splits, whatever the seeds:
+  No source sentence is in two splits, for any seeds:
 
-  * train, validation, test: at most TRAIN_MAX_SOURCE_LENGTH words and TRAIN_MAX_TARGET_LENGTH in
-    the translation; a hash of the source decides;
-  * length: more words than that, at most MAX_SOURCE_LENGTH;
-  * composition: as long as train, with an adjective and the noun it describes that are never
-    together in another split.
+  * train, validation, test: at most TRAIN_MAX_SOURCE_LENGTH source words and TRAIN_MAX_TARGET_LENGTH target
+    words. A hash of the source selects the split.
+  * length: more source words, at most MAX_SOURCE_LENGTH.
+  * composition: as long as train, with an adjective-noun pair that is in no other split.
 
   Args:
-    seed: which of the endless data sets.
+    seed: random seed of the data set.
     split: one of SPLITS.
-    index: which pair of the split.
+    index: index of the pair in the split.
 
   Returns:
-    The pair; sentences of at most MAX_SOURCE_LENGTH and MAX_TARGET_LENGTH words.
+    A pair of at most MAX_SOURCE_LENGTH and MAX_TARGET_LENGTH words.
 
   Raises:
-    ValueError: if there is no such split.
+    ValueError: if `split` is unknown.
 
   >>> len(pair(seed=0, split="length", index=0).source) > TRAIN_MAX_SOURCE_LENGTH
   True
   """
   if split not in SPLITS:
-    raise ValueError(f"split must be one of {', '.join(SPLITS)}, got split={split!r}")
+    raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
   digest = hashlib.sha256(f"{seed} {split} {index}".encode()).digest()
   rng = random.Random(int.from_bytes(digest[:8], "big"))
-  chances = _LONG if split == "length" else _USUAL
+  probabilities = _LONG if split == "length" else _USUAL
   while True:
-    drawer = _Drawer(rng)
-    drawn = translate(drawer.sentence(chances))
-    if _split_of(drawn, has_held_out=not _HELD_OUT.isdisjoint(drawer.described)) == split:
-      return drawn
+    sampler = _TreeSampler(rng)
+    sample = translate(sampler.sentence(probabilities))
+    if _split_of(sample, has_held_out=not _HELD_OUT.isdisjoint(sampler.adjective_noun_pairs)) == split:
+      return sample
 
 
-def _split_of(drawn: Pair, *, has_held_out: bool) -> str | None:
-  """Returns the split that a sentence belongs to, or None."""
-  length = len(drawn.source)
+def _split_of(sample: Pair, *, has_held_out: bool) -> str | None:
+  """Returns the split of a sentence pair, or None."""
+  length = len(sample.source)
   if length > TRAIN_MAX_SOURCE_LENGTH:
-    fits = length <= MAX_SOURCE_LENGTH and len(drawn.target) <= MAX_TARGET_LENGTH
+    fits = length <= MAX_SOURCE_LENGTH and len(sample.target) <= MAX_TARGET_LENGTH
     return "length" if fits and not has_held_out else None
-  if len(drawn.target) > TRAIN_MAX_TARGET_LENGTH:
+  if len(sample.target) > TRAIN_MAX_TARGET_LENGTH:
     return None
   if has_held_out:
     return "composition"
-  bucket = zlib.crc32(" ".join(drawn.source).encode()) % 16
+  bucket = zlib.crc32(" ".join(sample.source).encode()) % 16
   return ("validation", "test")[bucket] if bucket < 2 else "train"
 
 
-class _Drawer:
-  """Draws the tree of a sentence.
+class _TreeSampler:
+  """Samples the tree of a sentence.
 
   Attributes:
-    described: the nouns that were drawn with an adjective, before the noun or after the verb: pairs of both.
+    adjective_noun_pairs: the adjectives of the sentence with their nouns, including predicates.
   """
 
   def __init__(self, rng: random.Random):
     self._rng = rng
-    self.described: list[tuple[Adjective, Noun]] = []
+    self.adjective_noun_pairs: list[tuple[Adjective, Noun]] = []
 
   def choose(self, options: Sequence[T]) -> T:
-    """Returns one of the options; only `random` itself promises the same numbers in every Python."""
+    """Returns a random option. Only `Random.random` gives the same numbers in all versions of Python."""
     return options[int(self._rng.random() * len(options))]
 
-  def sentence(self, chances: _Chances) -> list[Clause]:
-    """Draws one clause, or two without joined noun phrases (what joins what would be ambiguous)."""
-    if self._rng.random() >= chances.compound:
-      return [self.clause(chances)]
-    return [self.clause(chances._replace(joined=0)) for _ in range(2)]
+  def sentence(self, probabilities: _Probabilities) -> list[Clause]:
+    """Samples one clause, or two without joined noun phrases, which would make "and" ambiguous."""
+    if self._rng.random() >= probabilities.compound:
+      return [self.clause(probabilities)]
+    return [self.clause(probabilities._replace(joined=0)) for _ in range(2)]
 
-  def clause(self, chances: _Chances) -> Clause:
+  def clause(self, probabilities: _Probabilities) -> Clause:
     negated = self._rng.random() < _NEGATED
     kind = self._rng.random()
     if kind < _PREDICATE:
-      return self.description(chances, negated)
+      return self.description(probabilities, negated)
     if self._rng.random() < _PRONOUN:
       subject: str | tuple[NounPhrase, ...] = self.choose(_PRONOUNS)
     else:
-      subject = self.noun_phrases(LIVING, chances)
+      subject = self.noun_phrases(LIVING, probabilities)
     if kind < _PREDICATE + _INTRANSITIVE:
-      place = self.prepositional_phrase(_AFTER_VERBS, chances)
+      place = self.prepositional_phrase(_AFTER_VERBS, probabilities)
       return Clause(subject, self.choose(_OTHER_VERBS), negated, place=place)
     verb = self.choose(_TRANSITIVE)
-    return Clause(subject, verb, negated, self.noun_phrases(verb.objects, chances))
+    return Clause(subject, verb, negated, self.noun_phrases(verb.objects, probabilities))
 
-  def description(self, chances: _Chances, negated: bool) -> Clause:
-    """Draws "he is tired", "the cats near the house are not red"; the adjective fits its nouns."""
+  def description(self, probabilities: _Probabilities, negated: bool) -> Clause:
+    """Samples a predicate, such as "he is tired" or "the cats near the house are not red"."""
     if self._rng.random() < _PRONOUN:
       pronoun = self.choose(("he", "she"))
       return Clause(
@@ -153,32 +152,32 @@ class _Drawer:
         predicate=self.choose(_TRAILING[PERSON] + _LEADING[PERSON]),
       )
     kind = self.choose(KINDS)
-    subject = self.noun_phrases((kind,), chances._replace(leading=0, trailing=0))
+    subject = self.noun_phrases((kind,), probabilities._replace(leading=0, trailing=0))
     predicate = self.choose(_TRAILING[kind] + _LEADING[kind])
-    self.described += [(predicate, phrase.noun) for phrase in subject]
+    self.adjective_noun_pairs += [(predicate, phrase.noun) for phrase in subject]
     return Clause(subject, lexicon.BE, negated, predicate=predicate)
 
-  def noun_phrases(self, kinds: tuple[str, ...], chances: _Chances) -> tuple[NounPhrase, ...]:
-    """Draws one noun phrase, or two to be joined by "and"."""
-    count = 2 if self._rng.random() < chances.joined else 1
-    return tuple(self.noun_phrase(kinds, chances) for _ in range(count))
+  def noun_phrases(self, kinds: tuple[str, ...], probabilities: _Probabilities) -> tuple[NounPhrase, ...]:
+    """Samples one noun phrase, or two that are joined by "and"."""
+    count = 2 if self._rng.random() < probabilities.joined else 1
+    return tuple(self.noun_phrase(kinds, probabilities) for _ in range(count))
 
-  def noun_phrase(self, kinds: tuple[str, ...], chances: _Chances) -> NounPhrase:
+  def noun_phrase(self, kinds: tuple[str, ...], probabilities: _Probabilities) -> NounPhrase:
     random = self._rng.random
-    determiner = self.choose(_DRAWN_DETERMINERS)
+    determiner = self.choose(_WEIGHTED_DETERMINERS)
     noun = self.choose([noun for noun in NOUNS if noun.kind in kinds])
     plural = random() < _PLURAL if determiner.plural is None else determiner.plural
-    leading = self.choose(_LEADING[noun.kind]) if random() < chances.leading else None
-    trailing = self.choose(_TRAILING[noun.kind]) if random() < chances.trailing else None
-    self.described += [(adjective, noun) for adjective in (leading, trailing) if adjective]
+    leading = self.choose(_LEADING[noun.kind]) if random() < probabilities.leading else None
+    trailing = self.choose(_TRAILING[noun.kind]) if random() < probabilities.trailing else None
+    self.adjective_noun_pairs += [(adjective, noun) for adjective in (leading, trailing) if adjective]
     attached = None
-    if not determiner.possessive and random() < chances.attached:
-      attached = self.prepositional_phrase(lexicon.PREPOSITIONS, chances)
+    if not determiner.possessive and random() < probabilities.attached:
+      attached = self.prepositional_phrase(lexicon.PREPOSITIONS, probabilities)
     return NounPhrase(determiner, noun, plural, leading, trailing, attached)
 
   def prepositional_phrase(
-    self, prepositions: Sequence[Preposition], chances: _Chances
+    self, prepositions: Sequence[Preposition], probabilities: _Probabilities
   ) -> PrepositionalPhrase:
     preposition = self.choose(prepositions)
-    rarer = chances._replace(attached=chances.attached / 2)
+    rarer = probabilities._replace(attached=probabilities.attached / 2)
     return PrepositionalPhrase(preposition, self.noun_phrase(preposition.kinds, rarer))

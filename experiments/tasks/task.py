@@ -1,4 +1,4 @@
-"""What a task is."""
+"""The interface of tasks."""
 
 import pathlib
 from typing import NamedTuple, Protocol
@@ -12,14 +12,14 @@ from experiments.text.tokenizers import WordTokenizer
 
 
 class Example(NamedTuple):
-  """A sentence to translate.
+  """A sentence and its reference translation.
 
   Attributes:
-    source: tokens: words, or what else the text is cut into.
-    target: tokens of its translation.
-    alignment: true links (target position, source position); None if they are not known.
-    source_text: the source as plain text.
-    target_text: the translation as plain text.
+    source: source tokens.
+    target: target tokens.
+    alignment: true links (target position, source position), or None if unknown.
+    source_text: source as plain text.
+    target_text: target as plain text.
   """
 
   source: tuple[str, ...]
@@ -29,28 +29,28 @@ class Example(NamedTuple):
   target_text: str
 
 
-Languages = tuple[TextProcessor, TextProcessor]  # source and target
+Languages = tuple[TextProcessor, TextProcessor]  # source, target
 _SIDES = ("source", "target")
 
 
 class Task(Protocol):
-  """What is translated, and to what.
+  """Training batches and evaluation examples of a translation task.
 
   A task may also have these attributes:
 
-  * config_fields: names of the fields of `config.data` that it reads, besides `task`. Others must then have
-    their defaults. Without `config_fields`, all fields are accepted.
-  * is_infinite: whether any number of sentences of a split can be made. Default: False.
-  * has_alignments: whether its training batches have links (`make_batch(..., alignments=...)`), which
+  * config_fields: names of the fields of `config.data` that it reads, except `task`. Other fields must have
+    their default values. Default: all fields are accepted.
+  * is_infinite: the splits have no last sentence. Default: False.
+  * has_alignments: training batches can have links (`make_batch(..., alignments=...)`), which
     `config.train.alignment_loss_weight` needs. Default: False.
-  * max_length: no source in training is longer, in tokens; longer ones are reported when translating.
-  * warnings: lines about its text that are printed when training begins.
+  * max_length: maximum number of source tokens in training. Longer sentences are reported when translating.
+  * warnings: lines that are printed at the start of training.
 
   Attributes:
-    source: the language that is translated.
-    target: the language that it is translated to.
-    splits: those that are scored at the end.
-    validation_split: the split that is scored while training.
+    source: source language.
+    target: target language.
+    splits: splits that are evaluated after training.
+    validation_split: split that is evaluated during training.
   """
 
   source: TextProcessor
@@ -61,24 +61,24 @@ class Task(Protocol):
   def __init__(self, config: base.Config, languages: Languages | None = None): ...
 
   def training_batch(self, step: int) -> Batch:
-    """Returns the batch of a training step, counted from 0.
+    """Returns the batch of a training step. The first step is 0.
 
-    It is a function of the config and the step alone, so a run can be continued anywhere. All processes make
-    the same batch, and each takes its rows of it.
+    It depends only on the config and the step, so that runs can be resumed. All processes create the same
+    batch and use their rows of it.
     """
     ...
 
   def __str__(self) -> str:
-    """Returns what there is to train on, in a few words."""
+    """Returns a short description of the training data."""
     ...
 
   def examples(self, split: str, count: int) -> list[Example]:
-    """Returns the first sentences of a split; 0 for all there are."""
+    """Returns the first `count` sentences of a split, or all sentences if `count` is 0."""
     ...
 
 
-def example_of(pair: SentencePair, source: TextProcessor, target: TextProcessor) -> Example:
-  """Returns a pair as a sentence to translate; without its alignment, of words, where tokens are no words."""
+def make_example(pair: SentencePair, source: TextProcessor, target: TextProcessor) -> Example:
+  """Returns an example of a sentence pair. It keeps the alignment only if the tokens are words."""
   are_words = isinstance(source.tokenizer, WordTokenizer) and isinstance(target.tokenizer, WordTokenizer)
   return Example(
     source=source.tokenize(pair.source),
@@ -95,31 +95,30 @@ def vocabulary_words(task: Task) -> list[tuple[str, ...]]:
 
 
 def read_languages(folder: pathlib.Path, data: base.Data) -> Languages | None:
-  """Returns the languages of source and target of a run, or None if the folder holds none.
+  """Reads the languages of a run. Returns None if the folder has no run.
 
   Args:
-    folder: the workdir.
-    data: the run's.
+    folder: folder of the run.
+    data: data config of the run.
 
   Raises:
-    WorkdirError: if a file is not there, or is not what it should be.
+    WorkdirError: if a file is missing or invalid.
   """
   if not has_run(folder):
     return None
   try:
     source, target = (
-      TextProcessor.load(folder, side, unit=data.tokenization, lowercase=data.lowercase) for side in _SIDES
+      TextProcessor.load(folder, side, tokenization=data.tokenization, lowercase=data.lowercase)
+      for side in _SIDES
     )
   except FileNotFoundError as error:
-    raise WorkdirError(
-      f"{folder} holds a run without its vocabulary: there is no {error.filename}"
-    ) from error
+    raise WorkdirError(f"{folder}: the vocabulary of the run is missing ({error.filename})") from error
   except ValueError as error:
     raise WorkdirError(str(error)) from error
   return source, target
 
 
 def write_languages(folder: pathlib.Path, languages: Languages) -> None:
-  """Writes what `read_languages` reads."""
+  """Writes the languages of a run."""
   for language, side in zip(languages, _SIDES, strict=True):
     language.save(folder, side)

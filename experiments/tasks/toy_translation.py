@@ -1,4 +1,4 @@
-"""The built-in toy language: English to Italian by a small grammar, with true alignments."""
+"""Toy translation task: English to Italian by a small grammar, with true alignments."""
 
 import dataclasses
 import functools
@@ -15,30 +15,30 @@ from experiments.text.buckets import optimal_bucket_lengths
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
-from experiments.text.words import plain
+from experiments.text.words import strip_joiners
 
-# For how many batches in a row sentences are drawn at once, to be put in order of their lengths.
-ROUND = 16
+# Number of consecutive batches whose sentences are sampled and sorted by length together.
+BATCHES_PER_GROUP = 16
 
-_LONGEST = max(sentence_sampler.TRAIN_MAX_SOURCE_LENGTH, sentence_sampler.TRAIN_MAX_TARGET_LENGTH) + 1
+_MAX_LENGTH = max(sentence_sampler.TRAIN_MAX_SOURCE_LENGTH, sentence_sampler.TRAIN_MAX_TARGET_LENGTH) + 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ItalianWords(WordTokenizer):
-  """Words that are joined as the grammar's Italian is: without joiners."""
+  """Word tokenizer for the Italian of the grammar, without joiners."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return tuple(map(plain, super().tokenize(text)))
+    return tuple(map(strip_joiners, super().tokenize(text)))
 
   def detokenize(self, tokens: Iterable[str]) -> str:
     return grammar.join(tuple(tokens))
 
 
 class ToyTranslation:
-  """Endless sentences of sentence_sampler.py. Every seed is scored on the same ones.
+  """Random sentences of sentence_sampler.py. All seeds are evaluated on the same sentences.
 
-  Those of a training batch are alike in length: the sentences of a few batches are drawn, put in order of
-  length, and cut into batches, which come in any order. Each is padded to one of a few lengths.
+  Sentences of a training batch have similar lengths: the sentences of 16 batches are sampled, sorted by
+  length, split into batches, and the batches are shuffled. Each batch is padded to one of a few lengths.
   """
 
   splits = tuple(split for split in sentence_sampler.SPLITS if split != "train")
@@ -57,11 +57,11 @@ class ToyTranslation:
     self._wants_links = config.train.alignment_loss_weight > 0
 
   def __str__(self) -> str:
-    return "toy sentences, as many as are wanted"
+    return "unlimited toy sentences"
 
   def training_batch(self, step: int) -> Batch:
-    number, place = divmod(step, ROUND)
-    pairs = self._round(number)[place]
+    group, index = divmod(step, BATCHES_PER_GROUP)
+    pairs = self._batch_group(group)[index]
     length = next(length for length in self._lengths if length >= max(map(_size, pairs)))
     return make_batch(
       [self.source.vocabulary.encode(pair.source) for pair in pairs],
@@ -73,32 +73,30 @@ class ToyTranslation:
 
   @functools.cached_property
   def _lengths(self) -> list[int]:
-    """To which lengths sentences are padded."""
-    sizes = [_size(pair) for pairs in self._round(0) for pair in pairs]
-    return optimal_bucket_lengths(np.array([*sizes, _LONGEST]), self._num_buckets)
+    """Padded lengths of batches."""
+    sizes = [_size(pair) for pairs in self._batch_group(0) for pair in pairs]
+    return optimal_bucket_lengths(np.array([*sizes, _MAX_LENGTH]), self._num_buckets)
 
-  @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
-  def _round(self, number: int) -> list[Sequence[grammar.Pair]]:
-    """Returns the sentences of some batches in a row."""
+  @functools.lru_cache(maxsize=2)  # noqa: B019 (an instance exists until the process ends)
+  def _batch_group(self, group: int) -> list[Sequence[grammar.Pair]]:
+    """Returns the sentence pairs of each batch of a group."""
     count = self._batch_size
-    first = number * ROUND * count
-    drawn = (
-      sentence_sampler.pair(seed=self._seed, split="train", index=first + i) for i in range(ROUND * count)
-    )
-    pairs = sorted(drawn, key=_size)
-    order = np.random.default_rng((self._seed, number)).permutation(ROUND)
+    indices = range(group * BATCHES_PER_GROUP * count, (group + 1) * BATCHES_PER_GROUP * count)
+    samples = (sentence_sampler.pair(seed=self._seed, split="train", index=i) for i in indices)
+    pairs = sorted(samples, key=_size)
+    order = np.random.default_rng((self._seed, group)).permutation(BATCHES_PER_GROUP)
     return [pairs[i * count : (i + 1) * count] for i in order]
 
   def examples(self, split: str, count: int) -> list[Example]:
     if split not in sentence_sampler.SPLITS:
       raise DataError(f"split must be one of {', '.join(sentence_sampler.SPLITS)}, got {split!r}")
     if not count:
-      raise DataError("toy_translation has endless sentences: their number must be at least 1, got 0")
+      raise DataError("the number of examples of toy_translation must be at least 1, got 0")
     seed = self._seed if split == "train" else 0
     pairs = (sentence_sampler.pair(seed=seed, split=split, index=i) for i in range(count))
     return [Example(*pair, " ".join(pair.source), grammar.join(pair.target)) for pair in pairs]
 
 
 def _size(pair: grammar.Pair) -> int:
-  """Returns the length that a pair needs, with the end symbol."""
+  """Returns the padded length that a pair needs, including EOS."""
   return max(len(pair.source), len(pair.target)) + 1

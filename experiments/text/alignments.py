@@ -1,76 +1,84 @@
-"""Which word translates which, in Pharaoh form."""
+"""Word alignments in Pharaoh format."""
 
 from __future__ import annotations
 
 import re
 
-from experiments.text.visible import shortened
-from experiments.text.words import plain, tokenize
+from experiments.text.visible import shorten
+from experiments.text.words import strip_joiners, tokenize
 
 Alignment = frozenset[tuple[int, int]]
 
-# What the positions of a file count. "auto": words, unless they may well count whitespace tokens.
+# What alignment positions count. "auto": words; a file that may count whitespace tokens is an error.
 ALIGNMENT_TOKENS = ("auto", "words", "whitespace")
 
 _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_HINT = "; text that was tokenized before it was aligned is read with alignment_tokens=whitespace"
+_HINT = "; set alignment_tokens=whitespace if the text was tokenized before alignment"
 
 
 def parse_alignment(text: str) -> Alignment:
-  """Returns (target, source) pairs from Pharaoh form.
+  """Parses Pharaoh format (source-target) into links (target position, source position).
 
   >>> parse_alignment("0-1")
   frozenset({(1, 0)})
   """
   links = [_LINK.fullmatch(link) for link in text.split(" ")] if text else []
   if None in links:
-    raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shortened(text)}")
+    raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shorten(text)}")
   return frozenset((int(link[2]), int(link[1])) for link in links if link)
 
 
 def format_alignment(alignment: Alignment) -> str:
-  """Returns the Pharaoh form, in order."""
+  """Returns an alignment in Pharaoh format, sorted."""
   return " ".join(f"{source}-{target}" for source, target in sorted((s, t) for t, s in alignment))
 
 
 def check_alignment(alignment: Alignment, source: str, target: str, tokens: str = "words") -> None:
-  """Raises ValueError for a link to a token that is not there.
+  """Raises ValueError if a link is out of range.
 
   Args:
-    alignment: positions in the tokens of two texts.
+    alignment: links (target position, source position).
     source: plain text.
     target: plain text.
-    tokens: one of ALIGNMENT_TOKENS.
+    tokens: what positions count, one of ALIGNMENT_TOKENS.
   """
-  is_spaced = tokens == "whitespace"
-  num_sources, num_targets = (len(text.split() if is_spaced else tokenize(text)) for text in (source, target))
+  is_whitespace = tokens == "whitespace"
+  num_sources, num_targets = (
+    len(text.split() if is_whitespace else tokenize(text)) for text in (source, target)
+  )
   for t, s in sorted(alignment):
     if not (0 <= t < num_targets and 0 <= s < num_sources):
       raise ValueError(
-        f"expected an alignment of {num_sources} source and {num_targets} target "
-        f"{'whitespace tokens' if is_spaced else 'words'}, counted from 0, got {s}-{t}"
-        f"{'' if is_spaced else _HINT}"
+        f"alignment must link {num_sources} source and {num_targets} target "
+        f"{'whitespace tokens' if is_whitespace else 'words'}, counted from 0, got {s}-{t}"
+        f"{'' if is_whitespace else _HINT}"
       )
 
 
 def from_whitespace(alignment: Alignment, source: str, target: str) -> Alignment:
-  """Returns the links between words for links between whitespace tokens.
+  """Converts links between whitespace tokens to links between words.
 
-  Each links all words of the two tokens; punctuation only where a token has nothing else.
+  A link between tokens becomes links between all words of the two tokens. Punctuation is linked only if a
+  token has nothing else.
 
   >>> sorted(from_whitespace(frozenset({(0, 1)}), "the tree.", "l'albero."))
   [(0, 1), (1, 1)]
   """
   targets, sources = _word_positions(target), _word_positions(source)
-  return frozenset((t, s) for chunk, other in alignment for t in targets[chunk] for s in sources[other])
+  return frozenset(
+    (t, s)
+    for target_token, source_token in alignment
+    for t in targets[target_token]
+    for s in sources[source_token]
+  )
 
 
 def _word_positions(text: str) -> list[list[int]]:
-  """Returns, for each whitespace token, the positions of its words."""
-  found, first = [], 0
+  """Returns the positions of the words of each whitespace token."""
+  positions, first = [], 0
   for chunk in text.split():
     tokens = tokenize(chunk)
-    words = [first + i for i, token in enumerate(tokens) if any(map(str.isalnum, plain(token)))]
-    found.append(words or [*range(first, first + len(tokens))])
+    words = [first + i for i, token in enumerate(tokens) if any(map(str.isalnum, strip_joiners(token)))]
+    positions.append(words or [*range(first, first + len(tokens))])
     first += len(tokens)
-  return found
+  return positions

@@ -1,4 +1,4 @@
-"""Batches of sentence pairs that are alike in length: a few shapes, each of about as many positions."""
+"""Batches of sentence pairs of similar length."""
 
 import functools
 import itertools
@@ -12,20 +12,19 @@ from experiments.text.ragged import RaggedTokens
 
 
 class Buckets:
-  """Sentence pairs in buckets, each padded to a length of its own and cut into batches.
+  """Sentence pairs in length buckets, shuffled and batched.
 
-  Of all lengths that the buckets could have, theirs leave the least padding. Batches of all buckets have
-  about as many positions: at half the length, twice the rows. In an epoch every pair comes once, in another
-  order each time, and the number of batches is always the same. The numbers of sentences of a bucket's
-  batches differ by one at most; what they lack is filled with rows of padding.
+  The lengths of the buckets minimize padding. Batches have about the same number of positions, so batches of
+  short sentences have more rows. Each epoch has every pair once, in a different order, and the same number of
+  batches. Batches of a bucket are filled evenly, and missing rows are padding.
 
   Args:
-    sources: sentences of ids.
-    targets: their translations.
-    num_buckets: how many, or fewer where there are fewer lengths.
-    batch_size: rows of a batch on average; those of short sentences have more, those of long ones fewer.
-    seed: of the order.
-    alignments: of the pairs, if batches should have their links.
+    sources: source sentences.
+    targets: target sentences.
+    num_buckets: maximum number of buckets.
+    batch_size: mean number of rows per batch.
+    seed: random seed for the order.
+    alignments: links of each pair. Default: batches have no links.
   """
 
   def __init__(
@@ -41,8 +40,8 @@ class Buckets:
     self._alignments = alignments
     self._sources, self._targets = sources, targets
     self._seed = seed
-    sizes = np.maximum(sources.lengths, targets.lengths) + 1  # with the end symbol
-    # lengths[b] and num_rows[b] are the shape of a batch of bucket b.
+    sizes = np.maximum(sources.lengths, targets.lengths) + 1  # one more for EOS or BOS
+    # A batch of bucket b has num_rows[b] rows of length lengths[b].
     self.lengths = optimal_bucket_lengths(sizes, num_buckets)
     bucket_of = np.searchsorted(self.lengths, sizes)
     num_positions = batch_size * np.mean(np.take(self.lengths, bucket_of))
@@ -57,13 +56,13 @@ class Buckets:
 
   @property
   def batches_per_epoch(self) -> int:
-    """How many batches have every pair once."""
+    """Number of batches per epoch."""
     return sum(self._num_batches)
 
   def batch(self, step: int) -> Batch:
-    """Returns the batch of a training step, counted from 0."""
-    epoch, place = divmod(step, self.batches_per_epoch)
-    bucket, pairs = self._order(epoch)[place]
+    """Returns the batch of a training step. The first step is 0."""
+    epoch, index = divmod(step, self.batches_per_epoch)
+    bucket, pairs = self._order(epoch)[index]
     return make_batch(
       [self._sources[i] for i in pairs],
       [self._targets[i] for i in pairs],
@@ -73,7 +72,7 @@ class Buckets:
       alignments=None if self._alignments is None else [self._alignments[i] for i in pairs.tolist()],
     )
 
-  @functools.lru_cache(maxsize=2)  # noqa: B019 (one lives as long as the process)
+  @functools.lru_cache(maxsize=2)  # noqa: B019 (an instance exists until the process ends)
   def _order(self, epoch: int) -> list[tuple[int, np.ndarray]]:
     """Returns the bucket and the pairs of each batch of an epoch."""
     rng = np.random.default_rng((self._seed, epoch))
@@ -86,27 +85,28 @@ class Buckets:
 
 
 def optimal_bucket_lengths(sizes: np.ndarray, num_buckets: int) -> list[int]:
-  """Returns the lengths of buckets, in order, with which sentences of these sizes need the least padding.
+  """Returns the sorted bucket lengths that minimize padding, by dynamic programming.
 
-  Each sentence goes to the shortest bucket that it fits in.
+  Each sentence is in the shortest bucket that it fits into.
 
   Args:
-    sizes: of the sentences, at least one.
-    num_buckets: how many buckets there are at most.
+    sizes: lengths of the sentences, not empty.
+    num_buckets: maximum number of buckets.
 
   >>> optimal_bucket_lengths(np.array([3, 3, 3, 4, 9, 10]), 2)
   [4, 10]
   """
   lengths, counts = (array.tolist() for array in np.unique(sizes, return_counts=True))
-  up_to = [0, *itertools.accumulate(counts)]
-  # best[i]: the positions that sentences of the i shortest lengths need, and the lengths of their buckets.
+  cumulative = [0, *itertools.accumulate(counts)]
+  # best[i]: the minimum number of positions for the i shortest lengths, and the bucket lengths.
   best: list[tuple[float, list[int]]] = [(0, []), *((np.inf, []) for _ in lengths)]
   for _ in range(min(num_buckets, len(lengths))):
-    before, best = best, [best[0]]
+    previous, best = best, [best[0]]
     for i, length in enumerate(lengths, start=1):
-      # The last bucket has the sentences of the lengths from number j on.
-      with_bucket = [
-        (before[j][0] + (up_to[i] - up_to[j]) * length, [*before[j][1], length]) for j in range(i)
+      # The last bucket has the lengths from index j on.
+      candidates = [
+        (previous[j][0] + (cumulative[i] - cumulative[j]) * length, [*previous[j][1], length])
+        for j in range(i)
       ]
-      best.append(min([before[i], *with_bucket]))
+      best.append(min([previous[i], *candidates]))
   return best[-1][1]

@@ -1,4 +1,4 @@
-"""What a person should know of their text before a model learns from it."""
+"""Warnings about training text."""
 
 import re
 from collections.abc import Sequence
@@ -18,55 +18,60 @@ _UNSPACED = regex.compile(
   )
   + "]"
 )
-_SAMPLE = 1_000  # texts that are looked at for their script
+_NUM_SCRIPT_SAMPLES = 1_000  # texts that are checked for scripts without spaces
 
-# Shares above which it is worth a word; some sentences come twice in any text.
-_REPEATED, _SEEN = 0.1, 0.05
+# Warn above these proportions. Any text has a few repeated sentences.
+_MAX_DUPLICATES, _MAX_OVERLAP = 0.1, 0.05
 
 
 def find_warnings(
-  training: tuple[Sequence[str], Sequence[str]], validation: Sequence[SentencePair], *, unit: str = "subword"
+  training: tuple[Sequence[str], Sequence[str]],
+  validation: Sequence[SentencePair],
+  *,
+  tokenization: str = "subword",
 ) -> list[str]:
-  """Returns a line for each thing that may not be meant.
+  """Returns warnings about duplicates, overlap of the splits, control characters and tokenization.
 
   Args:
-    training: sources and targets, as many.
-    validation: pairs.
-    unit: what text is cut into.
+    training: sources and targets of the training pairs.
+    validation: validation pairs.
+    tokenization: "word", "character" or "subword".
 
   >>> training_texts = ["a cat", "a cat", "a dog"], ["un gatto", "un gatto", "un cane"]
   >>> find_warnings(training_texts, [SentencePair("a", "un")])
   ['1 of 3 training pairs repeat another']
   >>> find_warnings((["a cat"], ["un\\x07 gatto"]), [SentencePair("a cat", "un\\x07 gatto")])
   ... # doctest: +NORMALIZE_WHITESPACE
-  ['1 of 1 validation pairs are training pairs, so their scores say little of other text',
+  ['1 of 1 validation pairs are also training pairs, so validation scores may be too high',
    '1 of 1 training pairs have control characters, such as U+0007']
   """
-  pairs = {hash(pair) for pair in zip(*training, strict=True)}  # hashes: they take less memory
+  pair_hashes = {hash(pair) for pair in zip(*training, strict=True)}  # hashes need less memory than texts
   count = len(training[0])
-  found = []
-  repeated = count - len(pairs)
-  if repeated > _REPEATED * count:
-    found.append(f"{repeated:,} of {count:,} training pairs repeat another")
-  seen = sum(hash((pair.source, pair.target)) in pairs for pair in validation)
-  if seen > _SEEN * len(validation):
-    of = f"{seen:,} of {len(validation):,} validation pairs"
-    found.append(f"{of} are training pairs, so their scores say little of other text")
+  warnings = []
+  num_duplicates = count - len(pair_hashes)
+  if num_duplicates > _MAX_DUPLICATES * count:
+    warnings.append(f"{num_duplicates:,} of {count:,} training pairs repeat another")
+  num_overlapping = sum(hash((pair.source, pair.target)) in pair_hashes for pair in validation)
+  if num_overlapping > _MAX_OVERLAP * len(validation):
+    warnings.append(
+      f"{num_overlapping:,} of {len(validation):,} validation pairs are also training pairs, "
+      "so validation scores may be too high"
+    )
   controls = [_CONTROL.search(f"{source}{target}") for source, target in zip(*training, strict=True)]
   matches = [match for match in controls if match]
   if matches:
-    such = f"such as U+{ord(matches[0].group()):04X}"
-    found.append(f"{len(matches):,} of {count:,} training pairs have control characters, {such}")
+    example = f"such as U+{ord(matches[0].group()):04X}"
+    warnings.append(f"{len(matches):,} of {count:,} training pairs have control characters, {example}")
   for side, texts in zip(("source", "target"), training, strict=True):
-    if unit == "word" and _has_no_spaces(texts[:_SAMPLE]):
-      found.append(
-        f"the {side} has no spaces between words: subwords fit better, config.data.tokenization=subword"
+    if tokenization == "word" and _has_no_spaces(texts[:_NUM_SCRIPT_SAMPLES]):
+      warnings.append(
+        f"the {side} text has no spaces between words; use --config.data.tokenization=subword instead of word"
       )
-  return found
+  return warnings
 
 
 def _has_no_spaces(texts: Sequence[str]) -> bool:
-  """Returns whether most letters are of scripts without spaces between words, and spaces are few."""
+  """Returns whether most letters are of scripts without spaces between words, and there are few spaces."""
   text = "".join(texts)
   letters = len(_LETTERS.findall(text))
   return 2 * len(_UNSPACED.findall(text)) > letters and 6 * text.count(" ") < letters

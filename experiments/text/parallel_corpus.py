@@ -17,17 +17,17 @@ from experiments.text.alignments import (
   from_whitespace,
   parse_alignment,
 )
-from experiments.text.visible import is_blank, shortened
+from experiments.text.visible import is_blank, shorten
 
 
 class SentencePair(NamedTuple):
-  """A sentence, its translation, and which word translates which, as far as known.
+  """A sentence and its translation.
 
   Attributes:
     source: plain text.
     target: plain text.
-    alignment: pairs (target position, source position), counted from 0 in the words that `words.tokenize`
-      gives; None where it is not known.
+    alignment: links (target position, source position) between the words of `words.tokenize`, counted from 0.
+      None if unknown.
   """
 
   source: str
@@ -36,65 +36,62 @@ class SentencePair(NamedTuple):
 
 
 def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "auto") -> list[SentencePair]:
-  """Returns the sentence pairs of a file, in order.
+  """Reads the sentence pairs of a file.
 
-  Each line is `source TAB target`, or `source TAB target TAB alignment` with the alignment in
-  Pharaoh form: `source-target` positions from 0, joined by single spaces (`0-0 1-2`). The text is
-  UTF-8; a byte-order mark at the start, CRLF line ends and a last line without an end are accepted.
-  Nothing is stripped from the sentences.
+  Each line is `source TAB target`, or `source TAB target TAB alignment` with the alignment in Pharaoh format:
+  `source-target` positions from 0, separated by single spaces (`0-0 1-2`). The encoding is UTF-8. A
+  byte-order mark, CRLF line ends and a missing last line end are accepted. Sentences are not stripped.
 
   Args:
-    path: the file; it is read through gzip if its name ends in `.gz`.
-    alignment_tokens: what alignments count: "words" (of `words.tokenize`: punctuation marks count), or
-      "whitespace" (tokens with spaces between), which are mapped to words by
-      `alignments.from_whitespace`. "auto": words; a file that may count whitespace tokens is an error, one
-      whose positions are all those of whitespace tokens, which would give other links. None: alignments
-      are passed over.
+    path: file to read, decompressed if its name ends in `.gz`.
+    alignment_tokens: what alignment positions count. "words" counts the words of `words.tokenize`, including
+      punctuation. "whitespace" counts tokens separated by spaces; links are converted to words by
+      `alignments.from_whitespace`. "auto" counts words, and raises an error if all positions are also valid
+      for whitespace tokens but would mean different links. None ignores alignments.
 
   Raises:
-    DataError: if the file cannot be read or has no line, or at the first line that is not of this
-      form. The message is one line, and names the file and, where there is one, the line.
+    DataError: if the file cannot be read or is empty, or a line is invalid. The message has the file name and
+      the line number.
   """
   path = pathlib.Path(path)
   content = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
   if not content:
-    raise DataError(f"{path}: expected one sentence pair a line, got an empty file")
-  # Not splitlines, which also breaks lines at other characters than the newline.
-  lines = content.removesuffix(b"\n").split(b"\n")
-  pairs = [_located_pair(path, number, line, alignment_tokens) for number, line in enumerate(lines, start=1)]
+    raise DataError(f"{path}: file is empty; expected one sentence pair per line")
+  lines = content.removesuffix(b"\n").split(b"\n")  # str.splitlines would also split at other characters
+  pairs = [_parse_line(path, number, line, alignment_tokens) for number, line in enumerate(lines, start=1)]
   if alignment_tokens == "auto" and _may_count_whitespace(pairs):
     raise DataError(
-      f"{path}: alignments may count whitespace tokens instead of words; set alignment_tokens to whitespace, "
-      "or to words (a flag; in training config.data.alignment_tokens)"
+      f"{path}: alignments may count whitespace tokens instead of words; set alignment_tokens to whitespace "
+      "or words (--alignment_tokens, or --config.data.alignment_tokens in training)"
     )
   return pairs
 
 
 def write_pairs(path: str | os.PathLike[str], pairs: Iterable[SentencePair]) -> None:
-  """Writes the file from which `read_pairs` reads the same pairs.
+  """Writes pairs to a file that `read_pairs` can read.
 
   Args:
-    path: the file; it is written through gzip if its name ends in `.gz`.
-    pairs: at least one.
+    path: file to write, compressed if its name ends in `.gz`.
+    pairs: at least one pair.
 
   Raises:
-    ValueError: if there is no pair, or for what `format_pair` refuses.
+    ValueError: if there is no pair, or a pair is invalid (see `format_pair`).
     OSError: if the file cannot be written.
   """
   content = "".join(f"{format_pair(pair)}\n" for pair in pairs).encode("utf-8")
   if not content:
-    raise ValueError("pairs must be at least one, got none")
+    raise ValueError("pairs must have at least one pair, got none")
   path = pathlib.Path(path)
-  # Without the time of writing, the same pairs give the same bytes.
+  # The time is omitted so that the same pairs give the same bytes.
   path.write_bytes(gzip.compress(content, mtime=0) if _is_gzip(path) else content)
 
 
 def format_pair(pair: SentencePair) -> str:
-  r"""Returns a pair as one line of the file that `read_pairs` describes, without its end.
+  r"""Returns a pair as one line in the format of `read_pairs`, without the line end.
 
   Raises:
-    ValueError: if a sentence is blank, holds a tab or a line end, or begins with a byte-order mark;
-      or if the alignment names a word that is not there.
+    ValueError: if a sentence is blank, contains a tab or line end, or begins with a byte-order mark, or if
+      the alignment is out of range.
 
   >>> format_pair(SentencePair("she sees", "vede", frozenset({(0, 0), (0, 1)})))
   'she sees\tvede\t0-0 1-0'
@@ -106,7 +103,7 @@ def format_pair(pair: SentencePair) -> str:
 
 
 def _may_count_whitespace(pairs: Iterable[SentencePair]) -> bool:
-  """Returns whether all alignments fit whitespace tokens, and would mean something else there."""
+  """Returns whether all alignments are valid for whitespace tokens but mean different links there."""
   are_different = False
   for source, target, alignment in pairs:
     if not alignment:
@@ -122,25 +119,25 @@ def _is_gzip(path: pathlib.Path) -> bool:
 
 
 def _read_bytes(path: pathlib.Path) -> bytes:
-  """Returns a file's content, decompressed if its name says so."""
+  """Returns the content of a file, decompressed if its name ends in .gz."""
   try:
     content = path.read_bytes()
   except IsADirectoryError as error:
-    raise DataError(f"{path}: expected a file, got a directory") from error
+    raise DataError(f"{path}: expected a file, got a folder") from error
   except OSError as error:
-    raise DataError(f"{path}: expected a readable file, got: {error.strerror}") from error
+    raise DataError(f"{path}: cannot read the file: {error.strerror}") from error
   if not _is_gzip(path):
     return content
   try:
     return gzip.decompress(content)
   except EOFError as error:
-    raise DataError(f"{path}: expected a whole gzip file, got one that is cut off") from error
+    raise DataError(f"{path}: gzip file is truncated") from error
   except (OSError, zlib.error) as error:
-    raise DataError(f"{path}: expected a gzip file, as the name says, got: {error}") from error
+    raise DataError(f"{path}: invalid gzip file: {error}") from error
 
 
-def _located_pair(path: pathlib.Path, number: int, line: bytes, alignment_tokens: str | None) -> SentencePair:
-  """Returns the pair of a line; an error names the file and the line."""
+def _parse_line(path: pathlib.Path, number: int, line: bytes, alignment_tokens: str | None) -> SentencePair:
+  """Returns the pair of a line. Errors have the file name and line number."""
   try:
     return _parse_pair(line.removesuffix(b"\r").decode("utf-8"), alignment_tokens)
   except UnicodeDecodeError as error:
@@ -151,12 +148,10 @@ def _located_pair(path: pathlib.Path, number: int, line: bytes, alignment_tokens
 
 
 def _parse_pair(line: str, alignment_tokens: str | None) -> SentencePair:
-  """Returns the pair of a line, its alignment between words."""
+  """Returns the pair of a line, with its alignment between words."""
   fields = line.split("\t")
   if len(fields) not in (2, 3):
-    raise ValueError(
-      f"expected source TAB target, or source TAB target TAB alignment, got {len(fields) - 1} tabs"
-    )
+    raise ValueError(f"expected source TAB target, optionally TAB alignment, got {len(fields)} columns")
   source, target, *rest = fields
   alignment = parse_alignment(rest[0]) if rest and alignment_tokens else None
   _check_pair(SentencePair(source, target, alignment), alignment_tokens or "words")
@@ -166,13 +161,13 @@ def _parse_pair(line: str, alignment_tokens: str | None) -> SentencePair:
 
 
 def _check_pair(pair: SentencePair, alignment_tokens: str = "words") -> None:
-  """Raises ValueError for what a line cannot hold."""
+  """Raises ValueError if a pair cannot be written as a line."""
   for side, text in (("source", pair.source), ("target", pair.target)):
     if is_blank(text):
-      raise ValueError(f"expected a {side} sentence, got {shortened(text)}")
+      raise ValueError(f"{side} must not be blank, got {shorten(text)}")
     if "\t" in text or "\n" in text or "\r" in text:
-      raise ValueError(f"expected a {side} without tabs and line ends, got {shortened(text)}")
+      raise ValueError(f"{side} must not contain tabs or line ends, got {shorten(text)}")
     if text.startswith("\ufeff"):
-      raise ValueError(f"expected a byte-order mark only at the start of a file, got {shortened(text)}")
+      raise ValueError(f"{side} must not begin with a byte-order mark, got {shorten(text)}")
   if pair.alignment:
     check_alignment(pair.alignment, pair.source, pair.target, alignment_tokens)

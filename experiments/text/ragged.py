@@ -1,4 +1,4 @@
-"""Many sentences as ids, in little memory."""
+"""Sentences of different lengths as one array."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RaggedTokens:
-  """Sentences as ids, end to end in one array; `sentences[i]` are the ids of one.
+  """Token ids of sentences, concatenated. `sentences[i]` returns the ids of sentence i.
 
   Attributes:
-    ids: of all sentences, one after the other, int32 [offsets[-1]].
-    offsets: where each begins in `ids`, and where the last one ends, int64 [len(self) + 1].
+    ids: ids of all sentences, int32 [offsets[-1]].
+    offsets: start of each sentence in `ids`, and the end of the last one, int64 [len(self) + 1].
 
   >>> sentences = RaggedTokens.join([[7, 8], [], [9]])
   >>> len(sentences), sentences[0].tolist(), sentences.lengths.tolist()
@@ -41,24 +41,23 @@ class RaggedTokens:
 
   @property
   def lengths(self) -> np.ndarray:
-    """The number of ids of each sentence, int64 [len(self)]."""
+    """Lengths of the sentences, int64 [len(self)]."""
     return np.diff(self.offsets)
 
   def take(self, indices: np.ndarray) -> RaggedTokens:
-    """Returns some of the sentences, in the order of their indices.
+    """Returns the sentences at some indices, in that order.
 
     >>> RaggedTokens.join([[7, 8], [], [9]]).take(np.array([2, 0])).ids.tolist()
     [9, 7, 8]
     """
     lengths = self.lengths[indices]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    # Where each id of the result stands in this one's.
-    places = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
-    return RaggedTokens(self.ids[places], offsets)
+    positions = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
+    return RaggedTokens(self.ids[positions], offsets)
 
   @classmethod
   def join(cls, sentences: Iterable[list[int]]) -> RaggedTokens:
-    """Returns sentences, each a list of ids, as one; an iterator of them is never in memory as a whole."""
+    """Concatenates sentences. An iterator is consumed one sentence at a time."""
     ids, ends = array.array("i"), array.array("q", [0])
     for sentence in sentences:
       ids.fromlist(sentence)

@@ -1,4 +1,4 @@
-"""One side of a parallel text: how it is cut into tokens, and which ids they have."""
+"""Text processing of one language: lowercasing, tokenization and vocabulary."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from experiments.text.tokenizers import CharacterTokenizer, SubwordTokenizer, To
 from experiments.text.vocabularies import Vocabulary
 
 _TOKENIZERS: dict[str, Tokenizer] = {"word": WordTokenizer(), "character": CharacterTokenizer()}
-UNITS = (*_TOKENIZERS, "subword")
+TOKENIZATIONS = (*_TOKENIZERS, "subword")
 
-# More lines teach little about words that are frequent enough to matter, and take long.
-_TRAINING_LINES = 100_000
+# Maximum number of lines that a subword model is trained on. More lines take long and change little.
+_MAX_TRAINING_LINES = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
 class TextProcessor:
-  """A language as a model reads and writes it.
+  """Converts between texts of a language and token ids.
 
   Attributes:
-    tokenizer: cuts texts into tokens, and joins them again.
-    vocabulary: the id of each token.
-    lowercase: whether texts are put in lower case.
+    tokenizer: converts between texts and tokens.
+    vocabulary: converts between tokens and ids.
+    lowercase: lowercase all texts.
 
-  >>> options = {"lowercase": True, "min_count": 2, "vocabulary_size": 300, "subwords": "unigram"}
-  >>> language = TextProcessor.learn(["The cat sees.", "A cat dreams."], unit="word", **options)
+  >>> options = {"lowercase": True, "min_count": 2, "vocabulary_size": 300, "subword_model": "unigram"}
+  >>> language = TextProcessor.learn(["The cat sees.", "A cat dreams."], tokenization="word", **options)
   >>> language.tokenize("The CAT dreams."), language.vocabulary.words
   (('the', 'cat', 'dreams', '￭.'), ('cat', '￭.'))
   >>> language.encode_all(["A cat."])[0].tolist()
@@ -39,29 +39,29 @@ class TextProcessor:
   lowercase: bool
 
   def normalize(self, text: str) -> str:
-    """Returns a text in the case of its tokens."""
-    return _cased(text, self.lowercase)
+    """Returns a text, lowercased if `lowercase` is set."""
+    return _normalize_case(text, self.lowercase)
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    """Returns the tokens of a text; whether the vocabulary has them does not matter."""
+    """Returns the tokens of a text. They need not be in the vocabulary."""
     return self.tokenizer.tokenize(self.normalize(text))
 
   def detokenize(self, tokens: Iterable[str]) -> str:
-    """Returns the plain text of tokens."""
+    """Returns the text of tokens."""
     return self.tokenizer.detokenize(tokens)
 
   def encode_all(self, texts: Iterable[str]) -> RaggedTokens:
-    """Returns texts as ids, START and END not added."""
+    """Returns the ids of texts, without BOS_ID and EOS_ID."""
     normalized = map(self.normalize, texts)
     if isinstance(self.tokenizer, SubwordTokenizer):
       return RaggedTokens.join(self.tokenizer.encode_all(normalized))
     return RaggedTokens.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
 
   def save(self, folder: pathlib.Path, side: str) -> None:
-    """Writes the files that `load` reads: `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.
+    """Writes `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.
 
     Args:
-      folder: where to; it exists.
+      folder: an existing folder.
       side: "source" or "target".
 
     Raises:
@@ -76,61 +76,63 @@ class TextProcessor:
     cls,
     texts: Sequence[str],
     *,
-    unit: str,
+    tokenization: str,
     lowercase: bool,
     min_count: int,
     vocabulary_size: int,
-    subwords: str,
+    subword_model: str,
   ) -> TextProcessor:
-    """Returns the language of training texts.
+    """Builds the vocabulary, and the subword model if there is one, from training texts.
 
     Args:
-      texts: sentences; subword: of more than 100,000, that many are taken at even distances.
-      unit: what a token is: "word", "character" or "subword".
-      lowercase: whether texts are put in lower case.
-      min_count: word and character: how often a token must occur to be taken up, at least 1.
-      vocabulary_size: subword: the number of ids, or 0. See `SubwordTokenizer.learn`.
-      subwords: subword: "unigram" or "bpe".
+      texts: training sentences. A subword model is trained on at most 100,000 of them, evenly spaced.
+      tokenization: "word", "character" or "subword".
+      lowercase: lowercase all texts.
+      min_count: minimum number of occurrences of a word or character.
+      vocabulary_size: number of ids of a subword model, or 0 for the default. See `SubwordTokenizer.learn`.
+      subword_model: "unigram" or "bpe".
 
     Raises:
-      ValueError: if the texts do not allow `min_count` or `vocabulary_size`.
+      ValueError: if `min_count` or `vocabulary_size` does not fit the texts.
     """
-    if unit == "subword":
-      count = min(len(texts), _TRAINING_LINES)
-      lines = [_cased(texts[i * len(texts) // count], lowercase) for i in range(count)]
-      pieces = SubwordTokenizer.learn(lines, vocabulary_size=vocabulary_size, kind=subwords)
-      return cls(pieces, Vocabulary(pieces.tokens), lowercase)
-    tokenizer = _TOKENIZERS[unit]
-    normalized = (_cased(text, lowercase) for text in texts)
+    if tokenization == "subword":
+      count = min(len(texts), _MAX_TRAINING_LINES)
+      lines = [_normalize_case(texts[i * len(texts) // count], lowercase) for i in range(count)]
+      subword_tokenizer = SubwordTokenizer.learn(
+        lines, vocabulary_size=vocabulary_size, subword_model=subword_model
+      )
+      return cls(subword_tokenizer, Vocabulary(subword_tokenizer.tokens), lowercase)
+    tokenizer = _TOKENIZERS[tokenization]
+    normalized = (_normalize_case(text, lowercase) for text in texts)
     vocabulary = Vocabulary.build(map(tokenizer.tokenize, normalized), min_count=min_count)
     return cls(tokenizer, vocabulary, lowercase)
 
   @classmethod
-  def load(cls, folder: pathlib.Path, side: str, *, unit: str, lowercase: bool) -> TextProcessor:
-    """Returns the language that `save` wrote.
+  def load(cls, folder: pathlib.Path, side: str, *, tokenization: str, lowercase: bool) -> TextProcessor:
+    """Reads the files written by `save`.
 
     Args:
       folder: as in `save`.
       side: as in `save`.
-      unit: as in `learn`.
+      tokenization: as in `learn`.
       lowercase: as in `learn`.
 
     Raises:
       OSError: if a file cannot be read.
-      ValueError: if a file is damaged or belongs to another language.
+      ValueError: if a file is invalid, or the files do not match.
     """
-    words, path = folder / f"vocabulary.{side}.txt", folder / f"subwords.{side}.model"
-    vocabulary = Vocabulary.load(words)
-    if unit != "subword":
-      return cls(_TOKENIZERS[unit], vocabulary, lowercase)
+    vocabulary_path, model_path = folder / f"vocabulary.{side}.txt", folder / f"subwords.{side}.model"
+    vocabulary = Vocabulary.load(vocabulary_path)
+    if tokenization != "subword":
+      return cls(_TOKENIZERS[tokenization], vocabulary, lowercase)
     try:
-      pieces = SubwordTokenizer(path.read_bytes())
+      tokenizer = SubwordTokenizer(model_path.read_bytes())
     except ValueError as error:
-      raise ValueError(f"{path}: {error}") from error
-    if pieces.tokens != vocabulary.words:
-      raise ValueError(f"{path}: model must have the pieces of {words}, got others")
-    return cls(pieces, vocabulary, lowercase)
+      raise ValueError(f"{model_path}: {error}") from error
+    if tokenizer.tokens != vocabulary.words:
+      raise ValueError(f"{model_path}: the subword model does not match {vocabulary_path}")
+    return cls(tokenizer, vocabulary, lowercase)
 
 
-def _cased(text: str, lowercase: bool) -> str:
+def _normalize_case(text: str, lowercase: bool) -> str:
   return text.lower() if lowercase else text

@@ -1,9 +1,9 @@
-"""How a text is cut into tokens: words, characters, or pieces of words.
+"""Tokenizers for words, characters and subwords.
 
-`detokenize` gives back the text that `tokenize` cut, with one space for each run of whitespace and none
-around it; subwords also compose accents (Unicode NFC). No token is empty or holds whitespace, so every token
-can be a word of a `Vocabulary`, or is `"<unk>"`. Characters and subwords write whitespace as "▁", as
-sentencepiece does, and escape a "▁" of the text.
+`detokenize` inverts `tokenize`, except that runs of whitespace become one space and surrounding whitespace is
+removed. Subwords also normalize to NFC. Tokens are not empty and contain no whitespace, so each token is
+`"<unk>"` or a possible word of a `Vocabulary`. Characters and subwords represent whitespace as "▁", as
+sentencepiece does, and escape "▁" in the text.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Protocol
 import sentencepiece
 
 from experiments.text import words
-from experiments.text.vocabularies import END, NUM_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_WORD, compose
+from experiments.text.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID, UNK_TOKEN, compose
 from experiments.text.words import SPACE, escape, unescape
 
-KINDS = ("unigram", "bpe")
+SUBWORD_MODELS = ("unigram", "bpe")
 
-# Rarer characters are written as their bytes, so that those of other scripts do not fill the vocabulary.
+# Rarer characters are encoded as bytes, so that characters of other scripts do not fill the vocabulary.
 _CHARACTER_COVERAGE = 0.9999
-_LONGEST_LINE = 2**20  # bytes; sentencepiece leaves out longer ones
-_THREADS = 2
+_MAX_LINE_BYTES = 2**20  # sentencepiece skips longer lines
+_NUM_THREADS = 2
 
 DEFAULT_SIZE = 8_000
-_CHUNK = 10_000  # texts that sentencepiece gets at once
+_CHUNK_SIZE = 10_000  # texts per call of sentencepiece
 
-_CHARACTER = re.compile(f"{UNKNOWN_WORD}|.", re.DOTALL)
+_CHARACTER = re.compile(f"{UNK_TOKEN}|.", re.DOTALL)
 
 
 class Tokenizer(Protocol):
-  """What a language needs to know about its tokens."""
+  """Converts between texts and tokens."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
     """Returns the tokens of a text."""
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class WordTokenizer:
-  """Words and punctuation marks. See `words.tokenize`."""
+  """Splits a text into words and punctuation marks. See `words.tokenize`."""
 
   def tokenize(self, text: str) -> tuple[str, ...]:
     return words.tokenize(text)
@@ -60,129 +60,136 @@ class WordTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class CharacterTokenizer:
-  """Characters (code points), a run of whitespace for one; `"<unk>"` is one token.
+  """Splits a text into characters (code points). A run of whitespace is one token, and so is `"<unk>"`.
 
   >>> CharacterTokenizer().tokenize("è  lì")
   ('è', '▁', 'l', 'ì')
   """
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return tuple(_CHARACTER.findall(escape(_spaced(text)).replace(" ", SPACE)))
+    return tuple(_CHARACTER.findall(escape(_normalize_whitespace(text)).replace(" ", SPACE)))
 
   def detokenize(self, tokens: Iterable[str]) -> str:
-    """Returns the text, with one space for each run of whitespace and none around it."""
-    return unescape(_spaced("".join(tokens).replace(SPACE, " ")))
+    """Returns the text, with normalized whitespace."""
+    return unescape(_normalize_whitespace("".join(tokens).replace(SPACE, " ")))
 
 
 @dataclasses.dataclass(frozen=True)
 class SubwordTokenizer:
-  """Pieces of words, found in a text by sentencepiece. A piece that begins a word begins with "▁".
+  """Splits a text into subwords with sentencepiece. A subword at the start of a word begins with "▁".
 
-  A character that no piece holds is written as its bytes in UTF-8: `"<0xC3>", "<0xA8>"` for "è". So all
-  text can be written, and `tokens` are the words of a `Vocabulary` that gives them the ids of the model.
-
-  Source: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959; byte-pair
-  encoding (bpe): Sennrich et al. 2016, arXiv:1508.07909.
+  A character that is in no subword is encoded as UTF-8 bytes, such as `"<0xC3>", "<0xA8>"` for "è". A
+  `Vocabulary` of `tokens` has the same ids as the model.
 
   Args:
-    model: a sentencepiece model, such as `learn` makes.
+    model: a serialized sentencepiece model, as trained by `learn`.
 
   Raises:
-    ValueError: if it is none, or one with other special symbols than a `Vocabulary` has.
+    ValueError: if `model` is invalid, or its special ids differ from those of `Vocabulary`.
+
+  References:
+    Kudo and Richardson 2018, arXiv:1808.06226. Unigram: Kudo 2018, arXiv:1804.10959. BPE: Sennrich et al.
+    2016, arXiv:1508.07909.
   """
 
   model: bytes = dataclasses.field(repr=False)
 
   def __post_init__(self) -> None:
     processor = self._processor
-    specials = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
-    if specials != (PAD, START, END, UNKNOWN):
-      raise ValueError(f"model must have the special ids 0, 1, 2, 3, got {specials}")
+    special_ids = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
+    if special_ids != (PAD_ID, BOS_ID, EOS_ID, UNK_ID):
+      raise ValueError(f"model must have the special ids (0, 1, 2, 3), got {special_ids}")
 
   @functools.cached_property
   def _processor(self) -> sentencepiece.SentencePieceProcessor:
-    # It takes nothing for a model, and only logs that it is none.
+    # sentencepiece accepts an empty model, and only logs the error.
     if not self.model:
-      raise ValueError("model must be a sentencepiece model, got nothing")
+      raise ValueError("model must be a sentencepiece model, got no bytes")
     try:
       return sentencepiece.SentencePieceProcessor(model_proto=self.model)
     except RuntimeError as error:
-      raise ValueError(f"model must be a sentencepiece model, got {len(self.model)} other bytes") from error
+      raise ValueError(f"model must be a sentencepiece model, got {len(self.model)} invalid bytes") from error
 
   @functools.cached_property
   def tokens(self) -> tuple[str, ...]:
-    """All tokens, in the order of their ids, from `NUM_SPECIALS` on."""
-    return tuple(self._processor.id_to_piece(list(range(NUM_SPECIALS, len(self._processor)))))
+    """All tokens in the order of their ids, which start at `NUM_SPECIAL_IDS`."""
+    return tuple(self._processor.id_to_piece(list(range(NUM_SPECIAL_IDS, len(self._processor)))))
 
   def tokenize(self, text: str) -> tuple[str, ...]:
-    return tuple(self._processor.encode(_prepared(text), out_type=str))
+    return tuple(self._processor.encode(_prepare(text), out_type=str))
 
   def encode_all(self, texts: Iterable[str]) -> Iterator[list[int]]:
-    """Yields the ids of the tokens of each text, which are much faster to have than the tokens."""
-    prepared = map(_prepared, texts)
-    while chunk := list(itertools.islice(prepared, _CHUNK)):
-      yield from self._processor.encode(chunk, num_threads=_THREADS)
+    """Yields the token ids of each text. This is much faster than `tokenize`."""
+    prepared = map(_prepare, texts)
+    while chunk := list(itertools.islice(prepared, _CHUNK_SIZE)):
+      yield from self._processor.encode(chunk, num_threads=_NUM_THREADS)
 
   def detokenize(self, tokens: Iterable[str]) -> str:
-    """Returns the text, with one space for each run of whitespace and none around it."""
-    return unescape(_spaced(self._processor.decode(list(tokens))))  # a line end can be among the bytes
+    """Returns the text, with normalized whitespace."""
+    return unescape(
+      _normalize_whitespace(self._processor.decode(list(tokens)))
+    )  # byte tokens may encode a line end
 
   @classmethod
-  def learn(cls, texts: Sequence[str], *, vocabulary_size: int, kind: str) -> SubwordTokenizer:
-    """Returns the pieces of a text; the same text gives the same model, byte by byte.
+  def learn(cls, texts: Sequence[str], *, vocabulary_size: int, subword_model: str) -> SubwordTokenizer:
+    """Trains a subword model. Training is deterministic.
 
     Args:
       texts: sentences.
-      vocabulary_size: the number of ids, the special ones and the 256 bytes among them; 0 for DEFAULT_SIZE
-        or, if that is less, the most that the text allows.
-      kind: "unigram" (the pieces that make the text most probable) or "bpe" (frequent pairs are merged).
+      vocabulary_size: number of ids, including the special ids and 256 bytes. 0 selects DEFAULT_SIZE, or the
+        largest size that the texts allow if that is smaller.
+      subword_model: "unigram" or "bpe".
 
     Raises:
-      ValueError: if `vocabulary_size` is more or less than the text allows, or if there is no text.
+      ValueError: if `vocabulary_size` does not fit the texts, or all texts are blank.
     """
-    # sentencepiece uses this block for itself, and leaves out lines that hold it.
-    lines = [_prepared(text.replace("▅", " ")) for text in texts]
+    # sentencepiece reserves this character, and skips lines that contain it.
+    lines = [_prepare(text.replace("▅", " ")) for text in texts]
     if not any(lines):
-      raise ValueError("texts must be at least one that is not blank, got none")
+      raise ValueError("texts must have at least one that is not blank, got none")
     try:
-      return cls(_trained_model(lines, vocabulary_size or DEFAULT_SIZE, kind))
+      return cls(_train_model(lines, vocabulary_size or DEFAULT_SIZE, subword_model))
     except RuntimeError as error:
-      most = re.search(r"a value <= (\d+)", str(error))
-      least = re.search(r"required_chars\. -?\d+ vs (\d+)", str(error))
-      if most and not vocabulary_size:
-        return cls.learn(texts, vocabulary_size=int(most[1]), kind=kind)
-      allowed = f"at most {most[1]}" if most else f"at least {least[1]}" if least else f"another ({error})"
-      raise ValueError(f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}") from error
+      maximum = re.search(r"a value <= (\d+)", str(error))
+      minimum = re.search(r"required_chars\. -?\d+ vs (\d+)", str(error))
+      if maximum and not vocabulary_size:
+        return cls.learn(texts, vocabulary_size=int(maximum[1]), subword_model=subword_model)
+      if maximum or minimum:
+        allowed = f"at most {maximum[1]}" if maximum else f"at least {minimum[1]}" if minimum else ""
+        raise ValueError(f"vocabulary_size must be {allowed} for this text, got {vocabulary_size}") from error
+      raise ValueError(f"vocabulary_size={vocabulary_size} does not fit this text: {error}") from error
 
 
-def _spaced(text: str) -> str:
-  """Returns a text with one space for each run of whitespace and none around it."""
+def _normalize_whitespace(text: str) -> str:
+  """Returns a text with runs of whitespace replaced by one space, and stripped."""
   return " ".join(text.split())
 
 
-def _prepared(text: str) -> str:
-  """Returns a text as sentencepiece gets it."""
-  return escape(_spaced(compose(text)))
+def _prepare(text: str) -> str:
+  """Returns the normalized and escaped text that is passed to sentencepiece."""
+  return escape(_normalize_whitespace(compose(text)))
 
 
-def _trained_model(lines: Iterable[str], vocabulary_size: int, kind: str) -> bytes:
-  """Returns a sentencepiece model whose special ids are those of a `Vocabulary`."""
+def _train_model(lines: Iterable[str], vocabulary_size: int, subword_model: str) -> bytes:
+  """Trains a sentencepiece model with the special ids of `Vocabulary`."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(lines),
     model_writer=model,
-    model_type=kind,
-    vocab_size=max(NUM_SPECIALS, vocabulary_size),  # of less it does not say what it allows
-    pad_id=PAD,
-    bos_id=START,
-    eos_id=END,
-    unk_id=UNKNOWN,
-    unk_surface=UNKNOWN_WORD,
+    model_type=subword_model,
+    vocab_size=max(
+      NUM_SPECIAL_IDS, vocabulary_size
+    ),  # the error for a smaller size does not have the minimum
+    pad_id=PAD_ID,
+    bos_id=BOS_ID,
+    eos_id=EOS_ID,
+    unk_id=UNK_ID,
+    unk_surface=UNK_TOKEN,
     byte_fallback=True,
     character_coverage=_CHARACTER_COVERAGE,
     normalization_rule_name="identity",
-    max_sentence_length=_LONGEST_LINE,
-    num_threads=_THREADS,
+    max_sentence_length=_MAX_LINE_BYTES,
+    num_threads=_NUM_THREADS,
     minloglevel=2,
   )
   return model.getvalue()

@@ -1,13 +1,13 @@
-"""Which characters of a text can be seen."""
+"""Blank texts, invisible characters, and shortened texts for messages."""
 
 import regex
 
 _VISIBLE = regex.compile(r"[^\s\x1c-\x1f\p{Default_Ignorable_Code_Point}]")
-_LONGEST = 60
+_MAX_LENGTH = 60
 
 
 def is_blank(text: str) -> bool:
-  r"""Returns whether a text has nothing to see, but whitespace and zero-width characters.
+  r"""Returns whether a text has only whitespace and invisible characters.
 
   >>> is_blank("\u200b \u200d"), is_blank("a\u200b")
   (True, False)
@@ -15,16 +15,16 @@ def is_blank(text: str) -> bool:
   return not _VISIBLE.search(text)
 
 
-def escaped(text: str) -> str:
-  r"""Returns a text whose invisible characters are written as escapes, cut after 60 characters.
+def escape_invisible(text: str) -> str:
+  r"""Returns a text with invisible characters escaped, truncated to 60 characters.
 
-  >>> escaped("a\u200db")
+  >>> escape_invisible("a\u200db")
   'a\\u200db'
   """
-  cut = text[:_LONGEST] + "…" * (len(text) > _LONGEST)
-  return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+  truncated = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
+  return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in truncated)
 
 
-def shortened(text: str) -> str:
-  """Returns the repr of a text, cut after 60 characters."""
-  return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+def shorten(text: str) -> str:
+  """Returns the repr of a text, truncated to 60 characters."""
+  return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…")

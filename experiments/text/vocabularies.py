@@ -1,4 +1,4 @@
-"""Which words a model knows, and the number of each."""
+"""Vocabularies: tokens and their ids."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-PAD = 0
-START = 1
-END = 2
-UNKNOWN = 3
-NUM_SPECIALS = 4
-UNKNOWN_WORD = "<unk>"
+PAD_ID = 0
+BOS_ID = 1
+EOS_ID = 2
+UNK_ID = 3
+NUM_SPECIAL_IDS = 4
+UNK_TOKEN = "<unk>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """The words of one language; `words[i]` has the id `NUM_SPECIALS + i`.
+  """The words of one language. `words[i]` has the id `NUM_SPECIAL_IDS + i`.
 
-  Words are looked up in Unicode's composed form (NFC), so both spellings of an accented word have one id.
-  The ids PAD, START, END and UNKNOWN stand for no word. UNKNOWN is written `"<unk>"`, in a text too; the
-  others have no spelling.
+  Words are normalized to NFC before lookup, so both encodings of an accented word have the same id. PAD_ID,
+  BOS_ID, EOS_ID and UNK_ID are special ids. UNK_ID is decoded as `"<unk>"`; the other special ids have no
+  text.
 
   Args:
-    words: at least one, distinct in their composed form; each of one or more characters, without whitespace,
-      and not `"<unk>"`.
+    words: at least one word. Words are distinct in NFC, not empty, without whitespace, and not `"<unk>"`.
 
   Raises:
-    ValueError: if `words` breaks these rules.
+    ValueError: if `words` is invalid.
 
   >>> vocabulary = Vocabulary(("the", "cat"))
   >>> len(vocabulary), vocabulary.encode(["the", "dog"])
@@ -46,57 +45,57 @@ class Vocabulary:
     for word in self.words:
       if word.split() != [word]:
         raise ValueError(f"words must be non-empty and without whitespace, got {word!r}")
-      if word == UNKNOWN_WORD:
-        raise ValueError(f"words must not be {UNKNOWN_WORD}, which is written for unknown words")
+      if word == UNK_TOKEN:
+        raise ValueError(f"words must not contain {UNK_TOKEN}, which stands for unknown words")
     ((most_frequent, count),) = Counter(map(compose, self.words)).most_common(1)
     if count > 1:
       raise ValueError(f"words must be distinct, got {most_frequent!r} twice")
 
   def __len__(self) -> int:
-    """Returns the number of ids, those of PAD, START, END and UNKNOWN included."""
-    return NUM_SPECIALS + len(self.words)
+    """Returns the number of ids, including the special ids."""
+    return NUM_SPECIAL_IDS + len(self.words)
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
-    return {compose(word): NUM_SPECIALS + index for index, word in enumerate(self.words)}
+    return {compose(word): NUM_SPECIAL_IDS + index for index, word in enumerate(self.words)}
 
   def encode(self, words: Iterable[str]) -> list[int]:
-    """Returns the ids of words, UNKNOWN for those not known; START and END are not added.
+    """Returns the ids of words, with UNK_ID for unknown words. BOS_ID and EOS_ID are not added.
 
     Raises:
-      ValueError: if `words` is one string, whose letters would be taken for words.
+      ValueError: if `words` is a string instead of a sequence of words.
 
     >>> Vocabulary(("the", "cat")).encode(["cat", "the", "cat"])
     [5, 4, 5]
     """
     if isinstance(words, str):
       raise ValueError(f"words must be a sequence of words, got the string {words!r}")
-    return [self._ids.get(compose(word), UNKNOWN) for word in words]
+    return [self._ids.get(compose(word), UNK_ID) for word in words]
 
   def decode(self, ids: Iterable[int]) -> tuple[str, ...]:
-    """Returns the words of ids up to END; PAD and START are skipped, UNKNOWN reads `"<unk>"`.
+    """Returns the words of ids up to EOS_ID. PAD_ID and BOS_ID are skipped. UNK_ID becomes `"<unk>"`.
 
     Args:
-      ids: integers in [0, len(self)), a list or an array of rank 1.
+      ids: integers in [0, len(self)).
 
     Raises:
       ValueError: if an id is out of range.
 
-    >>> Vocabulary(("the", "cat")).decode([START, 4, 3, END, 5])
+    >>> Vocabulary(("the", "cat")).decode([BOS_ID, 4, 3, EOS_ID, 5])
     ('the', '<unk>')
     """
     words = []
-    for number in ids:
-      if not 0 <= number < len(self):
-        raise ValueError(f"ids must be in [0, {len(self)}), got {number}")
-      if number == END:
+    for token_id in ids:
+      if not 0 <= token_id < len(self):
+        raise ValueError(f"ids must be in [0, {len(self)}), got {token_id}")
+      if token_id == EOS_ID:
         break
-      if number not in (PAD, START):
-        words.append(UNKNOWN_WORD if number == UNKNOWN else self.words[number - NUM_SPECIALS])
+      if token_id not in (PAD_ID, BOS_ID):
+        words.append(UNK_TOKEN if token_id == UNK_ID else self.words[token_id - NUM_SPECIAL_IDS])
     return tuple(words)
 
   def unknown(self, words: Iterable[str]) -> tuple[str, ...]:
-    """Returns those words that are not in the vocabulary, in order, each once.
+    """Returns the distinct words that are not in the vocabulary, in order of appearance.
 
     >>> Vocabulary(("the", "cat")).unknown(["the", "dog", "bit", "the", "dog"])
     ('dog', 'bit')
@@ -105,33 +104,32 @@ class Vocabulary:
 
   @classmethod
   def build(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
-    """Returns the composed words of a text, the frequent ones first, equally frequent ones by alphabet.
+    """Builds the vocabulary of a text. Words are in NFC, sorted by frequency, then alphabetically.
 
-    `"<unk>"` is left out.
+    `"<unk>"` is excluded.
 
     Args:
       sentences: sequences of words.
-      min_count: how often a word must occur to be taken up, at least 1.
+      min_count: minimum number of occurrences of a word.
 
     Raises:
-      ValueError: if no word occurs so often.
+      ValueError: if no word occurs `min_count` times.
 
     >>> Vocabulary.build([["b", "a"], ["c", "c"]]).words
     ('c', 'a', 'b')
     """
     counts = Counter(compose(word) for sentence in sentences for word in sentence)
-    del counts[UNKNOWN_WORD]
+    del counts[UNK_TOKEN]
     frequent = [word for word, count in counts.items() if count >= min_count]
     if not frequent:
-      most = max(counts.values(), default=0)
+      max_count = max(counts.values(), default=0)
       raise ValueError(
-        f"min_count must leave at least one word, got min_count={min_count} "
-        f"where the most frequent word occurs {most} times"
+        f"min_count must be at most {max_count}, the count of the most frequent word, got {min_count}"
       )
     return cls(tuple(sorted(frequent, key=lambda word: (-counts[word], word))))
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes the words in the order of their ids, one a line, in UTF-8.
+    """Writes the words to a UTF-8 file, one per line, in the order of their ids.
 
     Raises:
       OSError: if the file cannot be written.
@@ -141,21 +139,21 @@ class Vocabulary:
 
   @classmethod
   def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
-    """Returns the vocabulary that `save` wrote.
+    """Reads a vocabulary written by `save`.
 
     Raises:
       OSError: if the file cannot be read.
-      ValueError: if it is not UTF-8, or its lines are not words as `Vocabulary` asks.
+      ValueError: if it is not UTF-8, or its lines are not valid words.
     """
     try:
       text = pathlib.Path(path).read_bytes().decode("utf-8")
       return cls(tuple(text.splitlines()))
     except ValueError as error:
-      raise ValueError(f"{os.fspath(path)}: not a vocabulary, one word a line: {error}") from error
+      raise ValueError(f"{os.fspath(path)}: invalid vocabulary file: {error}") from error
 
 
 def compose(text: str) -> str:
-  r"""Returns a text with composed accents (Unicode NFC).
+  r"""Returns a text in Unicode normalization form C (NFC).
 
   >>> compose("perche\u0301")
   'perché'

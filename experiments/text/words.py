@@ -1,9 +1,9 @@
-"""Words of a text in any language, cut and joined without loss.
+"""Reversible word tokenization for any language.
 
-Words are those of Unicode Standard Annex 29 (UAX 29), with the break that it describes for French and
-Italian: after an apostrophe before a vowel, `l'|albero`. A token that was written without a space before or
-after it has a joiner there, as in OpenNMT's tokenizer (Klein et al. 2017, arXiv:1701.02810). Joiners stand on
-punctuation rather than on words, so that a word has one form.
+Words are defined by Unicode Standard Annex 29 (UAX 29), with its tailoring for French and Italian: a word
+ends after an apostrophe before a vowel, as in `l'|albero`. A joiner marks where a token had no space before
+or after it, as in OpenNMT's tokenizer (Klein et al. 2017, arXiv:1701.02810). Joiners are attached to
+punctuation rather than to words, so that each word has one form.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections.abc import Iterable
 
 import regex
 
-from experiments.text.vocabularies import UNKNOWN_WORD
+from experiments.text.vocabularies import UNK_TOKEN
 
 JOINER = "￭"
-SPACE = "▁"  # of characters and subwords
+SPACE = "▁"  # represents whitespace in character and subword tokens
 _ESCAPE = "￬"
 _ESCAPED = {_ESCAPE: f"{_ESCAPE}0", JOINER: f"{_ESCAPE}1", SPACE: f"{_ESCAPE}2"}
 _ESCAPES = str.maketrans(_ESCAPED)
 _SPELLINGS = {value: key for key, value in _ESCAPED.items()}
 
-# The first letters of Latin script that have one of these as their base; further ones are not in use.
+# Latin vowels with and without accents.
 _VOWELS = "œæŒÆ" + "".join(
   char for char in map(chr, range(0x2200)) if unicodedata.normalize("NFD", char)[0] in "aeiouyAEIOUY"
 )
 
-# Sets of characters, each as the inside of a regular expression's [].
+# Character classes, each as the inside of [] in a regular expression.
 CLASSES = {
   "letter": r"\p{WB=ALetter}\p{WB=Hebrew_Letter}",
   "hebrew": r"\p{WB=Hebrew_Letter}",
@@ -46,8 +46,8 @@ CLASSES = {
 }
 
 
-# The regular expression of a token, whose group 1 is a word, by the rules of UAX 29. Names of CLASSES are in
-# braces, and "$" stands for an {extend}*, which is WB4.
+# The regular expression of a token, by the rules of UAX 29. Group 1 is a word. Names of CLASSES are in
+# braces, and "$" stands for {extend}*, which is WB4.
 _LETTER = (
   "[{letter}]$(?:(?!['\u2019][{vowel}])[{within_letters}]$(?=[{letter}])"  # WB5 to WB7, WB9
   '|(?<=[{hebrew}]$)"$(?=[{hebrew}]))?'  # WB7b and WB7c
@@ -60,15 +60,15 @@ _SOME = "(?=[{letter}{number}{katakana}{connector}])"
 _WORD = f"{_SOME}(?:{_CONNECTORS})?(?:{_RUN}{_CONNECTORS})*{_RUN}?{_END}"
 _OTHER = "[{flag}]$[{flag}]$|.$"  # WB15 and WB16; WB999
 _JOINED = f"(?:(?<=\u200d)(?=[{{pictograph}}])(?:{_WORD}|{_OTHER}))*"  # WB3c
-PATTERN = f"(?:({UNKNOWN_WORD}|{_WORD})|{_OTHER}){_JOINED}".replace("$", "[{extend}]*")
+PATTERN = f"(?:({UNK_TOKEN}|{_WORD})|{_OTHER}){_JOINED}".replace("$", "[{extend}]*")
 _TOKEN = regex.compile(regex.sub(r"\{(\w+)\}", lambda name: CLASSES[name[1]], PATTERN))
 
 
 def tokenize(text: str) -> tuple[str, ...]:
-  """Returns the words and punctuation marks of a text, without whitespace.
+  """Splits a text into words and punctuation marks.
 
-  `detokenize` gives back the text, code point by code point, but for runs of whitespace. `"<unk>"` is one
-  token, the unknown word. No token is empty or holds whitespace.
+  `detokenize` inverts it exactly, except for runs of whitespace. `"<unk>"` is one token, the unknown word.
+  Tokens are not empty and contain no whitespace.
 
   References:
     Unicode Standard Annex 29, Unicode Text Segmentation, 4.1.
@@ -88,45 +88,45 @@ def detokenize(tokens: Iterable[str]) -> str:
   return unescape(regex.sub(f" ?{JOINER} ?", "", " ".join(tokens)))
 
 
-def plain(token: str) -> str:
-  """Returns a token as people read it, without joiners.
+def strip_joiners(token: str) -> str:
+  """Returns a token without joiners and escapes.
 
-  >>> plain("￭.")
+  >>> strip_joiners("￭.")
   '.'
   """
   return unescape(token.replace(JOINER, ""))
 
 
 def escape(text: str) -> str:
-  """Returns a text in which no JOINER and no SPACE stands for itself."""
+  """Returns a text with JOINER and SPACE escaped."""
   return text.translate(_ESCAPES)
 
 
 def unescape(text: str) -> str:
-  """Returns the text that was escaped."""
-  return regex.sub(f"{_ESCAPE}[012]", lambda found: _SPELLINGS[found[0]], text)
+  """Inverts `escape`."""
+  return regex.sub(f"{_ESCAPE}[012]", lambda match: _SPELLINGS[match[0]], text)
 
 
 @functools.cache
-def ranges() -> dict[str, str]:
-  """Returns CLASSES as the ranges of code points that they have, for regular expressions of JavaScript."""
-  every = "".join(map(chr, range(sys.maxunicode + 1)))
+def class_ranges() -> dict[str, str]:
+  """Returns CLASSES as ranges of code points, for regular expressions in JavaScript."""
+  all_characters = "".join(map(chr, range(sys.maxunicode + 1)))
   spans = {
-    name: [found.span() for found in regex.finditer(f"[{inside}]+", every)]
+    name: [match.span() for match in regex.finditer(f"[{inside}]+", all_characters)]
     for name, inside in CLASSES.items()
   }
   return {
-    name: "".join(rf"\u{{{first:x}}}-\u{{{end - 1:x}}}" for first, end in found)
-    for name, found in spans.items()
+    name: "".join(rf"\u{{{first:x}}}-\u{{{end - 1:x}}}" for first, end in class_spans)
+    for name, class_spans in spans.items()
   }
 
 
 @functools.lru_cache(maxsize=2**16)
 def _tokens(chunk: str) -> list[str]:
   """Returns the tokens of a text without whitespace."""
-  found = [(match[0], match[1] is not None) for match in _TOKEN.finditer(chunk)]
-  after = [*(is_word for _, is_word in found[1:]), False]
+  matches = [(match[0], match[1] is not None) for match in _TOKEN.finditer(chunk)]
+  next_is_word = [*(is_word for _, is_word in matches[1:]), False]
   return [
     f"{JOINER if i and not is_word else ''}{escape(token)}{JOINER if word_follows else ''}"
-    for i, ((token, is_word), word_follows) in enumerate(zip(found, after, strict=True))
+    for i, ((token, is_word), word_follows) in enumerate(zip(matches, next_is_word, strict=True))
   ]

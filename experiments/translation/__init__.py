@@ -1,6 +1,6 @@
-"""Translation: a model, how it is trained, and what it can do.
+"""Training, evaluation and use of translation models.
 
-`load` gives the translator of a run, to be used from Python; `load_ensemble` that of several.
+`load` returns the translator of a run, and `load_ensemble` an ensemble of several runs.
 """
 
 from experiments.translation.restore import load, load_ensemble

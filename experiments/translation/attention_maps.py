@@ -1,4 +1,4 @@
-"""Heat-maps of attention, drawn without a display."""
+"""Heatmaps of attention weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_tr
 from experiments.translation import labels
 from experiments.translation.figures import EDGE, INK, LETTER_INCHES, RULE, new_figure
 
-# Tokens a side of a map that a person can still read; one of 400 takes minutes and gigabytes.
-LONGEST = 60
+# Maximum number of tokens per side. Larger maps are unreadable, and slow to draw.
+MAX_LENGTH = 60
 
 _CELL_INCHES = 0.34
 _MARK = "#e8590c"
@@ -28,7 +28,7 @@ _SHADES = LinearSegmentedColormap.from_list(
 _SIGNED_SHADES = LinearSegmentedColormap.from_list(
   "signed attention", ("#7a0177", "#c51b8a", "#fa9fb5", "#ffffff", "#6baed6", "#2171b5", "#08306b")
 )
-_ROUNDING = 1e-5  # by which a weight of 0 or 1 may be off
+_TOLERANCE = 1e-5  # rounding error of a weight
 
 
 def attention_map(
@@ -39,23 +39,22 @@ def attention_map(
   alignment: Collection[tuple[int, int]] | None = None,
   title: str | None = None,
 ) -> Figure:
-  """Returns a heat-map of attention: source words across the top, target words downwards.
+  """Returns a heatmap of attention weights, with source words at the top and target words on the left.
 
-  Weights below 0, or above 1, are drawn too: the scale then has another colour below 0, and the title says
-  from where to where they are.
+  If weights are outside [0, 1], the title has their range, and negative weights have another color.
 
   Args:
-    weights: [T S]; 0 is white, the largest is the darkest, of the values beside the map.
-    source_words: S of them.
-    target_words: T of them.
-    alignment: true links (target position, source position), marked by an outlined square.
-    title: one line above the map.
+    weights: [T S]. The color scale starts with white at 0 and ends at the largest weight.
+    source_words: S words.
+    target_words: T words.
+    alignment: true links (target position, source position), which are outlined.
+    title: title of the figure.
 
   Returns:
-    The figure; it grows with the number and the length of the words.
+    The figure. Its size depends on the number and length of the words.
 
   Raises:
-    ValueError: if the sizes do not fit, a weight is not finite, or a link is outside the map.
+    ValueError: if shapes do not match, a weight is not finite, or a link is outside the map.
 
   >>> figure = attention_map(np.eye(2), ["the", "cat"], ["il", "gatto"], alignment={(0, 0)})
   >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
@@ -70,13 +69,13 @@ def attention_map(
 def head_maps(
   weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], *, title: str | None = None
 ) -> Figure:
-  """Returns a heat-map for each layer and head, all on one scale: a row of them for each layer.
+  """Returns a grid of heatmaps, one row per layer and one column per head, with a common color scale.
 
   Args:
     weights: [L N T S].
-    source_words: S of them.
-    target_words: T of them.
-    title: one line above.
+    source_words: S words.
+    target_words: T words.
+    title: title of the figure.
 
   >>> len(head_maps(np.full((2, 3, 1, 2), 0.5), ["the", "cat"], ["gatto"]).axes)
   6
@@ -92,19 +91,19 @@ def head_maps(
 def _maps(
   weights: np.ndarray, source_words: Sequence[str], target_words: Sequence[str], title: str | None
 ) -> Figure:
-  """Returns a grid of maps of weights [L N T S], or raises ValueError."""
+  """Returns a grid of heatmaps of weights [L N T S]."""
   weights = np.asarray(weights, dtype=np.float64)
   num_layers, num_heads, *shape = weights.shape
   T, S = len(target_words), len(source_words)
   if shape != [T, S] or 0 in shape:
     raise ValueError(
-      f"weights must be [T S] for T={T} target_words and S={S} source_words, "
-      f"at least one of each, got shape {tuple(shape)}"
+      f"weights must have shape [T S] with T={T} target_words and S={S} source_words, "
+      f"at least one of each, got {tuple(shape)}"
     )
   if not np.isfinite(weights).all():
     raise ValueError(f"weights must be finite, got {weights.min()} to {weights.max()}")
-  title = _with_range(title, weights)
-  sources, targets = (tuple(map(labels.shortened, words)) for words in (source_words, target_words))
+  title = _add_range(title, weights)
+  sources, targets = (tuple(map(labels.shorten, words)) for words in (source_words, target_words))
   width = max(_CELL_INCHES * S + labels.inches(targets) + 1.2, 2.4) * num_heads
   height = max(_CELL_INCHES * T + labels.inches(sources) + 0.4, 2.0) * num_layers
   if title is not None:
@@ -112,8 +111,8 @@ def _maps(
   figure = new_figure(width, height + 0.3)
   grid = figure.subplots(num_layers, num_heads, squeeze=False)
   scale = _scale(weights)
-  for place, axes in np.ndenumerate(grid):
-    image = axes.imshow(weights[place], **scale, aspect="equal")
+  for index, axes in np.ndenumerate(grid):
+    image = axes.imshow(weights[index], **scale, aspect="equal")
     _label_cells(axes, sources, targets)
   _add_colour_bar(grid[0, -1], image)
   if title is not None:
@@ -121,30 +120,30 @@ def _maps(
   return figure
 
 
-def _with_range(title: str | None, weights: np.ndarray) -> str | None:
-  """Returns a title that also tells the range of weights which are not shares."""
+def _add_range(title: str | None, weights: np.ndarray) -> str | None:
+  """Adds the range of the weights to a title if they are outside [0, 1]."""
   lowest, highest = float(weights.min()), float(weights.max())
-  if lowest >= -_ROUNDING and highest <= 1 + _ROUNDING:
+  if lowest >= -_TOLERANCE and highest <= 1 + _TOLERANCE:
     return title
-  told = f"weights from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
-  return told if title is None else f"{title}: {told}"
+  text = f"weights from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
+  return text if title is None else f"{title}: {text}"
 
 
 def _scale(weights: np.ndarray) -> dict[str, Any]:
-  """Returns the colours of weights and what the first and the last stand for.
+  """Returns the color map and its range.
 
-  From 0 to the largest, for weights that are spread over many tokens are nearly white on a scale to 1. With
-  weights below 0, it is as long on both sides of 0.
+  The scale ends at the largest weight, because small weights would be nearly white on a scale to 1. It is
+  symmetric if there are negative weights.
   """
   largest = max(float(np.abs(weights).max()), 1e-6)
-  if weights.min() < -_ROUNDING:
+  if weights.min() < -_TOLERANCE:
     return {"cmap": _SIGNED_SHADES, "vmin": -largest, "vmax": largest}
   return {"cmap": _SHADES, "vmin": 0.0, "vmax": largest}
 
 
 def _label_cells(axes: Axes, source_words: Sequence[str], target_words: Sequence[str]) -> None:
-  """Writes the words along the top and the left, and draws thin lines between the cells."""
-  # Without parse_math=False a word like "$5$" would be read as a formula.
+  """Adds the words as tick labels, and lines between the cells."""
+  # matplotlib would parse a word like "$5$" as a formula.
   style: dict[str, Any] = {"parse_math": False, "family": labels.families([*source_words, *target_words])}
   axes.set_xticks(range(len(source_words)), source_words, rotation=90, **style)
   axes.set_yticks(range(len(target_words)), target_words, **style)
@@ -157,28 +156,28 @@ def _label_cells(axes: Axes, source_words: Sequence[str], target_words: Sequence
 
 
 def _mark_cell(axes: Axes, link: tuple[int, int], shape: list[int]) -> None:
-  """Draws a square inside the cell of a true link."""
+  """Outlines the cell of a true link."""
   target, source = link
   if not (0 <= target < shape[0] and 0 <= source < shape[1]):
-    raise ValueError(f"alignment must link positions inside [T S] = {shape}, got {link}")
+    raise ValueError(f"alignment must link positions within [T S] = {shape}, got {link}")
   square = Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, fill=False, edgecolor=_MARK, linewidth=1.6)
   square.set_joinstyle("miter")
-  # A white edge keeps the mark apart from dark cells.
+  # A white edge makes the outline visible on dark cells.
   square.set_path_effects([patheffects.withStroke(linewidth=3.2, foreground="white")])
   axes.add_patch(square)
 
 
 def _add_colour_bar(axes: Axes, image: AxesImage) -> None:
-  """Draws the scale of the weights on the right, from the top, at most ten cells long."""
+  """Adds a color bar on the right, at most ten cells long."""
   num_rows, _ = image.get_size()
   length = min(1.0, 10 / num_rows)
-  # Across in inches: the layout would take a share of the map's width for more room than there is.
+  # The horizontal position is in inches, because the layout engine would shrink the map otherwise.
   right = axes.figure.dpi_scale_trans + ScaledTranslation(1, 0, BboxTransformTo(axes.bbox))
-  place = axes.inset_axes(
+  bar_axes = axes.inset_axes(
     (0.5 * _CELL_INCHES, 1 - length, 0.4 * _CELL_INCHES, length),
     transform=blended_transform_factory(right, axes.transAxes),
   )
   ticks = np.linspace(*image.get_clim(), 2 if num_rows < 3 else 3)
-  bar = axes.figure.colorbar(image, cax=place, ticks=ticks, format="%.2g")
+  bar = axes.figure.colorbar(image, cax=bar_axes, ticks=ticks, format="%.2g")
   bar.outline.set(edgecolor=EDGE, linewidth=0.6)
   bar.ax.tick_params(length=0, labelsize=9, labelcolor=INK)

@@ -1,4 +1,4 @@
-"""Runs and translations side by side: means and spreads over seeds, and which differences chance explains."""
+"""Comparison of runs and of translations: mean and standard deviation over seeds, and significance tests."""
 
 import dataclasses
 import math
@@ -17,94 +17,94 @@ from experiments.runs.workdir import WorkdirError
 from experiments.translation.restore import load
 from experiments.translation.run_config import data_files, read_config
 
-# With fewer sentences a p-value says little.
-FEW = 50
+# With fewer sentences, p-values are unreliable.
+MIN_SENTENCES = 50
 
 
 class Runs:
-  """The numbers of runs: fields of their configs, and their metrics, `split/metric`.
+  """Config fields and metrics (`split/metric`) of some runs, one row per run.
 
   >>> runs = Runs([{"seed": 0, "width": 8, "test/bleu": 40.0}, {"seed": 1, "width": 8, "test/bleu": 42.0}])
-  >>> runs.of(width=8).values("test/bleu")
+  >>> runs.filter(width=8).values("test/bleu")
   [40.0, 42.0]
   """
 
   def __init__(self, rows: Iterable[Mapping[str, Any]]):
     self.rows = list(rows)
 
-  def of(self, **wanted: Any) -> "Runs":
-    """Returns the runs with these values of some fields, each named by its last part."""
+  def filter(self, **fields: Any) -> "Runs":
+    """Returns the runs with these values. A field is named by the part after its last dot."""
 
-    def fits(row: Mapping[str, Any]) -> bool:
-      short = {name.rpartition(".")[2]: value for name, value in row.items()}
-      return all(short.get(name) == value for name, value in wanted.items())
+    def matches(row: Mapping[str, Any]) -> bool:
+      short_names = {name.rpartition(".")[2]: value for name, value in row.items()}
+      return all(short_names.get(name) == value for name, value in fields.items())
 
-    return Runs(row for row in self.rows if fits(row))
+    return Runs(row for row in self.rows if matches(row))
 
   def values(self, metric: str) -> list[float]:
     """Returns a metric of each run that has it."""
     return [row[metric] for row in self.rows if row.get(metric) is not None]
 
 
-Groups = Mapping[str, Runs]  # by their names
+Groups = Mapping[str, Runs]  # runs by the name of their group
 
 
-def groups(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) -> dict[str, Runs]:
-  """Returns finished runs, those of one config but for the seed together.
+def group_runs(folders: Sequence[pathlib.Path], names: Sequence[str] | None = None) -> dict[str, Runs]:
+  """Returns finished runs in groups. Runs of a group differ only in their seeds.
 
   Args:
-    folders: of the runs.
-    names: what each is called, the same for those of one config; None for the fields in which they differ, or
-      the first folder if there are none.
+    folders: folders of the runs.
+    names: name of the group of each run. Default: the config fields that differ, or the first folder if none
+      do.
 
   Raises:
-    WorkdirError: if one is no run, or has no results yet.
+    WorkdirError: if a folder has no run, or the run has no results yet.
   """
   configs = [dataclasses.replace(read_config(folder), seed=0) for folder in folders]
-  different = differing(configs)
-  if names is None and different:
+  fields = differing_fields(configs)
+  if names is None and fields:
     flat = map(config_fields.flat, configs)
-    names = [", ".join(f"{field}={values[field]}" for field in different) for values in flat]
+    names = [", ".join(f"{field}={values[field]}" for field in fields) for values in flat]
   elif names is None:
-    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    names = [f"{folders[0]}{more}"] * len(folders)
+    suffix = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    names = [f"{folders[0]}{suffix}"] * len(folders)
   rows: dict[str, list[Mapping[str, float]]] = {}
   for name, folder in zip(names, folders, strict=True):
-    rows.setdefault(name, []).append(results_of(folder))
-  return {name: Runs(found) for name, found in rows.items()}
+    rows.setdefault(name, []).append(read_metrics(folder))
+  return {name: Runs(group_rows) for name, group_rows in rows.items()}
 
 
-def results_of(folder: pathlib.Path) -> dict[str, float]:
-  """Returns the metrics of a finished run, `split/metric`."""
+def read_metrics(folder: pathlib.Path) -> dict[str, float]:
+  """Returns the metrics of a finished run, by `split/metric`."""
   results = workdir.read_results(folder)
-  return {f"{split}/{name}": value for split, found in results.items() for name, value in found.items()}
+  return {f"{split}/{name}": value for split, metrics in results.items() for name, value in metrics.items()}
 
 
-def splits(found: Groups) -> list[list[str]]:
-  """Returns the splits that each run has."""
-  rows = (row for group in found.values() for row in group.rows)
+def splits_of_runs(groups: Groups) -> list[list[str]]:
+  """Returns the splits that each run has metrics of."""
+  rows = (row for group in groups.values() for row in group.rows)
   return [list(dict.fromkeys(name.partition("/")[0] for name in row)) for row in rows]
 
 
-def differing(configs: Sequence[base.Config]) -> list[str]:
-  """Returns the fields in which configs differ."""
+def differing_fields(configs: Sequence[base.Config]) -> list[str]:
+  """Returns the names of the fields in which configs differ."""
   flat = [config_fields.flat(config) for config in configs]
   return [name for name in flat[0] if len({repr(config[name]) for config in flat}) > 1]
 
 
-def repeated(folders: Sequence[pathlib.Path]) -> list[str]:
-  """Returns a line for each run that has the config and the seed of one before it: it is no other sample."""
+def duplicate_run_warnings(folders: Sequence[pathlib.Path]) -> list[str]:
+  """Returns a warning for each run that repeats the config and seed of an earlier one."""
   configs = [read_config(folder) for folder in folders]
   firsts = [configs.index(config) for config in configs]
   return [
-    f"{folders[i]} has the config and the seed of {folders[first]}: no deviation is to be seen between them"
+    f"{folders[i]} has the same config and seed as {folders[first]}: they are not independent samples"
     for i, first in enumerate(firsts)
     if first < i
   ]
 
 
-def table(found: Groups, split: str) -> str:
-  """Returns the metrics of a split, a line for each group: mean, and standard deviation over its runs.
+def table(groups: Groups, split: str) -> str:
+  """Returns the metrics of a split as text: mean and standard deviation, one line per group.
 
   >>> runs = [{"test/bleu": 40.0}, {"test/bleu": 42.0}]
   >>> print(table({"runs/a": Runs(runs[:1]), "seeds": Runs(runs)}, "test"))
@@ -112,62 +112,63 @@ def table(found: Groups, split: str) -> str:
   runs/a     1          40.000
   seeds      2  41.000 ± 1.414
   """
-  metrics = metrics_of(found, split)
+  metrics = split_metrics(groups, split)
   lines = [["group", "runs", *metrics]]
-  for name, group in found.items():
-    lines.append([name, str(len(group.rows)), *(mean(group.values(metric)) for metric in metrics.values())])
+  for name, group in groups.items():
+    means = (format_mean(group.values(metric)) for metric in metrics.values())
+    lines.append([name, str(len(group.rows)), *means])
   return tables.columns(lines)
 
 
-def rows(found: Groups, split: str) -> list[dict[str, Any]]:
-  """Returns what `table` shows as numbers, a row for each group, for CSV.
+def csv_rows(groups: Groups, split: str) -> list[dict[str, Any]]:
+  """Returns the numbers of `table` as rows for CSV, one per group.
 
-  >>> rows({"seeds": Runs([{"test/bleu": 40.0}, {"test/bleu": 42.0}])}, "test")
+  >>> csv_rows({"seeds": Runs([{"test/bleu": 40.0}, {"test/bleu": 42.0}])}, "test")
   [{'split': 'test', 'group': 'seeds', 'runs': 2, 'bleu': 41.0, 'bleu deviation': 1.4142135623730951}]
   """
-  written = []
-  for name, group in found.items():
+  rows = []
+  for name, group in groups.items():
     row: dict[str, Any] = {"split": split, "group": name, "runs": len(group.rows)}
-    for title, metric in metrics_of(found, split).items():
-      there = group.values(metric)
-      row[title] = float(np.mean(there)) if there else None
-      row[f"{title} deviation"] = float(np.std(there, ddof=1)) if len(there) > 1 else None
-    written.append(row)
-  return written
+    for title, metric in split_metrics(groups, split).items():
+      values = group.values(metric)
+      row[title] = float(np.mean(values)) if values else None
+      row[f"{title} deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    rows.append(row)
+  return rows
 
 
-def metrics_of(found: Groups, split: str) -> dict[str, str]:
-  """Returns the metrics that are compared on a split, by their titles."""
-  names = dict.fromkeys(name for group in found.values() for row in group.rows for name in row)
+def split_metrics(groups: Groups, split: str) -> dict[str, str]:
+  """Returns the metrics of a split except the number of sentences, by title."""
+  names = dict.fromkeys(name for group in groups.values() for row in group.rows for name in row)
   titles = {name.removeprefix(f"{split}/"): name for name in names if name.startswith(f"{split}/")}
   return {title: name for title, name in titles.items() if title != "sentences"}
 
 
-def panels(found: Groups, metrics: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
-  """Returns title -> group -> the values of a metric, for `figures.spread`."""
+def metric_panels(groups: Groups, metrics: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
+  """Returns title -> group -> values of a metric, as `figures.dot_plot` expects them."""
   return {
-    title: {name: group.values(metric) for name, group in found.items()} for title, metric in metrics.items()
+    title: {name: group.values(metric) for name, group in groups.items()} for title, metric in metrics.items()
   }
 
 
-def mean(there: Sequence[float], digits: int = 3) -> str:
-  """Returns mean and standard deviation (of a sample) of values.
+def format_mean(values: Sequence[float], digits: int = 3) -> str:
+  """Returns mean and sample standard deviation as text.
 
-  >>> mean([0.5, 0.7]), mean([0.5]), mean([])
+  >>> format_mean([0.5, 0.7]), format_mean([0.5]), format_mean([])
   ('0.600 ± 0.141', '0.500', '-')
   """
-  if not there:
+  if not values:
     return "-"
-  text = f"{np.mean(there):.{digits}f}"
-  return f"{text} ± {np.std(there, ddof=1):.{digits}f}" if len(there) > 1 else text
+  text = f"{np.mean(values):.{digits}f}"
+  return f"{text} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else text
 
 
-def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str, list[str]], list[str]]:
-  """Returns what each run translates a split of its task to, and the true translations.
+def translate_split(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str, list[str]], list[str]]:
+  """Returns the translations of a split by each run, and the references.
 
   Raises:
-    WorkdirError: if one is no run, or has other sentences than the first.
-    DataError: if a file of data is not what it was when a run began.
+    WorkdirError: if a folder has no run, or its split has different sentences from the first run's.
+    DataError: if a data file has changed since a run began.
   """
   systems: dict[str, list[str]] = {}
   references: list[str] = []
@@ -176,80 +177,87 @@ def translations(folders: Sequence[pathlib.Path], split: str) -> tuple[dict[str,
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
     translator = load(folder)
     examples = translator.task.examples(split, config.evaluation.num_eval_examples)
-    own = [example.target_text for example in examples]
-    if systems and own != references:
+    run_references = [example.target_text for example in examples]
+    if systems and run_references != references:
       raise WorkdirError(
-        f"{folder} has other sentences than {folders[0]}: they cannot be compared one by one"
+        f"runs must have the same sentences, got different ones in {folders[0]} and {folder}"
       )
-    found = translator.n_best([example.source for example in examples], with_attention=False)
-    systems[str(folder)], references = [best.text for best, *_ in found], own
+    hypotheses = translator.n_best([example.source for example in examples], with_attention=False)
+    systems[str(folder)], references = [best.text for best, *_ in hypotheses], run_references
   return systems, references
 
 
 def significance(
   systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int = 1000
 ) -> list[dict[str, Any]]:
-  """Returns BLEU and chrF of translations, and how likely chance alone makes them differ from the first.
+  """Returns BLEU and chrF of systems, and p-values of their differences from the first system.
 
-  Paired approximate randomization, a two-sided permutation test: Riezler and Maxwell 2005, "On Some Pitfalls
-  in Automatic Evaluation and Significance Testing for MT". (Those of sacrebleu do not count permutations that
-  differ as much as the systems do, so where few sentences differ their p is far too small.)
+  The test is paired approximate randomization, a two-sided permutation test. The implementation of sacrebleu
+  is not used: it does not count permutations with the same difference as the systems, so its p-values are far
+  too small if few sentences differ.
 
   Args:
-    systems: the translations of each, one for each reference.
-    references: the true ones, plain text.
+    systems: translations by the name of the system, one per reference.
+    references: reference translations, plain text.
     samples: number of random permutations.
 
   Returns:
-    For each system its name, and for each metric "score", and "p", NaN for the first.
+    One row per system: "system", and for each metric the score ("bleu") and p-value ("bleu p"), NaN for the
+    first system.
+
+  References:
+    Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT".
   """
   metrics: dict[str, Metric] = {"bleu": BLEU(references=[references]), "chrf": CHRF(references=[references])}
-  found: list[dict[str, Any]] = [{"system": name} for name in systems]
+  rows: list[dict[str, Any]] = [{"system": name} for name in systems]
   for name, metric in metrics.items():
-    # What each sentence contributes to the metric, [sentence statistic].
-    first, *_ = contributed = [
+    # Sufficient statistics of the metric for each sentence, [sentence statistic].
+    first, *_ = statistics = [
       np.asarray(metric._extract_corpus_statistics(list(lines), None)) for lines in systems.values()
     ]
-    for row, own in zip(found, contributed, strict=True):
-      row[name] = _score(metric, own)
-      row[f"{name} p"] = math.nan if own is first else _p(metric, first, own, samples)
-  return found
+    for row, system_statistics in zip(rows, statistics, strict=True):
+      row[name] = _score(metric, system_statistics)
+      is_first = system_statistics is first
+      row[f"{name} p"] = math.nan if is_first else _p_value(metric, first, system_statistics, samples)
+  return rows
 
 
-def _p(metric: Metric, first: np.ndarray, other: np.ndarray, samples: int) -> float:
-  """Returns the share of random exchanges of sentences after which two systems differ at least as much."""
+def _p_value(metric: Metric, first: np.ndarray, second: np.ndarray, samples: int) -> float:
+  """Returns the share of random exchanges of sentences with at least the difference of the two systems."""
   rng = np.random.default_rng(0)
-  difference = abs(_score(metric, first) - _score(metric, other))
+  difference = abs(_score(metric, first) - _score(metric, second))
   count = 0
   for _ in range(samples):
     exchanged = rng.random((len(first), 1)) < 0.5
-    one, two = np.where(exchanged, other, first), np.where(exchanged, first, other)
-    count += abs(_score(metric, one) - _score(metric, two)) >= difference - 1e-9
+    a, b = np.where(exchanged, second, first), np.where(exchanged, first, second)
+    count += abs(_score(metric, a) - _score(metric, b)) >= difference - 1e-9
   return (count + 1) / (samples + 1)
 
 
-def _score(metric: Metric, contributed: np.ndarray) -> float:
-  return metric._compute_score_from_stats(contributed.sum(axis=0).tolist()).score
+def _score(metric: Metric, statistics: np.ndarray) -> float:
+  return metric._compute_score_from_stats(statistics.sum(axis=0).tolist()).score
 
 
-def too_few(count: int) -> str:
-  """Returns a line if there are too few sentences for a p-value, or nothing."""
-  return f"p is unreliable with fewer than {FEW} sentences, got {count:,}" if count < FEW else ""
+def sample_size_warning(num_sentences: int) -> str:
+  """Returns a warning if there are too few sentences for a p-value, else an empty string."""
+  if num_sentences >= MIN_SENTENCES:
+    return ""
+  return f"p-values are unreliable with fewer than {MIN_SENTENCES} sentences, got {num_sentences:,}"
 
 
-def significance_table(found: Sequence[Mapping[str, Any]]) -> str:
-  """Returns what `significance` found as text.
+def significance_table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the rows of `significance` as text.
 
   >>> row = {"system": "a.en", "bleu": 40.0, "bleu p": math.nan, "chrf": 6.0, "chrf p": 0.5}
   >>> print(significance_table([row]))
   system  bleu  bleu p  chrf  chrf p
   a.en    40.0       -   6.0  0.5000
   """
-  rows = [["system", "bleu", "bleu p", "chrf", "chrf p"]]
-  for row in found:
+  lines = [["system", "bleu", "bleu p", "chrf", "chrf p"]]
+  for row in rows:
     cells = [row["system"]]
     for name in ("bleu", "chrf"):
       p = row[f"{name} p"]
       cells += [f"{row[name]:.1f}", "-" if math.isnan(p) else f"{p:.4f}"]
-    rows.append(cells)
-  return tables.columns(rows)
+    lines.append(cells)
+  return tables.columns(lines)

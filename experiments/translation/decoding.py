@@ -1,4 +1,4 @@
-"""Decoding and scoring of a batch, each one compiled function."""
+"""Compiled functions that decode and score a batch."""
 
 import functools
 from typing import Any, NamedTuple
@@ -9,25 +9,25 @@ import jax.numpy as jnp
 import attention
 from attention.decoding import SearchResult, beam, greedy, sample
 from experiments.text.batches import Batch
-from experiments.text.vocabularies import END, PAD, START
+from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
 from experiments.translation.loss import linear_losses
 
-_IMPOSSIBLE = -1e30  # a logit; finite, because a mean is taken of them
+_BANNED_LOGIT = -1e30  # finite, because label smoothing averages logits
 
 
 class DecodeOptions(NamedTuple):
-  """How translations are looked for.
+  """Options of decoding.
 
   Attributes:
-    max_length: tokens, the end of the sentence included, after which a translation is cut.
-    beam_size: of beam search; 1 for the greedy search.
-    length_penalty: as in `attention.decoding.beam`.
-    n_best: how many translations of each sentence, at most beam_size; of those that are drawn there is one.
-    temperature: tokens are drawn at this temperature, as by `attention.decoding.sample`; 0 to draw none.
-    top_k: so many of the likeliest tokens can be drawn; 0 for all.
-    top_p: the likeliest tokens that have this probability together can be drawn; 1 for all.
-    seed: of the drawing.
-    ends: whether translations may end; otherwise all have the greatest length.
+    max_length: maximum number of tokens, including EOS.
+    beam_size: beam size. 1 is greedy decoding.
+    length_penalty: see `attention.decoding.beam`.
+    n_best: number of translations per sentence, at most beam_size. Sampling returns one.
+    temperature: sampling temperature, see `attention.decoding.sample`. 0 disables sampling.
+    top_k: sample from the k most probable tokens. 0 means all.
+    top_p: sample from the most probable tokens whose probabilities sum to p. 1 means all.
+    seed: random seed for sampling.
+    allow_eos: allow EOS. Otherwise all translations have the maximum length.
   """
 
   max_length: int
@@ -38,7 +38,7 @@ class DecodeOptions(NamedTuple):
   top_k: int = 0
   top_p: float = 1.0
   seed: int = 0
-  ends: bool = True
+  allow_eos: bool = True
 
 
 @functools.partial(jax.jit, static_argnames=("model", "search", "with_weights"))
@@ -46,26 +46,26 @@ def decode(
   params: Any,
   sources: jax.Array,
   source_lengths: jax.Array,
-  numbers: jax.Array,
+  example_ids: jax.Array,
   seed: jax.Array,
   *,
   model: attention.Seq2Seq | attention.Ensemble,
   search: DecodeOptions,
   with_weights: bool,
-  never: tuple[int, ...],
+  banned_ids: tuple[int, ...],
 ) -> SearchResult:
-  """Returns the best N translations of a batch of sentences, fields [B N ...].
+  """Returns the n best translations of each sentence of a batch, fields [B N ...].
 
   Args:
-    params: of the model.
-    sources: [B S], tokens.
+    params: parameters of the model.
+    sources: source tokens, [B S].
     source_lengths: [B].
-    numbers: [B] uint32, of the sentences; with `seed` they determine what is sampled.
-    seed: uint32.
-    model: what to decode with.
-    search: how; its own seed is not used.
-    with_weights: whether to return the attention weights, [B N T S] float32.
-    never: tokens that no translation contains.
+    example_ids: ids of the sentences, uint32 [B]. Together with `seed` they determine the samples.
+    seed: random seed for sampling, uint32.
+    model: the model.
+    search: options of decoding. Its seed is not used.
+    with_weights: also return the attention weights, float32 [B N T S].
+    banned_ids: token ids that are never generated.
   """
   variables = {"params": params}
   state, memory = model.apply(variables, sources, source_lengths, search.max_length, method="encode")
@@ -73,45 +73,45 @@ def decode(
   def step(state: Any, tokens: jax.Array) -> Any:
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")
     state, logits, weights = outputs
-    logits = logits.at[:, jnp.array(never)].set(-jnp.inf)
+    logits = logits.at[:, jnp.array(banned_ids)].set(-jnp.inf)
     return state, logits, _float32(weights) if with_weights else None
 
   arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
-  arguments |= {"bos_id": START, "eos_id": END, "pad_id": PAD}
+  arguments |= {"bos_id": BOS_ID, "eos_id": EOS_ID, "pad_id": PAD_ID}
   if search.temperature:
     options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
-    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
-    found = sample(step, state, rngs, **arguments, **options)
+    rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), example_ids)
+    result = sample(step, state, rngs, **arguments, **options)
   elif search.beam_size > 1:
     options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
     return beam(step, state, **arguments, **options, n_best=search.n_best)
   else:
-    found = greedy(step, state, **arguments)
-  return jax.tree.map(lambda array: array[:, None], found)
+    result = greedy(step, state, **arguments)
+  return jax.tree.map(lambda array: array[:, None], result)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "never"))
+@functools.partial(jax.jit, static_argnames=("model", "banned_ids"))
 def score(
-  params: Any, batch: Batch, *, model: attention.Seq2Seq, never: tuple[int, ...]
+  params: Any, batch: Batch, *, model: attention.Seq2Seq, banned_ids: tuple[int, ...]
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Returns the summed loss of each sentence [B], and the attention [B T S]."""
+  """Returns the summed loss of each sentence [B], and the attention weights [B T S]."""
   features: Any = model.apply(
     {"params": params}, batch.sources, batch.source_lengths, batch.inputs, method="output_features"
   )
   B, T = batch.targets.shape
   vectors, targets = features.vectors.reshape(B * T, -1), jnp.reshape(batch.targets, -1)
-  bias = features.bias.at[jnp.array(never)].set(_IMPOSSIBLE)
+  bias = features.bias.at[jnp.array(banned_ids)].set(_BANNED_LOGIT)
   losses = linear_losses(vectors, features.kernel, bias, targets)
   return jnp.sum(losses.reshape(B, T), axis=-1), _float32(features.weights)
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def attention_weights(params: Any, batch: Batch, *, model: attention.Seq2Seq) -> Any:
-  """Returns the weights of each layer and head."""
+  """Returns the attention weights of each layer and head."""
   arguments = batch.sources, batch.source_lengths, batch.inputs
   return _float32(model.apply({"params": params}, *arguments, method="attention_weights"))
 
 
 def _float32(tree: Any) -> Any:
-  """Returns what a model computed, in float32 whatever it computes in."""
+  """Converts arrays to float32."""
   return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

@@ -1,4 +1,4 @@
-"""Flags of the scripts that translate: which checkpoint, what is read, how translations are looked for."""
+"""Flags for checkpoints, tokens and decoding, which several scripts share."""
 
 from typing import Any
 
@@ -6,22 +6,24 @@ from absl import flags
 
 from experiments.cli.flags import UsageError
 from experiments.text.alignments import ALIGNMENT_TOKENS
-from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY
-from experiments.translation.validation import LARGEST
+from experiments.translation.evaluate import CHECKPOINTS, MAX_LENGTH_PENALTY
+from experiments.translation.validation import MAX_SIZE
 
-# The flags below belong to the script that asks for them, so that its --help tells of them.
+# Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
 
 
 def define_checkpoint() -> flags.FlagHolder:
   """Defines --checkpoint."""
-  return flags.DEFINE_enum("checkpoint", None, CHECKPOINTS, "which one translates (default: the config's)")
+  return flags.DEFINE_enum("checkpoint", None, CHECKPOINTS, "checkpoint to use; default: from the config")
 
 
 def define_tokens() -> flags.FlagHolder:
-  """Defines --tokens of scripts that read translations."""
+  """Defines --tokens, for scripts that read translations."""
   return flags.DEFINE_bool(
-    "tokens", False, "the target is tokens with spaces between, as translate --tokens writes them, not text"
+    "tokens",
+    False,
+    "read target tokens separated by spaces, as written by translate --tokens, instead of text",
   )
 
 
@@ -31,68 +33,75 @@ def define_alignment_tokens() -> flags.FlagHolder:
     "alignment_tokens",
     "auto",
     ALIGNMENT_TOKENS,
-    "what alignments of the pairs count: words, whitespace (tokens with spaces between), or auto (words, but "
-    "a file that may count whitespace tokens is an error)",
+    "what alignment positions count: words, whitespace (tokens separated by spaces), or auto (words; a file "
+    "that may count whitespace tokens is an error)",
   )
 
 
 def define_search() -> list[flags.FlagHolder]:
-  """Defines the flags for decoding; each has the name of a field of `DecodeOptions`."""
+  """Defines the flags for decoding, named like the fields of `DecodeOptions`."""
   return [
     flags.DEFINE_integer(
       "max_length",
       None,
-      "tokens, the end of the sentence included, after which a translation is cut (default: the config's)",
+      "maximum number of target tokens, including the end of the sentence; default: from the config",
       lower_bound=1,
-      upper_bound=LARGEST,
+      upper_bound=MAX_SIZE,
     ),
     flags.DEFINE_integer(
       "beam_size",
       None,
-      "of beam search, 1 for the greedy search (default: the config's)",
+      "beam size; 1 is greedy decoding; default: from the config",
       lower_bound=1,
-      upper_bound=LARGEST,
+      upper_bound=MAX_SIZE,
     ),
     flags.DEFINE_float(
-      "length_penalty", None, "exponent of the length in beam search (default: the config's)", lower_bound=0.0
+      "length_penalty",
+      None,
+      "exponent of the length penalty in beam search; default: from the config",
+      lower_bound=0.0,
     ),
     flags.DEFINE_float(
-      "temperature", None, "draws words at this temperature instead of a search, 0 for none", lower_bound=0.0
+      "temperature", None, "sampling temperature; 0 searches instead of sampling", lower_bound=0.0
+    ),
+    flags.DEFINE_integer("top_k", None, "sample from the k most probable tokens; 0 means all", lower_bound=0),
+    flags.DEFINE_float(
+      "top_p", None, "sample from the most probable tokens whose probabilities sum to p; 1 means all"
     ),
     flags.DEFINE_integer(
-      "top_k", None, "draws one of so many of the likeliest words, 0 for all", lower_bound=0
+      "seed", None, "random seed for sampling; default: 0", lower_bound=0, upper_bound=2**32 - 1
     ),
-    flags.DEFINE_float(
-      "top_p", None, "draws one of the likeliest words that have this probability together, 1 for all"
-    ),
-    flags.DEFINE_integer("seed", None, "of the drawing", lower_bound=0, upper_bound=2**32 - 1),
   ]
 
 
-def chosen_search(chosen: list[flags.FlagHolder]) -> dict[str, Any]:
-  """Returns the flags that were given.
+def decode_options(search_flags: list[flags.FlagHolder]) -> dict[str, Any]:
+  """Returns the values of the decoding flags that are set.
 
   Raises:
-    UsageError: if they do not go together.
+    UsageError: if a value is invalid, or flags exclude each other.
   """
-  given = {flag.name: flag.value for flag in chosen if flag.value is not None}
-  is_drawn = given.get("temperature", 0.0) != 0
-  for name in given:
-    if name in ("top_k", "top_p", "seed") and not is_drawn:
-      raise UsageError(f"--{name} is for words that are drawn, got no --temperature above 0")
-    if name in ("beam_size", "length_penalty") and is_drawn:
-      raise UsageError(f"--{name} is for a search, got --temperature={given['temperature']}")
-  # At less or more, float32 has not the numbers that divide by it.
-  if not 0 <= given.get("length_penalty", 0.0) <= LARGEST_PENALTY:
-    raise UsageError(f"--length_penalty must be from 0 to {LARGEST_PENALTY}, got {given['length_penalty']}")
-  if "temperature" in given and given["temperature"] != 0 and not 1e-4 <= given["temperature"] <= 1e4:
-    raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {given['temperature']}")
-  if not 1e-6 <= given.get("top_p", 1.0) <= 1:
-    raise UsageError(f"--top_p must be from 0.000001 to 1, got {given['top_p']}")
-  return given
+  options = {flag.name: flag.value for flag in search_flags if flag.value is not None}
+  is_sampling = options.get("temperature", 0.0) != 0
+  for name in options:
+    if name in ("top_k", "top_p", "seed") and not is_sampling:
+      raise UsageError(f"--{name} needs a positive --temperature")
+    if name in ("beam_size", "length_penalty") and is_sampling:
+      raise UsageError(f"--{name} must not be set with --temperature={options['temperature']}")
+  # float32 cannot represent the results outside these ranges.
+  if not 0 <= options.get("length_penalty", 0.0) <= MAX_LENGTH_PENALTY:
+    raise UsageError(
+      f"--length_penalty must be from 0 to {MAX_LENGTH_PENALTY}, got {options['length_penalty']}"
+    )
+  if "temperature" in options and options["temperature"] != 0 and not 1e-4 <= options["temperature"] <= 1e4:
+    raise UsageError(f"--temperature must be 0, or from 0.0001 to 10000, got {options['temperature']}")
+  if not 1e-6 <= options.get("top_p", 1.0) <= 1:
+    raise UsageError(f"--top_p must be from 0.000001 to 1, got {options['top_p']}")
+  return options
 
 
-def check_search(chosen: list[flags.FlagHolder], beam_size: int) -> None:
-  """Raises UsageError for a flag that says nothing to a search of so many beams."""
-  if beam_size == 1 and any(flag.name == "length_penalty" and flag.value is not None for flag in chosen):
-    raise UsageError("--length_penalty is for beam search, got --beam_size=1")
+def check_search(search_flags: list[flags.FlagHolder], beam_size: int) -> None:
+  """Raises UsageError if --length_penalty is set without beam search."""
+  if beam_size == 1 and any(
+    flag.name == "length_penalty" and flag.value is not None for flag in search_flags
+  ):
+    raise UsageError("--length_penalty needs --beam_size of at least 2, got 1")

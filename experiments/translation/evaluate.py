@@ -1,4 +1,4 @@
-"""How good the translations of a model are."""
+"""Evaluation of a translator."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,54 +14,63 @@ from experiments.translation.translator import PairScore, Translation, Translato
 
 CHECKPOINTS = ("best", "last", "average")
 
-# What `evaluate` returns, whatever a person adds.
+# Metrics that `evaluate` returns without custom metrics.
 METRICS = ("sentences", *metrics.HIGHER_IS_BETTER, "alignment_error_rate", "attention_mass")
 
-# Of the length in beam search: its powers are numbers.
-LARGEST_PENALTY = 10
-
+# Maximum exponent of the length penalty, for which powers of lengths are finite.
+MAX_LENGTH_PENALTY = 10
 
 Metric = Callable[[Sequence[Translation], Sequence[Example], Sequence[PairScore]], float]
 
 
 def load_custom_metrics(config: base.Evaluation) -> dict[str, Metric]:
-  """Returns the custom metrics that a config names. An error in one is a ConfigError that names it."""
+  """Imports the custom metrics of a config. An exception in a metric becomes a ConfigError with its name."""
   return {name.rpartition(":")[2]: _custom_metric(name) for name in metric_names(config)}
 
 
 def metric_names(config: base.Evaluation) -> list[str]:
-  """Returns where a config finds metrics of a person's own."""
+  """Returns the locations of the custom metrics of a config."""
   return [name.strip() for name in config.custom_metrics.split(",") if name.strip()]
 
 
 def _custom_metric(name: str) -> Metric:
-  metric = plugins.find("evaluation.custom_metrics", name)
+  metric = plugins.resolve("evaluation.custom_metrics", name)
 
-  def checked(*inputs: Any) -> float:
+  def checked_metric(*inputs: Any) -> float:
     try:
       return float(metric(*inputs))
     except Exception as error:  # custom code may raise anything
-      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.told(error)}") from error
+      raise ConfigError(f"config.evaluation.custom_metrics={name}: {plugins.format_error(error)}") from error
 
-  return checked
+  return checked_metric
 
 
 def evaluate(
-  translator: Translator, examples: Sequence[Example], others: Mapping[str, Metric] = MappingProxyType({})
+  translator: Translator,
+  examples: Sequence[Example],
+  custom_metrics: Mapping[str, Metric] = MappingProxyType({}),
 ) -> dict[str, float]:
-  """Returns the metrics of translations of examples against the true ones, and others of a person's own.
+  """Returns the metrics of a translator on some examples.
 
-  Exact match, BLEU, chrF and token accuracy are of the translations that the search finds; the loss, in
-  nats for each token, and the attention are of the true translation. Attention is scored where alignments
-  are known. Exact match, BLEU and chrF compare the same plain texts (see `metrics.comparable`), token
-  accuracy tokens.
+  Exact match, BLEU, chrF and token accuracy compare decoded translations with references. The first three
+  compare normalized texts (see `metrics.normalize`), and token accuracy compares tokens. The loss, in nats
+  per token, and the alignment metrics use the references (teacher forcing). Alignment metrics need
+  alignments.
+
+  Args:
+    translator: the translator to evaluate.
+    examples: sentences and their references.
+    custom_metrics: additional metrics by name.
+
+  Returns:
+    Metric name -> value.
   """
-  found = translator.n_best([example.source for example in examples], with_attention=False)
-  translations = [best for best, *_ in found]
-  texts = [metrics.comparable(translation.text) for translation in translations]
-  references = [metrics.comparable(example.target_text) for example in examples]
-  words = [[*map(compose, translation.tokens)] for translation in translations]
-  true_words = [[*map(compose, example.target)] for example in examples]
+  hypotheses = translator.n_best([example.source for example in examples], with_attention=False)
+  translations = [best for best, *_ in hypotheses]
+  texts = [metrics.normalize(translation.text) for translation in translations]
+  references = [metrics.normalize(example.target_text) for example in examples]
+  tokens = [[*map(compose, translation.tokens)] for translation in translations]
+  reference_tokens = [[*map(compose, example.target)] for example in examples]
   is_aligned = any(example.alignment is not None for example in examples)
   pairs = [(example.source, example.target) for example in examples]
   scored = translator.score_tokens(pairs, with_attention=is_aligned)
@@ -70,21 +79,21 @@ def evaluate(
     "exact_match": metrics.exact_match(texts, references),
     "bleu": metrics.corpus_bleu(texts, references),
     "chrf": metrics.corpus_chrf(texts, references),
-    "token_accuracy": metrics.token_accuracy(words, true_words),
-    "loss": -sum(one.log_probability for one in scored) / sum(one.num_tokens for one in scored),
+    "token_accuracy": metrics.token_accuracy(tokens, reference_tokens),
+    "loss": -sum(pair.log_probability for pair in scored) / sum(pair.num_tokens for pair in scored),
   }
-  found_by_others = {name: metric(translations, examples, scored) for name, metric in others.items()}
-  return values | _alignment_metrics(examples, scored) | found_by_others
+  custom_values = {name: metric(translations, examples, scored) for name, metric in custom_metrics.items()}
+  return values | _alignment_metrics(examples, scored) | custom_values
 
 
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[PairScore]) -> dict[str, float]:
-  """Returns the metrics of the attention; none where there is none, or no true link."""
+  """Returns the alignment metrics, or an empty dict without attention or true links."""
   aligned = [
-    metrics.AlignedAttention(one.attention, example.alignment)
-    for example, one in zip(examples, scored, strict=True)
-    if one.attention is not None and example.alignment is not None
+    metrics.AlignedAttention(pair.attention, example.alignment)
+    for example, pair in zip(examples, scored, strict=True)
+    if pair.attention is not None and example.alignment is not None
   ]
-  if not any(one.alignment for one in aligned):
+  if not any(sentence.alignment for sentence in aligned):
     return {}
   return {
     "alignment_error_rate": metrics.alignment_error_rate(aligned),
@@ -93,7 +102,7 @@ def _alignment_metrics(examples: Sequence[Example], scored: Sequence[PairScore])
 
 
 def summary(values: dict[str, float]) -> str:
-  """Returns the main metrics in a few words.
+  """Returns the main metrics as one line.
 
   >>> summary({"sentences": 200.0, "exact_match": 0.5, "bleu": 61.25, "loss": 0.1})
   '200 sentences, exact match 0.500, BLEU 61.2, loss 0.1000'

@@ -1,4 +1,4 @@
-"""Plots of metrics, drawn without a display."""
+"""Figures of metrics: training curves, dot plots and line plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.translation import labels
 
-# Metrics drawn as scores, and what each is divided by to lie between 0 and 1.
+# Metrics that are drawn as scores, and the divisors that scale them to [0, 1].
 SCORES = {
   "exact_match": 1.0,
   "token_accuracy": 1.0,
@@ -28,18 +28,17 @@ INK = "#333333"
 RULE = "#e3e6e8"
 EDGE = "#c4c9cd"
 _LINES = ("#1f5fa8", "#e8590c", "#2b8a3e", "#862e9c", "#b8860b", "#0c8599", "#5c636a")
-_LONGEST_GROUP = 80  # characters
+_MAX_GROUP_LABEL = 80  # characters
 
 
 def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   """Returns the curves of a training run: losses on the left, scores on the right.
 
-  A metric's kind is the last part of its name: one that begins with `loss` is a loss, one in
-  `SCORES` is a score. Other metrics are not drawn. BLEU and chrF are divided by 100.
+  Metrics are drawn by the last part of their names: those that begin with `loss` as losses, those in `SCORES`
+  as scores, divided by their divisors. Other metrics are not drawn.
 
   Args:
-    records: each with a `step` and any of the metrics, such as `train/loss` or
-      `validation/exact_match`.
+    records: dicts with a `step` and any metrics, such as `train/loss` or `validation/exact_match`.
 
   Raises:
     ValueError: if a record has no `step`, or no record has a loss or score.
@@ -50,56 +49,56 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   """
   for record in records:
     if "step" not in record:
-      raise ValueError(f"records must each have a step, got one with {sorted(record)}")
+      raise ValueError(f"every record must have a step, got one with {sorted(record)}")
   kinds = {name: name.rsplit("/", 1)[-1] for record in records for name in record}
   panels = {
     "loss": {name: 1.0 for name, kind in kinds.items() if kind.startswith("loss")},
     "scores": {name: SCORES[kind] for name, kind in kinds.items() if kind in SCORES},
   }
-  drawn = {title: scales for title, scales in panels.items() if scales}
-  if not drawn:
-    raise ValueError(f"records must have a loss or a score, got {[*kinds]}")
-  figure = new_figure(5.2 * len(drawn), 3.8)
-  all_axes = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
-  for axes, (title, scales) in zip(all_axes, drawn.items(), strict=True):
-    for colour, (name, scale) in zip(itertools.cycle(_LINES), scales.items(), strict=False):
-      points = [(record["step"], record[name] / scale) for record in records if name in record]
-      label = name if scale == 1.0 else f"{name} / {scale:g}"
+  panels = {title: divisors for title, divisors in panels.items() if divisors}
+  if not panels:
+    raise ValueError(f"records must have at least one loss or score, got {[*kinds]}")
+  figure = new_figure(5.2 * len(panels), 3.8)
+  all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
+  for axes, (title, divisors) in zip(all_axes, panels.items(), strict=True):
+    for colour, (name, divisor) in zip(itertools.cycle(_LINES), divisors.items(), strict=False):
+      points = [(record["step"], record[name] / divisor) for record in records if name in record]
+      label = name if divisor == 1.0 else f"{name} / {divisor:g}"
       marker = "o" if len(points) <= 30 else ""
       axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if title == "scores":
       axes.set_ylim(-0.02, 1.02)
-    _finish(axes, title, "step")
+    _style_axes(axes, title, "step")
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
   return figure
 
 
-def spread(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str | None = None) -> Figure:
-  """Returns the values of some metrics for groups of runs: a dot for each run, a line at their mean.
+def dot_plot(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str | None = None) -> Figure:
+  """Returns a dot plot with one panel per metric: a dot for each run, and a line at the mean of each group.
 
   Args:
-    metrics: metric -> group -> the value of each run.
-    title: one line above.
+    metrics: metric -> group -> values of its runs.
+    title: title of the figure.
 
-  >>> figure = spread({"bleu": {"additive": [40.0, 41.5], "bilinear": [39.0]}})
+  >>> figure = dot_plot({"bleu": {"additive": [40.0, 41.5], "bilinear": [39.0]}})
   >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
   ['additive', 'bilinear']
   """
-  groups = list(dict.fromkeys(group for of_groups in metrics.values() for group in of_groups))
-  names = [labels.shortened(group, _LONGEST_GROUP) for group in groups]
+  groups = list(dict.fromkeys(group for values_by_group in metrics.values() for group in values_by_group))
+  names = [labels.shorten(group, _MAX_GROUP_LABEL) for group in groups]
   figure = new_figure(labels.inches(names, 9) + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
   panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-  for axes, (metric, of_groups) in zip(panels, metrics.items(), strict=True):
+  for axes, (metric, values_by_group) in zip(panels, metrics.items(), strict=True):
     for row, group in enumerate(groups):
-      there, colour = of_groups.get(group, ()), _LINES[row % len(_LINES)]
-      axes.plot(there, [row] * len(there), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
-      if there:
-        axes.plot([float(np.mean(there))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
+      values, colour = values_by_group.get(group, ()), _LINES[row % len(_LINES)]
+      axes.plot(values, [row] * len(values), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
+      if values:
+        axes.plot([float(np.mean(values))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
     axes.set_title(metric, fontsize=10, color=INK)
     axes.set_yticks(range(len(groups)), names, parse_math=False, family=labels.families(names))
     if groups:
-      axes.set_ylim(len(groups) - 0.5, -0.5)  # the first group at the top
+      axes.set_ylim(len(groups) - 0.5, -0.5)  # first group at the top
     axes.margins(x=0.1)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.tick_params(color=EDGE, labelsize=9, labelcolor=INK)
@@ -118,14 +117,13 @@ def curves(
   doubles: bool = False,
   columns: int | None = None,
 ) -> Figure:
-  """Returns lines through the means of runs, with a bar of one standard deviation to both sides.
+  """Returns line plots of the means of runs, with error bars of one standard deviation.
 
   Args:
-    panels: title -> line -> place on the horizontal axis -> the value of each run, if there is one.
-    x: what the horizontal axis shows.
-    doubles: whether each step to the right doubles the number, and not adds to it.
-    columns: number of panels side by side, which then share their vertical axis; None for all of them, with
-      axes of their own.
+    panels: title -> line -> x -> values of the runs, which may be empty.
+    x: label of the x axis.
+    doubles: use a logarithmic x axis of base 2.
+    columns: number of panels per row, which share their y axis. Default: one row, with separate y axes.
 
   >>> figure = curves({"bleu": {"additive": {64: [40.0, 41.5], 128: [42.0]}}}, x="width", doubles=True)
   >>> [axes.get_title() for axes in figure.axes]
@@ -133,26 +131,26 @@ def curves(
   """
   names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
   legend = LETTER_INCHES * max(map(len, names), default=0) + 0.6
-  sharing = columns is not None
+  share_y = columns is not None
   columns = columns or len(panels)
   rows = math.ceil(len(panels) / columns)
   figure = new_figure(4.4 * columns + legend, 3.6 * rows)
-  grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if sharing else False)
+  grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share_y else False)
   for axes, (title, lines) in zip(grid.flat, panels.items(), strict=True):
-    places = sorted({place for points in lines.values() for place in points})
+    x_values = sorted({x_value for points in lines.values() for x_value in points})
     if doubles:
       axes.set_xscale("log", base=2)
-      axes.set_xticks(places, [f"{place:g}" for place in places])
+      axes.set_xticks(x_values, [f"{x_value:g}" for x_value in x_values])
       axes.minorticks_off()
     for name, points in lines.items():
-      found = {place: values for place, values in sorted(points.items()) if values}
-      means = [float(np.mean(values)) for values in found.values()]
-      spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()]
+      measured = {x_value: values for x_value, values in sorted(points.items()) if values}
+      means = [float(np.mean(values)) for values in measured.values()]
+      deviations = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in measured.values()]
       index = names.index(name)
       axes.errorbar(
-        [*found],
+        [*measured],
         means,
-        spreads,
+        deviations,
         label=name,
         color=_LINES[index % len(_LINES)],
         linestyle=("-", "--")[index // len(_LINES) % 2],
@@ -161,19 +159,19 @@ def curves(
         capsize=2,
         elinewidth=0.8,
       )
-    _finish(axes, title, x)
+    _style_axes(axes, title, x)
   for axes in grid[:, -1]:
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1, 0.5))
   return figure
 
 
 def new_figure(width: float, height: float) -> Figure:
-  """Returns a figure of so many inches that no window system knows of."""
+  """Returns a figure, sizes in inches, that needs no display."""
   return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _finish(axes: Axes, title: str, x: str) -> None:
-  """Writes what lines show, and draws thin rules instead of a box."""
+def _style_axes(axes: Axes, title: str, x: str) -> None:
+  """Adds the title and axis label, and replaces the frame by thin grid lines."""
   axes.set_title(title, fontsize=11, color=INK)
   axes.set_xlabel(x, color=INK)
   axes.tick_params(color=EDGE, labelsize=9, labelcolor=INK)

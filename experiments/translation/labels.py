@@ -1,4 +1,4 @@
-"""Words as labels of a figure: cut short, and written in installed fonts that have their letters."""
+"""Labels of figures: maximum length, and fonts for all scripts."""
 
 import contextlib
 import functools
@@ -14,116 +14,119 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 
-LONGEST = 32  # characters of a label; of a word of 100,000 letters matplotlib needs gigabytes
+MAX_LENGTH = 32  # characters; matplotlib needs gigabytes for a label of 100,000
 
-_WITHOUT_INK = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # categories of Unicode
-_USUAL_FONT = "DejaVu Sans"  # it comes with matplotlib
-_BOX_FONT = "Last Resort"  # so does this one, which has a box for every letter
+_INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode categories
+_DEFAULT_FONT = "DejaVu Sans"  # part of matplotlib
+_FALLBACK_FONT = "Last Resort"  # part of matplotlib; it draws boxes for all characters
 
 
-def shortened(word: str, most: int = LONGEST) -> str:
-  """Returns a word of at most `most` characters: a longer one ends in an ellipsis, not amid a character.
+def shorten(word: str, max_length: int = MAX_LENGTH) -> str:
+  """Truncates a word to `max_length` characters with an ellipsis. Combining characters are not separated.
 
-  >>> shortened("Straßenbahnhaltestelle"), shortened("Donaudampfschifffahrt", 6)
+  >>> shorten("Straßenbahnhaltestelle"), shorten("Donaudampfschifffahrt", 6)
   ('Straßenbahnhaltestelle', 'Donau…')
   """
-  if len(word) <= most:
+  if len(word) <= max_length:
     return word
-  ends = [found.end() for found in regex.finditer(r"\X", word[:most]) if found.end() < most]
-  return word[: ends[-1] if ends else most - 1] + "…"  # of a letter with more marks than that, some
+  ends = [match.end() for match in regex.finditer(r"\X", word[:max_length]) if match.end() < max_length]
+  return word[: ends[-1] if ends else max_length - 1] + "…"
 
 
 def inches(words: Iterable[str], size: float = 10) -> float:
-  """Returns how long the longest of some words is, in letters of a size in points; 0 without words.
+  """Returns the width of the longest word in inches, at a font size in points.
 
   >>> 0.3 < inches(["gatto"]) < 0.5, inches(["gatto", "il"]) == inches(["gatto"])
   (True, True)
   """
   figure, family = Figure(), families(words := {*words})
   texts = [figure.text(0, 0, word, family=family, size=size, parse_math=False) for word in words]
-  with glyphs_may_be_missing():
+  with ignore_missing_glyphs():
     return max((float(text.get_window_extent().width) / figure.dpi for text in texts), default=0.0)
 
 
 @contextlib.contextmanager
-def glyphs_may_be_missing() -> Iterator[None]:
-  """Drops matplotlib's warnings, one for each letter that no font has: `missing_note` returns one for all."""
+def ignore_missing_glyphs() -> Iterator[None]:
+  """Suppresses matplotlib's warnings about missing glyphs. `missing_glyph_warning` replaces them."""
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Glyph .* missing from font")
     yield
 
 
 def families(words: Iterable[str]) -> list[str]:
-  """Returns the names of installed fonts that together have the letters of words, as far as any font has.
+  """Returns the names of installed fonts that cover the characters of words as far as possible.
 
-  The first is the one that comes with matplotlib. Of fonts with as many of the letters, a sans-serif.
+  The default font of matplotlib is first. Sans-serif fonts are preferred.
   """
-  found, left = [_USUAL_FONT], _missing(words)
-  while left:
-    best = max(_fonts(), key=lambda font: len(font.letters & left), default=None)
-    if best is None or not best.letters & left:
+  names, missing = [_DEFAULT_FONT], _missing_characters(words)
+  while missing:
+    best = max(_fonts(), key=lambda font: len(font.characters & missing), default=None)
+    if best is None or not best.characters & missing:
       break
-    found.append(best.name)
-    left -= best.letters
-  return found
+    names.append(best.name)
+    missing -= best.characters
+  return names
 
 
-def missing_note(words: Iterable[str]) -> str:
-  """Returns a line about letters that no installed font has, and what to do; nothing if there are none."""
-  left = _missing(words)
-  for font in _fonts() if left else ():
-    left -= font.letters
-  if not left:
+def missing_glyph_warning(words: Iterable[str]) -> str:
+  """Returns a warning about characters that no installed font has, or an empty string."""
+  missing = _missing_characters(words)
+  for font in _fonts() if missing else ():
+    missing -= font.characters
+  if not missing:
     return ""
-  names = ", ".join(sorted({_script(letter) for letter in left}))
+  names = ", ".join(sorted({_script(character) for character in missing}))
   return (
-    f"no installed font has some letters of the figures ({names}), which are boxes there: install one "
-    "(Debian: apt install fonts-noto fonts-symbola), or use experiments.explore, whose page shows every "
-    "script"
+    f"no installed font has some characters of the figures ({names}), which are drawn as boxes; install a "
+    "font (Debian: apt install fonts-noto fonts-symbola) or use experiments.explore"
   )
 
 
 class _Font(NamedTuple):
   name: str
-  letters: frozenset[str]
+  characters: frozenset[str]
 
 
-def _missing(words: Iterable[str]) -> frozenset[str]:
-  """Returns the letters that the usual font lacks."""
-  letters = frozenset().union(*words) - _letters(font_manager.findfont(_USUAL_FONT))
-  return frozenset(letter for letter in letters if unicodedata.category(letter) not in _WITHOUT_INK)
+def _missing_characters(words: Iterable[str]) -> frozenset[str]:
+  """Returns the visible characters that the default font does not have."""
+  missing = frozenset().union(*words) - _font_characters(font_manager.findfont(_DEFAULT_FONT))
+  return frozenset(char for char in missing if unicodedata.category(char) not in _INVISIBLE)
 
 
-def _script(letter: str) -> str:
-  """Returns the name of a letter's script; "symbols" for what no script or every script has."""
-  name = scripts.script_name(scripts.script(letter), default="Unknown")
+def _script(character: str) -> str:
+  """Returns the name of the script of a character, or "symbols" if it has none."""
+  name = scripts.script_name(scripts.script(character), default="Unknown")
   return "symbols" if name in ("Common", "Inherited", "Unknown") else name.replace("_", " ")
 
 
 @functools.cache
 def _fonts() -> list[_Font]:
-  """Returns the fonts that are installed, of those of usual style and weight; sans-serifs first."""
+  """Returns the installed fonts of regular style and weight, sans-serif fonts first."""
   manager = font_manager.fontManager
   known = {entry.fname for entry in manager.ttflist}
   for path in font_manager.findSystemFonts():
-    if path not in known:  # installed since matplotlib last looked
-      with contextlib.suppress(Exception):  # such as a font of pictures
+    if path not in known:  # installed after matplotlib built its font cache
+      with contextlib.suppress(Exception):  # for example a bitmap font
         manager.addfont(path)
   entries = {
     entry.name: entry
     for entry in reversed(manager.ttflist)
-    if entry.style == "normal" and entry.weight in (400, "normal") and not entry.name.startswith(_BOX_FONT)
+    if entry.style == "normal"
+    and entry.weight in (400, "normal")
+    and not entry.name.startswith(_FALLBACK_FONT)
   }
-  found = sorted(entries.values(), key=_preference)
-  # matplotlib's list may name files that are gone.
-  return [_Font(entry.name, _letters(entry.fname)) for entry in found if os.path.exists(entry.fname)]
+  ordered = sorted(entries.values(), key=_sort_key)
+  # The cache of matplotlib may have files that were deleted.
+  return [
+    _Font(entry.name, _font_characters(entry.fname)) for entry in ordered if os.path.exists(entry.fname)
+  ]
 
 
-def _preference(entry: font_manager.FontEntry) -> tuple[bool, bool, int, str]:
-  """Sorts a sans-serif first, and of the fonts in one file the first."""
+def _sort_key(entry: font_manager.FontEntry) -> tuple[bool, bool, int, str]:
+  """Sorts sans-serif fonts first, and fonts of one file by their index."""
   return "Sans" not in entry.name, "Mono" in entry.name, getattr(entry, "index", 0), entry.name
 
 
 @functools.cache
-def _letters(path: str) -> frozenset[str]:
+def _font_characters(path: str) -> frozenset[str]:
   return frozenset(map(chr, FT2Font(path).get_charmap()))

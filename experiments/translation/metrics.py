@@ -1,4 +1,4 @@
-"""How good translations and the attention behind them are, on plain text and words."""
+"""Metrics of translations and of attention weights."""
 
 from __future__ import annotations
 
@@ -10,49 +10,46 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from experiments.text.vocabularies import compose
 
-WordTokenizer: TypeAlias = tuple[str, ...]
+Tokens: TypeAlias = tuple[str, ...]
 
 
-# Metrics that every task has, and whether more of it is better.
+# Metrics of all tasks, and whether higher values are better.
 HIGHER_IS_BETTER = {"loss": False, "exact_match": True, "bleu": True, "chrf": True, "token_accuracy": True}
 
 
 class AlignedAttention(NamedTuple):
-  """The attention of one sentence and its true alignment.
+  """Attention weights of a sentence pair, and its true alignment.
 
   Attributes:
-    weights: [T S], cut to the sentence: the rows are the words of the true target and one for the
-      end of the sentence, the columns the words of the source and one for its end.
-    alignment: the true links, pairs (target position, source position) of words, counted from 0.
+    weights: [T S] without padding. Rows are the target words and EOS, columns are the source words and EOS.
+    alignment: true links (target position, source position), counted from 0.
   """
 
   weights: np.ndarray
   alignment: Collection[tuple[int, int]]
 
 
-def comparable(text: str) -> str:
-  """Returns a text with composed accents (Unicode NFC) and single spaces, which is all that is compared.
+def normalize(text: str) -> str:
+  """Returns a text in NFC with normalized whitespace, for comparison.
 
-  >>> comparable(" due  mele ")
+  >>> normalize(" due  mele ")
   'due mele'
   """
   return compose(" ".join(text.split()))
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-  """Returns BLEU of plain text over a whole corpus, by sacrebleu with its standard settings.
-
-  Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771.
+  """Returns corpus BLEU by sacrebleu with default settings, from 0 to 100.
 
   Args:
-    hypotheses: sentences in plain text; sacrebleu cuts them into words itself.
-    references: as many.
-
-  Returns:
-    From 0 to 100.
+    hypotheses: plain text; sacrebleu tokenizes it.
+    references: plain text, one per hypothesis.
 
   Raises:
-    ValueError: if there are no sentences, or not as many hypotheses as references.
+    ValueError: if there are no sentences, or the numbers of hypotheses and references differ.
+
+  References:
+    Papineni et al. 2002; Post 2018, arXiv:1804.08771.
 
   >>> round(corpus_bleu(["il gatto vede la mela"], ["il gatto vede la mela"]), 6)
   100.0
@@ -62,19 +59,17 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-  """Returns chrF of plain text over a whole corpus, by sacrebleu with its standard settings.
-
-  Source: Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation".
+  """Returns corpus chrF by sacrebleu with default settings, from 0 to 100.
 
   Args:
-    hypotheses: sentences in plain text.
-    references: as many.
-
-  Returns:
-    From 0 to 100.
+    hypotheses: plain text.
+    references: plain text, one per hypothesis.
 
   Raises:
-    ValueError: if there are no sentences, or not as many hypotheses as references.
+    ValueError: if there are no sentences, or the numbers of hypotheses and references differ.
+
+  References:
+    Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation".
 
   >>> round(corpus_chrf(["il gatto"], ["il gatto"]), 6)
   100.0
@@ -84,16 +79,16 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def exact_match(
-  hypotheses: Sequence[str] | Sequence[WordTokenizer], references: Sequence[str] | Sequence[WordTokenizer]
+  hypotheses: Sequence[str] | Sequence[Tokens], references: Sequence[str] | Sequence[Tokens]
 ) -> float:
-  """Returns the share of sentences that equal their reference, from 0 to 1.
+  """Returns the proportion of hypotheses that equal their reference, from 0 to 1.
 
   Args:
-    hypotheses: sentences, in plain text or as tuples of words.
-    references: as many, in the same form.
+    hypotheses: plain text, or tuples of tokens.
+    references: one per hypothesis, in the same form.
 
   Raises:
-    ValueError: if there are no sentences, or not as many hypotheses as references.
+    ValueError: if there are no sentences, or the numbers of hypotheses and references differ.
 
   >>> exact_match(["il gatto", "la mela"], ["il gatto", "le mele"])
   0.5
@@ -104,23 +99,19 @@ def exact_match(
 
 
 def token_accuracy(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-  """Returns the share of reference positions at which the hypothesis has the same word.
+  """Returns the proportion of reference tokens that the hypothesis has at the same position, from 0 to 1.
 
       sum over sentences of #{t < T : hypothesis[t] = reference[t]} / sum over sentences of T
 
-  T counts the words of the reference and the end of the sentence, which both sides have after their
-  last word. Positions that the hypothesis does not reach are wrong; so is a hypothesis that goes on
-  where the reference ends.
+  T counts the tokens of the reference and EOS, which both sides have after their last token. Positions after
+  the end of the hypothesis are wrong. If the hypothesis is longer than the reference, EOS is wrong.
 
   Args:
-    hypotheses: sequences of words, without the end of the sentence.
-    references: as many.
-
-  Returns:
-    From 0 to 1.
+    hypotheses: sequences of tokens without EOS.
+    references: sequences of tokens without EOS, one per hypothesis.
 
   Raises:
-    ValueError: if there are no sentences, or not as many hypotheses as references.
+    ValueError: if there are no sentences, or the numbers of hypotheses and references differ.
 
   >>> token_accuracy([["il", "cane", "vede"]], [["il", "gatto", "vede"]])
   0.75
@@ -134,54 +125,51 @@ def token_accuracy(hypotheses: Sequence[Sequence[str]], references: Sequence[Seq
 
 
 def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
-  """Returns how far the strongest weights are from the true links.
+  """Returns the alignment error rate (AER) of the largest weights, from 0 (best) to 1.
 
       AER = 1 - 2 |A & G| / (|A| + |G|),  each size summed over the corpus
 
-  G is the set of true links. A has one link for each target word, to the source position of largest
-  weight (the first of equals); none where that is the end of the source or where all weights are 0,
-  and none for the end of the target.
-
-  Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models",
-  section 5, with all true links sure.
+  G is the set of true links. A links each target word to the source position with the largest weight, the
+  first one if several are equal. A target word has no link if that position is EOS or all weights are 0.
 
   Args:
-    sentences: attention with its true alignment, for sentences decoded along the true target.
-
-  Returns:
-    From 0 (the same links) to 1 (no link in common).
+    sentences: attention weights of references (teacher forcing), with true alignments.
 
   Raises:
-    ValueError: if there is no link at all, or one to a word that is not there.
+    ValueError: if there are no links, or a true link is out of range.
+
+  References:
+    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 5, with sure
+    links only.
 
   >>> weights = np.array([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9]])
   >>> alignment_error_rate([AlignedAttention(weights, {(0, 1), (1, 1)})])
   0.5
   """
-  common = total = 0
+  num_correct = total = 0
   for weights, alignment in sentences:
     _check_links(AlignedAttention(weights, alignment))
     links = strongest_links(weights)
-    common += len(links & set(alignment))
+    num_correct += len(links & set(alignment))
     total += len(links) + len(set(alignment))
   if not total:
-    raise ValueError("sentences must have at least one true or attended link, got none")
-  return 1.0 - 2.0 * common / total
+    raise ValueError("sentences must have at least one true or predicted link, got none")
+  return 1.0 - 2.0 * num_correct / total
 
 
 def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
-  """Returns the mean weight that target words give to their true source words: a share, if weights sum to 1.
+  """Returns the mean attention weight on the true source words.
 
       mean over target words t with true links of  sum over (t, s) in G of weights[t, s]
 
   Args:
-    sentences: attention with its true alignment, for sentences decoded along the true target.
+    sentences: attention weights of references (teacher forcing), with true alignments.
 
   Returns:
-    From 0 to 1; for weights that sum to more, such as a sigmoid's, to that.
+    A number from 0 to 1, or more if the weights sum to more than 1, as with a sigmoid.
 
   Raises:
-    ValueError: if there is no true link, or one to a word that is not there.
+    ValueError: if there are no true links, or a true link is out of range.
 
   >>> weights = np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
   >>> attention_mass([AlignedAttention(weights, {(0, 0), (0, 1)})])
@@ -198,7 +186,7 @@ def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
 
 
 def strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
-  """Returns each target word's link, (target, source), to its strongest source word, if that is a word.
+  """Returns the link (target, source) of each target word to the source word with the largest weight.
 
   Args:
     weights: [T S], rows and columns as in `AlignedAttention`.
@@ -210,7 +198,7 @@ def strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
 
 
 def _check_links(sentence: AlignedAttention) -> None:
-  """Raises ValueError for a true link to a word that is not there."""
+  """Raises ValueError if a true link is out of range."""
   num_targets, num_sources = (length - 1 for length in sentence.weights.shape)
   for target, source in sentence.alignment:
     if not (0 <= target < num_targets and 0 <= source < num_sources):
@@ -221,11 +209,13 @@ def _check_links(sentence: AlignedAttention) -> None:
 
 
 def _check_corpus(hypotheses: Sequence, references: Sequence) -> None:
-  """Raises ValueError unless there are as many hypotheses as references, and some."""
+  """Raises ValueError if there are no sentences, or the numbers differ."""
   for name, sentences in (("hypotheses", hypotheses), ("references", references)):
     if isinstance(sentences, str):
       raise ValueError(f"{name} must be a sequence of sentences, got the string {sentences!r}")
   if len(hypotheses) != len(references):
-    raise ValueError(f"hypotheses must be as many as references, got {len(hypotheses)} and {len(references)}")
+    raise ValueError(
+      f"hypotheses and references must have the same length, got {len(hypotheses)} and {len(references)}"
+    )
   if not references:
-    raise ValueError("hypotheses and references must be at least one sentence, got none")
+    raise ValueError("hypotheses and references must have at least one sentence, got none")

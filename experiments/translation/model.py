@@ -1,4 +1,4 @@
-"""From a config to a model."""
+"""Creation of the model of a config."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ NORMALIZERS: dict[str, attention.Normalizer | None] = {
 _DECODER_METHODS = ("prepare", "step", "__call__", "output_features", "output_projection")
 _LAYER_METHODS = ("project_kv", "attend_with_kv")
 
-# Fields of `config.model` that the modules also have.
+# Fields of `config.model` that are also fields of the modules.
 _DROPOUT = ("dropout_rate", "variational_dropout", "word_dropout_rate")
 _RECURRENT = (*_DROPOUT, "recurrent_dropout_rate", "residual", "layer_norm")
 _TRANSFORMER = (*_DROPOUT, "num_heads", "mlp_dim", "position_encoding", "normalize_qk")
@@ -32,7 +32,7 @@ _TRANSFORMER = (*_DROPOUT, "num_heads", "mlp_dim", "position_encoding", "normali
 def make_model(
   config: base.Model, *, source_vocabulary_size: int, target_vocabulary_size: int
 ) -> attention.Seq2Seq:
-  """Returns the translator that a config describes."""
+  """Returns the model of a config."""
   return attention.Seq2Seq(
     encoder=_make_encoder(config, source_vocabulary_size),
     decoder=_make_decoder(config, target_vocabulary_size),
@@ -40,7 +40,7 @@ def make_model(
 
 
 def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
-  """Returns the config's model for the task's vocabularies."""
+  """Returns the model of a config for the vocabularies of a task."""
   return make_model(
     config.model,
     source_vocabulary_size=len(task.source.vocabulary),
@@ -49,10 +49,10 @@ def make_task_model(config: base.Config, task: Task) -> attention.Seq2Seq:
 
 
 def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
-  """Returns the decoder that a config describes."""
+  """Returns the decoder of a config."""
   if plugins.is_plugin(config.decoder):
-    made = _make_custom("decoder", config.decoder, config, vocabulary_size)
-    return _checked("decoder", config.decoder, made, _DECODER_METHODS, "attention.models.Decoder")
+    decoder = _make_custom("decoder", config.decoder, config, vocabulary_size)
+    return _check_methods("decoder", config.decoder, decoder, _DECODER_METHODS, "attention.models.Decoder")
   if config.decoder == "transformer":
     return attention.TransformerDecoder(
       vocabulary_size,
@@ -62,8 +62,10 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
     )
   layer: Any = config.attention
   if plugins.is_plugin(config.attention):
-    made = _make_custom("attention", config.attention, config)
-    layer = _checked("attention", config.attention, made, _LAYER_METHODS, "attention.RecurrentDecoder")
+    module = _make_custom("attention", config.attention, config)
+    layer = _check_methods(
+      "attention", config.attention, module, _LAYER_METHODS, "attention.RecurrentDecoder"
+    )
   return attention.RecurrentDecoder(
     vocabulary_size,
     config.embed_dim,
@@ -77,7 +79,7 @@ def _make_decoder(config: base.Model, vocabulary_size: int) -> Any:
 
 
 def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
-  """Returns the encoder that a config describes."""
+  """Returns the encoder of a config."""
   if plugins.is_plugin(config.encoder):
     return _make_custom("encoder", config.encoder, config, vocabulary_size)
   options: dict[str, Any] = {"num_layers": config.num_layers}
@@ -89,33 +91,33 @@ def _make_encoder(config: base.Model, vocabulary_size: int) -> Any:
 
 
 def _normalizer(config: base.Model) -> attention.Normalizer | None:
-  """Returns what makes the weights of the decoder's attention; None for the softmax."""
+  """Returns the normalizer of the decoder's attention, or None for softmax."""
   if not plugins.is_plugin(config.normalizer):
     return NORMALIZERS[config.normalizer]
-  normalizer = plugins.make("model.normalizer", config.normalizer, config)
+  normalizer = plugins.build("model.normalizer", config.normalizer, config)
   if not isinstance(normalizer, attention.Normalizer):
     raise ConfigError(
-      f"config.model.normalizer={config.normalizer} must make an attention.Normalizer, "
+      f"config.model.normalizer={config.normalizer} must return an attention.Normalizer, "
       f"got {type(normalizer).__name__}"
     )
   return normalizer
 
 
 def _make_custom(field: str, name: str, *arguments: Any) -> Any:
-  """Returns the custom module that a function makes, or raises ConfigError if `name` is a module's class."""
-  maker = plugins.find(f"model.{field}", name)
-  if isinstance(maker, type) and issubclass(maker, nn.Module):
+  """Calls the function of a custom component. Raises ConfigError if `name` is a module class."""
+  function = plugins.resolve(f"model.{field}", name)
+  if isinstance(function, type) and issubclass(function, nn.Module):
     raise ConfigError(
-      f"config.model.{field}={name} must be a function that returns a Flax module, got the class itself"
+      f"config.model.{field}={name} must be a function that returns a Flax module, got a module class"
     )
-  return plugins.make(f"model.{field}", name, *arguments)
+  return plugins.build(f"model.{field}", name, *arguments)
 
 
-def _checked(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:
-  """Returns a custom module, or raises ConfigError if it lacks one of the methods."""
+def _check_methods(field: str, name: str, module: Any, methods: Sequence[str], see: str) -> Any:
+  """Returns a custom module. Raises ConfigError if it does not have all methods."""
   if not all(callable(getattr(module, method, None)) for method in methods):
     raise ConfigError(
-      f"config.model.{field}={name} must make a Flax module with the methods {', '.join(methods)} "
+      f"config.model.{field}={name} must return a Flax module with the methods {', '.join(methods)} "
       f"(see {see}), got {type(module).__name__}"
     )
   return module

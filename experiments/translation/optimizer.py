@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate."""
+"""The optimizer and its learning rate schedule."""
 
 from typing import Any
 
@@ -12,9 +12,12 @@ SCHEDULES = ("cosine", "linear", "inverse_square_root", "constant")
 
 
 def make_optimizer(config: base.Train) -> optax.GradientTransformation:
-  """Returns Adam with clipped gradients; with weight decay, of all but biases and scales, it is AdamW.
+  """Returns Adam, or AdamW if `weight_decay` is positive, with gradient clipping.
 
-  Source: Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019, arXiv:1711.05101.
+  Biases and scales are excluded from weight decay.
+
+  References:
+    Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019, arXiv:1711.05101.
   """
   schedule = make_schedule(config)
   adam = optax.adam(schedule)
@@ -24,30 +27,30 @@ def make_optimizer(config: base.Train) -> optax.GradientTransformation:
 
 
 def make_schedule(config: base.Train) -> optax.Schedule:
-  """Returns the learning rate as a function of the step."""
-  highest, warmup = config.learning_rate, int(config.warmup_fraction * config.num_train_steps)
+  """Returns the learning rate schedule."""
+  peak, warmup = config.learning_rate, int(config.warmup_fraction * config.num_train_steps)
   if config.schedule == "cosine":
-    return optax.warmup_cosine_decay_schedule(0.0, highest, warmup, config.num_train_steps)
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, config.num_train_steps)
   if config.schedule == "linear":
-    falling = optax.linear_schedule(highest, 0.0, config.num_train_steps - warmup)
+    decay = optax.linear_schedule(peak, 0.0, config.num_train_steps - warmup)
   elif config.schedule == "constant":
-    falling = optax.constant_schedule(highest)
+    decay = optax.constant_schedule(peak)
   else:
     first = max(warmup, 1)
 
-    def falling(step):
-      return highest * (first / jnp.maximum(first + step, first)) ** 0.5  # in the warm-up nothing reads it
+    def decay(step):
+      return peak * (first / jnp.maximum(first + step, first)) ** 0.5  # not used during warm-up
 
-  return optax.join_schedules([optax.linear_schedule(0.0, highest, warmup), falling], [warmup])
+  return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), decay], [warmup])
 
 
 def learning_rate(train: base.Train, step: int) -> float:
-  """Returns the learning rate of a step, the first of which is 1."""
+  """Returns the learning rate of a step. The first step is 1."""
   return float(make_schedule(train)(step - 1))
 
 
 def _is_decayed(params: Any) -> Any:
-  """Returns whether each array is one of weights, and not of biases or of a norm's scales."""
+  """Returns a mask that excludes biases and scales from weight decay."""
   return jax.tree_util.tree_map_with_path(
     lambda path, _: not any(part in path[-1].key for part in ("bias", "scale")), params
   )

@@ -12,15 +12,15 @@ from experiments.cli.io import write_bytes
 from experiments.translation import labels
 
 _DOTS_PER_INCH = 150
-_LONGEST_REASON = 200  # characters
+_MAX_REASON_LENGTH = 200  # characters
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-  """Writes a figure as PNG, so that a file of this name is never half written.
+  """Writes a figure as a PNG file, atomically.
 
   Args:
-    figure: what to write.
-    path: ends in `.png`; folders that are missing are made.
+    figure: figure to write.
+    path: file that ends in `.png`. Missing folders are created.
 
   Raises:
     ValueError: if `path` does not end in `.png`.
@@ -30,15 +30,15 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> bool:
-  """Writes a figure like `save`, or prints one line why it cannot be drawn; returns whether it is written.
+  """Writes a figure like `save`. Prints a warning and returns False if it cannot be drawn.
 
-  So a figure that fails ends no run whose results are there. A file that cannot be written is an error.
+  A failed figure does not stop a run. A file that cannot be written is still an error.
   """
   try:
     content = _png(make())
-  except Exception as error:  # whatever matplotlib may raise
-    reason = labels.shortened(" ".join(f"{type(error).__name__}: {error}".split()), _LONGEST_REASON)
-    print(f"warning: {path} could not be drawn: {reason}", file=sys.stderr)
+  except Exception as error:  # matplotlib may raise anything
+    reason = labels.shorten(" ".join(f"{type(error).__name__}: {error}".split()), _MAX_REASON_LENGTH)
+    print(f"warning: could not draw {path}: {reason}", file=sys.stderr)
     return False
   _write(pathlib.Path(path), content)
   return True
@@ -46,7 +46,7 @@ def try_to_save(make: Callable[[], Figure], path: str | os.PathLike[str]) -> boo
 
 def _png(figure: Figure) -> bytes:
   file = io.BytesIO()
-  with labels.glyphs_may_be_missing():
+  with labels.ignore_missing_glyphs():
     figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight")
   return file.getvalue()
 

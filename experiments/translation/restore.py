@@ -1,4 +1,4 @@
-"""From a run's folder to its translator."""
+"""Restoring translators and parameters from the folder of a run."""
 
 import dataclasses
 import os
@@ -28,11 +28,12 @@ from experiments.translation.validation import validate
 
 
 class KeptCheckpoints(NamedTuple):
-  """Some checkpoints of a run.
+  """Parameters of several checkpoints of a run.
 
   Attributes:
-    params: the parameters to translate with, by their steps, in order.
-    step: of the checkpoint that the run translates with; the last one, if that is a mean of several.
+    params: parameters for evaluation, by step, sorted.
+    step: step of the checkpoint that the run uses for evaluation, or the last step if it averages
+      checkpoints.
   """
 
   params: dict[int, Any]
@@ -46,26 +47,26 @@ def load(
   batch_size: int | None = None,
   search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
-  """Returns the translator of one of a run's checkpoints.
+  """Returns the translator of a run.
 
   Args:
-    folder: the workdir.
-    checkpoint: "best", "last" or "average"; None for the config's.
-    batch_size: sentences translated at once; None for the config's.
-    search: fields of `DecodeOptions` that are to be others than the config's.
+    folder: folder of the run.
+    checkpoint: "best", "last" or "average". Default: from the config.
+    batch_size: number of sentences per batch. Default: from the config.
+    search: fields of `DecodeOptions` that override the config.
 
   Raises:
-    WorkdirError: if there is none.
-    CheckpointError: if it cannot be read.
-    ConfigError: if an argument is none of these.
+    WorkdirError: if the folder has no run or no checkpoint.
+    CheckpointError: if no checkpoint can be read.
+    ConfigError: if an argument is invalid.
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
   if changes := describe_changes(folder, config):
     print(changes, file=sys.stderr, flush=True)
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
-  given = {name: value for name, value in options.items() if value is not None}
-  config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **given))
+  overrides = {name: value for name, value in options.items() if value is not None}
+  config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **overrides))
   check_trusted(folder, config)
   validate(config)
   task, spec, params = _restore(config, folder)
@@ -79,23 +80,30 @@ def load_ensemble(
   batch_size: int | None = None,
   search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
-  """Returns a translator that is the mean of those of some runs; it translates, and cannot `score`.
+  """Returns an ensemble of the translators of several runs. It cannot `score`.
 
   Args:
-    folders: the workdirs, of runs with the same vocabularies; the first one's search is taken.
-    checkpoint, batch_size, search: as in `load`.
+    folders: folders of runs with the same vocabularies. Options of decoding come from the first one.
+    checkpoint: as in `load`.
+    batch_size: as in `load`.
+    search: as in `load`.
 
   Raises:
-    WorkdirError, CheckpointError: as in `load`; also if the vocabularies are others.
+    WorkdirError: as in `load`, or if the vocabularies differ.
+    CheckpointError: as in `load`.
+    ConfigError: as in `load`.
   """
   if isinstance(folders, (str, os.PathLike)) or not folders:
-    raise WorkdirError(f"folders must be a list of workdirs, at least one, got {folders!r}")
+    raise WorkdirError(f"folders must be a list of at least one folder, got {folders!r}")
   options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "search": search}
-  first, *others = members = [load(folder, **options) for folder in folders]
-  for folder, other in zip(folders[1:], others, strict=True):
-    if vocabulary_words(other.task) != vocabulary_words(first.task):
-      raise WorkdirError(f"{folder} has other vocabularies than {folders[0]}: they cannot translate as one")
-  if not others:
+  first, *rest = members = [load(folder, **options) for folder in folders]
+  for folder, member in zip(folders[1:], rest, strict=True):
+    if vocabulary_words(member.task) != vocabulary_words(first.task):
+      raise WorkdirError(
+        "runs of an ensemble must have the same vocabularies, "
+        f"got different ones in {folders[0]} and {folder}"
+      )
+  if not rest:
     return first
   models: Any = [member.model for member in members]
   model = attention.Ensemble(tuple(models))
@@ -104,136 +112,141 @@ def load_ensemble(
 
 
 def check_warm_start(config: base.Config, spec: TrainSpec) -> None:
-  """Checks that a run may begin with the parameters of the one that `config.init_from` names.
+  """Checks that a run can start with the parameters of `config.init_from`.
 
   Raises:
-    WorkdirError: if that has no parameter for the config's model.
-    ConfigError: if its arrays have the shapes of the config's, and another meaning.
+    WorkdirError: if no parameter of that run fits the model.
+    ConfigError: if its parameters have another meaning in the model.
   """
-  theirs = read_config(pathlib.Path(config.init_from)).model
+  source_model = read_config(pathlib.Path(config.init_from)).model
   for name in ("attend_order", "input_feeding", "position_encoding"):
-    wanted, got = getattr(theirs, name), getattr(config.model, name)
-    if wanted != got:
+    expected, value = getattr(source_model, name), getattr(config.model, name)
+    if expected != value:
       raise ConfigError(
-        f"config.model.{name} must be {wanted!r}, as in config.init_from={config.init_from}, whose arrays "
-        f"mean something else otherwise, got {got!r}"
+        f"config.model.{name} must be {expected!r}, as in config.init_from={config.init_from}, got {value!r}"
       )
-  _fitting(abstract_state(spec).params, pathlib.Path(config.init_from))
+  _matching_params(abstract_state(spec).params, pathlib.Path(config.init_from))
 
 
 def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
-  """Returns a state with those parameters of another run that it has, and a line that says which.
+  """Initializes a state with the parameters of another run that have the same names and shapes.
 
   Args:
-    state: before the first step.
-    folder: of the other run.
+    state: state before the first step.
+    folder: folder of the other run.
+
+  Returns:
+    The state, and a line that describes which parameters were loaded.
 
   Raises:
-    WorkdirError: if there is none, or none of its arrays fits.
+    WorkdirError: if the folder has no run, or no parameter fits.
   """
-  theirs = _fitting(state.params, folder)
-  names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in theirs]
-  new = [name for name, array in zip(names, theirs.values(), strict=True) if array is None]
+  matches = _matching_params(state.params, folder)
+  names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in matches]
+  missing = [name for name, array in zip(names, matches.values(), strict=True) if array is None]
 
-  def taken() -> Any:
-    """Returns new arrays at each call: a step uses their memory again."""
+  def copy_params() -> Any:
+    """Returns new arrays on each call, because a training step donates them."""
     leaves, structure = jax.tree.flatten(state.params)
-    pairs = zip(leaves, theirs.values(), strict=True)
-    found = [leaf + 0 if array is None else _placed_like(leaf, array) for leaf, array in pairs]
-    return jax.tree.unflatten(structure, found)
+    pairs = zip(leaves, matches.values(), strict=True)
+    arrays = [leaf + 0 if array is None else _shard_like(leaf, array) for leaf, array in pairs]
+    return jax.tree.unflatten(structure, arrays)
 
-  state = state._replace(params=taken(), average=None if state.average is None else taken())
-  text = f"{len(names) - len(new)} of {len(names)} arrays are those of {folder}"
-  return state, text + (f"; new are {', '.join(new)}" if new else "")
+  state = state._replace(params=copy_params(), average=None if state.average is None else copy_params())
+  text = f"loaded {len(names) - len(missing)} of {len(names)} arrays from {folder}"
+  return state, text + (f"; not loaded: {', '.join(missing)}" if missing else "")
 
 
-def _fitting(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
-  """Returns, for each parameter by its path, that of a run with the same name and shape, or None."""
+def _matching_params(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array | None]:
+  """Returns for each path of `params` the parameter of a run with the same name and shape, or None."""
   config = read_config(folder)
   check_trusted(folder, config)
-  _, _, theirs = _restore(config, folder)
-  there = dict(jax.tree_util.tree_leaves_with_path(theirs))
-  found = {
-    path: there[path] if path in there and there[path].shape == leaf.shape else None
+  _, _, run_params = _restore(config, folder)
+  by_path = dict(jax.tree_util.tree_leaves_with_path(run_params))
+  matches = {
+    path: by_path[path] if path in by_path and by_path[path].shape == leaf.shape else None
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
   }
-  if all(array is None for array in found.values()):
-    raise WorkdirError(f"config.init_from={folder}: none of its arrays has a name and shape of this model")
-  return found
+  if all(array is None for array in matches.values()):
+    raise WorkdirError(f"config.init_from={folder}: no array of that run fits the model")
+  return matches
 
 
-def _placed_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
-  """Returns an array on the devices of another, in parts as it is."""
-  values = np.array(array, leaf.dtype)  # a copy: JAX may use a NumPy array's memory as it is
+def _shard_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
+  """Returns an array with the sharding of another."""
+  values = np.array(array, leaf.dtype)  # a copy, because JAX may alias a NumPy array
   return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
 
 def _restore(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec, Any]:
-  """Returns the task of a run, what its steps do, and the parameters that it translates with."""
-  task, spec = _prepared(config, folder)
+  """Returns the task, the training spec and the parameters for evaluation of a run."""
+  task, spec = _make_task_and_spec(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     if checkpoints.latest_step() is None:
-      raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
+      raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
     return task, spec, select_params(config, checkpoints, spec)
 
 
-def _prepared(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
-  """Returns the task of a run, with its own words, and what its steps do."""
+def _make_task_and_spec(config: base.Config, folder: pathlib.Path) -> tuple[Task, TrainSpec]:
+  """Returns the task of a run, with the vocabularies of the run, and its training spec."""
   task = make_task(config, read_languages(folder, config.data))
-  provenance.check_same_words(folder, vocabulary_words(task))
+  provenance.check_same_vocabularies(folder, vocabulary_words(task))
   return task, make_train_spec(config, make_task_model(config, task), make_mesh())
 
 
 def kept_params(folder: pathlib.Path, steps: Sequence[int] = ()) -> KeptCheckpoints:
-  """Returns the parameters to translate with of several checkpoints of a run.
+  """Returns the parameters of several checkpoints of a run.
 
   Args:
-    folder: the workdir.
-    steps: which ones; none for all that the run keeps.
+    folder: folder of the run.
+    steps: steps of the checkpoints. Default: all kept checkpoints.
 
   Raises:
-    WorkdirError: if there is none, or one of `steps` is damaged.
-    CheckpointError: if there is none of a step, or it cannot be read.
+    WorkdirError: if there is no checkpoint, or one of `steps` is damaged.
+    CheckpointError: if a checkpoint of `steps` does not exist, or cannot be read.
   """
   config = read_config(folder)
   check_trusted(folder, config)
-  _, spec = _prepared(config, folder)
+  _, spec = _make_task_and_spec(config, folder)
   with open_checkpoints(config, folder) as checkpoints:
     best, last = checkpoints.best_step(), checkpoints.latest_step()
     if best is None or last is None:
-      raise WorkdirError(f"{folder} holds no checkpoint yet; train with --workdir={folder}")
-    params = _restored(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
+      raise WorkdirError(f"{folder}: no checkpoint yet; train with --workdir={folder}")
+    params = _restore_params(checkpoints, spec, sorted({*(steps or [*checkpoints.newest_steps(), best])}))
   if damaged := sorted({*steps} - params.keys()):
     raise WorkdirError(f"{folder}: the checkpoint of step {damaged[0]} is damaged")
   return KeptCheckpoints(params, best if config.evaluation.checkpoint == "best" else last)
 
 
 def open_checkpoints(config: base.Config, folder: pathlib.Path, *, read_only: bool = True) -> Checkpoints:
-  """Returns the checkpoints of a run, a context manager."""
-  better = HIGHER_IS_BETTER[config.train.best_metric]
+  """Returns the checkpoints of a run, as a context manager."""
+  higher_is_better = HIGHER_IS_BETTER[config.train.best_metric]
   return Checkpoints(
-    folder / "checkpoints", higher_is_better=better, keep=config.train.max_to_keep, read_only=read_only
+    folder / "checkpoints",
+    higher_is_better=higher_is_better,
+    keep=config.train.max_to_keep,
+    read_only=read_only,
   )
 
 
 def select_params(config: base.Config, checkpoints: Checkpoints, spec: TrainSpec) -> Any:
-  """Returns the parameters to translate with: of the best or last checkpoint, or the mean of the newest."""
+  """Returns the parameters for evaluation: the best or last checkpoint, or the average of the newest ones."""
   best, last = checkpoints.best_step(), checkpoints.latest_step()
   if best is None or last is None:
-    raise WorkdirError("there is no checkpoint to translate with")
+    raise WorkdirError("the run has no checkpoint yet")
   steps = {"best": [best], "last": [last], "average": checkpoints.newest_steps() or [last]}
-  first, *others = _restored(checkpoints, spec, steps[config.evaluation.checkpoint]).values()
-  if not others:
+  first, *rest = _restore_params(checkpoints, spec, steps[config.evaluation.checkpoint]).values()
+  if not rest:
     return first
-  return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *others)
+  return jax.tree.map(lambda *leaves: sum(leaves) / np.float32(len(leaves)), first, *rest)
 
 
-def _restored(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[int]) -> dict[int, Any]:
-  """Returns the parameters to translate with, by their steps; another's instead of a damaged one."""
-  found = {}
-  like = abstract_state(spec)
+def _restore_params(checkpoints: Checkpoints, spec: TrainSpec, steps: Sequence[int]) -> dict[int, Any]:
+  """Returns parameters for evaluation by step. A damaged checkpoint is replaced by an earlier one."""
+  params = {}
+  target = abstract_state(spec)
   for step in steps:
-    restored = checkpoints.restore(like, step)
-    if restored is not None and restored.step not in found:
-      found[restored.step] = fetch_local(eval_params(restored.state), spec.mesh)
-  return found
+    restored = checkpoints.restore(target, step)
+    if restored is not None and restored.step not in params:
+      params[restored.step] = fetch_local(eval_params(restored.state), spec.mesh)
+  return params

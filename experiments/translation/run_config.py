@@ -1,4 +1,4 @@
-"""What a folder holds of the config of its run."""
+"""The config of a run: reading, writing, checks and custom components."""
 
 import dataclasses
 import pathlib
@@ -13,15 +13,15 @@ from experiments.runs.workdir import WorkdirError
 from experiments.translation.evaluate import metric_names
 from experiments.translation.validation import validate
 
-# The fields of `config.data` on which it depends what the tokens are.
-_OF_LANGUAGES = ("task", "tokenization", "lowercase", "subword_model", "vocabulary_size", "min_count")
+# Fields of `config.data` that determine the tokens.
+_LANGUAGE_FIELDS = ("task", "tokenization", "lowercase", "subword_model", "vocabulary_size", "min_count")
 
 
 def read_config(folder: pathlib.Path) -> base.Config:
-  """Returns the config of a run; custom parts that it names are not imported.
+  """Reads the config of a run. Custom components are not imported.
 
   Raises:
-    WorkdirError: if the folder holds no run, or its config is not one of this version.
+    WorkdirError: if the folder has no run, or its config is invalid in this version.
   """
   values, path = workdir.read_config(folder), folder / "config.json"
   try:
@@ -31,130 +31,134 @@ def read_config(folder: pathlib.Path) -> base.Config:
   except ConfigError as error:
     raise WorkdirError(f"{path}: {error}") from error
   except (ValueError, OverflowError) as error:
-    raise WorkdirError(f"{path}: not a config of this version: {error}") from error
+    raise WorkdirError(f"{path}: invalid config for this version: {error}") from error
 
 
 def check_trusted(folder: pathlib.Path, config: base.Config) -> None:
-  """Prints which custom parts of a run are imported, before they are.
+  """Checks that the custom components of a run may be imported, and prints their files.
 
   Raises:
-    WorkdirError: if one is in a file that is not below the current folder, or is in that of the run, and
-      --trust_workdir is not given.
+    WorkdirError: if a file is not below the current folder, or is in the folder of the run, and
+      --trust_workdir is not set.
   """
   for field, name in custom_components(config).items():
-    paths: list[pathlib.Path | None] = [*plugins.origins(name)] or [None]
+    paths: list[pathlib.Path | None] = [*plugins.imported_files(name)] or [None]
     for path in paths:
       if not plugins.is_trusted(path, folder):
-        allowed = "in files below the current folder and outside the run's"
-        got = f"got {path or 'none'}; --trust_workdir imports it anyway"
-        raise WorkdirError(f"{folder}: config.{field}={name} must be {allowed}, {got}")
-    print(f"{folder}: imports {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
+        raise WorkdirError(
+          f"{folder}: config.{field}={name} must be in a file below the current folder and outside the "
+          f"folder of the run, got {path or 'none'}; pass --trust_workdir to import it"
+        )
+    print(f"{folder}: importing {', '.join(map(str, paths))} (config.{field})", file=sys.stderr, flush=True)
 
 
 def describe_changes(folder: pathlib.Path, config: base.Config) -> str:
-  """Returns a line about the files of `trained_parts` that are not what a run began with, or nothing."""
-  # A file that is missing is an error of the field that names it, when it is imported.
-  files = plugins.files(trained_parts(config))
+  """Returns a warning about files of `training_components` that changed since the run began, or ""."""
+  # Missing files are reported when the component is imported.
+  files = plugins.defining_files(training_components(config))
   files = {field: path for field, path in files.items() if pathlib.Path(path).exists()}
-  launch, found = provenance.first_launch(folder), provenance.digests(files)
-  changed = {files[field]: None for field in found if launch and found[field] != launch["data"].get(field)}
+  launch, digests = provenance.first_launch(folder), provenance.digests(files)
+  changed = {
+    files[field]: None for field in digests if launch and digests[field] != launch["data"].get(field)
+  }
   return f"{', '.join(changed)}: changed since {folder} was trained" if changed else ""
 
 
 def custom_components(config: base.Config) -> dict[str, str]:
-  """Returns the fields of a config that name parts of a person's own, and the names."""
+  """Returns the custom components of a config, by field."""
   values = config_fields.flat(config)
-  parts = "model.encoder", "model.decoder", "model.attention", "model.normalizer"
-  named = {name: values[name] for name in ("data.task", *parts)}
+  fields = "data.task", "model.encoder", "model.decoder", "model.attention", "model.normalizer"
+  components = {name: values[name] for name in fields}
   for i, name in enumerate(metric_names(config.evaluation)):
-    named[f"evaluation.custom_metrics[{i}]"] = name
-  return {name: value for name, value in named.items() if plugins.is_plugin(value)}
+    components[f"evaluation.custom_metrics[{i}]"] = name
+  return {name: value for name, value in components.items() if plugins.is_plugin(value)}
 
 
-def trained_parts(config: base.Config) -> dict[str, str]:
-  """Returns the custom parts on which training depends: all but the metrics."""
+def training_components(config: base.Config) -> dict[str, str]:
+  """Returns the custom components that affect training, which are all except metrics."""
   return {
     field: name for field, name in custom_components(config).items() if not field.startswith("evaluation.")
   }
 
 
 def data_files(config: base.Config, *splits: str) -> dict[str, str]:
-  """Returns the paths of files of sentences by their fields; empty for none."""
+  """Returns the paths of data files by config field. A path is empty if there is no file."""
   names = [f"{split}_file" for split in splits or ("train", "validation", "test")]
   return {f"data.{name}": getattr(config.data, name) for name in names}
 
 
 def check_same_config(folder: pathlib.Path, config: base.Config) -> None:
-  """Raises WorkdirError if the folder holds a run with another config; it names the fields that differ.
+  """Raises WorkdirError if the folder has a run with a different config. The error lists the fields.
 
-  A run may be made longer if that leaves its learning rates as they were.
+  A run may get more steps if that does not change the learning rates of its first steps.
   """
   if not workdir.has_run(folder):
-    workdir.check_nothing_left(folder)
+    workdir.check_no_leftovers(folder)
     return
-  began_with = read_config(folder)
-  theirs, ours = config_fields.flat(began_with), config_fields.flat(config)
-  differing = [
+  run_config = read_config(folder)
+  run_values, values = config_fields.flat(run_config), config_fields.flat(config)
+  different = [
     name
-    for name in ours
-    if ours[name] != theirs[name] and not _is_moved(folder, name, theirs[name], ours[name])
+    for name in values
+    if values[name] != run_values[name] and not _is_same_file(folder, name, run_values[name], values[name])
   ]
-  if not differing:
+  if not different:
     return
-  before, now, hint = began_with.train, config.train, ""
+  before, after, hint = run_config.train, config.train, ""
   if (
-    set(differing) <= {"train.num_train_steps", "train.warmup_fraction"}
-    and before.num_train_steps < now.num_train_steps
+    set(different) <= {"train.num_train_steps", "train.warmup_fraction"}
+    and before.num_train_steps < after.num_train_steps
   ):
     warmup = int(before.warmup_fraction * before.num_train_steps)
-    if before.schedule == "constant" and warmup == int(now.warmup_fraction * now.num_train_steps):
+    if before.schedule == "constant" and warmup == int(after.warmup_fraction * after.num_train_steps):
       return
-    hint = "; only a run with config.train.schedule=constant can be made longer"
+    hint = "; only a run with config.train.schedule=constant can get more steps"
     if before.schedule == "constant":
-      share = (warmup + 0.5) / now.num_train_steps if warmup else 0
-      hint = f", or keep its warm-up of {warmup} steps: --config.train.warmup_fraction={share:.6g}"
-  listed = ", ".join(f"{name} {theirs[name]!r} (here {ours[name]!r})" for name in differing)
-  raise WorkdirError(f"{folder} holds a run with another config: {listed}; take another --workdir{hint}")
+      fraction = (warmup + 0.5) / after.num_train_steps if warmup else 0
+      hint = f", or keep the warm-up of {warmup} steps with --config.train.warmup_fraction={fraction:.6g}"
+  listed = ", ".join(f"{name} {run_values[name]!r} (now {values[name]!r})" for name in different)
+  raise WorkdirError(f"{folder} has a run with a different config: {listed}; pass another --workdir{hint}")
 
 
-def _is_moved(folder: pathlib.Path, name: str, theirs: str, ours: str) -> bool:
-  """Returns whether a field names what it did when the run began, in another place or with another name."""
-  if name not in ("init_from", "data.train_file", "data.validation_file", "data.test_file") or not (
-    theirs and ours
-  ):
+def _is_same_file(folder: pathlib.Path, name: str, run_value: str, value: str) -> bool:
+  """Returns whether a field names the same file or run as when the run began, under another path."""
+  path_fields = "init_from", "data.train_file", "data.validation_file", "data.test_file"
+  if name not in path_fields or not (run_value and value):
     return False
   if name == "init_from":
-    return pathlib.Path(theirs) == pathlib.Path(ours)
+    return pathlib.Path(run_value) == pathlib.Path(value)
   launch = provenance.first_launch(folder)
-  return launch is not None and provenance.digests({name: ours})[name] == launch["data"].get(name)
+  return launch is not None and provenance.digests({name: value})[name] == launch["data"].get(name)
 
 
 def inherited_languages(config: base.Config) -> tasks.Languages | None:
-  """Returns the languages of the run that `config.init_from` names; None if it names none.
+  """Returns the languages of the run `config.init_from`, or None if it is not set.
 
   Raises:
-    WorkdirError: if there is no run.
-    ConfigError: if its text is cut into tokens in another way.
+    WorkdirError: if the folder has no run.
+    ConfigError: if its tokenization differs from the config.
   """
   if not config.init_from:
     return None
   folder = pathlib.Path(config.init_from)
-  theirs, ours = config_fields.flat(read_config(folder)), config_fields.flat(config)
-  for name in (f"data.{field}" for field in _OF_LANGUAGES):
-    if ours[name] != theirs[name]:
-      allowed = f"{theirs[name]!r}, as in config.init_from={folder}, whose vocabularies are taken"
-      raise ConfigError(f"config.{name} must be {allowed}, got {ours[name]!r}")
+  run_values, values = config_fields.flat(read_config(folder)), config_fields.flat(config)
+  for name in (f"data.{field}" for field in _LANGUAGE_FIELDS):
+    if values[name] != run_values[name]:
+      raise ConfigError(
+        f"config.{name} must be {run_values[name]!r}, as in config.init_from={folder}, whose vocabularies "
+        f"are used, got {values[name]!r}"
+      )
   return tasks.read_languages(folder, config.data)
 
 
 def write_run(folder: pathlib.Path, config: base.Config, languages: tasks.Languages) -> None:
-  """Writes what a run begins with; of one that is there, what `check_same_config` lets change."""
+  """Writes the config and languages of a new run, or the allowed changes to the config of an existing run."""
   if not workdir.has_run(folder):
     tasks.write_languages(folder, languages)
     workdir.write_config(folder, dataclasses.asdict(config))
     return
-  began_with = read_config(folder)
-  if began_with.train.num_train_steps != config.train.num_train_steps:
-    workdir.keep_results(folder, f"{began_with.train.num_train_steps}_steps")
-  if began_with != config:
+  run_config = read_config(folder)
+  if run_config.train.num_train_steps != config.train.num_train_steps:
+    workdir.keep_results(folder, f"{run_config.train.num_train_steps}_steps")
+  if run_config != config:
     workdir.write_config(folder, dataclasses.asdict(config))

@@ -1,4 +1,4 @@
-"""The start of a run: all checks, then its folder, locked."""
+"""Start of a run: checks, then creation and locking of its folder."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import UserError
 from experiments.runs import provenance, workdir
 from experiments.runs.multihost import begin_together, is_primary
-from experiments.runs.sharding import check_shares, local_rows, make_mesh, place_batch
+from experiments.runs.sharding import check_equal_device_counts, local_rows, make_mesh, place_batch
 from experiments.tasks import Task, make_task, read_languages, vocabulary_words
 from experiments.translation.evaluate import evaluate, load_custom_metrics
 from experiments.translation.model import make_task_model
@@ -27,7 +27,7 @@ from experiments.translation.run_config import (
   custom_components,
   data_files,
   inherited_languages,
-  trained_parts,
+  training_components,
   write_run,
 )
 from experiments.translation.step import TrainSpec, abstract_state, make_rngs, make_train_spec, train_step
@@ -37,35 +37,35 @@ from experiments.translation.validation import validate
 
 @contextlib.contextmanager
 def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Iterator[tuple[Task, TrainSpec]]:
-  """Yields the task and the training recipe of a run whose folder is locked until the block ends.
+  """Yields the task and the training spec of a run, and locks its folder.
 
-  The folder is created after all checks. Several processes start together or not at all.
+  The folder is created after all checks. If one process fails, all processes stop.
   """
-  check_shares()
+  check_equal_device_counts()
   with contextlib.ExitStack() as exits:
     try:
       validate(config)
       if config.init_from and pathlib.Path(config.init_from).resolve() == folder.resolve():
-        raise ConfigError(f"config.init_from must be another run, got the run's own --workdir={folder}")
+        raise ConfigError(f"config.init_from must be a different run, got --workdir={folder}")
       check_same_config(folder, config)
-      workdir.check_nothing_lost(folder)
-      files = data_files(config) | plugins.files(trained_parts(config))
+      workdir.check_complete(folder)
+      files = data_files(config) | plugins.defining_files(training_components(config))
       data = provenance.digests(files)
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
       task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
-      provenance.check_same_words(folder, vocabulary_words(task))
-      launch["vocabularies"] = provenance.digest_of(vocabulary_words(task))
+      provenance.check_same_vocabularies(folder, vocabulary_words(task))
+      launch["vocabularies"] = provenance.vocabulary_digest(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
       _check_data(config, folder, task, spec)
       if is_primary():
         exits.enter_context(workdir.workdir_lock(folder))
-        check_same_config(folder, config)  # another process may have started a run since
+        check_same_config(folder, config)  # another process may have started a run meanwhile
     except Exception as error:
       begin_together(None, error)
       raise
-    same = [launch["versions"], launch["commit"], launch["vocabularies"], list(data.values())]
-    begin_together([*same, dataclasses.asdict(config), str(folder.resolve()), fsdp_size], None)
+    shared = [launch["versions"], launch["commit"], launch["vocabularies"], list(data.values())]
+    begin_together([*shared, dataclasses.asdict(config), str(folder.resolve()), fsdp_size], None)
     if is_primary():
       provenance.record_launch(folder, launch)
       write_run(folder, config, (task.source, task.target))
@@ -73,7 +73,7 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
 
 
 def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: TrainSpec) -> None:
-  """Checks custom parts, the run to start from, and that there is data of each split."""
+  """Checks custom components, `config.init_from`, and that each split has data."""
   if custom_components(config):
     _check_custom_components(config, task, spec)
   if config.init_from and not workdir.has_run(folder):
@@ -84,17 +84,17 @@ def _check_data(config: base.Config, folder: pathlib.Path, task: Task, spec: Tra
 
 
 def _check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -> None:
-  """Raises ConfigError if custom parts cannot be trained, evaluated or compiled."""
+  """Raises ConfigError if custom components cannot be trained, evaluated or compiled."""
   names = ", ".join(f"config.{name}={value}" for name, value in custom_components(config).items())
   try:
     batch = task.training_batch(0)
     if config.train.alignment_loss_weight and batch.links is None:
       raise ConfigError(
-        "config.train.alignment_loss_weight must be 0 if the batches of a task have no links "
+        "config.train.alignment_loss_weight must be 0 if the batches of the task have no links "
         f"(`make_batch(..., alignments=...)`), got {config.train.alignment_loss_weight}"
       )
     model, rngs = spec.model, make_rngs(config.seed)
-    hash(model)  # it is a static argument of compiled functions
+    hash(model)  # the model is a static argument of compiled functions
     words = np.ones((1, 2), np.int32)
     params = jax.jit(model.init)(rngs.params, words, words[:, 0], words)["params"]
     _check_ignores_padding(model, params, batch.sources.shape[1])
@@ -107,22 +107,22 @@ def _check_custom_components(config: base.Config, task: Task, spec: TrainSpec) -
   except UserError:
     raise
   except Exception as error:  # custom code may raise anything
-    raise ConfigError(f"{names}: {plugins.told(error)}") from error
+    raise ConfigError(f"{names}: {plugins.format_error(error)}") from error
 
 
-def _check_ignores_padding(model: attention.Seq2Seq, params: Any, width: int) -> None:
-  """Raises ValueError if the logits depend on how far the source is padded, or a row of padding gives NaN."""
+def _check_ignores_padding(model: attention.Seq2Seq, params: Any, source_length: int) -> None:
+  """Raises ValueError if the logits depend on source padding, or are not finite for empty rows."""
   words, lengths = np.ones((2, 3), np.int32), np.array([3, 0], np.int32)
   apply = jax.jit(model.apply)
-  alone, padded = (
+  unpadded, padded = (
     apply({"params": params}, np.pad(words, ((0, 0), (0, count))), lengths, words)[0]
-    for count in (0, max(width - 3, 1))
+    for count in (0, max(source_length - 3, 1))
   )
   if not np.isfinite(padded).all():
-    raise ValueError("the logits must be finite, also for rows of length 0, which fill up a batch")
-  alone, padded = alone[:1], padded[:1]
-  if not np.allclose(alone, padded, rtol=0, atol=1e-3):
+    raise ValueError("logits must be finite, also for padding rows with source length 0")
+  unpadded, padded = unpadded[:1], padded[:1]
+  if not np.allclose(unpadded, padded, rtol=0, atol=1e-3):
     raise ValueError(
-      "padding must not change the logits, "
-      f"got a change of up to {np.max(np.abs(alone - padded)):.2g}; is a mask or a length left out?"
+      "logits must not depend on source padding, "
+      f"got a difference of up to {np.max(np.abs(unpadded - padded)):.2g}; check masks and lengths"
     )

@@ -1,4 +1,4 @@
-"""One training step: the loss, its gradient, the update."""
+"""The training step: loss, gradients and update."""
 
 import dataclasses
 import functools
@@ -14,18 +14,18 @@ from attention import losses
 from configs import base
 from experiments.runs.sharding import AXES, replicated, state_shardings
 from experiments.text.batches import Batch
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation.loss import linear_cross_entropy
 from experiments.translation.optimizer import make_optimizer
 
 
 class LossSums(NamedTuple):
-  """What training steps measure: sums to be divided by `tokens` where they are reported.
+  """Sums over training batches. Divide by `tokens` when they are reported.
 
   Attributes:
-    loss: what is trained, summed over the target tokens: cross-entropy, in nats, with label smoothing,
-      dropout and losses of the attention if there are any, float32 [].
-    tokens: target tokens, the end symbols included and padding not, float32 [].
+    loss: training loss summed over target tokens, in nats, including label smoothing and attention losses,
+      float32 [].
+    tokens: number of target tokens, including EOS and without padding, float32 [].
   """
 
   loss: jax.Array
@@ -33,14 +33,14 @@ class LossSums(NamedTuple):
 
 
 class TrainState(NamedTuple):
-  """All that changes in training.
+  """State of training.
 
   Attributes:
-    step: how many updates were made, int32 [].
-    params: of the model, float32.
-    average: moving average of the parameters; None if there is none.
-    optimizer: the optimiser's state.
-    sums: what was measured since the last record.
+    step: number of updates, int32 [].
+    params: parameters of the model, float32.
+    average: exponential moving average of the parameters, or None.
+    optimizer: state of the optimizer.
+    sums: sums since the last log record.
   """
 
   step: jax.Array
@@ -50,16 +50,16 @@ class TrainState(NamedTuple):
   sums: LossSums
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # a constant of a run: equal to itself alone
+@dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity, as a static argument
 class TrainSpec:
-  """What a training step does, and where.
+  """Constants of a training run.
 
   Attributes:
-    model: the translator.
-    optimizer: from `make_optimizer`.
-    mesh: the devices.
-    train: the other settings.
-    dtype: what is computed in.
+    model: the model.
+    optimizer: the optimizer.
+    mesh: devices.
+    train: training config.
+    dtype: dtype of computations.
   """
 
   model: attention.Seq2Seq
@@ -70,30 +70,30 @@ class TrainSpec:
 
 
 def make_train_spec(config: base.Config, model: attention.Seq2Seq, mesh: Mesh) -> TrainSpec:
-  """Returns what a config asks for."""
+  """Returns the training spec of a config."""
   return TrainSpec(model, make_optimizer(config.train), mesh, config.train, config.model.dtype)
 
 
 class Rngs(NamedTuple):
-  """What draws the parameters, and what draws the dropout."""
+  """PRNG keys for initialization and for dropout."""
 
   params: jax.Array
   dropout: jax.Array
 
 
 def make_rngs(seed: int) -> Rngs:
-  """Returns the random keys of a run."""
+  """Returns the PRNG keys of a run."""
   return Rngs(*jax.random.split(jax.random.key(seed)))
 
 
 def init_state(spec: TrainSpec, rng: jax.Array) -> TrainState:
-  """Returns the state before the first step, on the recipe's devices."""
+  """Returns the state before the first step, sharded over the mesh."""
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec))
   return jax.jit(functools.partial(_init, spec), out_shardings=shardings)(rng)
 
 
 def abstract_state(spec: TrainSpec) -> TrainState:
-  """Returns shapes, dtypes and places of what `init_state` returns."""
+  """Returns the shapes, dtypes and shardings of the state."""
   shapes = jax.eval_shape(functools.partial(_init, spec), jax.random.key(0))
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -103,48 +103,48 @@ def abstract_state(spec: TrainSpec) -> TrainState:
 
 
 def _init(spec: TrainSpec, rng: jax.Array) -> TrainState:
-  words = jnp.ones((1, 2), jnp.int32)  # the parameters' shapes do not depend on the batch's
+  words = jnp.ones((1, 2), jnp.int32)  # shapes of parameters do not depend on the batch
   params = spec.model.init(rng, words, jnp.ones((1,), jnp.int32), words)["params"]
   average = params if spec.train.ema_decay else None
   return TrainState(jnp.int32(0), params, average, spec.optimizer.init(params), zero_sums())
 
 
 def zero_sums() -> LossSums:
-  """Returns the sums before the first step."""
+  """Returns sums of zero."""
   return LossSums(jnp.float32(0.0), jnp.float32(0.0))
 
 
 def eval_params(state: TrainState) -> Any:
-  """Returns the parameters to translate with: the average, if there is one."""
+  """Returns the parameters for evaluation: the moving average if there is one."""
   return state.params if state.average is None else state.average
 
 
 def cast(params: Any, dtype: str) -> Any:
-  """Returns parameters in another dtype, in which the model then computes."""
+  """Casts parameters to the dtype of computations."""
   return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
 
 @functools.cache
 def make_step(spec: TrainSpec) -> Any:
-  """Returns `train_step` under jit: the state stays where it is, and its memory is used again."""
-  places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec)), replicated(spec.mesh)
-  return jax.jit(functools.partial(train_step, spec=spec), donate_argnames="state", out_shardings=places)
+  """Returns the compiled `train_step`. It donates the state and keeps its sharding."""
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(spec)), replicated(spec.mesh)
+  return jax.jit(functools.partial(train_step, spec=spec), donate_argnames="state", out_shardings=shardings)
 
 
 def train_step(
   state: TrainState, batch: Batch, rng: jax.Array, spec: TrainSpec
 ) -> tuple[TrainState, jax.Array]:
-  """Makes one update.
+  """Updates the parameters on one batch.
 
   Args:
-    state: before.
-    batch: what to learn from.
-    rng: of the dropout, for the whole run; each step derives its own.
-    spec: what to do.
+    state: state before the step.
+    batch: training batch.
+    rng: PRNG key for dropout of the whole run. Each step derives its key from it.
+    spec: constants of the run.
 
   Returns:
-    The state after, whose sums have grown by those of the batch; and the norm of the gradient of a token's
-    loss, before it is clipped, which can still be waited for when `make_step` has taken the state's memory.
+    The new state, and the gradient norm of the mean loss per token before clipping. Unlike the state, the
+    norm is never donated, so callers can block on it.
   """
   gradients, sums = _mean_gradients(state.params, batch, jax.random.fold_in(rng, state.step), spec)
   updates, optimizer = spec.optimizer.update(gradients, state.optimizer, state.params)
@@ -156,42 +156,40 @@ def train_step(
   return state, optax.tree.norm(gradients)
 
 
-def _decay(step: jax.Array, highest: float) -> jax.Array:
-  """Returns the average's decay at a step: smaller at first, to soon forget the initial values."""
+def _decay(step: jax.Array, max_decay: float) -> jax.Array:
+  """Returns the decay of the moving average, which is smaller in the first steps."""
   step = step.astype(jnp.float32)
-  return jnp.minimum((1 + step) / (10 + step), highest)
+  return jnp.minimum((1 + step) / (10 + step), max_decay)
 
 
 def _mean_gradients(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> tuple[Any, LossSums]:
-  """Returns the gradients of the loss of a token, and the sums over the batch."""
-  gradients_of = jax.value_and_grad(functools.partial(loss_of, spec=spec))
-  sums = LossSums(jnp.float32(0.0), jnp.sum((batch.targets != PAD).astype(jnp.float32)))
+  """Returns the gradients of the mean loss per token, and the sums over the batch."""
+  loss_and_gradients = jax.value_and_grad(functools.partial(summed_loss, spec=spec))
+  sums = LossSums(jnp.float32(0.0), jnp.sum((batch.targets != PAD_ID).astype(jnp.float32)))
   if spec.train.grad_accumulation_steps == 1:
-    loss, gradients = gradients_of(params, batch, rng)
+    loss, gradients = loss_and_gradients(params, batch, rng)
   else:
 
-    def add(carry, inputs):
-      i, part = inputs
-      found = gradients_of(params, part, jax.random.fold_in(rng, i))
-      return jax.tree.map(jnp.add, carry, found), None
+    def accumulate(carry, inputs):
+      i, microbatch = inputs
+      loss_and_grad = loss_and_gradients(params, microbatch, jax.random.fold_in(rng, i))
+      return jax.tree.map(jnp.add, carry, loss_and_grad), None
 
-    nothing = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, params)
-    parts = (
-      jnp.arange(spec.train.grad_accumulation_steps),
-      _parts(batch, spec.train.grad_accumulation_steps),
-    )
-    (loss, gradients), _ = jax.lax.scan(add, nothing, parts)
+    initial = jnp.float32(0.0), jax.tree.map(jnp.zeros_like, params)
+    count = spec.train.grad_accumulation_steps
+    microbatches = jnp.arange(count), _split_microbatches(batch, count)
+    (loss, gradients), _ = jax.lax.scan(accumulate, initial, microbatches)
   return jax.tree.map(lambda leaf: leaf / sums.tokens, gradients), sums._replace(loss=loss)
 
 
-def _parts(batch: Batch, count: int) -> Batch:
-  """Returns a batch in parts, [A B/A ...]: every A-th row, so that each device has rows of each part."""
+def _split_microbatches(batch: Batch, count: int) -> Batch:
+  """Returns microbatches [A B/A ...] of every A-th row, so that each device has rows of each microbatch."""
   return jax.tree.map(lambda array: jnp.swapaxes(array.reshape(-1, count, *array.shape[1:]), 0, 1), batch)
 
 
-def loss_of(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.Array:
-  """Returns the loss summed over the target tokens, in nats."""
-  # Whole while they are used: with parts of them XLA would send activations at every position of a sentence.
+def summed_loss(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.Array:
+  """Returns the training loss summed over target tokens, in nats."""
+  # Parameters are gathered before use. Otherwise XLA would communicate activations at each position.
   params = jax.lax.with_sharding_constraint(cast(params, spec.dtype), replicated(spec.mesh))
   features: Any = spec.model.apply(
     {"params": params},
@@ -203,28 +201,28 @@ def loss_of(params: Any, batch: Batch, rng: jax.Array, spec: TrainSpec) -> jax.A
     method="output_features",
   )
 
-  def own_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
+  def local_loss(vectors: jax.Array, kernel: jax.Array, bias: jax.Array, targets: jax.Array) -> jax.Array:
     vectors, targets = vectors.reshape(targets.size, -1), targets.reshape(-1)
     return linear_cross_entropy(vectors, kernel, bias, targets, spec.train.label_smoothing)[None]
 
-  # By itself XLA would make the logits of all rows on every device: the loss has one axis for rows and time.
+  # Without shard_map, XLA would compute all logits on each device, because the loss merges rows and time.
   rows, whole = PartitionSpec(AXES), PartitionSpec()
-  share = jax.shard_map(
-    own_loss, mesh=spec.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
+  sharded_loss = jax.shard_map(
+    local_loss, mesh=spec.mesh, in_specs=(rows, whole, whole, rows), out_specs=rows, check_vma=False
   )
   if features.weights is None and (spec.train.alignment_loss_weight or spec.train.coverage_loss_weight):
-    raise ValueError("losses of the attention need a decoder that returns weights, got None")
-  loss = jnp.sum(share(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
+    raise ValueError("attention losses need a decoder that returns weights, got None")
+  loss = jnp.sum(sharded_loss(features.vectors, features.kernel, features.bias, jnp.asarray(batch.targets)))
   if spec.train.alignment_loss_weight:
     links = jnp.asarray(batch.links)
     loss += spec.train.alignment_loss_weight * jnp.sum(losses.alignment_loss(features.weights, links))
   if spec.train.coverage_loss_weight:
-    lengths = jnp.sum(batch.targets != PAD, axis=-1)
+    lengths = jnp.sum(batch.targets != PAD_ID, axis=-1)
     loss += spec.train.coverage_loss_weight * jnp.sum(losses.coverage_loss(features.weights, lengths))
   return loss
 
 
 @jax.jit
 def is_finite(params: Any) -> jax.Array:
-  """Returns whether all parameters are finite numbers."""
+  """Returns whether all parameters are finite."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))

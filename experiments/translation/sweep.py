@@ -1,4 +1,4 @@
-"""Many runs from one config file: which there are, the commands that make them, and what they found."""
+"""Sweeps: the runs of a config file, their training commands, and the report of their results."""
 
 import copy
 import csv
@@ -30,9 +30,9 @@ class Run(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    name: that of its folder.
-    config: the experiment.
-    group: the name of the choices that it is one of, "" if they have none.
+    name: name of its folder.
+    config: config of the run.
+    group: name of its group of choices, or "" without groups.
   """
 
   name: str
@@ -41,15 +41,15 @@ class Run(NamedTuple):
 
 
 def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
-  """Returns a run for each combination of the choices, the last of which changes fastest.
+  """Returns a run for each combination of choices. The last field varies fastest.
 
   Args:
-    config: what is the same for all.
-    choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}; or
-      groups of these by name, whose runs come one after the other.
+    config: base config. The choices replace some of its fields.
+    choices: values of some fields, such as {"model.attention": ["additive", "bilinear"], "seed": [0, 1]}, or
+      groups of these by name.
 
   Raises:
-    ConfigError: if there is no such field, no such config, or no folder for a run.
+    ConfigError: if a field does not exist, a config is invalid, or two runs would have the same folder.
 
   >>> [name for name, *_ in make_runs(base.Config(), {"model.features": [64, 128], "seed": [0]})]
   ['features=64_seed=0', 'features=128_seed=0']
@@ -58,61 +58,66 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
   ['shallow', 'deep_seed=0', 'deep_seed=1']
   """
   runs = []
-  for group, own in by_group(choices).items():
-    _check_choices(config, own)
-    named = [name for name, values in own.items() if not group or len(values) > 1]
-    for values in itertools.product(*own.values()):
-      chosen = dict(zip(own, values, strict=True))
-      run = Run(_name(group, {name: chosen[name] for name in named}), copy.deepcopy(config), group)
-      for name, value in chosen.items():
+  for group, group_choices in by_group(choices).items():
+    _check_choices(config, group_choices)
+    named = [name for name, values in group_choices.items() if not group or len(values) > 1]
+    for values in itertools.product(*group_choices.values()):
+      overrides = dict(zip(group_choices, values, strict=True))
+      run = Run(_run_name(group, {name: overrides[name] for name in named}), copy.deepcopy(config), group)
+      for name, value in overrides.items():
         config_fields.set_field(run.config, name, value)
       validate(run.config)
       runs.append(run)
   if len({run.name for run in runs}) < len(runs):
-    raise ConfigError("choices must differ in letters, digits or one of .=+-, for each run has its folder")
+    raise ConfigError(
+      "choices must give each run its own folder name, which keeps only letters, digits and _.=+-"
+    )
   return runs
 
 
 def by_group(choices: Mapping[str, Any]) -> Mapping[str, Choices]:
-  """Returns choices by the names of their groups; if these have none, all by "".
+  """Returns choices by group name. Choices without groups are the group "".
 
   Raises:
-    ConfigError: if they are neither.
+    ConfigError: if `choices` has neither form, or is empty.
   """
   if isinstance(choices, Mapping) and choices:
-    if not any(isinstance(own, Mapping) for own in choices.values()):
+    if not any(isinstance(group, Mapping) for group in choices.values()):
       return {"": choices}
     if all(
-      isinstance(own, Mapping) and own and name and isinstance(name, str) for name, own in choices.items()
+      isinstance(group, Mapping) and group and name and isinstance(name, str)
+      for name, group in choices.items()
     ):
       return choices
   raise ConfigError(
-    f"choices must be a dict of lists by field, or groups of these by name, none empty, got {choices!r}"
+    f"choices must be a non-empty dict of lists by field, or a dict of such dicts by group, got {choices!r}"
   )
 
 
 def _check_choices(config: base.Config, choices: Choices) -> None:
-  """Raises ConfigError for a field that is not there, or values that are no choices."""
+  """Raises ConfigError for an unknown field, or values that are not a list of distinct ones."""
   known = config_fields.flat(config)
   for name, values in choices.items():
     if name not in known:
       raise ConfigError(
-        f"config has no field {name!r} to choose{config_fields.closest(str(name), list(known))}"
+        f"choices must name config fields, got {name!r}{config_fields.closest(str(name), list(known))}"
       )
     is_list = isinstance(values, (list, tuple)) and len(values) > 0
     if not is_list or any(value in values[:i] for i, value in enumerate(values)):
-      raise ConfigError(f"choices of config.{name} must be a list of values, each once, got {values!r}")
+      raise ConfigError(f"choices of config.{name} must be a list of distinct values, got {values!r}")
 
 
 def make_job(run: Run, folder: pathlib.Path) -> Job:
-  """Returns what trains a run of a sweep: a command with all fields, for the file may change meanwhile.
+  """Returns the job that trains a run.
+
+  The command sets all config fields, because the config file may change before the job starts.
 
   Args:
-    run: one of `make_runs`.
-    folder: of the sweep.
+    run: a run of `make_runs`.
+    folder: folder of the sweep.
 
   Raises:
-    WorkdirError: if the run's folder holds another one.
+    WorkdirError: if the run's folder has a run with a different config.
   """
   workdir = folder / run.name
   check_same_config(workdir, run.config)
@@ -129,44 +134,46 @@ def make_job(run: Run, folder: pathlib.Path) -> Job:
 
 
 def is_done(folder: pathlib.Path, config: base.Config) -> bool:
-  """Returns whether a run has ended: with as many steps as asked for."""
+  """Returns whether a run has finished all steps of its config."""
   has_ended = has_run(folder) and (folder / "results.json").exists()
   return has_ended and read_config(folder).train.num_train_steps == config.train.num_train_steps
 
 
 def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[pathlib.Path]]:
-  """Writes what the finished runs of a sweep found.
+  """Writes the results of the finished runs of a sweep.
 
   Returns:
-    A table for each split, and the files: table.txt, table.csv and a figure for each split.
+    The tables of all splits, and the paths of the files: table.txt, table.csv and a figure for each split.
   """
   done = [run for run in runs if is_done(folder / run.name, run.config)]
   if not done:
     return "no run is finished yet", []
   names = [re.sub(r"_seed=\d+(?=_|$)", "", run.name) for run in done] if done[0].group else None
-  found = compare.groups([folder / run.name for run in done], names)
-  splits = list(dict.fromkeys(split for own in compare.splits(found) for split in own))
-  text = "\n\n".join(f"{split}\n{compare.table(found, split)}" for split in splits)
+  groups = compare.group_runs([folder / run.name for run in done], names)
+  splits = list(dict.fromkeys(split for splits in compare.splits_of_runs(groups) for split in splits))
+  text = "\n\n".join(f"{split}\n{compare.table(groups, split)}" for split in splits)
   tables = [folder / "table.txt", folder / "table.csv"]
   write_text(tables[0], f"{text}\n")
-  write_text(tables[1], csv_text([row for split in splits for row in compare.rows(found, split)]))
-  drawn: dict[str, Callable[[], Figure]] = {}
+  write_text(tables[1], csv_text([row for split in splits for row in compare.csv_rows(groups, split)]))
+  draw_functions: dict[str, Callable[[], Figure]] = {}
   for split in splits:
-    panels = compare.panels(found, compare.metrics_of(found, split))
-    drawn[split] = functools.partial(figures.spread, panels, title=split)
-  return text, [*tables, *reporting.write_figures(folder / "figures", drawn, found)]
+    panels = compare.metric_panels(groups, compare.split_metrics(groups, split))
+    draw_functions[split] = functools.partial(figures.dot_plot, panels, title=split)
+  return text, [*tables, *reporting.write_figures(folder / "figures", draw_functions, groups)]
 
 
-def _name(group: str, chosen: Mapping[str, Any]) -> str:
-  """Returns the name of a run's folder: of its group, and of each field the last part that no other has."""
-  last = [name.rpartition(".")[2] for name in chosen]
-  short = [name if last.count(end) > 1 else end for name, end in zip(chosen, last, strict=True)]
-  parts = [f"{name}={value}" for name, value in zip(short, chosen.values(), strict=True)]
+def _run_name(group: str, overrides: Mapping[str, Any]) -> str:
+  """Returns the folder name of a run: its group and its fields, shortened to the last part if unambiguous."""
+  last_parts = [name.rpartition(".")[2] for name in overrides]
+  names = [
+    name if last_parts.count(last) > 1 else last for name, last in zip(overrides, last_parts, strict=True)
+  ]
+  parts = [f"{name}={value}" for name, value in zip(names, overrides.values(), strict=True)]
   return re.sub(r"[^\w.=+-]", "-", "_".join([group, *parts] if group else parts))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-  """Returns rows as CSV, with a column for each name that one of them has."""
+  """Returns rows as CSV, with a column for each key of any row."""
   text = io.StringIO()
   names = dict.fromkeys(name for row in rows for name in row)
   writer = csv.DictWriter(text, list(names), lineterminator="\n")

@@ -13,11 +13,11 @@ from experiments.cli.errors import Preempted, TrainingDiverged
 from experiments.cli.signals import stop_requests
 from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.multihost import is_primary, largest, of_main, print_primary
+from experiments.runs.multihost import broadcast_primary, is_primary, max_over_processes, print_primary
 from experiments.runs.progress import Profile, Progress
 from experiments.runs.sharding import fetch_local, local_rows, place_batch, replicated
 from experiments.tasks import Task
-from experiments.text.batches import Batch, without_ends
+from experiments.text.batches import Batch, remove_eos
 from experiments.translation.evaluate import evaluate, load_custom_metrics, summary
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.optimizer import learning_rate
@@ -36,11 +36,11 @@ from experiments.translation.step import (
 )
 from experiments.translation.translator import Translator, make_translator
 
-# Batches that are made ahead, by one thread.
-_AHEAD = 16
+# Number of batches that are prefetched, by one thread.
+_PREFETCH_SIZE = 16
 
-# Several processes ask each other whether to stop, which takes time, after this many steps.
-_ASK_EVERY = 10
+# Processes exchange stop requests every 10 steps, because the exchange takes time.
+_STOP_CHECK_EVERY_STEPS = 10
 
 
 def train(
@@ -50,23 +50,23 @@ def train(
   fsdp_size: int = 1,
   profile: tuple[int, int] | None = None,
 ) -> Translator:
-  """Trains a translator, or resumes an interrupted run of the same config.
+  """Trains a translator, or resumes an interrupted run.
 
   Args:
-    config: the experiment.
-    folder: its workdir.
-    fsdp_size: number of parts that parameters are cut into; all other devices share the batch.
-    profile: the first and the last step to profile. Default: no profile.
+    config: config of the run.
+    folder: folder of the run.
+    fsdp_size: number of devices that parameters are sharded over.
+    profile: first and last step to profile. Default: no profile.
 
   Returns:
-    The translator of the checkpoint that `config.evaluation.checkpoint` names.
+    The translator of `config.evaluation.checkpoint`.
 
   Raises:
-    ConfigError, DataError, WorkdirError, DeviceError, ProcessError: for a user error, before anything is
-      written.
-    WorkdirError, CheckpointError: if the disk is full, or no checkpoint can be read.
+    UserError: if the config, the data, the folder or the devices do not fit, before any file is written.
+    WorkdirError: if a file cannot be written.
+    CheckpointError: if no checkpoint can be read.
     TrainingDiverged: if the loss or a parameter is not finite.
-    Preempted: after Ctrl-C or SIGTERM; the same call resumes.
+    Preempted: after Ctrl-C or SIGTERM. The same call resumes training.
   """
   with (
     open_run(config, folder, fsdp_size) as (task, spec),
@@ -77,18 +77,18 @@ def train(
     step = start
     print_primary(_description(task, state))
     if step:
-      print_primary(f"continuing after step {step:,} of {config.train.num_train_steps:,}")
-    tokens = float(state.sums.tokens)  # of steps before an interruption
+      print_primary(f"resuming after step {step:,} of {config.train.num_train_steps:,}")
+    tokens = float(state.sums.tokens)  # tokens of steps before the interruption
     with (
       workdir.MetricsWriter(folder, step) as metrics,
-      Progress(step, config.train.num_train_steps, tokens, is_shown=is_primary()) as progress,
-      Profile(folder / "profile", profile if is_primary() else None, progress.print_primary) as profiler,
+      Progress(step, config.train.num_train_steps, tokens, is_visible=is_primary()) as progress,
+      Profile(folder / "profile", profile if is_primary() else None, progress.print) as profiler,
       stop_requests() as requested,
     ):
       dropout_rng, train_step, gradient_norm = make_rngs(config.seed).dropout, make_step(spec), None
       validation = task.examples(task.validation_split, config.evaluation.num_validation_examples)
-      is_over = step == config.train.num_train_steps or _has_stalled(config, folder, task)
-      while not is_over:
+      is_done = step == config.train.num_train_steps or _should_stop_early(config, folder, task)
+      while not is_done:
         with progress.waiting():
           batch = next(batches)
         step += 1
@@ -101,7 +101,7 @@ def train(
         ):
           state, gradient_norm = train_step(state, place_batch(batch, spec.mesh), dropout_rng)
         profiler.after(step, state)
-        jax.block_until_ready(previous_norm)  # at most two steps are queued, so a request to stop is soon met
+        jax.block_until_ready(previous_norm)  # at most two steps are queued, so that stop requests are fast
         progress.advance(step)
         is_last = step == config.train.num_train_steps
         if is_last or step % config.train.log_every_steps == 0:
@@ -116,46 +116,49 @@ def train(
           state = state._replace(sums=jax.jit(zero_sums, out_shardings=replicated(spec.mesh))())
         if is_last or step % config.train.eval_every_steps == 0:
           _check_finite(step, state, checkpoints)
-          with progress.aside("validating"):
+          with progress.paused("validating"):
             params = fetch_local(eval_params(state), spec.mesh)
             greedy = make_translator(config, task, spec.model, params, {"beam_size": 1})
             values = evaluate(greedy, validation, load_custom_metrics(config.evaluation))
           metrics.write(
             step, {f"{task.validation_split}/{metric}": value for metric, value in values.items()}
           )
-          progress.print_primary(f"step {step:,}, {task.validation_split}: {summary(values)}")
-          with progress.aside("writing checkpoints"):
-            checkpoints.save(step, state, batches.get_state(), of_main(values[config.train.best_metric]))
-          is_over = is_last or _has_stalled(config, folder, task)
+          progress.print(f"step {step:,}, {task.validation_split}: {summary(values)}")
+          with progress.paused("writing checkpoints"):
+            checkpoints.save(
+              step, state, batches.get_state(), broadcast_primary(values[config.train.best_metric])
+            )
+          is_done = is_last or _should_stop_early(config, folder, task)
         if stop := _stop_signal(step, requested(), is_last=is_last):
           _check_finite(step, state, checkpoints)
           checkpoints.save(step, state, batches.get_state(), None)
-          raise Preempted(f"stopped at step {step:,}; the same command continues from there", stop)
+          raise Preempted(f"stopped at step {step:,}; run the same command again to resume", stop)
       if step > start:
-        progress.print_primary(progress.summary())
+        progress.print(progress.summary())
     return make_translator(config, task, spec.model, select_params(config, checkpoints, spec))
 
 
 def make_pipeline(task: Task, config: base.Train, num_devices: int) -> grain.DatasetIterator:
-  """Returns an iterator over this process's rows of the batches of a run's steps, made ahead of time.
+  """Returns an iterator over the rows of this process in the batches of a run, with prefetching.
 
-  Its `get_state` and `set_state` are about its position, which belongs to a checkpoint.
+  Its state (`get_state`, `set_state`) is part of a checkpoint.
   """
   steps: Any = grain.MapDataset.range(config.num_train_steps)
 
   def batch(step: int) -> Batch:
-    whole = task.training_batch(step)
-    return local_rows(
-      whole if config.train_eos else without_ends(whole), num_devices * config.grad_accumulation_steps
-    )
+    global_batch = task.training_batch(step)
+    if not config.train_eos:
+      global_batch = remove_eos(global_batch)
+    return local_rows(global_batch, num_devices * config.grad_accumulation_steps)
 
-  return iter(steps.map(batch).to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)))
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCH_SIZE)
+  return iter(steps.map(batch).to_iter_dataset(options))
 
 
 def _first_state(
   config: base.Config, spec: TrainSpec, checkpoints: Checkpoints, batches: grain.DatasetIterator
 ) -> tuple[int, TrainState]:
-  """Returns the step and the state to train from: of the newest checkpoint, of another run, or new."""
+  """Returns the first step and state: from the newest checkpoint, from another run, or initialized."""
   restored = checkpoints.restore(abstract_state(spec))
   if restored is not None:
     batches.set_state(restored.position)
@@ -164,19 +167,19 @@ def _first_state(
   if config.init_from:
     state, text = warm_start(state, pathlib.Path(config.init_from))
     print_primary(text)
-    checkpoints.save(0, state, batches.get_state(), None)  # the other run may change from here on
+    checkpoints.save(0, state, batches.get_state(), None)  # resuming must not depend on the other run
   return 0, state
 
 
 def _stop_signal(step: int, requested: int, *, is_last: bool) -> int:
-  """Returns the signal that asks this process, or another, to stop; 0 for none."""
-  if jax.process_count() > 1 and step % _ASK_EVERY and not is_last:
+  """Returns the signal that requests this or another process to stop, or 0."""
+  if jax.process_count() > 1 and step % _STOP_CHECK_EVERY_STEPS and not is_last:
     return 0
-  return largest(requested)
+  return max_over_processes(requested)
 
 
-def _has_stalled(config: base.Config, folder: pathlib.Path, task: Task) -> bool:
-  """Returns whether the last `early_stopping_patience` validations have not improved the metric."""
+def _should_stop_early(config: base.Config, folder: pathlib.Path, task: Task) -> bool:
+  """Returns whether the metric has not improved in the last `early_stopping_patience` validations."""
   metric, patience = config.train.best_metric, config.train.early_stopping_patience
   if not patience:
     return False
@@ -186,9 +189,9 @@ def _has_stalled(config: base.Config, folder: pathlib.Path, task: Task) -> bool:
     if scores:
       best = np.argmax(scores) if HIGHER_IS_BETTER[metric] else np.argmin(scores)
       since_best = len(scores) - 1 - int(best)
-  since_best = int(of_main(since_best))
+  since_best = int(broadcast_primary(since_best))
   if since_best >= patience:
-    print_primary(f"{name} has not improved for {since_best} validations: training ends here")
+    print_primary(f"early stopping: {name} has not improved for {since_best} validations")
   return since_best >= patience
 
 
@@ -197,9 +200,9 @@ def _check_finite(step: int, state: TrainState, checkpoints: Checkpoints) -> Non
   if math.isfinite(state.sums.loss) and is_finite(state.params):
     return
   last = checkpoints.latest_step()
-  kept = "there is no checkpoint yet" if last is None else f"the last checkpoint is of step {last:,}"
+  checkpoint = "there is no checkpoint yet" if last is None else f"the last checkpoint is of step {last:,}"
   raise TrainingDiverged(
-    f"the loss or a parameter is not finite at step {step:,}; {kept}; try a smaller "
+    f"the loss or a parameter is not finite at step {step:,}; {checkpoint}; try a smaller "
     "config.train.learning_rate or config.train.grad_clip_norm in another --workdir"
   )
 

@@ -1,4 +1,4 @@
-"""Translations by a trained model."""
+"""Translation and scoring with a trained model."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,32 +14,31 @@ from configs import base
 from experiments.cli.config_fields import ConfigError
 from experiments.cli.errors import DataError, TrainingDiverged
 from experiments.tasks import Task
-from experiments.text.batches import Batch, make_batch, round_up, without_ends
+from experiments.text.batches import Batch, make_batch, remove_eos, round_up
 from experiments.text.tokenizers import SubwordTokenizer
 from experiments.text.visible import is_blank
-from experiments.text.vocabularies import END, PAD, START, UNKNOWN
+from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from experiments.translation import decoding
 from experiments.translation.decoding import DecodeOptions
 from experiments.translation.step import cast
 
-# Padded lengths are multiples of this: few shapes, few compilations.
+# Padded lengths are multiples of 16, to limit the number of compilations.
 _LENGTH_MULTIPLE = 16
 
-_NOT_FINITE = "the model's {} is not finite; try a smaller config.train.learning_rate"
+_NOT_FINITE = "the {} of the model is not finite; try a smaller config.train.learning_rate"
 
 
 class Translation(NamedTuple):
-  """A translation that a model found.
+  """A decoded translation.
 
   Attributes:
     text: plain text.
-    tokens: what the text is made of, without the end of the sentence.
-    score: its log-probability among translations without PAD and START, in nats; in beam search divided by
-      the length penalty.
-    attention: [T S], float32; rows are the tokens and, unless it was cut, the end of the sentence, columns
-      the tokens of the source and its end. The mean of the heads, if there are several; None without
-      attention.
-    is_truncated: whether it had not ended at the greatest length.
+    tokens: tokens without EOS.
+    score: log-probability in nats, normalized without PAD_ID and BOS_ID. In beam search it is divided by the
+      length penalty.
+    attention: weights averaged over heads, float32 [T S], or None without attention. Rows are the tokens and
+      EOS, unless the translation is truncated. Columns are the source tokens and EOS.
+    is_truncated: the translation has the maximum length without EOS.
   """
 
   text: str
@@ -50,13 +49,13 @@ class Translation(NamedTuple):
 
 
 class PairScore(NamedTuple):
-  """A given translation under the model (teacher forcing).
+  """Score of a reference translation (teacher forcing).
 
   Attributes:
-    log_probability: of its tokens and the end of the sentence, if the model has learnt that, among those that
-      the search can find, in nats.
-    num_tokens: how many they are.
-    attention: [T S], rows and columns as in `Translation`; None without attention.
+    log_probability: log-probability in nats of the tokens, and of EOS if the model is trained with it,
+      normalized over the tokens that decoding allows.
+    num_tokens: number of these tokens.
+    attention: weights [T S] as in `Translation`, or None without attention.
   """
 
   log_probability: float
@@ -65,13 +64,13 @@ class PairScore(NamedTuple):
 
 
 class Heads(NamedTuple):
-  """Who attends to whom in a given translation, by each layer and head.
+  """Attention weights of each layer and head for a reference translation.
 
   Attributes:
-    source: tokens; the end of the sentence is one position more.
-    target: likewise.
-    encoder: [L N S S], of the source to itself; None for an encoder without self-attention.
-    decoder: [L N T S], of the target to the source; None without attention.
+    source: source tokens without EOS. The weights have one more position for EOS.
+    target: target tokens without EOS. The weights have one more position for EOS.
+    encoder: self-attention weights of the encoder, [L N S S], or None.
+    decoder: weights of the decoder on the source, [L N T S], or None.
   """
 
   source: tuple[str, ...]
@@ -82,18 +81,18 @@ class Heads(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-  """A model with its parameters and its task.
+  """A model with its parameters and task.
 
-  Sentences are translated in batches of one size, sorted by length and padded to few distinct lengths: one
-  compilation for each length.
+  Sentences are sorted by length and translated in batches of a fixed size. Lengths are padded to multiples of
+  16. Each pair of lengths is compiled once.
 
   Attributes:
-    task: its languages, and the sentences that it is scored on.
-    model: a Flax module.
-    params: its parameters.
-    batch_size: number of sentences translated at once.
-    search: how translations are found.
-    learns_end: whether the model was trained to end sentences; otherwise the end does not count in scores.
+    task: the task, with languages and examples.
+    model: Flax module.
+    params: parameters of the model.
+    batch_size: number of sentences per batch.
+    search: options of decoding.
+    train_eos: the model is trained with EOS. Otherwise scores do not include EOS.
   """
 
   task: Task
@@ -102,193 +101,208 @@ class Translator:
   _: dataclasses.KW_ONLY
   batch_size: int
   search: DecodeOptions
-  learns_end: bool = True
+  train_eos: bool = True
 
-  def with_search(self, **changed: Any) -> "Translator":
-    """Returns a translator with other fields of `search`."""
-    return dataclasses.replace(self, search=self.search._replace(**changed))
+  def with_search(self, **options: Any) -> "Translator":
+    """Returns a translator with some fields of `search` replaced."""
+    return dataclasses.replace(self, search=self.search._replace(**options))
 
   def translate(self, texts: Sequence[str]) -> list[Translation]:
-    """Returns the best translation that the search finds of each text.
+    """Returns the best translation of each text.
 
     Raises:
-      TypeError: for what is no list of texts.
+      TypeError: if `texts` is not a list of strings.
+      TrainingDiverged: if the scores of the model are not finite.
     """
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
       raise TypeError(f"texts must be a list of strings, got {texts!r:.60}")
     return [best for best, *_ in self.n_best(self.source_tokens(texts))]
 
   def source_tokens(self, texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """Returns the tokens of each source; a text without a visible character has none."""
+    """Returns the tokens of source texts. A blank text has no tokens."""
     return [() if is_blank(text) else self.task.source.tokenize(text) for text in texts]
 
   def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
-    """Returns how likely the model takes each translation for, of pairs (source, translation) of texts.
+    """Returns the log-probabilities of translations.
+
+    Args:
+      pairs: (source, translation), plain text.
 
     Raises:
-      TypeError: for what is no list of pairs of texts.
-      DataError: for tokens that a vocabulary of subwords does not have.
+      TypeError: if `pairs` is not a list of pairs of strings.
+      ValueError: if the model is an ensemble.
+      TrainingDiverged: if a probability or attention weight is not finite.
     """
     return self.score_tokens(self.pair_tokens(pairs))
 
   def heads(self, pairs: Sequence[tuple[str, str]]) -> list[Heads]:
-    """Returns the weights of each layer and head, of pairs (source, translation) of texts.
+    """Returns the attention weights of each layer and head.
+
+    Args:
+      pairs: (source, translation), plain text.
 
     Raises:
+      TypeError: if `pairs` is not a list of pairs of strings.
       ValueError: if the model is an ensemble.
       TrainingDiverged: if a weight is not finite.
     """
     return self.heads_of_tokens(self.pair_tokens(pairs))
 
   def heads_of_tokens(self, tokens: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Heads]:
-    """Does what `heads` does, for pairs of sentences of tokens."""
-    self._check_is_one()
-    found: dict[int, Heads] = {}
-    for chosen, batch in self._batches(tokens):
+    """Returns the attention weights of `heads` for pairs of token sequences."""
+    self._check_not_ensemble()
+    heads: dict[int, Heads] = {}
+    for indices, batch in self._batches(tokens):
       weights = jax.tree.map(np.asarray, decoding.attention_weights(self.params, batch, model=self.model))
-      for row, i in enumerate(chosen):
+      for row, i in enumerate(indices):
         S, T = (len(side) + 1 for side in tokens[i])
         encoder, decoder = (None if array is None else array[row] for array in weights)
-        found[i] = Heads(
+        heads[i] = Heads(
           source=tuple(tokens[i][0]),
           target=tuple(tokens[i][1]),
           encoder=None if encoder is None else np.array(encoder[..., :S, :S]),
           decoder=None if decoder is None else np.array(decoder[..., :T, :S]),
         )
-        if not all(np.isfinite(side).all() for side in found[i][2:] if side is not None):
+        if not all(np.isfinite(side).all() for side in heads[i][2:] if side is not None):
           raise TrainingDiverged(_NOT_FINITE.format("attention"))
-    return [found[i] for i in range(len(tokens))]
+    return [heads[i] for i in range(len(tokens))]
 
   def n_best(
     self,
     sources: Sequence[Sequence[str]],
     *,
     with_attention: bool = True,
-    numbers: Sequence[int] | None = None,
+    example_ids: Sequence[int] | None = None,
   ) -> list[list[Translation]]:
-    """Returns the translations of each source, the best first; at least one, at most `search.n_best`.
+    """Returns the translations of each source, best first.
 
-    What has no tokens is not translated: it has one translation, without tokens.
+    A source without tokens has one empty translation. Other sources have 1 to `search.n_best` translations.
 
     Args:
-      sources: sentences of tokens.
-      with_attention: whether to keep it, which for many sentences is much.
-      numbers: of the sentences, on which it depends what is drawn for each; None to count from 0.
+      sources: sequences of tokens.
+      with_attention: also return attention weights, which need much memory for many sentences.
+      example_ids: ids of the sentences, which determine their samples. Default: 0, 1, 2, ...
 
     Raises:
-      TrainingDiverged: if the model's scores are not finite.
+      TrainingDiverged: if the scores of the model are not finite.
     """
-    filled = [i for i, source in enumerate(sources) if source]
-    found = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
-    for rows, batch in self._batches([(sources[i], ()) for i in filled]):
-      chosen = [filled[row] for row in rows]
-      drawn = np.zeros(self.batch_size, np.uint32)
-      drawn[: len(chosen)] = chosen if numbers is None else [numbers[i] for i in chosen]
-      arguments = self.params, batch.sources, batch.source_lengths, drawn, np.uint32(self.search.seed)
-      search = self.search._replace(seed=0)  # all seeds have the same program
-      never = self._never(ends=search.ends)
-      hypotheses = decoding.decode(
-        *arguments, model=self.model, search=search, with_weights=with_attention, never=never
+    nonempty = [i for i, source in enumerate(sources) if source]
+    translations = {i: [Translation("", (), 0.0, None)] for i in range(len(sources))}
+    for rows, batch in self._batches([(sources[i], ()) for i in nonempty]):
+      indices = [nonempty[row] for row in rows]
+      batch_ids = np.zeros(self.batch_size, np.uint32)
+      batch_ids[: len(indices)] = indices if example_ids is None else [example_ids[i] for i in indices]
+      arguments = self.params, batch.sources, batch.source_lengths, batch_ids, np.uint32(self.search.seed)
+      search = self.search._replace(seed=0)  # the seed is a dynamic argument, to compile once for all seeds
+      result = decoding.decode(
+        *arguments,
+        model=self.model,
+        search=search,
+        with_weights=with_attention,
+        banned_ids=self._banned_ids(allow_eos=search.allow_eos),
       )
-      hypotheses = jax.tree.map(np.asarray, hypotheses)
-      for row, i in enumerate(chosen):
-        own = jax.tree.map(lambda array, row=row: array[row], hypotheses)
-        found[i] = [
-          self._translation(each, len(sources[i])) for each in _one_by_one(own) if np.isfinite(each.scores)
+      result = jax.tree.map(np.asarray, result)
+      for row, i in enumerate(indices):
+        hypotheses = jax.tree.map(lambda array, row=row: array[row], result)
+        translations[i] = [
+          self._translation(hypothesis, len(sources[i]))
+          for hypothesis in _unstack(hypotheses)
+          if np.isfinite(hypothesis.scores)
         ]
-        if not found[i]:
+        if not translations[i]:
           raise TrainingDiverged(_NOT_FINITE.format("score of a translation"))
-    return [found[i] for i in range(len(sources))]
+    return [translations[i] for i in range(len(sources))]
 
   def score_tokens(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, with_attention: bool = True
   ) -> list[PairScore]:
-    """Does what `score` does, for pairs of sentences of tokens.
+    """Returns the log-probabilities of `score` for pairs of token sequences.
 
     Args:
-      pairs: (source, translation).
-      with_attention: whether to keep it, which for many sentences is much.
+      pairs: (source, translation), sequences of tokens.
+      with_attention: also return attention weights, which need much memory for many sentences.
 
     Raises:
       ValueError: if the model is an ensemble.
-      TrainingDiverged: if a probability or the attention is not finite.
+      TrainingDiverged: if a probability or attention weight is not finite.
     """
-    self._check_is_one()
+    self._check_not_ensemble()
     scored: dict[int, PairScore] = {}
-    for chosen, batch in self._batches(pairs):
-      scored_batch = batch if self.learns_end else without_ends(batch)
-      never = self._never(ends=self.search.ends)
-      losses, weights = decoding.score(self.params, scored_batch, model=self.model, never=never)
+    for indices, batch in self._batches(pairs):
+      scored_batch = batch if self.train_eos else remove_eos(batch)
+      banned_ids = self._banned_ids(allow_eos=self.search.allow_eos)
+      losses, weights = decoding.score(self.params, scored_batch, model=self.model, banned_ids=banned_ids)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
-      for row, i in enumerate(chosen):
-        width, length = (len(side) + 1 for side in pairs[i])
-        cut = None if weights is None else np.array(weights[row, :length, :width])
-        if not np.isfinite(losses[row]) or (cut is not None and not np.isfinite(cut).all()):
+      for row, i in enumerate(indices):
+        S, T = (len(side) + 1 for side in pairs[i])
+        pair_weights = None if weights is None else np.array(weights[row, :T, :S])
+        is_finite = pair_weights is None or np.isfinite(pair_weights).all()
+        if not (np.isfinite(losses[row]) and is_finite):
           raise TrainingDiverged(_NOT_FINITE.format("loss or attention"))
-        count = length if self.learns_end else length - 1
-        scored[i] = PairScore(-float(losses[row]), count, cut if with_attention else None)
+        num_tokens = T if self.train_eos else T - 1
+        scored[i] = PairScore(-float(losses[row]), num_tokens, pair_weights if with_attention else None)
     return [scored[i] for i in range(len(pairs))]
 
   def pair_tokens(
     self, pairs: Sequence[tuple[str, str]], *, are_tokens: bool = False
   ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Returns the tokens of pairs (source, translation) of texts.
+    """Returns the tokens of pairs of texts.
 
     Args:
-      pairs: texts.
-      are_tokens: whether translations are tokens already, with spaces between.
+      pairs: (source, translation), plain text.
+      are_tokens: translations are tokens separated by spaces.
 
     Raises:
-      TypeError: for what is no list of pairs of texts.
-      DataError: for tokens that a vocabulary of subwords does not have.
+      TypeError: if `pairs` is not a list of pairs of strings.
+      DataError: if the vocabulary of a subword model does not have one of these tokens.
     """
     for pair in pairs:
       if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise TypeError(f"pairs must be a list of (source, translation), both strings, got {pair!r:.60}")
     source, target = self.task.source, self.task.target
-    cut = str.split if are_tokens else target.tokenize
+    tokenize = str.split if are_tokens else target.tokenize
     if are_tokens and isinstance(target.tokenizer, SubwordTokenizer):
       unknown = target.vocabulary.unknown(piece for _, text in pairs for piece in text.split())
       if unknown:
-        raise DataError(f"tokens must be those of translate --tokens, got {unknown[0]!r:.60}")
-    return [(source.tokenize(text), tuple(cut(given))) for text, given in pairs]
+        raise DataError(f"tokens must be written by translate --tokens, got {unknown[0]!r:.60}")
+    return [
+      (source.tokenize(source_text), tuple(tokenize(target_text))) for source_text, target_text in pairs
+    ]
 
-  def _never(self, *, ends: bool) -> tuple[int, ...]:
-    """Returns the ids that no translation has: those that stand for no token."""
-    has_all = isinstance(
-      self.task.target.tokenizer, SubwordTokenizer
-    )  # what has no piece is written as bytes
-    return (PAD, START, *([] if ends else [END]), *([UNKNOWN] if has_all else []))
+  def _banned_ids(self, *, allow_eos: bool) -> tuple[int, ...]:
+    """Returns the ids that are never generated."""
+    has_bytes = isinstance(self.task.target.tokenizer, SubwordTokenizer)  # so no token is unknown
+    return (PAD_ID, BOS_ID, *([] if allow_eos else [EOS_ID]), *([UNK_ID] if has_bytes else []))
 
-  def _check_is_one(self) -> None:
+  def _check_not_ensemble(self) -> None:
     if isinstance(self.model, attention.Ensemble):
-      raise ValueError("given translations are read by one model, not by an ensemble")
+      raise ValueError("model must not be an ensemble: scores and heads need a single model")
 
-  def _translation(self, found: SearchResult, source_length: int) -> Translation:
-    """Cuts one hypothesis to the sentence's own lengths."""
-    ids = found.tokens.tolist()
-    length = ids.index(END) + 1 if END in ids else len(ids)
-    cut = None if found.weights is None else np.array(found.weights[:length, : source_length + 1])
+  def _translation(self, hypothesis: SearchResult, source_length: int) -> Translation:
+    """Returns a hypothesis without padding."""
+    ids = hypothesis.tokens.tolist()
+    T, S = ids.index(EOS_ID) + 1 if EOS_ID in ids else len(ids), source_length + 1
+    weights = None if hypothesis.weights is None else np.array(hypothesis.weights[:T, :S])
     target = self.task.target
     tokens = target.vocabulary.decode(ids)
     return Translation(
-      target.detokenize(tokens), tokens, float(found.scores), cut, is_truncated=END not in ids
+      target.detokenize(tokens), tokens, float(hypothesis.scores), weights, is_truncated=EOS_ID not in ids
     )
 
   def _batches(
     self, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]
   ) -> Iterator[tuple[list[int], Batch]]:
-    """Yields batches of pairs of words, and which pair each of their first rows is."""
+    """Yields the indices of the pairs of a batch, and the batch."""
     by_length = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
     for first in range(0, len(by_length), self.batch_size):
-      chosen = by_length[first : first + self.batch_size]
-      # A last batch that is not full repeats its last pair.
-      rows = chosen + chosen[-1:] * (self.batch_size - len(chosen))
+      indices = by_length[first : first + self.batch_size]
+      # The last batch repeats its last pair if it is not full.
+      rows = indices + indices[-1:] * (self.batch_size - len(indices))
       sources = [self.task.source.vocabulary.encode(pairs[i][0]) for i in rows]
       targets = [self.task.target.vocabulary.encode(pairs[i][1]) for i in rows]
       yield (
-        chosen,
+        indices,
         make_batch(
           sources,
           targets,
@@ -305,16 +319,23 @@ def make_translator(
   params: Any,
   search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
-  """Returns a translator with the config's settings for evaluation, and some others of its `DecodeOptions`.
+  """Returns a translator with the evaluation settings of a config.
+
+  Args:
+    config: config of the run.
+    task: the task.
+    model: the model.
+    params: parameters of the model.
+    search: fields of `DecodeOptions` that override the config.
 
   Raises:
-    ConfigError: if one of these is impossible.
+    ConfigError: if a field of `search` does not exist.
   """
   if unknown := search.keys() - {*DecodeOptions._fields}:
     raise ConfigError(
-      f"search must have the fields {', '.join(DecodeOptions._fields)}, got {', '.join(unknown)}"
+      f"fields of search must be among {', '.join(DecodeOptions._fields)}, got {', '.join(unknown)}"
     )
-  settings = {
+  defaults = {
     "max_length": config.evaluation.max_decode_length,
     "beam_size": config.evaluation.beam_size,
     "length_penalty": config.evaluation.length_penalty,
@@ -324,11 +345,11 @@ def make_translator(
     model,
     cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
-    search=DecodeOptions(**{**settings, **search}),
-    learns_end=config.train.train_eos,
+    search=DecodeOptions(**{**defaults, **search}),
+    train_eos=config.train.train_eos,
   )
 
 
-def _one_by_one(found: SearchResult) -> list[SearchResult]:
-  """Returns the hypotheses [N ...] of one sentence."""
-  return [jax.tree.map(lambda array, n=n: array[n], found) for n in range(len(found.scores))]
+def _unstack(hypotheses: SearchResult) -> list[SearchResult]:
+  """Returns the hypotheses of one sentence from fields [N ...]."""
+  return [jax.tree.map(lambda array, n=n: array[n], hypotheses) for n in range(len(hypotheses.scores))]

@@ -1,4 +1,4 @@
-"""Which values the fields of a config may have."""
+"""Validation of config values."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from experiments.cli import config_fields, plugins
 from experiments.cli.config_fields import ConfigError
 from experiments.tasks import scan_grammar
 from experiments.text.alignments import ALIGNMENT_TOKENS
-from experiments.text.text_processor import UNITS
-from experiments.text.tokenizers import KINDS
-from experiments.translation.evaluate import CHECKPOINTS, LARGEST_PENALTY, METRICS, metric_names
+from experiments.text.text_processor import TOKENIZATIONS
+from experiments.text.tokenizers import SUBWORD_MODELS
+from experiments.translation.evaluate import CHECKPOINTS, MAX_LENGTH_PENALTY, METRICS, metric_names
 from experiments.translation.metrics import HIGHER_IS_BETTER
 from experiments.translation.model import DECODERS, DTYPES, ENCODERS, NORMALIZERS
 from experiments.translation.optimizer import SCHEDULES
 
-# Of a width, a number of rows or a length: a product of two of them is a number that XLA can count to.
-LARGEST = 2**20
+# Maximum width, number of rows or length. The product of two of them does not overflow in XLA.
+MAX_SIZE = 2**20
 
 _CHOICES = {
   "data.split": scan_grammar.SPLITS,
-  "data.tokenization": UNITS,
-  "data.subword_model": KINDS,
+  "data.tokenization": TOKENIZATIONS,
+  "data.subword_model": SUBWORD_MODELS,
   "data.alignment_tokens": ALIGNMENT_TOKENS,
   "model.attend_order": ATTEND_ORDERS,
   "model.position_encoding": POSITION_ENCODINGS,
@@ -34,7 +34,7 @@ _CHOICES = {
   "train.best_metric": HIGHER_IS_BETTER,
   "evaluation.checkpoint": CHECKPOINTS,
 }
-_CHOICES_OR_OWN = {  # a part of the user's own has a colon in its name: see plugins.py
+_CHOICES_OR_PLUGIN = {  # or a custom component, see plugins.py
   "data.task": tasks.TASKS,
   "model.encoder": ENCODERS,
   "model.decoder": DECODERS,
@@ -44,22 +44,22 @@ _CHOICES_OR_OWN = {  # a part of the user's own has a colon in its name: see plu
 _RANGES = {
   "seed": (0, 2**32 - 1),
   "data.scan_max_train_actions": (1, 47),
-  "data.vocabulary_size": (0, LARGEST),
-  "data.source_vocabulary_size": (0, LARGEST),
-  "data.target_vocabulary_size": (0, LARGEST),
-  "data.min_count": (1, LARGEST),
-  "data.max_train_length": (1, LARGEST),
-  "data.num_buckets": (1, LARGEST),
-  "model.embed_dim": (1, LARGEST),
-  "model.features": (1, LARGEST),
-  "model.qk_features": (0, LARGEST),
-  "model.num_layers": (1, LARGEST),
-  "model.num_decoder_layers": (1, LARGEST),
-  "model.num_heads": (1, LARGEST),
-  "model.mlp_dim": (1, LARGEST),
+  "data.vocabulary_size": (0, MAX_SIZE),
+  "data.source_vocabulary_size": (0, MAX_SIZE),
+  "data.target_vocabulary_size": (0, MAX_SIZE),
+  "data.min_count": (1, MAX_SIZE),
+  "data.max_train_length": (1, MAX_SIZE),
+  "data.num_buckets": (1, MAX_SIZE),
+  "model.embed_dim": (1, MAX_SIZE),
+  "model.features": (1, MAX_SIZE),
+  "model.qk_features": (0, MAX_SIZE),
+  "model.num_layers": (1, MAX_SIZE),
+  "model.num_decoder_layers": (1, MAX_SIZE),
+  "model.num_heads": (1, MAX_SIZE),
+  "model.mlp_dim": (1, MAX_SIZE),
   "train.num_train_steps": (1, 2**31 - 1),
-  "train.batch_size": (1, LARGEST),
-  "train.grad_accumulation_steps": (1, LARGEST),
+  "train.batch_size": (1, MAX_SIZE),
+  "train.grad_accumulation_steps": (1, MAX_SIZE),
   "train.weight_decay": (0, 1e38),
   "train.alignment_loss_weight": (0, 1e38),
   "train.coverage_loss_weight": (0, 1e38),
@@ -68,15 +68,15 @@ _RANGES = {
   "train.log_every_steps": (1, 2**31 - 1),
   "train.eval_every_steps": (1, 2**31 - 1),
   "train.early_stopping_patience": (0, 2**31 - 1),
-  "train.max_to_keep": (2, LARGEST),
+  "train.max_to_keep": (2, MAX_SIZE),
   "evaluation.num_eval_examples": (0, 2**31 - 1),
   "evaluation.num_validation_examples": (0, 2**31 - 1),
-  "evaluation.batch_size": (1, LARGEST),
-  "evaluation.max_decode_length": (1, LARGEST),
-  "evaluation.beam_size": (1, LARGEST),
-  "evaluation.length_penalty": (0, LARGEST_PENALTY),
+  "evaluation.batch_size": (1, MAX_SIZE),
+  "evaluation.max_decode_length": (1, MAX_SIZE),
+  "evaluation.beam_size": (1, MAX_SIZE),
+  "evaluation.length_penalty": (0, MAX_LENGTH_PENALTY),
 }
-_SHARES = (  # in [0, 1)
+_FRACTIONS = (  # in [0, 1)
   "model.dropout_rate",
   "model.recurrent_dropout_rate",
   "model.word_dropout_rate",
@@ -87,11 +87,14 @@ _SHARES = (  # in [0, 1)
 
 
 def validate(config: base.Config, *, imports: bool = True) -> None:
-  """Raises ConfigError at the first field whose value is impossible; it says what is allowed.
+  """Checks all fields of a config.
 
   Args:
-    config: the experiment.
-    imports: whether a task of the user's own is imported, to see which fields it reads.
+    config: config to check.
+    imports: import a custom task, to check the fields that it reads.
+
+  Raises:
+    ConfigError: if a value is invalid. The message has the field, the allowed values and the value.
   """
   values = config_fields.flat(config)
   for name, is_allowed, allowed in _rules(config, imports):
@@ -100,19 +103,20 @@ def validate(config: base.Config, *, imports: bool = True) -> None:
 
 
 def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
-  """Yields fields, whether their values are allowed, and what is."""
+  """Yields (field, whether its value is allowed, description of allowed values)."""
   values, defaults = config_fields.flat(config), config_fields.flat(base.Config())
   for name, default in defaults.items():
-    kind, wanted = type(values[name]), type(default)
-    yield name, kind is wanted or (kind, wanted) == (int, float), f"of type {wanted.__name__}"
+    value_type, field_type = type(values[name]), type(default)
+    is_allowed = value_type is field_type or (value_type, field_type) == (int, float)
+    yield name, is_allowed, f"of type {field_type.__name__}"
   for name, choices in _CHOICES.items():
     yield name, values[name] in choices, f"one of {', '.join(choices)}"
-  for name, choices in _CHOICES_OR_OWN.items():
-    allowed = f"one of {', '.join(choices)}, or package.module:Name or file.py:Name of your own"
+  for name, choices in _CHOICES_OR_PLUGIN.items():
+    allowed = f"one of {', '.join(choices)}, or a custom component (package.module:Name or file.py:Name)"
     yield name, values[name] in choices or plugins.is_plugin(values[name]), allowed
-  for name, (least, most) in _RANGES.items():
-    yield name, least <= values[name] <= most, f"from {least:,} to {most:,}"
-  for name in _SHARES:
+  for name, (low, high) in _RANGES.items():
+    yield name, low <= values[name] <= high, f"from {low:,} to {high:,}"
+  for name in _FRACTIONS:
     yield name, 0 <= values[name] < 1, "in [0, 1)"
   yield from _data_rules(config, imports)
   yield from _model_rules(config.model)
@@ -121,25 +125,26 @@ def _rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]
 
 def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool, str]]:
   data, defaults = config.data, base.Data()
-  is_read = data.split == "length" or data.scan_max_train_actions == scan_grammar.CUTOFF
-  yield "data.scan_max_train_actions", is_read, f"{scan_grammar.CUTOFF} for another split than length"
+  is_used = data.split == "length" or data.scan_max_train_actions == scan_grammar.CUTOFF
+  yield "data.scan_max_train_actions", is_used, f"{scan_grammar.CUTOFF} unless config.data.split is length"
   if data.task == "parallel_text":
-    allowed = "the path of a file: source TAB target, one pair a line"
+    allowed = "the path of a file with one source TAB target per line"
     yield "data.train_file", bool(data.train_file), allowed
     yield "data.validation_file", bool(data.validation_file), allowed
   if plugins.is_plugin(data.task) and not imports:
     return
-  kind = tasks.kind_of(data)
-  every = [field.name for field in dataclasses.fields(defaults)]
-  for name in every:
+  task = tasks.task_class(data)
+  all_fields = [field.name for field in dataclasses.fields(defaults)]
+  task_fields = ("task", *getattr(task, "config_fields", all_fields))
+  for name in all_fields:
     default = getattr(defaults, name)
-    is_allowed = name in ("task", *getattr(kind, "config_fields", every)) or getattr(data, name) == default
+    is_allowed = name in task_fields or getattr(data, name) == default
     yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}"
   for name in ("num_eval_examples", "num_validation_examples"):
-    has_end = not getattr(kind, "is_infinite", False) or getattr(config.evaluation, name) > 0
-    yield f"evaluation.{name}", has_end, "at least 1, for the sentences of this task have no end"
-  is_known = not config.train.alignment_loss_weight or getattr(kind, "has_alignments", False)
-  yield "train.alignment_loss_weight", is_known, "0 for a task without `has_alignments = True`"
+    is_finite = not getattr(task, "is_infinite", False) or getattr(config.evaluation, name) > 0
+    yield f"evaluation.{name}", is_finite, "at least 1, because the task has unlimited sentences"
+  has_links = not config.train.alignment_loss_weight or getattr(task, "has_alignments", False)
+  yield "train.alignment_loss_weight", has_links, "0 for a task without `has_alignments = True`"
 
 
 def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
@@ -147,30 +152,30 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   is_recurrent = model.decoder == "recurrent"
   has_heads = is_transformer or model.attention == "multi_head"
   has_recurrence = is_recurrent or model.encoder == "recurrent"
-  takes_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
-  of_heads = f"a multiple of config.model.num_heads={model.num_heads}"
+  has_normalizer = is_recurrent and model.attention not in ("monotonic", "local", "none")
+  multiple_of_heads = f"a multiple of config.model.num_heads={model.num_heads}"
   if is_transformer or (has_heads and not model.qk_features):
-    yield "model.features", model.features % model.num_heads == 0, of_heads
+    yield "model.features", model.features % model.num_heads == 0, multiple_of_heads
   if is_transformer:
     yield "model.features", model.features % 2 == 0, "even"
   if is_transformer and model.position_encoding == "rotary":
     is_even = model.features // model.num_heads % 2 == 0
-    yield "model.features", is_even, "such that a head's is even, for rotary positions"
+    yield "model.features", is_even, "an even multiple of config.model.num_heads for rotary positions"
   if model.attention == "multi_head":
-    yield "model.qk_features", model.qk_features % model.num_heads == 0, of_heads
+    yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
   if plugins.is_plugin(model.normalizer):
-    is_read = takes_normalizer and not plugins.is_plugin(model.attention)
-    yield "model.normalizer", is_read, "softmax, for no part of this model reads it"
+    is_used = has_normalizer and not plugins.is_plugin(model.attention)
+    yield "model.normalizer", is_used, "softmax, because the model does not use it"
   if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
-    return  # these may read any field
-  for name, is_read in (
+    return  # custom components may use any field
+  for name, is_used in (
     ("num_heads", has_heads),
     ("mlp_dim", is_transformer),
     ("position_encoding", is_transformer),
     ("normalize_qk", is_transformer),
     ("attention", is_recurrent),
     ("qk_features", is_recurrent and model.attention not in ("bilinear", "local", "none")),
-    ("normalizer", takes_normalizer),
+    ("normalizer", has_normalizer),
     ("attend_order", is_recurrent),
     ("input_feeding", is_recurrent),
     ("embed_dim", has_recurrence),
@@ -179,8 +184,8 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
     ("recurrent_dropout_rate", has_recurrence),
   ):
     default = getattr(base.Model(), name)
-    is_allowed = is_read or getattr(model, name) == default
-    yield f"model.{name}", is_allowed, f"{default}, for no part of this model reads it"
+    is_allowed = is_used or getattr(model, name) == default
+    yield f"model.{name}", is_allowed, f"{default}, because the model does not use it"
 
 
 def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
@@ -191,21 +196,18 @@ def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:
     "at most config.train.batch_size",
   )
   is_loss = train.train_eos or train.best_metric == "loss"
-  yield "train.best_metric", is_loss, "loss, for translations that never end match nothing"
+  yield "train.best_metric", is_loss, "loss with config.train.train_eos=False"
   is_softmax = not train.alignment_loss_weight or config.model.normalizer == "softmax"
-  allowed = (
-    "softmax with config.train.alignment_loss_weight, which learns nothing from weights of 0 or no shares"
-  )
-  yield "model.normalizer", is_softmax, allowed
+  yield "model.normalizer", is_softmax, "softmax with config.train.alignment_loss_weight"
   for name in ("alignment_loss_weight", "coverage_loss_weight"):
     is_allowed = not getattr(train, name) or config.model.attention != "none"
-    yield f"train.{name}", is_allowed, "0, for there is no attention"
+    yield f"train.{name}", is_allowed, "0 without attention"
   names = metric_names(config.evaluation)
   yield (
     "evaluation.custom_metrics",
     all(map(plugins.is_plugin, names)),
-    "package.module:Name or file.py:Name, and so on",
+    "a list of package.module:Name or file.py:Name, separated by commas",
   )
   all_names = [*METRICS, *(name.rpartition(":")[2] for name in names)]
-  allowed = f"of different names after the colon, none of them {', '.join(METRICS)}"
+  allowed = f"distinct after the colon, and none of {', '.join(METRICS)}"
   yield "evaluation.custom_metrics", len({*all_names}) == len(all_names), allowed

@@ -14,8 +14,8 @@ from experiments.runs import workdir
 from experiments.runs.workdir import WorkdirError
 from experiments.translation import compare
 
-TRUE = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
-WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enumerate(TRUE)]
+REFERENCES = [f"the cat number {i} sees {i % 7} mice and {i % 5} birds" for i in range(80)]
+WORSE = [line.replace("sees", "has seen") if i % 3 else line for i, line in enumerate(REFERENCES)]
 
 
 def run_folder(folder, seed, attention, bleu):
@@ -26,18 +26,18 @@ def run_folder(folder, seed, attention, bleu):
   return folder
 
 
-def compared(*folders, flags=()):
+def run_compare(*folders, flags=()):
   return scripts.run("compare", f"--workdirs={','.join(map(str, folders))}", *flags)
 
 
-def test_seeds_of_configs_are_one_line(tmp_path):
+def test_seeds_share_one_line(tmp_path):
   folders = [
     run_folder(tmp_path / "a0", 0, "additive", 40.0),
     run_folder(tmp_path / "b0", 0, "bilinear", 37.0),
     run_folder(tmp_path / "a1", 1, "additive", 43.0),
     run_folder(tmp_path / "a2", 2, "additive", 49.0),
   ]
-  finished = compared(*folders)
+  finished = run_compare(*folders)
   assert finished.code == 0, finished.errors
   deviation = np.std([40.0, 43.0, 49.0], ddof=1)
   assert [line.replace(" ± ", "±").split() for line in finished.output.splitlines()] == [
@@ -45,40 +45,40 @@ def test_seeds_of_configs_are_one_line(tmp_path):
     ["model.attention=additive", "3", f"44.000±{deviation:.3f}", "0.500±0.000"],
     ["model.attention=bilinear", "1", "37.000", "0.500"],
   ]
-  assert list(compare.groups(folders[2:])) == [f"{folders[2]} and 1 more"]
-  assert list(compare.groups(folders[:1])) == [str(folders[0])]
+  assert list(compare.group_runs(folders[2:])) == [f"{folders[2]} and 1 more"]
+  assert list(compare.group_runs(folders[:1])) == [str(folders[0])]
 
 
-def test_validation_is_compared_without_a_test(tmp_path):
+def test_validation_is_the_fallback_split(tmp_path):
   folders = [run_folder(tmp_path / "a", 0, "additive", 40.0), run_folder(tmp_path / "b", 0, "bilinear", 37.0)]
   for folder, bleu in zip(folders, (31.0, 29.0), strict=True):
     workdir.write_json(folder / "results.json", {"validation": {"sentences": 9.0, "bleu": bleu}})
-  finished = compared(*folders)
+  finished = run_compare(*folders)
   assert finished.code == 0, finished.errors
   assert "31.000" in finished.output and "29.000" in finished.output
   workdir.write_json(folders[0] / "results.json", {"validation": {"bleu": 31.0}, "test": {"bleu": 40.0}})
-  finished = compared(*folders, flags=["--split=test", "--significance"])
+  finished = run_compare(*folders, flags=["--split=test", "--significance"])
   assert finished.code == 2 and finished.output == ""
   assert "--split must be one of validation, got 'test'" in finished.errors
 
 
-def test_repeated_seeds_are_told(tmp_path):
+def test_duplicate_runs_are_reported(tmp_path):
   folders = [
     run_folder(tmp_path / name, seed, "additive", 40.0) for name, seed in zip("abc", (0, 1, 0), strict=True)
   ]
-  line = f"{folders[2]} has the config and the seed of {folders[0]}: no deviation is to be seen between them"
-  finished = compared(*folders)
+  line = f"{folders[2]} has the same config and seed as {folders[0]}: they are not independent samples"
+  finished = run_compare(*folders)
   assert (finished.code, finished.errors) == (0, f"{line}\n")
 
 
-def test_runs_without_results_are_told(tmp_path):
+def test_missing_results_are_errors(tmp_path):
   folder = run_folder(tmp_path / "a", 0, "additive", 40.0)
   (folder / "results.json").write_text(json.dumps([3]), "utf-8")
   with pytest.raises(WorkdirError, match="expected splits and their metrics"):
-    compare.groups([folder])
+    compare.group_runs([folder])
   (folder / "results.json").unlink()
   with pytest.raises(WorkdirError, match="holds no results yet"):
-    compare.groups([folder])
+    compare.group_runs([folder])
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_runs_without_results_are_told(tmp_path):
   [
     ((), "--workdirs must name folders of runs, got none"),
     (("--workdirs=nowhere",), "nowhere holds no run"),
-    (("--workdirs=a", "--significance"), "--significance is of two --workdirs or more, got 'a'"),
-    (("--workdirs=a,a/",), "--workdirs must be different ones, got 'a,a/'"),
+    (("--workdirs=a", "--significance"), "--significance needs at least two --workdirs, got 'a'"),
+    (("--workdirs=a,a/",), "--workdirs must be different folders, got 'a,a/'"),
   ],
 )
-def test_mistakes_are_one_line(flags, line):
+def test_user_errors_are_one_line(flags, line):
   finished = scripts.run("compare", *flags)
   assert (finished.code, finished.output) == (2, "")
   assert line in finished.errors and finished.errors.count("\n") == 1
 
 
 @pytest.mark.exhaustive
-def test_translations_of_runs_are_compared(tmp_path):
+def test_runs_are_tested_for_significance(tmp_path):
   flags = (
     "--config.data.num_buckets=1",
     "--config.model.attention=none",
@@ -110,9 +110,9 @@ def test_translations_of_runs_are_compared(tmp_path):
   for seed, folder in enumerate(folders):
     trained = scripts.run("train", f"--workdir={folder}", f"--config.seed={seed}", *flags)
     assert trained.code == 0, trained.errors
-  finished = compared(*folders, flags=["--significance"])
+  finished = run_compare(*folders, flags=["--significance"])
   assert finished.code == 0, finished.errors
-  assert finished.errors == "p is unreliable with fewer than 50 sentences, got 3\n"
+  assert finished.errors == "p-values are unreliable with fewer than 50 sentences, got 3\n"
   rows = finished.output.split("\n\n")[1].splitlines()
   assert rows[0].split() == ["system", "bleu", "bleu", "p", "chrf", "chrf", "p"]
   assert [row.split()[0] for row in rows[1:]] == folders
@@ -120,67 +120,73 @@ def test_translations_of_runs_are_compared(tmp_path):
   path.write_text(
     path.read_text("utf-8").replace('"num_eval_examples": 3', '"num_eval_examples": 2'), "utf-8"
   )
-  refused = compared(*folders, flags=["--significance"])
-  assert refused.code == 2
-  assert f"{folders[1]} has other sentences than {folders[0]}: they cannot be compared" in refused.errors
+  failed = run_compare(*folders, flags=["--significance"])
+  assert failed.code == 2
+  assert (
+    f"runs must have the same sentences, got different ones in {folders[0]} and {folders[1]}" in failed.errors
+  )
 
 
 def test_worse_translations_have_small_p():
-  first, second, again = compare.significance({"a": TRUE, "b": WORSE, "c": TRUE}, TRUE, samples=200)
+  first, second, same = compare.significance(
+    {"a": REFERENCES, "b": WORSE, "c": REFERENCES}, REFERENCES, samples=200
+  )
   assert [first["bleu"], first["chrf"]] == pytest.approx([100, 100])
   assert math.isnan(first["bleu p"]) and math.isnan(first["chrf p"])
   assert second["bleu"] < 90 and 0 < second["bleu p"] < 0.01
-  assert again["bleu p"] == again["chrf p"] == 1
-  assert not compare.too_few(50) and "fewer than 50 sentences, got 49" in compare.too_few(49)
+  assert same["bleu p"] == same["chrf p"] == 1
+  assert not compare.sample_size_warning(
+    50
+  ) and "fewer than 50 sentences, got 49" in compare.sample_size_warning(49)
 
 
 SPACED = [line.replace(" ", "  ") for line in WORSE]
 
 
 @pytest.mark.parametrize(
-  ("first", "other"),
+  ("first", "second"),
   [
     *(([line] * count, [line] * count) for line in ("", "the cat sees a bird") for count in (1, 2, 80)),
-    (WORSE, SPACED),  # of which the metrics count the same
-    (TRUE[:1], ["a dog"]),  # one sentence tells nothing apart
+    (WORSE, SPACED),  # the metrics ignore the difference
+    (REFERENCES[:1], ["a dog"]),  # one sentence cannot be significant
   ],
 )
-def test_equal_scores_have_p_1(first, other):
-  _, row = compare.significance({"a": first, "b": other}, TRUE[: len(first)], samples=100)
+def test_equal_scores_have_p_1(first, second):
+  _, row = compare.significance({"a": first, "b": second}, REFERENCES[: len(first)], samples=100)
   assert row["bleu p"] == row["chrf p"] == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_differing_sentences_prove_nothing(count):
-  references = [f"{line} {i}" for i, line in enumerate(TRUE)]
-  others = ["a dog" if i < count else line for i, line in enumerate(references)]
-  _, row = compare.significance({"a": references, "b": others}, references)
-  # The difference is as large as the systems' if all of the differing sentences are exchanged, or none.
+def test_few_differences_are_not_significant(count):
+  references = [f"{line} {i}" for i, line in enumerate(REFERENCES)]
+  changed = ["a dog" if i < count else line for i, line in enumerate(references)]
+  _, row = compare.significance({"a": references, "b": changed}, references)
+  # Only exchanging all or none of the differing sentences keeps the difference.
   assert row["bleu p"] == pytest.approx(2 ** (1 - count), abs=0.06)
   assert row["chrf p"] == pytest.approx(2 ** (1 - count), abs=0.06)
 
 
-def _permutation_p(first, other, references, rng, samples=300):
-  """Returns the share of random exchanges of two systems' sentences with a difference at least as large."""
+def _permutation_p(first, second, references, rng, samples=300):
+  """Returns the p-value of a permutation test, computed from whole translations."""
 
-  def difference(one, two):
-    scores = [BLEU().corpus_score(list(lines), [references]).score for lines in (one, two)]
+  def difference(first, second):
+    scores = [BLEU().corpus_score(list(lines), [references]).score for lines in (first, second)]
     return abs(scores[0] - scores[1])
 
-  given, count = difference(first, other), 0
+  observed, count = difference(first, second), 0
   for swapped in rng.random((samples, len(first))) < 0.5:
-    pairs = [(b, a) if swap else (a, b) for swap, a, b in zip(swapped, first, other, strict=True)]
-    count += difference(*zip(*pairs, strict=True)) >= given - 1e-9
+    pairs = [(b, a) if swap else (a, b) for swap, a, b in zip(swapped, first, second, strict=True)]
+    count += difference(*zip(*pairs, strict=True)) >= observed - 1e-9
   return (count + 1) / (samples + 1)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_p_is_of_a_permutation_test(seed):
+def test_p_matches_permutation_test(seed):
   rng = np.random.default_rng(seed)
   shares = 0.3, (0.3, 0.36, 0.6)[seed]
-  first, other = (
-    [" ".join("x" if rng.random() < share else word for word in line.split()) for line in TRUE]
+  first, second = (
+    [" ".join("x" if rng.random() < share else word for word in line.split()) for line in REFERENCES]
     for share in shares
   )
-  _, row = compare.significance({"a": first, "b": other}, TRUE)
-  assert row["bleu p"] == pytest.approx(_permutation_p(first, other, TRUE, rng), abs=0.1)
+  _, row = compare.significance({"a": first, "b": second}, REFERENCES)
+  assert row["bleu p"] == pytest.approx(_permutation_p(first, second, REFERENCES, rng), abs=0.1)

@@ -1,4 +1,4 @@
-"""Tests of configs/: every file of it, also those to come."""
+"""Tests of all files in configs/."""
 
 import dataclasses
 import importlib
@@ -15,8 +15,8 @@ from experiments.translation.validation import validate
 FOLDER = pathlib.Path(base.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "base"))
 
-# What each is about, and the other fields in which it may differ from configs/base.py.
-MEANING = {
+# The main changes of each config, and other fields that may differ from configs/base.py.
+MAIN_CHANGES = {
   "toy_translation": {},
   "toy_translation_scores": {},
   "toy_translation_transformer": {"model.encoder": "transformer", "model.attention": "multi_head"},
@@ -31,7 +31,7 @@ DATA, MODEL, TRAIN, EVALUATION = (
   for kind in (base.Data, base.Model, base.Train, base.Evaluation)
 )
 SIZES = {"model.embed_dim", "model.features", "model.num_layers", "model.dropout_rate"}
-OTHERS = {
+OTHER_FIELDS = {
   "toy_translation": set(),
   "toy_translation_scores": set(),
   "toy_translation_transformer": {*TRAIN, "model.num_layers"},
@@ -62,7 +62,7 @@ def _with_paths(config):
 
 
 def test_all_configs_are_there():
-  assert set(MEANING) <= set(NAMES)
+  assert set(MAIN_CHANGES) <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,12 +85,12 @@ def test_configs_are_fresh_objects(name):
     assert getattr(first, group) is not getattr(second, group)
 
 
-@pytest.mark.parametrize("name", MEANING)
+@pytest.mark.parametrize("name", MAIN_CHANGES)
 def test_configs_change_the_named_fields(name):
   defaults, fields = flat(base.Config()), flat(_module(name).get_config())
-  differing = {field: value for field, value in fields.items() if value != defaults[field]}
-  assert MEANING[name].items() <= differing.items()
-  assert set(differing) <= set(MEANING[name]) | OTHERS[name]
+  changed = {field: value for field, value in fields.items() if value != defaults[field]}
+  assert MAIN_CHANGES[name].items() <= changed.items()
+  assert set(changed) <= set(MAIN_CHANGES[name]) | OTHER_FIELDS[name]
 
 
 @pytest.mark.parametrize("name", ["toy_translation", "toy_translation_fixed_context"])
@@ -112,8 +112,8 @@ def test_config_names_are_flat():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_docstrings_give_the_command(name):
-  # The name of the file, so that a copied config does not give the command of its model.
+def test_docstrings_have_the_command(name):
+  # The command must have the name of this file, not of a config that it was copied from.
   script = "sweep" if hasattr(_module(name), "get_sweep") else "train"
   assert f"python -m experiments.{script} --config=configs/{name}.py" in _module(name).__doc__
 
@@ -127,6 +127,6 @@ def test_sweep_choices_are_valid(name):
 @pytest.mark.parametrize(
   "kind", [base.Data, base.Model, base.Train, base.Evaluation], ids=lambda kind: kind.__name__
 )
-def test_every_field_is_explained(kind):
-  explained = {line.split(":")[0].strip() for line in kind.__doc__.splitlines() if ":" in line}
-  assert {field.name for field in dataclasses.fields(kind)} <= explained
+def test_all_fields_are_documented(kind):
+  documented = {line.split(":")[0].strip() for line in kind.__doc__.splitlines() if ":" in line}
+  assert {field.name for field in dataclasses.fields(kind)} <= documented

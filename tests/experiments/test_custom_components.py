@@ -1,4 +1,4 @@
-"""Parts of a person's own, named in a config: docs/custom_components.py, from training to translation."""
+"""Tests of custom components, with docs/custom_components.py."""
 
 import argparse
 import dataclasses
@@ -26,7 +26,7 @@ FLAGS = (
   f"--config.model.encoder={FILE}:bag_of_words",
   f"--config.evaluation.custom_metrics={FILE}:length_ratio",
   "--config.data.num_buckets=1",
-  "--config.train.grad_accumulation_steps=3",  # not a divisor of the batch size: the last part is padded
+  "--config.train.grad_accumulation_steps=3",  # does not divide the batch size, so rows are padded
   "--config.model.features=8",
   "--config.model.embed_dim=8",
   "--config.train.num_train_steps=4",
@@ -38,7 +38,7 @@ FLAGS = (
 )
 
 
-def test_custom_parts_from_training_to_translation(tmp_path):
+def test_custom_components_train_and_translate(tmp_path):
   folder = tmp_path / "run"
   trained = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert trained.code == 0, trained.errors
@@ -54,13 +54,13 @@ def test_custom_parts_from_training_to_translation(tmp_path):
   translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c")
   assert translated.code == 0, translated.errors
   (tmp_path / "mine.py").write_text("def first(translations, *_):\n  return len(translations)\n", "utf-8")
-  other = scripts.run("evaluate", f"--workdir={folder}", f"--metrics={tmp_path}/mine.py:first")
-  assert other.code == 0, other.errors
-  assert other.output.split("\n")[0].split()[-1] == "first" and "length_ratio" not in other.output
+  custom = scripts.run("evaluate", f"--workdir={folder}", f"--metrics={tmp_path}/mine.py:first")
+  assert custom.code == 0, custom.errors
+  assert custom.output.split("\n")[0].split()[-1] == "first" and "length_ratio" not in custom.output
 
 
 @pytest.mark.exhaustive
-def test_failing_metrics_can_be_mended(tmp_path):
+def test_failed_metrics_can_be_fixed(tmp_path):
   path, folder = tmp_path / "mine.py", tmp_path / "run"
   calls = "calls = []\ndef late(*_):\n  calls.append(0)\n  return {}\n"
   flags = [flag for flag in FLAGS if "metrics" not in flag] + [
@@ -75,7 +75,7 @@ def test_failing_metrics_can_be_mended(tmp_path):
   path.write_text(calls.format("1"), "utf-8")
   resumed = scripts.run("train", f"--workdir={folder}", *flags)
   assert resumed.code == 0, resumed.errors
-  assert "continuing after step 2 of 4" in resumed.output
+  assert "resuming after step 2 of 4" in resumed.output
 
 
 @pytest.mark.exhaustive
@@ -86,16 +86,16 @@ def test_alignment_loss_needs_links(tmp_path):
   folder, weight = tmp_path / "run", "--config.train.alignment_loss_weight=0.5"
   finished = scripts.run("train", f"--workdir={folder}", *flags, weight)
   assert (finished.code, folder.exists()) == (2, False), finished
-  words = "config.train.alignment_loss_weight must be 0 if the batches of a task have no links"
-  assert finished.errors.startswith(f"error: {words}") and finished.errors.count("\n") == 1
+  message = "config.train.alignment_loss_weight must be 0 if the batches of the task have no links"
+  assert finished.errors.startswith(f"error: {message}") and finished.errors.count("\n") == 1
 
 
-def test_module_classes_are_no_functions(tmp_path):
+def test_module_classes_are_errors(tmp_path):
   name = f"{FILE}:GaussianAttention"
   with pytest.raises(ConfigError) as caught:
     make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)
   assert str(caught.value) == (
-    f"config.model.attention={name} must be a function that returns a Flax module, got the class itself"
+    f"config.model.attention={name} must be a function that returns a Flax module, got a module class"
   )
 
 
@@ -122,12 +122,12 @@ def test_custom_normalizer_with_any_weights(tmp_path, monkeypatch):
   explored = scripts.run("explore", f"--workdir={folder}", f"--output={page}", "--trust_workdir")
   assert explored.code == 0, explored.errors
   data = json.loads(page.read_text("utf-8").split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
-  sides = [each["sides"]["decoder"] for each in data["runs"][0]["sentences"]]
-  assert min(each["low"] for each in sides) < 0 and max(each["high"] for each in sides) > 1
-  monkeypatch.chdir(tmp_path)  # a file below the current folder is trusted
+  sides = [side["sides"]["decoder"] for side in data["runs"][0]["sentences"]]
+  assert min(side["low"] for side in sides) < 0 and max(side["high"] for side in sides) > 1
+  monkeypatch.chdir(tmp_path)  # files below the current folder are trusted
   with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-    (found,) = load(folder).translate(["a b c d"])
-  assert found.attention.min() < 0 or found.attention.max() > 1
+    (translation,) = load(folder).translate(["a b c d"])
+  assert translation.attention.min() < 0 or translation.attention.max() > 1
 
 
 @pytest.mark.parametrize(("error", "code"), [("RuntimeError('no fonts')", 0), ("SystemExit(3)", 3)])
@@ -148,19 +148,19 @@ def test_failing_figures_keep_the_results(tmp_path, error, code):
   if code == 0:
     warnings = [line for line in trained.errors.splitlines() if line.startswith("warning")]
     path = folder / "figures" / "training_curves.png"
-    assert warnings[0] == f"warning: {path} could not be drawn: RuntimeError: no fonts"
+    assert warnings[0] == f"warning: could not draw {path}: RuntimeError: no fonts"
     assert len(warnings) == 6 and "wrote" not in trained.output
 
 
 @pytest.mark.parametrize(
-  ("name", "words"), [("wrong", "must make an attention.Normalizer, got int"), ("none", "has no 'none'")]
+  ("name", "message"), [("wrong", "must return an attention.Normalizer, got int"), ("none", "has no 'none'")]
 )
-def test_invalid_normalizer_raises(tmp_path, name, words):
+def test_invalid_normalizer_raises(tmp_path, name, message):
   (tmp_path / "mine.py").write_text("def wrong(config):\n  return 3\n", "utf-8")
   name = f"{tmp_path / 'mine.py'}:{name}"
   with pytest.raises(ConfigError) as caught:
     make_model(base.Model(normalizer=name), source_vocabulary_size=5, target_vocabulary_size=5)
-  assert f"config.model.normalizer={name}" in str(caught.value) and words in str(caught.value)
+  assert f"config.model.normalizer={name}" in str(caught.value) and message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -177,31 +177,31 @@ def test_invalid_normalizer_raises(tmp_path, name, words):
 def test_unused_normalizer_raises(fields):
   config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
   with pytest.raises(
-    ConfigError, match=r"config\.model\.normalizer must be softmax, for no part of this model"
+    ConfigError, match=r"config\.model\.normalizer must be softmax, because the model does not use it"
   ):
     validate(config)
 
 
-def test_invalid_parts_are_one_line(tmp_path):
+def test_invalid_components_are_one_line(tmp_path):
   broken = tmp_path / "broken.py"
   broken.write_text("def nothing(config):\n  return config\nclass Raises:\n  pass\n", "utf-8")
-  for name, words in (
+  for name, message in (
     (f"{tmp_path}/none.py:layer", "FileNotFoundError"),
     (f"{broken}:layer", "has no 'layer'"),
     ("no_such_module:layer", "ModuleNotFoundError"),
-    (f"{broken}:nothing", "must make a Flax module with the methods project_kv, attend_with_kv"),
+    (f"{broken}:nothing", "must return a Flax module with the methods project_kv, attend_with_kv"),
   ):
     with pytest.raises(ConfigError) as caught:
       make_model(base.Model(attention=name), source_vocabulary_size=5, target_vocabulary_size=5)
-    assert words in str(caught.value) and "config.model.attention" in str(caught.value)
+    assert message in str(caught.value) and "config.model.attention" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_parts_in_modules_are_cached():
+def test_components_are_imported_once():
   name = "experiments.tasks.scan:Scan"
   config = base.Config(data=base.Data(task=name, split="simple"))
   assert str(make_task(config)).startswith("SCAN")
-  assert plugins.find("model.attention", f"{FILE}:gaussian") is plugins.find(
+  assert plugins.resolve("model.attention", f"{FILE}:gaussian") is plugins.resolve(
     "model.attention", f"{FILE}:gaussian"
   )
 
@@ -227,7 +227,7 @@ def test_failing_custom_attention_writes_nothing(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_custom_decoder_in_a_search(tmp_path):
+def test_custom_decoder_with_beam_search(tmp_path):
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "attention" not in flag]
   decoder = f"--config.model.decoder={FILE}:feedback_decoder"
@@ -240,12 +240,12 @@ def test_custom_decoder_in_a_search(tmp_path):
   with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
     translator = load(folder, search={"beam_size": 3})
     assert type(translator.model.decoder).__name__ == "FeedbackDecoder"
-    (found,) = translator.translate([text])
-    (given,) = translator.score([(text, found.text)])
-  # What a search finds, step by step and in the order of its beams, has the weights of the whole.
-  assert not found.is_truncated
-  np.testing.assert_allclose(found.score * given.num_tokens, given.log_probability, rtol=1e-4)
-  np.testing.assert_allclose(found.attention, given.attention, rtol=1e-4, atol=1e-6)
+    (translation,) = translator.translate([text])
+    (scored,) = translator.score([(text, translation.text)])
+  # Beam search gives the same scores and weights as teacher forcing.
+  assert not translation.is_truncated
+  np.testing.assert_allclose(translation.score * scored.num_tokens, scored.log_probability, rtol=1e-4)
+  np.testing.assert_allclose(translation.attention, scored.attention, rtol=1e-4, atol=1e-6)
 
 
 def test_invalid_decoder_raises(tmp_path):
@@ -254,7 +254,7 @@ def test_invalid_decoder_raises(tmp_path):
   with pytest.raises(ConfigError) as caught:
     make_model(base.Model(decoder=name), source_vocabulary_size=5, target_vocabulary_size=5)
   assert str(caught.value) == (
-    f"config.model.decoder={name} must make a Flax module with the methods prepare, step, __call__, "
+    f"config.model.decoder={name} must return a Flax module with the methods prepare, step, __call__, "
     "output_features, output_projection (see attention.models.Decoder), got int"
   )
 
@@ -274,7 +274,7 @@ FAILING = {
   "task_lacks_members": (
     "data.task",
     "class Part:\n  def __init__(self, *_):\n    self.source = 1",
-    "it has no target, splits, validation_split",
+    "got one without target, splits, validation_split",
   ),
   "batch_raises": (
     "data.task",
@@ -306,7 +306,7 @@ FAILING = {
     "  def attend_with_kv(self, queries, keys_values, *, mask, **options):\n"
     "    return super().attend_with_kv(queries, keys_values, **options)\n"
     "def Part(config):\n  return Careless(features=8)",
-    "padding must not change the logits",
+    "logits must not depend on source padding",
   ),
   "encoder_divides_by_length": (
     "model.encoder",
@@ -316,7 +316,7 @@ FAILING = {
     "    encoded = super().__call__(tokens, lengths)\n"
     "    return encoded._replace(final_state=encoded.final_state / lengths[:, None].astype('float32'))\n"
     "def Part(config, size):\n  return Mine(size, 8, 8)",
-    "the logits must be finite, also for rows of length 0",
+    "logits must be finite, also for padding rows",
   ),
   "metric_is_text": (
     "evaluation.custom_metrics",
@@ -331,7 +331,7 @@ FAILING = {
   "metric_name": (
     "evaluation.custom_metrics",
     "",
-    "must be of different names after the colon, none of them sentences, loss,",
+    "must be distinct after the colon, and none of sentences, loss,",
   ),
 }
 
@@ -340,20 +340,20 @@ FAILING = {
   "case",
   always("attention_ignores_mask", "metric_is_text", of=FAILING),
 )
-def test_failing_parts_are_found_first(tmp_path, case):
-  part, text, words = FAILING[case]
+def test_failing_components_are_detected_early(tmp_path, case):
+  field, text, message = FAILING[case]
   name = f"{_mine(tmp_path, text)}:{'Part' if text else 'loss'}"
-  flags = [flag for flag in FLAGS if part not in flag]
+  flags = [flag for flag in FLAGS if field not in flag]
   folder = tmp_path / "run"
-  finished = scripts.run("train", f"--workdir={folder}", *flags, f"--config.{part}={name}")
+  finished = scripts.run("train", f"--workdir={folder}", *flags, f"--config.{field}={name}")
   assert (finished.code, finished.output) == (2, ""), finished
-  words = words.format(mine=tmp_path / "mine.py")
-  assert finished.errors.count("\n") == 1 and words in finished.errors and part in finished.errors
+  message = message.format(mine=tmp_path / "mine.py")
+  assert finished.errors.count("\n") == 1 and message in finished.errors and field in finished.errors
   assert not folder.exists()
 
 
 @pytest.mark.exhaustive
-def test_changed_parts_are_detected(tmp_path):
+def test_changed_components_are_detected(tmp_path):
   path = _mine(tmp_path, "Part = custom_components.Reversal")
   folder = tmp_path / "run"
   flags = [flag for flag in FLAGS if "data.task" not in flag] + [f"--config.data.task={path}:Part"]
@@ -363,20 +363,20 @@ def test_changed_parts_are_detected(tmp_path):
   evaluated = scripts.run("evaluate", f"--workdir={folder}", "--trust_workdir")
   assert evaluated.code == 0, evaluated.errors
   assert f"{path}: changed since {folder} was trained\n" in evaluated.errors
-  again = scripts.run("train", f"--workdir={folder}", *flags)
-  assert again.code == 2 and "got a changed one; take another --workdir" in again.errors
+  retrained = scripts.run("train", f"--workdir={folder}", *flags)
+  assert retrained.code == 2 and "file has changed since the run" in retrained.errors
   path.unlink()
-  gone = scripts.run("evaluate", f"--workdir={folder}", "--trust_workdir")
-  assert gone.code == 2 and "not a config of this version" not in gone.errors
-  assert f"config.data.task={path}:Part: FileNotFoundError" in gone.errors
+  missing = scripts.run("evaluate", f"--workdir={folder}", "--trust_workdir")
+  assert missing.code == 2 and "invalid config for this version" not in missing.errors
+  assert f"config.data.task={path}:Part: FileNotFoundError" in missing.errors
 
 
-# Parts that someone else's run names
+# Components named by untrusted runs.
 
 
 @pytest.fixture
-def stranger(tmp_path):
-  """Gives a run that names a file which says that it was imported, and the file."""
+def untrusted_run(tmp_path):
+  """A run that names a file outside the current folder, and the file, which prints when it is imported."""
   folder, file = tmp_path / "run", tmp_path / "elsewhere.py"
   file.write_text("print('imported')\ndef part(*_):\n  return 1\n", "utf-8")
   config = base.Config()
@@ -387,24 +387,24 @@ def stranger(tmp_path):
   return folder, file
 
 
-def test_compare_imports_nothing_that_runs_name(stranger):
-  finished = scripts.run("compare", f"--workdirs={stranger[0]}")
+def test_compare_does_not_import_components(untrusted_run):
+  finished = scripts.run("compare", f"--workdirs={untrusted_run[0]}")
   assert finished.code == 0, finished.errors
   assert "40.000" in finished.output and "imported" not in finished.output
 
 
-def test_parts_from_elsewhere_need_trust_workdir(stranger):
-  folder, file = stranger
-  refused = scripts.run("translate", f"--workdir={folder}", "--text=a")
-  assert refused.code == 2 and refused.errors.count("\n") == 1
-  assert str(file) in refused.errors and "--trust_workdir" in refused.errors
-  assert "imported" not in refused.output
+def test_untrusted_files_need_trust_workdir(untrusted_run):
+  folder, file = untrusted_run
+  failed = scripts.run("translate", f"--workdir={folder}", "--text=a")
+  assert failed.code == 2 and failed.errors.count("\n") == 1
+  assert str(file) in failed.errors and "--trust_workdir" in failed.errors
+  assert "imported" not in failed.output
   trusted = scripts.run("translate", f"--workdir={folder}", "--text=a", "--trust_workdir")
   assert "imported" in trusted.output
-  assert f"{folder}: imports {file} (config.data.task)" in trusted.errors
+  assert f"{folder}: importing {file} (config.data.task)" in trusted.errors
 
 
-def test_part_files_are_found_without_import(tmp_path, monkeypatch):
+def test_imported_files_are_found_without_import(tmp_path, monkeypatch):
   (tmp_path / "package").mkdir()
   for file in ("__init__.py", "module.py"):
     (tmp_path / "package" / file).write_text("raise RuntimeError", "utf-8")
@@ -412,21 +412,21 @@ def test_part_files_are_found_without_import(tmp_path, monkeypatch):
   (tmp_path / "runs" / "theirs" / "part.py").write_text("raise RuntimeError", "utf-8")
   monkeypatch.syspath_prepend(tmp_path)
   package = tmp_path / "package"
-  assert plugins.origins("package:Name") == [package / "__init__.py"]
-  assert plugins.origins("package.module:Name") == [package / "__init__.py", package / "module.py"]
-  assert plugins.origins("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
-  assert plugins.origins("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
+  assert plugins.imported_files("package:Name") == [package / "__init__.py"]
+  assert plugins.imported_files("package.module:Name") == [package / "__init__.py", package / "module.py"]
+  assert plugins.imported_files("runs.theirs.part:Name") == [tmp_path / "runs" / "theirs" / "part.py"]
+  assert plugins.imported_files("folder/file.py:Name") == [pathlib.Path("folder/file.py")]
   for name in ("package.none:Name", "no_such_module:Name", "sys:exit"):
-    assert plugins.origins(name) == []
+    assert plugins.imported_files(name) == []
 
 
-def test_untrusted_packages_are_refused(tmp_path, monkeypatch):
+def test_untrusted_packages_are_errors(tmp_path, monkeypatch):
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "part.py").touch()
-  theirs = tmp_path / "run" / "theirs"
-  theirs.mkdir(parents=True)
-  (theirs / "__init__.py").write_text("raise RuntimeError", "utf-8")
-  (theirs / "part.py").symlink_to(tmp_path / "mine" / "part.py")
+  package = tmp_path / "run" / "theirs"
+  package.mkdir(parents=True)
+  (package / "__init__.py").write_text("raise RuntimeError", "utf-8")
+  (package / "part.py").symlink_to(tmp_path / "mine" / "part.py")
   config = base.Config()
   config.data.task = "run.theirs.part:Name"
   monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Tests of experiments/explore.py: what it writes of runs that the page can run, and of others."""
+"""Tests of experiments/explore.py, with runs that the page can run and others."""
 
 import json
 import re
@@ -19,26 +19,26 @@ def trained(folder, **model):
     model=base.Model(embed_dim=5, features=8, **model),
     train=base.Train(
       num_train_steps=2, batch_size=3, eval_every_steps=1, learning_rate=2.0
-    ),  # the first is the best
+    ),  # the first checkpoint is the best
     evaluation=base.Evaluation(
       num_validation_examples=1, num_eval_examples=2, batch_size=2, max_decode_length=7
     ),
   )
-  with jax.numpy_dtype_promotion("standard"):  # optax needs it
+  with jax.numpy_dtype_promotion("standard"):  # required by optax
     train(config, folder)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Gives a folder with two runs."""
+  """A folder with two runs."""
   folder = tmp_path_factory.mktemp("runs")
   trained(folder / "recurrent")
   trained(folder / "transformer", encoder="transformer", num_heads=2)
   return folder
 
 
-def explored(folder, *names, flags=()):
-  """Returns what the page has of some runs, and what was printed."""
+def explore(folder, *names, flags=()):
+  """Returns the data of the page, and the output of the script."""
   path = folder / "explore.html"
   workdir = ",".join(str(folder / name) for name in names)
   finished = scripts.run("explore", f"--workdir={workdir}", f"--output={path}", *flags)
@@ -50,48 +50,48 @@ def explored(folder, *names, flags=()):
 
 
 def test_live_runs_have_checkpoints_and_examples(folder):
-  (run,), output = explored(folder, "recurrent", flags=["--num_examples=3"])
+  (run,), output = explore(folder, "recurrent", flags=["--num_examples=3"])
   assert output.startswith(f"wrote {folder / 'explore.html'}: 0.")
   assert run["name"] == "recurrent"
-  assert run["summary"] == "recurrent encoder, additive attention, width 8, seed 0"
-  assert [each["step"] for each in run["checkpoints"]] == [1, 2]
-  assert len({each["arrays"] for each in run["checkpoints"]}) == 2
+  assert run["summary"] == "recurrent encoder, additive attention, 8 features, seed 0"
+  assert [item["step"] for item in run["checkpoints"]] == [1, 2]
+  assert len({item["arrays"] for item in run["checkpoints"]}) == 2
   splits = ["validation", "test", "length", "composition"]
   assert run["step"] == 1
-  assert [each["split"] for each in run["examples"]] == [split for split in splits for _ in range(3)]
-  assert all(each["links"] for each in run["examples"])
-  (run,), _ = explored(folder, "recurrent", flags=["--checkpoints=2"])
-  assert [each["step"] for each in run["checkpoints"]] == [2]
+  assert [item["split"] for item in run["examples"]] == [split for split in splits for _ in range(3)]
+  assert all(item["links"] for item in run["examples"])
+  (run,), _ = explore(folder, "recurrent", flags=["--checkpoints=2"])
+  assert [item["step"] for item in run["checkpoints"]] == [2]
 
 
 def test_other_runs_are_recorded(folder):
-  runs, _ = explored(folder, "recurrent", "transformer", flags=["--num_recorded=2"])
-  assert [each["name"] for each in runs] == ["recurrent", "transformer"]
+  runs, _ = explore(folder, "recurrent", "transformer", flags=["--num_recorded=2"])
+  assert [item["name"] for item in runs] == ["recurrent", "transformer"]
   assert runs[1]["why"] == "config.model.encoder is transformer"
   assert len(runs[1]["sentences"]) == 2
   for sentence in runs[1]["sentences"]:
     T, S = len(sentence["rows"]), len(sentence["columns"])
     assert sentence["rows"][-1] == sentence["columns"][-1] == "</s>"
-    shapes = {side: each["shape"] for side, each in sentence["sides"].items()}
+    shapes = {side: item["shape"] for side, item in sentence["sides"].items()}
     assert shapes == {"encoder": [1, 2, S, S], "decoder": [1, 1, T, S]}
     assert sentence["links"]
 
 
-def test_given_sentences_are_recorded(folder, tmp_path):
+def test_input_sentences_are_recorded(folder, tmp_path):
   path, texts = tmp_path / "lines.txt", ["a cat </script>", "the dog"]
   path.write_text("a cat </script>\n\nthe dog\n", "utf-8")
-  (live, other), _ = explored(folder, "recurrent", "transformer", flags=[f"--input={path}"])
-  assert [each["source"] for each in live["examples"][:2]] == texts
-  assert [each["split"] for each in live["examples"][:3]] == ["your own", "your own", "validation"]
-  sentences = other["sentences"]
-  assert [(each["source_text"], each["links"]) for each in sentences] == [(text, None) for text in texts]
-  # Along the model's own translations.
-  found = load(folder / "transformer").translate(texts)
-  ends = [() if each.is_truncated else ("</s>",) for each in found]
-  assert [tuple(each["rows"]) for each in sentences] == [
-    (*each.tokens, *end) for each, end in zip(found, ends, strict=True)
+  (live, recorded), _ = explore(folder, "recurrent", "transformer", flags=[f"--input={path}"])
+  assert [item["source"] for item in live["examples"][:2]] == texts
+  assert [item["split"] for item in live["examples"][:3]] == ["input file", "input file", "validation"]
+  sentences = recorded["sentences"]
+  assert [(item["source_text"], item["links"]) for item in sentences] == [(text, None) for text in texts]
+  # With translations by the model.
+  translations = load(folder / "transformer").translate(texts)
+  eos = [() if item.is_truncated else ("</s>",) for item in translations]
+  assert [tuple(item["rows"]) for item in sentences] == [
+    (*item.tokens, *eos_label) for item, eos_label in zip(translations, eos, strict=True)
   ]
-  assert [each["columns"] for each in sentences] == [
+  assert [item["columns"] for item in sentences] == [
     ["a", "cat", "<", "/", "script", ">", "</s>"],
     ["the", "dog", "</s>"],
   ]
@@ -101,26 +101,26 @@ PAGE = "--output=OUT/page.html"
 
 
 @pytest.mark.parametrize(
-  "flags, told",
+  "flags, message",
   [
     ([PAGE], "--workdir must name the folder of a run, got none"),
     (["--workdir=OUT/nothing", PAGE], "nothing"),
     (["--workdir=RUN"], "--output must name a file such as explore.html, got none"),
     (["--workdir=RUN", "--output=OUT"], "--output must be a file, got the folder"),
-    (["--workdir=RUN", "--output=OUT/no/page.html"], "--output must be in a folder that is there"),
-    (["--workdir=RUN", PAGE, "--checkpoints=7"], "holds no checkpoint of step 7"),
-    (["--workdir=RUN", PAGE, "--checkpoints=best"], "--checkpoints must be steps such as"),
+    (["--workdir=RUN", "--output=OUT/no/page.html"], "--output must be in an existing folder"),
+    (["--workdir=RUN", PAGE, "--checkpoints=7"], "step must be one of the checkpoints"),
+    (["--workdir=RUN", PAGE, "--checkpoints=best"], "--checkpoints must be steps separated by commas"),
     (["--workdir=RUN", PAGE, "--num_examples=0"], "num_examples"),
     (["--workdir=RUN,RUN", PAGE], "--workdir must name distinct folders"),
     (["--workdir=RUN", PAGE, "--input=OUT/none"], "No such file"),
-    (["--workdir=RUN", PAGE, "--input=OUT/empty"], "--input must have a sentence"),
+    (["--workdir=RUN", PAGE, "--input=OUT/empty"], "--input must have at least one sentence"),
   ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, flags, told):
+def test_user_errors_are_one_line(folder, tmp_path, flags, message):
   (tmp_path / "empty").write_text(" \n\n", "utf-8")
   names = {"OUT": str(tmp_path), "RUN": str(folder / "recurrent")}
-  given = [re.sub("OUT|RUN", lambda found: names[found.group()], flag) for flag in flags]
-  finished = scripts.run("explore", *given)
+  arguments = [re.sub("OUT|RUN", lambda match: names[match.group()], flag) for flag in flags]
+  finished = scripts.run("explore", *arguments)
   assert finished.code == 2
-  assert told in finished.errors and finished.errors.count("\n") == 1
+  assert message in finished.errors and finished.errors.count("\n") == 1
   assert not (tmp_path / "page.html").exists()

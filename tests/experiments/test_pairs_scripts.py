@@ -1,4 +1,4 @@
-"""Tests of experiments/score_pairs.py, align.py and evaluate.py: what is said of given translations."""
+"""Tests of experiments/score_pairs.py, align.py and evaluate.py."""
 
 import json
 import math
@@ -41,30 +41,30 @@ def succeed(script, folder, *flags):
   return finished
 
 
-def test_scores_are_of_the_translator(folder, pairs):
+def test_scores_match_the_translator(folder, pairs):
   finished = succeed("score_pairs", folder, f"--input={pairs}")
   scored = load(folder).score([pair[:2] for pair in read_pairs(pairs)])
   lines = [line.split("\t") for line in finished.output.splitlines()]
-  assert [int(count) for _, count in lines] == [each.num_tokens for each in scored]
-  logs = [each.log_probability for each in scored]
+  assert [int(count) for _, count in lines] == [pair.num_tokens for pair in scored]
+  logs = [pair.log_probability for pair in scored]
   np.testing.assert_allclose([float(score) for score, _ in lines], logs, atol=1e-3)
-  perplexity = math.exp(-sum(logs) / sum(each.num_tokens for each in scored))
+  perplexity = math.exp(-sum(logs) / sum(pair.num_tokens for pair in scored))
   assert finished.errors.startswith("5 pairs: log-probability -")
   assert float(finished.errors.split()[-1]) == pytest.approx(perplexity, rel=1e-3)
 
 
-def test_alignments_are_the_strongest_weights(folder, pairs, tmp_path):
+def test_alignments_are_the_largest_weights(folder, pairs, tmp_path):
   output = tmp_path / "alignments.txt"
   finished = succeed("align", folder, f"--input={pairs}", f"--output={output}")
   read = read_pairs(pairs)
-  weights = [one.attention for one in load(folder).score([pair[:2] for pair in read])]
-  for line, one in zip(output.read_text("utf-8").splitlines(), weights, strict=True):
+  weights = [pair.attention for pair in load(folder).score([pair[:2] for pair in read])]
+  for line, pair_weights in zip(output.read_text("utf-8").splitlines(), weights, strict=True):
     links = [tuple(map(int, link.split("-"))) for link in line.split()]
-    assert links == sorted((s, t) for t, s in metrics.strongest_links(one))
-  truth = [pair.alignment for pair in read]
-  rate = metrics.alignment_error_rate([*map(metrics.AlignedAttention, weights, truth)])
-  assert finished.errors == f"5 pairs with true alignments: error rate {rate:.4f}\n"
-  (tmp_path / "pairs.tsv").write_text("the cat\tla gatta\t\n", "utf-8")  # its alignment has no link
+    assert links == sorted((s, t) for t, s in metrics.strongest_links(pair_weights))
+  alignments = [pair.alignment for pair in read]
+  rate = metrics.alignment_error_rate([*map(metrics.AlignedAttention, weights, alignments)])
+  assert finished.errors == f"alignment error rate {rate:.4f} (5 pairs with true alignments)\n"
+  (tmp_path / "pairs.tsv").write_text("the cat\tla gatta\t\n", "utf-8")  # an alignment without links
   assert succeed("align", folder, f"--input={tmp_path / 'pairs.tsv'}").errors == ""
 
 
@@ -75,19 +75,19 @@ def test_any_file_can_be_evaluated(folder, pairs, tmp_path):
   assert (split, values["sentences"]) == ("pairs.tsv", 5.0)
   assert "alignment_error_rate" in values
   assert finished.output == f"{reporting.table({split: values})}\n"
-  # The same sentences of the task's own split have the same numbers.
-  own = succeed("evaluate", folder, "--sentences=5")
-  row = next(line for line in own.output.splitlines() if line.startswith("test "))
+  # The same sentences from the test split have the same metrics.
+  split_table = succeed("evaluate", folder, "--sentences=5")
+  row = next(line for line in split_table.output.splitlines() if line.startswith("test "))
   assert row.split()[1:] == finished.output.splitlines()[1].split()[1:]
 
 
 @pytest.mark.parametrize("script", ["score_pairs", "align"])
-def test_mistakes_are_one_line(script, folder, pairs, tmp_path):
-  for given, line in (
+def test_user_errors_are_one_line(script, folder, pairs, tmp_path):
+  for flags, line in (
     ([], "--input must name a file, got none"),
-    ([f"--input={tmp_path}/none.tsv"], "none.tsv: expected a readable file"),
-    ([f"--input={pairs}", f"--output={pairs}"], "--output must not be the file of --input"),
+    ([f"--input={tmp_path}/none.tsv"], "none.tsv: cannot read the file"),
+    ([f"--input={pairs}", f"--output={pairs}"], "--output must not be the same file as --input"),
   ):
-    finished = scripts.run(script, f"--workdir={folder}", *given)
+    finished = scripts.run(script, f"--workdir={folder}", *flags)
     assert (finished.code, finished.output) == (2, "")
     assert line in finished.errors and finished.errors.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Tests of the scripts in experiments/ on one short training run of the toy task, and one on files."""
+"""Tests of scripts, with a short training run of the toy task and one on files."""
 
 import gzip
 import json
@@ -53,7 +53,7 @@ TEXT = "the red cat does not see the zebra"
 
 @pytest.fixture(scope="module")
 def run():
-  """Gives `scripts.run` for scripts that must end well, with what they print."""
+  """Returns a function that runs a script, which must succeed."""
 
   def succeed(script, *flags, **options):
     finished = scripts.run(script, *flags, **options)
@@ -65,7 +65,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """Gives the folder of a run, and what training printed; Python is started as a person does."""
+  """The folder of a run, and its output. The script runs in a subprocess, as users run it."""
   folder = tmp_path_factory.mktemp("runs") / "toy"
   finished = subprocess.run(
     [sys.executable, "-m", "experiments.train", f"--workdir={folder}", "--profile=12:14", *SMALL],
@@ -91,7 +91,7 @@ def _is_png(path):
   return path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_config_json_holds_the_flags(trained):
+def test_config_json_has_the_flags(trained):
   folder, _ = trained
   config = json.loads((folder / "config.json").read_text("utf-8"))
   assert config["seed"] == 0
@@ -104,7 +104,7 @@ def test_recorded_loss_falls(trained):
   folder, _ = trained
   losses = _values(folder, "train/loss")
   assert list(losses) == [10, 20, 30, 40, 50, 60]
-  # At first every one of the 372 words is as likely.
+  # At first, the 372 words have about equal probabilities.
   assert 5.0 < losses[10] < np.log(372) + 0.2
   assert losses[60] < losses[10] - 1.0
   validated = _values(folder, "validation/loss")
@@ -128,7 +128,7 @@ def test_requested_steps_are_profiled(trained):
   events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
   steps = {int(event["args"]["step_num"]) for event in events if event.get("name") == "train"}
   assert steps == {12, 13, 14}
-  assert f"wrote {folder / 'profile'}, a profile" in output
+  assert f"wrote a profile to {folder / 'profile'}" in output
 
 
 def test_launches_are_recorded(trained):
@@ -178,20 +178,20 @@ def test_finished_runs_do_not_train_again(trained, run):
   before = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
   results = (folder / "results.json").read_bytes()
   finished = run("train", f"--workdir={folder}", *SMALL)
-  assert f"continuing after step {STEPS} of {STEPS}" in finished.output
+  assert f"resuming after step {STEPS} of {STEPS}" in finished.output
   assert "loss " not in finished.output.split("split ")[0]
   after = _contents(folder / "checkpoints") | {"metrics": (folder / "metrics.jsonl").read_bytes()}
   assert after == before
   assert (folder / "results.json").read_bytes() == results
 
 
-def test_different_config_names_the_fields(trained):
+def test_changed_fields_are_errors(trained):
   folder, _ = trained
   before = _contents(folder)
   finished = scripts.run("train", f"--workdir={folder}", *SMALL, "--config.train.batch_size=16")
   assert finished.code == 2
-  assert finished.errors.startswith(f"error: {folder} holds a run with another config: ")
-  assert "train.batch_size 32 (here 16)" in finished.errors
+  assert finished.errors.startswith(f"error: {folder} has a run with a different config: ")
+  assert "train.batch_size 32 (now 16)" in finished.errors
   assert finished.errors.count("\n") == 1
   assert "train.num_train_steps" not in finished.errors
   assert _contents(folder) == before
@@ -199,26 +199,26 @@ def test_different_config_names_the_fields(trained):
 
 @pytest.mark.exhaustive
 def test_resumed_runs_are_bit_identical(trained, run, tmp_path):
-  whole, _ = trained
+  uninterrupted, _ = trained
   folder = tmp_path / "run"
   with scripts.start("train", f"--workdir={folder}", *SMALL) as running:
     running.wait_for(f"step 10/{STEPS}")
     os.kill(running.process.pid, signal.SIGINT)
     stopped = running.finish()
   assert stopped.code == 130
-  assert "the same command continues from there" in stopped.errors
+  assert "run the same command again to resume" in stopped.errors
   step = scripts.newest_checkpoint(folder).step
   assert 0 < step < STEPS
   assert not (folder / "results.json").exists()
-  # What Ctrl-C leaves can be used.
+  # The interrupted run can translate.
   assert len(run("translate", f"--workdir={folder}", f"--text={TEXT}").output.splitlines()) == 1
-  continued = run("train", f"--workdir={folder}", *SMALL)
-  assert f"continuing after step {step} of {STEPS}" in continued.output
-  first, second = scripts.newest_checkpoint(whole), scripts.newest_checkpoint(folder)
+  resumed = run("train", f"--workdir={folder}", *SMALL)
+  assert f"resuming after step {step} of {STEPS}" in resumed.output
+  first, second = scripts.newest_checkpoint(uninterrupted), scripts.newest_checkpoint(folder)
   assert first.step == second.step == STEPS
   jax.tree.map(np.testing.assert_array_equal, first.state, second.state)
   for name in ("metrics.jsonl", "results.json"):
-    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    assert (folder / name).read_bytes() == (uninterrupted / name).read_bytes()
   assert len((folder / "launches.jsonl").read_text("utf-8").splitlines()) == 2
 
 
@@ -234,7 +234,7 @@ def test_evaluate_prints_the_training_table(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_evaluate_respects_sentences(trained, run):
+def test_evaluate_uses_sentences(trained, run):
   before = _contents(trained[0])
   header, *rows = run("evaluate", f"--workdir={trained[0]}", "--sentences=10").output.splitlines()
   column = header.split().index("sentences")
@@ -243,17 +243,17 @@ def test_evaluate_respects_sentences(trained, run):
 
 
 @pytest.mark.exhaustive
-def test_evaluate_respects_checkpoint(trained, run, tmp_path):
+def test_evaluate_uses_checkpoint(trained, run, tmp_path):
   folder = shutil.copytree(trained[0], tmp_path / "run")
   config = json.loads((folder / "config.json").read_text("utf-8"))
   assert config["evaluation"]["checkpoint"] == "best"
-  # The best is the last here; without it, that before is.
+  # Here the best checkpoint is the last. After its deletion, the previous one is the last.
   last = run("evaluate", f"--workdir={folder}", "--checkpoint=last").output
   shutil.rmtree(folder / "checkpoints" / str(STEPS))
   assert run("evaluate", f"--workdir={folder}", "--checkpoint=last").output != last
 
 
-def test_evaluate_of_endless_splits_raises(trained):
+def test_evaluate_needs_a_number_of_sentences(trained):
   before = _contents(trained[0])
   finished = scripts.run("evaluate", f"--workdir={trained[0]}", "--sentences=0")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
@@ -270,13 +270,13 @@ def test_translate_reports_unknown_words(trained, run, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_translate_reports_cut_translations(trained, run):
-  # After the few steps of this run, a long sentence does not end within 7 words.
+def test_translate_reports_truncated_translations(trained, run):
+  # After a few training steps, translations of long sentences have no EOS within 7 tokens.
   text = " and ".join(["the cat sees the dog"] * 12)
   finished = run("translate", f"--workdir={trained[0]}", f"--text={text}")
   assert finished.errors.splitlines() == [
-    "1 longer than any source in training, 14 tokens: the longest has 71",
-    "cut: 1 longer than --max_length=7 tokens",
+    "sources longer than in training (14 tokens): 1, up to 71 tokens",
+    "translations truncated to --max_length=7 tokens: 1",
   ]
 
 
@@ -291,8 +291,10 @@ def test_invalid_utf_8_lines_raise(trained):
 
 
 def test_translate_prints_one_line_each(trained, run):
-  known = TEXT.replace("zebra", "cat")
-  finished = run("translate", f"--workdir={trained[0]}", lines=f"{TEXT}\n\n{known}\nthe cat sees\n{known}")
+  known_text = TEXT.replace("zebra", "cat")
+  finished = run(
+    "translate", f"--workdir={trained[0]}", lines=f"{TEXT}\n\n{known_text}\nthe cat sees\n{known_text}"
+  )
   assert finished.errors == "unknown words: zebra\n"
   first, empty, second, third, last = finished.output.split("\n")[:-1]
   assert empty == ""
@@ -309,7 +311,7 @@ def test_empty_text_has_no_figure(trained, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_unwritable_figures_are_named(trained, tmp_path):
+def test_unwritable_figures_are_errors(trained, tmp_path):
   (tmp_path / "file").write_text("mine", "utf-8")
   figure = tmp_path / "file" / "map.png"
   flags = (f"--workdir={trained[0]}", "--text=the cat", f"--attention_png={figure}")
@@ -321,7 +323,7 @@ def test_unwritable_figures_are_named(trained, tmp_path):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, run):
-  """Gives exported sentences: training ones, plain, and validation ones, through gzip."""
+  """Exported training sentences, and compressed validation sentences."""
   folder = tmp_path_factory.mktemp("exported")
   train, validation = folder / "train.tsv", folder / "validation.tsv.gz"
   flags = ("--config.seed=5",)
@@ -332,7 +334,7 @@ def exported(tmp_path_factory, run):
 
 
 def test_exported_sentences_match_the_task(exported):
-  # The seed draws the training sentences; all seeds are scored on the same ones.
+  # Training sentences depend on the seed, validation sentences do not.
   splits = ("train", 5, 50), ("validation", 0, 10)
   for path, (split, seed, count) in zip(exported, splits, strict=True):
     pairs = read_pairs(path)
@@ -342,7 +344,7 @@ def test_exported_sentences_match_the_task(exported):
       assert pair == (" ".join(source), grammar.join(target), alignment)
 
 
-def test_exported_alignments_are_source_target_positions(exported):
+def test_exported_alignments_are_source_first(exported):
   line = exported[0].read_text("utf-8").splitlines()[0]
   *_, alignment = sentence_sampler.pair(seed=5, split="train", index=0)
   links = {tuple(map(int, link.split("-"))) for link in line.split("\t")[2].split(" ")}
@@ -351,7 +353,7 @@ def test_exported_alignments_are_source_target_positions(exported):
 
 @pytest.fixture(scope="module")
 def trained_on_files(exported, run, tmp_path_factory):
-  """Gives the folder of a run on the exported sentences, without attention."""
+  """The folder, output and flags of a run on the exported sentences, without attention."""
   folder = tmp_path_factory.mktemp("runs") / "files"
   train, validation = exported
   flags = (
@@ -371,7 +373,7 @@ def trained_on_files(exported, run, tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_files_are_trained_on(trained_on_files):
+def test_training_on_files(trained_on_files):
   folder, finished, _ = trained_on_files
   losses = _values(folder, "train/loss")
   assert list(losses) == [10, 20]
@@ -383,7 +385,7 @@ def test_files_are_trained_on(trained_on_files):
 
 
 @pytest.mark.exhaustive
-def test_vocabularies_of_files_are_kept(trained_on_files, exported):
+def test_vocabularies_are_saved(trained_on_files, exported):
   folder, *_ = trained_on_files
   words = [word for pair in read_pairs(exported[0]) for word in pair.source.split()]
   frequent = {word for word in words if words.count(word) >= 2}
@@ -391,20 +393,20 @@ def test_vocabularies_of_files_are_kept(trained_on_files, exported):
 
 
 @pytest.mark.exhaustive
-def test_no_attention_draws_only_curves(trained_on_files):
+def test_models_without_attention_have_curves(trained_on_files):
   folder, *_ = trained_on_files
   assert [path.name for path in (folder / "figures").iterdir()] == ["training_curves.png"]
 
 
 @pytest.mark.exhaustive
-def test_map_without_attention_raises(trained_on_files, tmp_path):
+def test_maps_need_attention(trained_on_files, tmp_path):
   folder, *_ = trained_on_files
   figure = tmp_path / "map.png"
   flags = (f"--workdir={folder}", "--text=the cat", f"--attention_png={figure}")
   finished = scripts.run("translate", *flags)
   assert finished.code == 2
   error = finished.errors.splitlines()[-1]
-  assert error == "error: --attention_png needs a model with attention; this one has none"
+  assert error == "error: --attention_png needs a model with attention"
   assert not figure.exists()
 
 
@@ -421,16 +423,16 @@ def test_translation_needs_no_training_files(trained_on_files, exported, run, tm
 
 
 @pytest.mark.exhaustive
-def test_a_run_on_files_continues(trained_on_files, run):
+def test_runs_on_files_resume(trained_on_files, run):
   folder, _, flags = trained_on_files
   results = (folder / "results.json").read_bytes()
   finished = run("train", f"--workdir={folder}", *flags)
-  assert "continuing after step 20 of 20" in finished.output
+  assert "resuming after step 20 of 20" in finished.output
   assert (folder / "results.json").read_bytes() == results
 
 
 @pytest.mark.exhaustive
-def test_head_weights_are_files(trained, run, tmp_path):
+def test_head_weights_are_written(trained, run, tmp_path):
   output = tmp_path / "heads"
   flags = (f"--workdir={trained[0]}", f"--output={output}")
   finished = run("plot_heads", *flags, "--text=the red cat", "--translation=il gatto rosso")
@@ -443,17 +445,17 @@ def test_head_weights_are_files(trained, run, tmp_path):
     np.testing.assert_allclose(arrays["decoder"].sum(axis=-1), 1.0, rtol=1e-5)
     assert arrays["target"].tolist() == ["il", "gatto", "rosso"]
   assert _is_png(output / "decoder_heads.png")
-  refused = scripts.run("plot_heads", f"--workdir={trained[0]}", "--text=the cat")
-  assert (refused.code, refused.errors) == (2, "error: --output must be given, got none\n")
+  failed = scripts.run("plot_heads", f"--workdir={trained[0]}", "--text=the cat")
+  assert (failed.code, failed.errors) == (2, "error: --output is required\n")
 
 
 @pytest.mark.exhaustive
 def test_ensembles_and_averaged_checkpoints(trained, run):
   text = "--text=the red cat sleeps"
-  alone = run("translate", f"--workdir={trained[0]}", text)
+  single = run("translate", f"--workdir={trained[0]}", text)
   twice = run("translate", f"--workdir={trained[0]},{trained[0]}", text)
-  assert twice.output == alone.output
+  assert twice.output == single.output
   average = run("translate", f"--workdir={trained[0]}", text, "--checkpoint=average")
   assert average.output.strip()
   missing = scripts.run("translate", f"--workdir={trained[0]},nowhere", text)
-  assert missing.code == 2 and "nowhere holds no run" in missing.errors
+  assert missing.code == 2 and "nowhere: no run here" in missing.errors

@@ -1,4 +1,4 @@
-"""A whole sweep, stopped and killed on the way."""
+"""Tests of experiments/sweep.py: a sweep that is stopped and killed."""
 
 import json
 import time
@@ -25,7 +25,7 @@ def get_sweep():
 
 
 @pytest.mark.exhaustive
-def test_stopped_and_killed_sweeps_end_alike(tmp_path):
+def test_interrupted_sweeps_give_equal_results(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
   results = {}
@@ -40,7 +40,7 @@ def test_stopped_and_killed_sweeps_end_alike(tmp_path):
         running.process.terminate()
         assert running.finish().code == 143
       with scripts.start("sweep", *flags) as running:
-        running.wait_for("begins")  # and is killed here; what it began goes on by itself
+        running.wait_for("started")  # then the sweep is killed, but its runs continue
     finished = scripts.run("sweep", *flags)
     assert finished.code == 0, finished.errors
     assert (tmp_path / name / "table.txt").read_text("utf-8").strip() in finished.output
@@ -52,7 +52,7 @@ def test_stopped_and_killed_sweeps_end_alike(tmp_path):
   assert json.loads(launches[0])["command"][1:3] == ["-m", "experiments.train"]
 
 
-OWN = """
+COMPONENT = """
 from attention import DotProductAttention
 def mine(config):
   return DotProductAttention(features=config.features)
@@ -60,33 +60,33 @@ def mine(config):
 
 
 @pytest.mark.exhaustive
-def test_changed_files_need_another_folder(tmp_path):
-  path, own = tmp_path / "mine.py", tmp_path / "own.py"
-  own.write_text(OWN, "utf-8")
-  choices = f'{{"model.attention": ["{own}:mine"], "train.num_train_steps": [20]}}'
+def test_changed_components_need_new_workdir(tmp_path):
+  path, component = tmp_path / "mine.py", tmp_path / "component.py"
+  component.write_text(COMPONENT, "utf-8")
+  choices = f'{{"model.attention": ["{component}:mine"], "train.num_train_steps": [20]}}'
   path.write_text(FILE.replace('{"train.learning_rate": [0.01, 0.001], "seed": [0]}', choices), "utf-8")
   flags = f"--config={path}", f"--workdir={tmp_path / 'runs'}"
   finished = scripts.run("sweep", *flags)
   assert finished.code == 0, finished.errors
-  own.write_text(OWN.replace("features)", "features, scale=1.0)"), "utf-8")
+  component.write_text(COMPONENT.replace("features)", "features, scale=1.0)"), "utf-8")
   finished = scripts.run("sweep", *flags)
   assert finished.code == 2
-  assert "own.py: changed since" in finished.errors and "needs another --workdir" in finished.errors
+  assert "component.py: changed since" in finished.errors and "pass a new --workdir" in finished.errors
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_user_errors_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(FILE, "utf-8")
-  for flags, words in (
-    (["--config=configs/toy_translation.py"], "expected a function get_sweep, got none"),
-    (["--config.seed=3", f"--config={path}"], "--config.seed is one of the choices of"),
+  for flags, message in (
+    (["--config=configs/toy_translation.py"], "function get_sweep is missing"),
+    (["--config.seed=3", f"--config={path}"], "--config.seed must not be set, because the sweep of"),
     (
       [f"--config={path}", "--shard=2/2"],
-      "--shard must be INDEX/COUNT, INDEX from 0 to COUNT - 1, got '2/2'",
+      "--shard must be INDEX/COUNT with 0 <= INDEX < COUNT, got '2/2'",
     ),
     ([f"--config={path}", "--num_parallel=0"], "num_parallel=0"),
   ):
     finished = scripts.run("sweep", f"--workdir={tmp_path / 'run'}", *flags)
-    assert finished.code == 2 and words in finished.errors, finished
+    assert finished.code == 2 and message in finished.errors, finished
     assert finished.errors.strip().count("\n") == 0
   assert not (tmp_path / "run").exists()

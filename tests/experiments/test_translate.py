@@ -1,4 +1,4 @@
-"""Tests of experiments/translate.py on one small run: files of lines, the best of many, what is drawn."""
+"""Tests of experiments/translate.py on one small run: files, n-best lists and sampling."""
 
 import pathlib
 
@@ -7,10 +7,10 @@ import pytest
 from helpers import scripts
 
 WORDS = dict(zip("abcde", ("uno", "due", "tre", "quattro", "cinque"), strict=True))
-LONGEST = 5  # tokens of a translation, with its end
+MAX_LENGTH = 5  # tokens of a translation, including EOS
 BEAM = "--beam_size=4"
 
-# Some of them say the same, whatever ends them or stands between their words.
+# Lines with equal words but different line ends or whitespace.
 SAME, OTHERS = (0, 3, 4, 10, 11), (2, 5)
 LINES = ["\ufeffa b", "", "c d\r", "a\u2028b", "A  B", "c d", "   ", "zebra c gnu", "a b c d e a b c d e"]
 LINES += ["gnu e", "\x85a\x1cb\x0c", "a\rb"]
@@ -18,13 +18,13 @@ EMPTY = (1, 6)
 
 
 def _pairs(rng, count):
-  sentences = (rng.choice(list(WORDS), rng.integers(1, LONGEST + 1)) for _ in range(count))
+  sentences = (rng.choice(list(WORDS), rng.integers(1, MAX_LENGTH + 1)) for _ in range(count))
   return "".join(f"{' '.join(words)}\t{' '.join(map(WORDS.get, words))}\n" for words in sentences)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """Gives the folder of a run that has learnt a few words."""
+  """The folder of a run that has learned a few words."""
   folder, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(0)
   for split, count in (("train", 101), ("validation", 7)):
     (folder / f"{split}.tsv").write_text(_pairs(rng, count), "utf-8")
@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
     "--config.train.learning_rate=0.03",
     "--config.train.eval_every_steps=150",
     "--config.evaluation.batch_size=7",
-    f"--config.evaluation.max_decode_length={LONGEST}",
+    f"--config.evaluation.max_decode_length={MAX_LENGTH}",
   )
   finished = scripts.run("train", f"--workdir={folder / 'run'}", *flags)
   assert finished.code == 0, finished
@@ -54,17 +54,17 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
   path = tmp_path_factory.mktemp("source") / "lines.txt"
-  path.write_bytes("\n".join(LINES).encode("utf-8"))  # the last line has no end
+  path.write_bytes("\n".join(LINES).encode("utf-8"))  # the last line has no line end
   return path
 
 
 @pytest.fixture(scope="module")
 def translate(trained):
-  """Gives a function that translates with the run, which must end well."""
+  """Returns a function that translates with the run, which must succeed."""
 
   def run(*flags, lines=""):
-    given = f"--workdir={trained}", *map(str, flags)
-    finished = scripts.run("translate", *given, lines=lines)
+    workdir = f"--workdir={trained}", *map(str, flags)
+    finished = scripts.run("translate", *workdir, lines=lines)
     assert finished.code == 0, finished
     return finished
 
@@ -73,7 +73,7 @@ def translate(trained):
 
 @pytest.fixture(scope="module")
 def translated(translate, source, tmp_path_factory):
-  """Gives the lines of a file's translations, and what was said meanwhile."""
+  """The translated lines of a file, and the messages on standard error."""
   output = tmp_path_factory.mktemp("translated") / "lines.txt"
   output.write_text("mine", "utf-8")
   finished = translate(f"--input={source}", f"--output={output}", BEAM)
@@ -85,8 +85,8 @@ def translated(translate, source, tmp_path_factory):
   return content.split("\n")[:-1], finished.errors
 
 
-def _refused(trained, *flags):
-  """Returns in which words flags are refused."""
+def _error(trained, *flags):
+  """Returns the error line for some flags."""
   finished = scripts.run("translate", f"--workdir={trained}", *map(str, flags))
   assert (finished.code, finished.output) == (2, ""), finished
   assert finished.errors.count("\n") == 1
@@ -103,7 +103,7 @@ def test_lines_keep_their_order(translated):
   lines, _ = translated
   assert {lines[i] for i in SAME} == {lines[0]}
   assert {lines[i] for i in OTHERS} == {lines[2]}
-  # It has learnt little, but how a sentence begins.
+  # The run has learned the first words.
   assert [lines[i].split()[0] for i in (0, 2, 8)] == ["uno", "tre", "uno"]
 
 
@@ -112,19 +112,19 @@ def test_unknown_words_are_reported_once(translated):
   assert errors.splitlines()[0] == "unknown words: zebra gnu"
 
 
-def test_cut_translations_are_counted(translated):
+def test_truncated_translations_are_counted(translated):
   lines, errors = translated
-  cut = [line for line in lines if len(line.split()) == LONGEST]
-  assert lines[8] in cut
-  told = f"cut: {len(cut)} longer than --max_length={LONGEST} tokens"
-  assert errors.splitlines()[1:] == [told]
+  truncated = [line for line in lines if len(line.split()) == MAX_LENGTH]
+  assert lines[8] in truncated
+  message = f"translations truncated to --max_length={MAX_LENGTH} tokens: {len(truncated)}"
+  assert errors.splitlines()[1:] == [message]
 
 
 @pytest.mark.exhaustive
 def test_max_length_may_exceed_the_config(translate, source, translated):
   lines, _ = translated
-  longer = translate(f"--input={source}", BEAM, f"--max_length={LONGEST + 4}").output.split("\n")[:-1]
-  assert max(len(line.split()) for line in lines) <= LONGEST < max(len(line.split()) for line in longer)
+  longer = translate(f"--input={source}", BEAM, f"--max_length={MAX_LENGTH + 4}").output.split("\n")[:-1]
+  assert max(len(line.split()) for line in lines) <= MAX_LENGTH < max(len(line.split()) for line in longer)
 
 
 @pytest.mark.exhaustive
@@ -138,29 +138,31 @@ def test_standard_input_matches_a_file(translate, translated):
   lines, _ = translated
   finished = translate(BEAM, lines="\n".join(LINES))
   assert finished.output.split("\n")[:-1] == lines
-  # Each line is told about on its own.
+  # Warnings are printed for each line.
   assert [line for line in finished.errors.splitlines() if "unknown" in line] == [
     "unknown words: zebra gnu",
     "unknown words: gnu",
   ]
 
 
-def test_num_best_prints_numbers_and_scores(translate, source, translated):
+def test_n_best_prints_numbers_and_scores(translate, source, translated):
   lines, _ = translated
   finished = translate(f"--input={source}", BEAM, "--n_best=3")
-  found = {number: [] for number in range(1, len(LINES) + 1)}
+  n_best = {number: [] for number in range(1, len(LINES) + 1)}
   rows = [line.split("\t") for line in finished.output.split("\n")[:-1]]
   assert [int(number) for number, *_ in rows] == sorted(int(number) for number, *_ in rows)
   for number, score, text in rows:
-    found[int(number)].append((float(score), text))
-  assert [translations[0][1] for translations in found.values()] == lines
-  for number, translations in found.items():
+    n_best[int(number)].append((float(score), text))
+  assert [translations[0][1] for translations in n_best.values()] == lines
+  for number, translations in n_best.items():
     if number - 1 in EMPTY:
       assert translations == [(0.0, "")]
       continue
     assert len(translations) == len({text for _, text in translations}) == 3
-    # Those that ended, the best first, and then those that were cut.
-    assert translations == sorted(translations, key=lambda one: (len(one[1].split()) == LONGEST, -one[0]))
+    # Finished translations are first, then truncated ones, each sorted by score.
+    assert translations == sorted(
+      translations, key=lambda translation: (len(translation[1].split()) == MAX_LENGTH, -translation[0])
+    )
 
 
 def test_lines_of_standard_input_are_numbered(translate):
@@ -171,46 +173,46 @@ def test_lines_of_standard_input_are_numbered(translate):
 
 @pytest.mark.exhaustive
 def test_samples_depend_on_the_seed(translate, source):
-  first, again, other = (
+  first, same_seed, other_seed = (
     translate(f"--input={source}", "--temperature=3", f"--seed={seed}").output for seed in (5, 5, 7)
   )
-  assert first == again != other
+  assert first == same_seed != other_seed
   assert len(first.split("\n")[:-1]) == len(LINES)
 
 
 @pytest.mark.exhaustive
 def test_samples_from_standard_input_match_file(translate, source):
   flags = "--temperature=3", "--seed=5"
-  drawn = translate(f"--input={source}", *flags).output
-  assert translate(*flags, lines="\n".join(LINES)).output == drawn
-  same = translate(*flags, lines="a b\n" * 7).output.splitlines()
-  assert len(set(same)) > 1
+  sampled = translate(f"--input={source}", *flags).output
+  assert translate(*flags, lines="\n".join(LINES)).output == sampled
+  repeated = translate(*flags, lines="a b\n" * 7).output.splitlines()
+  assert len(set(repeated)) > 1
 
 
-def test_an_empty_file_has_no_translations(translate, tmp_path):
+def test_empty_files_have_no_translations(translate, tmp_path):
   (tmp_path / "empty").write_bytes(b"")
   translate(f"--input={tmp_path / 'empty'}", f"--output={tmp_path / 'out'}")
   assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_invalid_utf_8_files_are_named(trained, tmp_path):
+def test_invalid_utf_8_files_are_errors(trained, tmp_path):
   path = tmp_path / "latin"
   path.write_bytes("a b\ncaff\xe8\n".encode("latin-1"))
-  message = _refused(trained, f"--input={path}", f"--output={tmp_path / 'out'}")
+  message = _error(trained, f"--input={path}", f"--output={tmp_path / 'out'}")
   assert message.startswith(f"{path}: expected UTF-8, got ")
   assert not (tmp_path / "out").exists()
 
 
-def test_missing_files_are_named(trained, tmp_path):
+def test_missing_files_are_errors(trained, tmp_path):
   path = tmp_path / "gone"
-  assert _refused(trained, f"--input={path}") == f"{path}: No such file or directory"
+  assert _error(trained, f"--input={path}") == f"{path}: No such file or directory"
 
 
-def test_unwritable_outputs_are_named(trained, source, tmp_path):
+def test_unwritable_outputs_are_errors(trained, source, tmp_path):
   path = tmp_path / "gone" / "out"
-  message = _refused(trained, f"--input={source}", f"--output={path}")
-  assert message == f"--output must be in a folder that is there, got {str(path)!r}"
-  message = _refused(trained, f"--input={source}", f"--output={tmp_path}")
+  message = _error(trained, f"--input={source}", f"--output={path}")
+  assert message == f"--output must be in an existing folder, got {str(path)!r}"
+  message = _error(trained, f"--input={source}", f"--output={tmp_path}")
   assert message == f"--output must be a file, got the folder {str(tmp_path)!r}"
 
 
@@ -218,28 +220,28 @@ def test_output_must_differ_from_input(trained, source, tmp_path):
   content, link = source.read_bytes(), tmp_path / "link"
   link.symlink_to(source)
   for path in (source, link):
-    message = _refused(trained, f"--input={source}", f"--output={path}")
-    assert message == f"--output must not be the file of --input, got {str(path)!r}"
+    message = _error(trained, f"--input={source}", f"--output={path}")
+    assert message == f"--output must not be the same file as --input, got {str(path)!r}"
   assert source.read_bytes() == content
 
 
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (("--text=a\nb",), "--text is one line; several are for a file, --input"),
+    (("--text=a\nb",), "--text must be one line; use --input for several lines"),
     (("--text=a", "--text=b"), "flag --text=b: already defined as a"),
-    (("--text=a", "--input=a"), "--text and --input must not be given together"),
-    (("--output=a",), "--output is for the translations of an --input, got no --input"),
-    (("--text=a", "--output=a"), "--output is for the translations of an --input, got no --input"),
+    (("--text=a", "--input=a"), "--text and --input must not be set together"),
+    (("--output=a",), "--output needs --input"),
+    (("--text=a", "--output=a"), "--output needs --input"),
     (
       ("--input=a", "--attention_png=a.png"),
-      "--attention_png draws the attention of one --text, got no --text",
+      "--attention_png needs --text",
     ),
     (("--text=a", "--attention_png=a.pdf"), "--attention_png must end in .png, got 'a.pdf'"),
-    (("--n_best=2", "--temperature=1"), "--n_best is for a search, got --temperature=1.0"),
+    (("--n_best=2", "--temperature=1"), "--n_best must not be set with --temperature=1.0"),
     (("--n_best=3", "--beam_size=2"), "--n_best must be at most --beam_size=2, got 3"),
   ],
 )
-def test_conflicting_flags_are_refused(trained, flags, message):
+def test_conflicting_flags_are_errors(trained, flags, message):
   assert not pathlib.Path("a").exists()
-  assert _refused(trained, *flags) == message
+  assert _error(trained, *flags) == message

@@ -14,24 +14,24 @@ def test_only_close_names_are_suggested():
   assert closest("colour", ["steps", "batch_size"]) == ""
 
 
-def test_configs_can_be_flattened():
+def test_configs_are_flattened():
   fields = flat(base.Config(seed=7, train=base.Train(num_train_steps=13)))
   assert (fields["seed"], fields["train.num_train_steps"], fields["data.tokenization"]) == (7, 13, "word")
   groups = base.Data, base.Model, base.Train, base.Evaluation
   assert len(fields) == 2 + sum(len(dataclasses.fields(group)) for group in groups)
 
 
-def test_configs_come_from_json():
+def test_configs_round_trip_through_json():
   config = base.Config(seed=7, data=base.Data(task="scan"), train=base.Train(num_train_steps=13))
-  again = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
-  assert again == config
-  assert type(again.data) is base.Data
+  restored = from_dict(base.Config, json.loads(json.dumps(dataclasses.asdict(config))))
+  assert restored == config
+  assert type(restored.data) is base.Data
 
 
 def test_unknown_fields_are_named():
   values = dataclasses.asdict(base.Train()) | {"colour": 1}
   with pytest.raises(
-    ValueError, match=r"^expected the fields alignment_loss_weight, batch_size, .*, got also colour$"
+    ValueError, match=r"^fields must be among alignment_loss_weight, batch_size, .*, got colour$"
   ):
     from_dict(base.Train, values)
 

@@ -1,4 +1,4 @@
-"""Tests of what a person's mistakes lead to: one line, exit code 2, and nothing written."""
+"""Tests of user errors in scripts: one line, exit code 2, and no files written."""
 
 import os
 import subprocess
@@ -16,12 +16,12 @@ LANGUAGES = TOY.source, TOY.target
 
 
 def _tree(folder):
-  """Returns every file under a folder with its content."""
+  """Returns the content of each file below a folder."""
   return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _mistake(script, *flags):
-  """Returns the one line that a script ends with."""
+def _error(script, *flags):
+  """Returns the error line of a script."""
   finished = scripts.run(script, *flags)
   assert finished.code == 2, finished
   assert finished.output == ""
@@ -31,9 +31,9 @@ def _mistake(script, *flags):
   return finished.errors[len("error: ") : -1]
 
 
-def _train_mistake(tmp_path, *flags):
+def _train_error(tmp_path, *flags):
   folder = tmp_path / "run"
-  line = _mistake("train", f"--workdir={folder}", *flags)
+  line = _error("train", f"--workdir={folder}", *flags)
   assert not folder.exists()
   return line
 
@@ -54,8 +54,8 @@ def _train_mistake(tmp_path, *flags):
     ("--nonsense", "unknown flag --nonsense"),
   ],
 )
-def test_unknown_flags_name_the_nearest(tmp_path, flag, line):
-  assert _train_mistake(tmp_path, flag) == line
+def test_unknown_flags_suggest_a_flag(tmp_path, flag, line):
+  assert _train_error(tmp_path, flag) == line
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_unknown_flags_name_the_nearest(tmp_path, flag, line):
     ("data.lowercase=maybe", "('Non-boolean argument to boolean flag', 'maybe')"),
   ],
 )
-def test_wrong_types_name_the_flag(tmp_path, flag, line):
-  assert _train_mistake(tmp_path, f"--config.{flag}") == f"flag --config.{flag}: {line}"
+def test_invalid_types_name_the_flag(tmp_path, flag, line):
+  assert _train_error(tmp_path, f"--config.{flag}") == f"flag --config.{flag}: {line}"
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,23 @@ def test_wrong_types_name_the_flag(tmp_path, flag, line):
     ),
     (
       "--config.model.encoder=lstm",
-      "config.model.encoder must be one of recurrent, transformer, or package.module:Name or file.py:Name of "
-      "your own, got 'lstm'",
+      "config.model.encoder must be one of recurrent, transformer, or a custom component (package.module:Name "
+      "or file.py:Name), got 'lstm'",
     ),
   ],
 )
-def test_impossible_values_name_the_field(tmp_path, flag, line):
-  assert _train_mistake(tmp_path, flag) == line
+def test_invalid_values_name_the_field(tmp_path, flag, line):
+  assert _train_error(tmp_path, flag) == line
 
 
 def test_errors_in_configs_are_shown(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
-  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
+  assert _train_error(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
 
 
-def _python_elsewhere(folder, *arguments):
-  """Returns what Python did in another folder than that of the scripts."""
+def _run_python_in(folder, *arguments):
+  """Runs Python in a folder outside the project."""
   return subprocess.run(
     [sys.executable, *arguments],
     cwd=folder,
@@ -107,8 +107,8 @@ def _python_elsewhere(folder, *arguments):
   )
 
 
-def test_default_configs_need_no_folder(tmp_path):
-  finished = _python_elsewhere(tmp_path, "-m", "experiments.train", "--config.train.num_train_steps=0")
+def test_default_config_works_in_any_folder(tmp_path):
+  finished = _run_python_in(tmp_path, "-m", "experiments.train", "--config.train.num_train_steps=0")
   assert finished.returncode == 2
   assert finished.stderr == "error: config.train.num_train_steps must be from 1 to 2,147,483,647, got 0\n"
 
@@ -124,17 +124,17 @@ def test_default_configs_need_no_folder(tmp_path):
     "from configs import base\ndef get_config(): return base.Config(data=None)\n",
   ],
 )
-def test_other_files_are_no_config(tmp_path, text):
+def test_invalid_config_files_are_errors(tmp_path, text):
   path = tmp_path / "mine.py"
   path.write_text(text, "utf-8")
-  assert "mine.py" in _train_mistake(tmp_path, f"--config={path}")
+  assert "mine.py" in _train_error(tmp_path, f"--config={path}")
 
 
-def test_misspelt_fields_name_the_nearest(tmp_path):
+def test_misspelled_fields_suggest_a_field(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("from configs import base\nconfig = base.Config()\nconfig.model.featuers = 8\n", "utf-8")
   message = "AttributeError: 'Model' object has no attribute 'featuers'; did you mean 'features'?"
-  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: {message}"
+  assert _train_error(tmp_path, f"--config={path}") == f"{path}: {message}"
 
 
 _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.features=-1\n"
@@ -152,16 +152,16 @@ _FLAGS_IN_FILE = "--config=configs/scan.py\n# the size\n--config.model.features=
 def test_flag_files_set_fields(tmp_path, text, before, after, width):
   path = tmp_path / "flags"
   path.write_text(text, "utf-8")
-  line = _train_mistake(tmp_path, *before, f"--flagfile={path}", *after)
+  line = _train_error(tmp_path, *before, f"--flagfile={path}", *after)
   assert line == f"config.model.features must be from 1 to 1,048,576, got {width}"
 
 
-def test_flag_files_name_the_config(tmp_path):
+def test_errors_in_flag_files_are_reported(tmp_path):
   path = tmp_path / "flags"
   path.write_text("--config=nothing.py\n", "utf-8")
-  assert "nothing.py: FileNotFoundError" in _train_mistake(tmp_path, f"--flagfile={path}")
+  assert "nothing.py: FileNotFoundError" in _train_error(tmp_path, f"--flagfile={path}")
   path.write_text("--config.train.num_train_stepps=5\n", "utf-8")
-  assert "did you mean --config.train.num_train_steps?" in _train_mistake(tmp_path, "--flagfile", str(path))
+  assert "did you mean --config.train.num_train_steps?" in _train_error(tmp_path, "--flagfile", str(path))
 
 
 def test_unreadable_flag_files_are_named(tmp_path):
@@ -174,22 +174,22 @@ def test_unreadable_flag_files_are_named(tmp_path):
     ("--flagfile", "--flagfile with no argument"),
   ):
     for script in ("train", "evaluate"):
-      assert reason in _mistake(script, flag)
+      assert reason in _error(script, flag)
 
 
-def test_long_values_are_cut_short(tmp_path):
+def test_long_values_are_truncated(tmp_path):
   bad = tmp_path / "bad.tsv"
   for text in ("a\tb\t" + "x" * 10**6, "a\tb\t" + "0-0 " * 10**5 + "x", "a\tb\t" + "9" * 10**6 + "-0"):
     bad.write_text(text, "utf-8")
-    line = _train_mistake(tmp_path, *_data_flags(bad, bad))
+    line = _train_error(tmp_path, *_data_flags(bad, bad))
     assert line.startswith(f"{bad}:1: ") and len(line) < 2_100
-  line = _train_mistake(tmp_path, f"--config.model.attention={'x' * 10**5}")
+  line = _train_error(tmp_path, f"--config.model.attention={'x' * 10**5}")
   assert line.startswith("config.model.attention must be one of additive") and len(line) < 2_100
 
 
-def test_other_arguments_are_named(tmp_path):
-  line = _train_mistake(tmp_path, "configs/toy_translation.py")
-  assert line == "all options are flags (--name=value), got 'configs/toy_translation.py'"
+def test_positional_arguments_are_errors(tmp_path):
+  line = _train_error(tmp_path, "configs/toy_translation.py")
+  assert line == "arguments must be flags (--name=value), got 'configs/toy_translation.py'"
 
 
 def _data_flags(train, validation, test=""):
@@ -199,7 +199,7 @@ def _data_flags(train, validation, test=""):
     f"--config.data.validation_file={validation}",
     f"--config.data.test_file={test}",
     "--config.data.min_count=1",
-    # If a mistake goes unseen, at least the training is short.
+    # If an error is not detected, training is short.
     "--config.model.features=2",
     "--config.model.embed_dim=1",
     "--config.train.num_train_steps=1",
@@ -209,15 +209,15 @@ def _data_flags(train, validation, test=""):
 def test_malformed_lines_are_named(tmp_path):
   bad = tmp_path / "bad.tsv"
   bad.write_text("a b\tx y\nno tab here\n", "utf-8")
-  assert _train_mistake(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
+  assert _train_error(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")
 
 
-def test_other_configs_name_the_fields(tmp_path):
+def test_config_changes_name_the_fields(tmp_path):
   write_run(tmp_path, base.Config(), LANGUAGES)
   before = _tree(tmp_path)
-  line = _mistake("train", f"--workdir={tmp_path}", "--config.train.num_train_steps=7", "--config.seed=3")
-  assert f"train.num_train_steps {base.Train().num_train_steps} (here 7)" in line
-  assert "seed 0 (here 3)" in line
+  line = _error("train", f"--workdir={tmp_path}", "--config.train.num_train_steps=7", "--config.seed=3")
+  assert f"train.num_train_steps {base.Train().num_train_steps} (now 7)" in line
+  assert "seed 0 (now 3)" in line
   assert "batch_size" not in line
   assert _tree(tmp_path) == before
 
@@ -225,23 +225,23 @@ def test_other_configs_name_the_fields(tmp_path):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("--fsdp_size=3", "--fsdp_size must be a divisor of the number of devices, "),
-    ("--profile=7", "--profile must be steps FIRST:LAST, counted from 1, got '7'"),
-    ("--profile=0:7", "--profile must be steps FIRST:LAST, counted from 1, got '0:7'"),
-    ("--profile=8:7", "--profile must be steps FIRST:LAST, counted from 1, got '8:7'"),
-    ("--profile=901:999", "--profile must begin at one of the 900 steps, got '901:999'"),
+    ("--fsdp_size=3", "--fsdp_size must divide the number of devices, "),
+    ("--profile=7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '7'"),
+    ("--profile=0:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '0:7'"),
+    ("--profile=8:7", "--profile must be FIRST:LAST with 1 <= FIRST <= LAST, got '8:7'"),
+    ("--profile=901:999", "--profile must start within the 900 steps, got '901:999'"),
     (
       "--num_processes=2",
-      "--coordinator, --num_processes and --process_id must be given together, or --coordinator=auto alone, "
+      "--coordinator, --num_processes and --process_id must be set together, or --coordinator=auto alone, "
       "got None, 2, None",
     ),
-    ("--coordinator=localhost:1", "must be given together"),
+    ("--coordinator=localhost:1", "must be set together"),
     ("--process_id=-1", "--process_id=-1"),
     ("--num_processes=0", "--num_processes=0"),
   ],
 )
 def test_launch_errors_are_one_line(tmp_path, flag, line):
-  assert line in _train_mistake(tmp_path, flag)
+  assert line in _train_error(tmp_path, flag)
 
 
 @pytest.mark.parametrize(
@@ -252,16 +252,16 @@ def test_launch_errors_are_one_line(tmp_path, flag, line):
     ("localhost:1", "--process_id must be less than --num_processes=2, got 2"),
   ],
 )
-def test_cluster_flags_must_fit(tmp_path, coordinator, line):
+def test_cluster_flags_are_checked(tmp_path, coordinator, line):
   flags = (f"--coordinator={coordinator}", "--num_processes=2", "--process_id=2")
-  assert line in _train_mistake(tmp_path, *flags)
+  assert line in _train_error(tmp_path, *flags)
 
 
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    (["--top_k=3"], "--top_k is for words that are drawn, got no --temperature above 0"),
-    (["--temperature=0.5", "--beam_size=2"], "--beam_size is for a search, got --temperature=0.5"),
+    (["--top_k=3"], "--top_k needs a positive --temperature"),
+    (["--temperature=0.5", "--beam_size=2"], "--beam_size must not be set with --temperature=0.5"),
     (["--temperature=1e-30"], "--temperature must be 0, or from 0.0001 to 10000, got 1e-30"),
     (["--temperature=1", "--top_p=1.5"], "--top_p must be from 0.000001 to 1, got 1.5"),
     (["--length_penalty=11"], "--length_penalty must be from 0 to 10, got 11.0"),
@@ -271,14 +271,14 @@ def test_cluster_flags_must_fit(tmp_path, coordinator, line):
   ],
 )
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_search_flags_must_fit(tmp_path, script, flags, line):
+def test_decoding_flags_are_checked(tmp_path, script, flags, line):
   text = ["--text=a"] if script == "translate" else []
-  assert line in _mistake(script, f"--workdir={tmp_path}", *flags, *text)
+  assert line in _error(script, f"--workdir={tmp_path}", *flags, *text)
 
 
 def _run_main(main, **environment):
   """Returns the result of a script whose main function is an expression."""
-  text = f"import jax; from experiments.cli import flags as commands; commands.run(lambda: {main})"
+  text = f"import jax; from experiments.cli import flags as cli; cli.run(lambda: {main})"
   return subprocess.run(
     [sys.executable, "-c", text],
     cwd=scripts.ROOT,
@@ -292,7 +292,7 @@ def _run_main(main, **environment):
 def test_full_memory_is_one_line(main):
   finished = _run_main(main)
   assert finished.returncode == 2
-  assert finished.stderr.startswith(b"error: not enough memory; try a smaller batch, beam or model: ")
+  assert finished.stderr.startswith(b"error: out of memory; try a smaller batch, beam or model: ")
   assert finished.stderr.count(b"\n") == 1
 
 
@@ -302,49 +302,49 @@ def test_output_is_utf_8():
 
 
 def test_ctrl_c_ends_with_one_line():
-  # A shell starts programs in the background with SIGINT ignored, and Python leaves it so.
+  # A shell starts background programs with SIGINT ignored, and Python keeps that.
   handled = "signal.signal(signal.SIGINT, signal.default_int_handler)"
   finished = _run_main(f"(signal := __import__('signal'), {handled}, signal.raise_signal(2))")
   assert (finished.returncode, finished.stderr) == (130, b"stopped\n")
 
 
-def test_pipes_are_refused(tmp_path):
+def test_pipes_are_errors(tmp_path):
   os.mkfifo(tmp_path / "pipe")
-  line = _train_mistake(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
-  assert line == f"{tmp_path / 'pipe'}: expected a file, for it is read more than once, got a pipe"
+  line = _train_error(tmp_path, *_data_flags(tmp_path / "pipe", tmp_path / "pipe"))
+  assert line == f"{tmp_path / 'pipe'}: expected a file, got a pipe, which cannot be read twice"
 
 
 def test_workdirs_must_be_folders(tmp_path):
   path = tmp_path / "file"
   path.write_text("mine", "utf-8")
-  assert _mistake("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
-  assert str(path) in _mistake("evaluate", f"--workdir={path}")
+  assert _error("train", f"--workdir={path}") == f"{path}: expected a folder, got a file"
+  assert str(path) in _error("evaluate", f"--workdir={path}")
   assert path.read_text("utf-8") == "mine"
 
 
 @pytest.mark.parametrize("script", ["evaluate", "translate"])
-def test_workdirs_must_hold_a_run(tmp_path, script):
-  line = _mistake(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
-  assert line.startswith(f"{tmp_path} holds no run")
+def test_workdirs_must_have_a_run(tmp_path, script):
+  line = _error(script, f"--workdir={tmp_path}", *(["--text=a"] if script == "translate" else []))
+  assert line.startswith(f"{tmp_path}: no run here")
   assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    (["--attention_png=map.png"], "--attention_png draws the attention of one --text, got no --text"),
+    (["--attention_png=map.png"], "--attention_png needs --text"),
     (["--attention_png=map.jpg", "--text=a"], "--attention_png must end in .png, got 'map.jpg'"),
   ],
 )
-def test_figures_need_text_and_name(tmp_path, flags, line):
-  assert _mistake("translate", f"--workdir={tmp_path}", *flags) == line
+def test_attention_png_is_checked(tmp_path, flags, line):
+  assert _error("translate", f"--workdir={tmp_path}", *flags) == line
 
 
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    ([], "--output must name the file to write, got none"),
-    (["--count=0"], "endless sentences: their number must be at least 1, got 0"),
+    ([], "--output must name a file, got none"),
+    (["--count=0"], "the number of examples of toy_translation must be at least 1, got 0"),
     (["--count=-1"], "--count=-1"),
     (
       ["--split=training"],
@@ -355,14 +355,14 @@ def test_figures_need_text_and_name(tmp_path, flags, line):
 )
 def test_export_errors_are_one_line(tmp_path, flags, line):
   output = [] if not flags else [f"--output={tmp_path / 'pairs.tsv'}"]
-  assert line in _mistake("export_data", *flags, *output)
+  assert line in _error("export_data", *flags, *output)
   assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("script", ["train", "evaluate", "translate", "export_data"])
-def test_help_explains_all_flags(script):
+def test_help_lists_the_flags(script):
   finished = scripts.run(script, "--help")
-  assert finished.code == 1  # as absl ends
+  assert finished.code == 1  # the exit code of absl
   assert f"python -m experiments.{script}" in finished.output
   expected = ["--output"] if script == "export_data" else ["--workdir"]
   expected += ["--config"] if script in ("train", "export_data") else []
@@ -373,4 +373,4 @@ def test_help_explains_all_flags(script):
 def test_long_errors_are_one_line(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("raise ValueError('first\\n  second')\n", "utf-8")
-  assert _train_mistake(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"
+  assert _train_error(tmp_path, f"--config={path}") == f"{path}: ValueError: first second"

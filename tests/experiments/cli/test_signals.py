@@ -14,10 +14,10 @@ def test_signals_are_reported(number, capfd):
     assert requested() == 0
     os.kill(os.getpid(), number)
     assert requested() == number
-  assert capfd.readouterr().err == "stopping soon; Ctrl-C again stops at once\n"
+  assert capfd.readouterr().err == "stopping after this step; press Ctrl-C again to stop immediately\n"
 
 
-def test_signals_survive_closed_streams():
+def test_signals_work_with_closed_streams():
   reader, writer = os.pipe()
   os.close(reader)
   before = os.dup(2)
@@ -34,7 +34,7 @@ def test_signals_survive_closed_streams():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_ctrl_c_stops(number):
-  before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
   try:
     with stop_requests():
       os.kill(os.getpid(), number)

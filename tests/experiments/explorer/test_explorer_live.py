@@ -9,7 +9,7 @@ import pytest
 from helpers import browser, fixtures, model_reference
 
 from configs import base
-from experiments.explorer.live import ATTENTION_TYPES, live_model, why_not
+from experiments.explorer.live import ATTENTION_TYPES, live_model, unsupported_reason
 from experiments.tasks import make_task
 from experiments.translation.model import make_task_model
 from experiments.translation.restore import KeptCheckpoints
@@ -61,7 +61,7 @@ def make(name, **options):
 
 
 def run_of(config, translator):
-  assert why_not(config, translator) == ""
+  assert unsupported_reason(config, translator) == ""
   return live_model(config, translator, KeptCheckpoints({7: translator.params}, 7), {})
 
 
@@ -195,6 +195,6 @@ def test_unsupported_models_are_explained():
   for name, value in fields.items():
     changed = copy.deepcopy(config)
     setattr(changed.model, name, value)
-    assert why_not(changed, translator) == f"config.model.{name} is {value}"
+    assert unsupported_reason(changed, translator) == f"config.model.{name} is {value}"
   config.train.train_eos = False
-  assert why_not(config, translator) == "it has not learnt where sentences end"
+  assert unsupported_reason(config, translator) == "config.train.train_eos is False"

@@ -50,7 +50,7 @@ return {
 };
 """
   language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": ["\xe9"]}
-  language |= {"pattern": words.PATTERN, "classes": words.ranges()}
+  language |= {"pattern": words.PATTERN, "classes": words.class_ranges()}
   result = browser.in_node(program, {"language": language, "texts": ["\u200b \u200d\ufeff", "a\u200b", ""]})
   tokens = ["l'", "amico", "vede", "un'", "oca"]
   assert result["tokens"] == tokens == [*ItalianWords().tokenize("l'amico vede un'oca")]

@@ -48,7 +48,7 @@ def _dense(layer, inputs):
 
 
 def _multi_head(params, queries, sources):
-  """The heads one after the other, concatenated, times W_O (section 3.2.2)."""
+  """Computes heads one by one, concatenates them and multiplies by W_O (section 3.2.2)."""
   num_heads = params["query"]["kernel"].shape[1]
   heads = []
   for n in range(num_heads):
@@ -215,12 +215,12 @@ def test_multi_head_layers_equal_the_formula(system, shape, num_heads):
   _close(run.outputs, _multi_head(run.params, run.inputs, getattr(run, "sources", run.inputs)))
 
 
-def test_shape_test_uses_cross_attention():
+def test_same_shape_uses_cross_attention():
   run = _run(soft_lookup.same_shape)
   assert np.abs(run.inputs - run.sources).min() > 0
 
 
-def test_the_encoder_layer_equals_the_formula():
+def test_encoder_layer_matches_the_formula():
   run = _run(translator_parts.encoder_layer)
   params = run.params
   assert params["attention"]["query"]["kernel"].shape == (256, 8, 32)
@@ -233,17 +233,17 @@ def test_the_encoder_layer_equals_the_formula():
   _close(run.outputs, expected)
 
 
-def test_the_decoder_step_equals_the_formula():
+def test_decoder_step_matches_the_formula():
   run = _run(translator_parts.decoder_step)
   attend, cell = run.params["attention_layer"], run.params["cell"]
   before = np.tanh(_dense(run.params["initial"], run.summary))
-  # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)); the state before asks.
+  # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)), with the previous state.
   queries, keys = before @ attend["query"]["kernel"], run.memory @ attend["key"]["kernel"]
   hidden = np.tanh(queries[:, None] + keys)
   weights = _softmax(hidden @ attend["score_vector"])
   _close(run.weights, weights)
   context = np.stack([row @ memory for row, memory in zip(weights, run.memory, strict=True)])
-  # The GRU reads the word before and the context.
+  # The inputs of the GRU are the previous word and the context.
   embedded = run.params["embedding"]["embedding"][run.tokens.astype(int)]
   projected = np.concatenate([embedded, context], axis=-1) @ cell["input"] + cell["bias"]
   recurrent = before @ cell["recurrent"]
@@ -267,15 +267,12 @@ def test_decoder_step_shapes():
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-  """Returns what the script printed and its folder of figures.
-
-  It runs in this process, where most that it needs has been compiled.
-  """
+  """The output of the script, and its folder of figures."""
   folder = tmp_path_factory.mktemp("walkthrough") / "figures"
   with flagsaver.flagsaver(), contextlib.redirect_stdout(io.StringIO()) as output:
     flags.FLAGS(["walkthrough", f"--figures={folder}"])
     walkthrough.main()
-  flags.FLAGS.unparse_flags()  # as in a session of Python, for the tests to come
+  flags.FLAGS.unparse_flags()  # for later tests
   return output.getvalue(), folder
 
 
@@ -286,7 +283,7 @@ def test_walkthrough_has_five_parts(walk):
 
 @pytest.mark.exhaustive
 def test_walkthrough_prints_the_first_context(walk):
-  """The weights listed word by word are those in front of the values, and sum to one."""
+  """The listed weights are those in the weighted sum, and sum to one."""
   listed = re.findall(r"^  (0\.\d{3})  (\w+)$", walk[0], flags=re.MULTILINE)
   assert [word for _, word in listed] == ["the", "cat", "sees", "a", "bird"]
   terms = re.findall(r"(0\.\d{3}) v_(\d)", walk[0])
@@ -299,15 +296,15 @@ def test_walkthrough_prints_the_first_context(walk):
   [
     '"the cat sees a bird" is [2, 6, 8, 3, 1]; embedded: (5, 16)',
     "contexts of the heads:         (4, 5, 4)",
-    "side by side:                  (5, 16)",
+    "concatenated:                  (5, 16)",
     "times W_O:                     (5, 16)",
     "D = 768, N = 12: H = 64",
-    "all heads stacked, in one call:        (1, 5, 768)",
+    "stacked heads, in one call:            (1, 5, 768)",
     "looking up dog, [1.0, 10.0, 1.0], in ['cat', 'dog', 'bird']: [[0. 1. 0.]]",
     "looking up bird, [1.0, 1.0, 10.0], in ['cat', 'dog', 'bird']: [[0. 0. 1.]]",
     "4 heads: (4, 10, 32) -> (4, 10, 32)",
     "no mask: context (1, 3, 16), weights (1, 3, 4)",
-    "the mask, (1, 1, 4): [[[ True  True  True False]]]",
+    "mask (1, 1, 4): [[[ True  True  True False]]]",
     "-> logits (32, 10000), state (32, 512), weights (32, 50)",
     "8 heads: (32, 50, 256) -> (32, 50, 256)",
   ],
@@ -323,7 +320,7 @@ def test_printed_rows_sum_to_one(walk):
   rows = re.findall(r"\[+(0\.\d+) (0\.\d+) (0\.\d+) (0\.\d+)\]", masked)
   assert [row[3] for row in rows] == ["0.000"] * 3
   np.testing.assert_allclose(np.array(rows, dtype=float).sum(axis=1), 1.0, atol=0.003)
-  assert walk[0].count("sums of the rows: [1. 1. 1.]") == 2
+  assert walk[0].count("row sums: [1. 1. 1.]") == 2
 
 
 @pytest.mark.exhaustive
@@ -333,8 +330,8 @@ def test_walkthrough_compares_single_and_stacked_heads(walk):
 
 
 @pytest.mark.exhaustive
-def test_walkthrough_saves_heat_maps(walk):
-  names = re.findall(r"heat-map: (\S+)", walk[0])
+def test_walkthrough_writes_heatmaps(walk):
+  names = re.findall(r"heatmap: (\S+)", walk[0])
   assert sorted(map(pathlib.Path, names)) == sorted(walk[1].iterdir())
   assert len(names) == 3
   assert all(pathlib.Path(name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for name in names)
@@ -349,7 +346,7 @@ def test_walkthrough_saves_heat_maps(walk):
     ("--figures={file}/maps", "{file}/maps: Not a directory"),
   ],
 )
-def test_a_mistake_ends_in_one_line(tmp_path, argument, message):
+def test_user_errors_are_one_line(tmp_path, argument, message):
   file = tmp_path / "file"
   file.touch()
   finished = scripts.run("walkthrough", argument.format(file=file))

@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/checkpoints.py: what is written is read, which are kept, damage."""
+"""Tests of experiments/runs/checkpoints.py: saving and restoring, retention, damage."""
 
 import math
 import random
@@ -20,7 +20,7 @@ from helpers.checkpoint_files import (
 
 from experiments.runs.checkpoints import _METADATA, CheckpointError
 
-# What is written is read
+# Saving and restoring.
 
 
 def test_restore_returns_what_was_saved(tmp_path, capfd):
@@ -39,15 +39,15 @@ def test_reading_creates_no_folder(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_missing_steps_are_named(tmp_path):
+def test_missing_steps_are_errors(tmp_path):
   write(tmp_path / "checkpoints", {100: None, 200: None})
   with open_checkpoints(tmp_path / "checkpoints") as checkpoints, pytest.raises(CheckpointError) as caught:
     checkpoints.restore(like(), 150)
-  assert "no checkpoint of step 150" in one_line(caught)
-  assert "[200, 100]" in one_line(caught)
+  assert "step must be one of the checkpoints [200, 100]" in one_line(caught)
+  assert "got 150" in one_line(caught)
 
 
-# Which are kept
+# Retention.
 
 
 @pytest.mark.parametrize("higher_is_better", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
@@ -80,7 +80,7 @@ def test_newest_and_best_are_kept(tmp_path, higher_is_better, scores, best, kept
     assert (checkpoints.latest_step(), checkpoints.best_step()) == (len(scores), best)
 
 
-def test_saved_steps_are_kept(tmp_path):
+def test_saved_steps_are_not_overwritten(tmp_path):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
   with open_checkpoints(folder) as checkpoints:
@@ -90,14 +90,14 @@ def test_saved_steps_are_kept(tmp_path):
     assert_is_of(checkpoints.restore(like()), 200)
 
 
-# Damage
+# Damage.
 
 
 def damage(path, kind, rng):
   data = bytearray(path.read_bytes())
   if kind == "deleted":
     path.unlink()
-  elif kind == "cut":
+  elif kind == "truncated":
     path.write_bytes(data[: len(data) // 2])
   else:
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -105,23 +105,23 @@ def damage(path, kind, rng):
 
 
 def test_any_damage_is_detected(tmp_path, capfd):
-  whole = tmp_path / "whole"
-  write(whole / "checkpoints", {100: 0.5, 200: 0.25})
-  files = sorted(path for path in (whole / "checkpoints" / "200").rglob("*") if path.is_file())
-  rng, told = random.Random(0), set()
+  original = tmp_path / "whole"
+  write(original / "checkpoints", {100: 0.5, 200: 0.25})
+  files = sorted(path for path in (original / "checkpoints" / "200").rglob("*") if path.is_file())
+  rng, detected = random.Random(0), set()
   for file in files:
-    for kind in ["deleted", "cut", *["flipped"] * 3]:
+    for kind in ["deleted", "truncated", *["flipped"] * 3]:
       run = tmp_path / "run"
-      shutil.copytree(whole, run)
-      damage(run / file.relative_to(whole), kind, rng)
+      shutil.copytree(original, run)
+      damage(run / file.relative_to(original), kind, rng)
       with open_checkpoints(run / "checkpoints") as checkpoints:
         checkpoint = checkpoints.restore(like())
-      line = capfd.readouterr().err
-      if line:
-        told.add((str(file.relative_to(whole / "checkpoints" / "200")), kind))
-        assert line.count("\n") == 1
-        assert line.startswith("checkpoint of step 200 is damaged (")
-        assert line.endswith("); using step 100\n")
+      warning = capfd.readouterr().err
+      if warning:
+        detected.add((str(file.relative_to(original / "checkpoints" / "200")), kind))
+        assert warning.count("\n") == 1
+        assert warning.startswith("checkpoint of step 200 is damaged (")
+        assert warning.endswith("); using step 100\n")
         assert_is_of(checkpoint, 100)
         assert steps_in(run / "checkpoints") == [100]
         assert steps_in(run / "damaged") == [200]
@@ -129,12 +129,12 @@ def test_any_damage_is_detected(tmp_path, capfd):
         assert_is_of(checkpoint, 200)
         assert not (run / "damaged").exists()
       shutil.rmtree(run)
-  names = {str(file.relative_to(whole / "checkpoints" / "200")) for file in files}
-  names -= {"sha256"}  # without it, nothing is checked
-  assert told >= {(name, kind) for name in names for kind in ("deleted", "cut", "flipped")}
+  names = {str(file.relative_to(original / "checkpoints" / "200")) for file in files}
+  names -= {"sha256"}  # without it, files are not checked
+  assert detected >= {(name, kind) for name in names for kind in ("deleted", "truncated", "flipped")}
 
 
-def test_damaged_best_gives_the_newest(tmp_path, capfd):
+def test_damaged_best_is_replaced(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.9, 300: 0.1, 400: 0.2})
   (folder / "200" / "default" / "manifest.ocdbt").unlink()
@@ -145,7 +145,7 @@ def test_damaged_best_gives_the_newest(tmp_path, capfd):
   assert "checkpoint of step 200 is damaged" in capfd.readouterr().err
 
 
-def test_readers_move_nothing(tmp_path, capfd):
+def test_read_only_folders_do_not_change(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
   (folder / "200" / _METADATA).unlink()
@@ -155,11 +155,11 @@ def test_readers_move_nothing(tmp_path, capfd):
   assert steps_in(folder) == [100, 200]
 
 
-def test_deleted_checkpoints_are_passed_over(tmp_path, capfd):
+def test_deleted_checkpoints_are_skipped(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.5, 200: 0.25})
   with open_checkpoints(folder, read_only=True) as reader:
-    shutil.rmtree(folder / "100")  # by a process that trains
+    shutil.rmtree(folder / "100")  # by the training process
     assert_is_of(reader.restore(like(), reader.best_step()), 200)
   assert capfd.readouterr().err == "checkpoint of step 100 is damaged (it was deleted); using step 200\n"
 
@@ -169,10 +169,10 @@ def test_all_damaged_is_an_error(tmp_path, capfd):
   write(folder, {100: None, 200: None})
   (folder / "100" / _METADATA).write_text("{}")
   (folder / "200" / "default" / "manifest.ocdbt").write_bytes(b"")
-  for _ in range(2):  # the next run does not begin anew either
+  for _ in range(2):  # also the second time
     with open_checkpoints(folder) as checkpoints, pytest.raises(CheckpointError) as caught:
       checkpoints.restore(like())
-    assert f"{folder} holds no whole checkpoint (step 100: _CHECKPOINT_METADATA" in one_line(caught)
+    assert f"{folder}: all checkpoints are damaged (step 100: _CHECKPOINT_METADATA" in one_line(caught)
     assert "; step 200: default/manifest.ocdbt has changed)" in one_line(caught)
   assert steps_in(folder) == [100, 200]
   assert not (tmp_path / "damaged").exists()
@@ -183,20 +183,20 @@ def test_damaged_records_are_reported_once(tmp_path, capfd):
   folder = tmp_path / "checkpoints"
   write(folder, {100: 0.9, 200: 0.1, 300: 0.1})
   (folder / "100" / _METADATA).write_text("{")
-  for read_only, left in ((True, [100, 200, 300]), (False, [200, 300])):
+  for read_only, remaining in ((True, [100, 200, 300]), (False, [200, 300])):
     with open_checkpoints(folder, read_only=read_only) as checkpoints:
       assert_is_of(checkpoints.restore(like()), 300)
-      said = capfd.readouterr().err
-      assert said.startswith("checkpoint of step 100 is damaged (_CHECKPOINT_METADATA has changed")
-      assert said.endswith("); using step 300\n")
+      warning = capfd.readouterr().err
+      assert warning.startswith("checkpoint of step 100 is damaged (_CHECKPOINT_METADATA has changed")
+      assert warning.endswith("); using step 300\n")
       assert_is_of(checkpoints.restore(like(), 300), 300)
-      assert capfd.readouterr().err == ""  # once is enough
-    assert steps_in(folder) == left
+      assert capfd.readouterr().err == ""  # reported once
+    assert steps_in(folder) == remaining
   assert steps_in(tmp_path / "damaged") == [100]
 
 
 @pytest.mark.parametrize(
-  ("change", "name", "there", "here"),
+  ("change", "name", "actual", "expected"),
   [
     (
       {"kernel": jax.ShapeDtypeStruct((7, 499), jnp.float32)},
@@ -214,21 +214,21 @@ def test_damaged_records_are_reported_once(tmp_path, capfd):
     ({"counts": None}, "['counts'][0]", "uint8[13]", "missing"),
   ],
 )
-def test_other_models_are_not_damage(tmp_path, capfd, change, name, there, here):
+def test_other_models_are_errors(tmp_path, capfd, change, name, actual, expected):
   folder = tmp_path / "checkpoints"
   write(folder, {100: None, 200: None})
   changed = shapes_of(state_of(0)._replace(params=state_of(0).params | change))
   with open_checkpoints(folder) as checkpoints, pytest.raises(CheckpointError) as caught:
     checkpoints.restore(changed)
   assert one_line(caught) == (
-    f"{folder / '200'} is of another version of the model: .params{name} is {there}, here {here}"
+    f"{folder / '200'} does not fit the model: .params{name} must be {expected}, got {actual}"
   )
   assert steps_in(folder) == [100, 200]
   assert capfd.readouterr().err == ""
 
 
-def test_files_are_no_folder(tmp_path):
+def test_files_are_errors(tmp_path):
   (tmp_path / "checkpoints").write_text("")
   with pytest.raises(CheckpointError) as caught:
     open_checkpoints(tmp_path / "checkpoints")
-  assert one_line(caught) == f"{tmp_path / 'checkpoints'} must be a folder, got a file"
+  assert one_line(caught) == f"{tmp_path / 'checkpoints'}: expected a folder, got a file"

@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/checkpoints.py: on several devices, and of several processes."""
+"""Tests of experiments/runs/checkpoints.py with several devices and processes."""
 
 import socket
 
@@ -21,8 +21,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
-def spread(state, mesh):
-  """Returns the state with its kernel's columns spread over devices, and all else on every one."""
+def shard(state, mesh):
+  """Returns the state with the columns of the kernel sharded, and all else replicated."""
   columns, replicated = (
     NamedSharding(mesh, PartitionSpec(None, "devices")),
     NamedSharding(mesh, PartitionSpec()),
@@ -34,41 +34,41 @@ def mesh_of(count):
   return jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
 
 
-def test_arrays_get_their_sharding(tmp_path):
-  wanted = spread(state_of(0, (3, 12)), mesh_of(4))
+def test_arrays_are_restored_sharded(tmp_path):
+  target = shard(state_of(0, (3, 12)), mesh_of(4))
   with open_checkpoints(tmp_path) as checkpoints:
-    checkpoints.save(1, spread(state_of(1, (3, 12)), mesh_of(3)), {}, None)
-    state = checkpoints.restore(wanted).state
+    checkpoints.save(1, shard(state_of(1, (3, 12)), mesh_of(3)), {}, None)
+    state = checkpoints.restore(target).state
   assert bits(state) == bits(state_of(1, (3, 12)))
-  same = jax.tree.map(
-    lambda leaf, like: leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim), state, wanted
+  has_sharding = jax.tree.map(
+    lambda leaf, like: leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim), state, target
   )
-  assert jax.tree.all(same)
+  assert jax.tree.all(has_sharding)
 
 
-def _read_and_write_on(devices, theirs, ours):
+def _read_and_write_on(devices, source, destination):
   jax.config.update("jax_num_cpu_devices", devices)
-  with open_checkpoints(theirs) as checkpoints:
+  with open_checkpoints(source) as checkpoints:
     assert_is_of(checkpoints.restore(like()), 1)
-  with open_checkpoints(ours) as checkpoints:
-    state = spread(state_of(2), mesh_of(devices)) if devices > 1 else state_of(2)
+  with open_checkpoints(destination) as checkpoints:
+    state = shard(state_of(2), mesh_of(devices)) if devices > 1 else state_of(2)
     checkpoints.save(2, state, {"epoch": 0, "step": 2}, None)
   return jax.device_count()
 
 
 @pytest.mark.parametrize("devices", [1, 5])
-def test_other_numbers_of_devices_can_read(tmp_path, devices):
+def test_number_of_devices_may_change(tmp_path, devices):
   with open_checkpoints(tmp_path / "here") as checkpoints:
-    checkpoints.save(1, spread(state_of(1, (7, 500)), mesh_of(4)), {"epoch": 0, "step": 1}, None)
+    checkpoints.save(1, shard(state_of(1, (7, 500)), mesh_of(4)), {"epoch": 0, "step": 1}, None)
   assert in_child(_read_and_write_on, devices, tmp_path / "here", tmp_path / "there") == devices
   assert jax.device_count() == 8
   with open_checkpoints(tmp_path / "there") as checkpoints:
     assert_is_of(checkpoints.restore(like()), 2)
-    assert_is_of(checkpoints.restore(spread(state_of(0), mesh_of(4))), 2)
+    assert_is_of(checkpoints.restore(shard(state_of(0), mesh_of(4))), 2)
 
 
-def _spread_over_processes(step, mesh):
-  """Returns weights of which each process has its part."""
+def _shard_over_processes(step, mesh):
+  """Returns weights that are sharded over the processes."""
   rows = NamedSharding(mesh, PartitionSpec("devices"))
   weights = np.random.default_rng(step).normal(size=(8, 5000)).astype(np.float32)
   return {"weights": jax.make_array_from_callback(weights.shape, rows, lambda part: weights[part])}
@@ -79,23 +79,23 @@ def _parts(checkpoint):
 
 
 def _train_with_another(address, index, folder):
-  """Saves in two processes, and reads after a file was lost that only one of them needs."""
+  """Saves in two processes, and restores after a file of one process was deleted."""
   jax.config.update("jax_num_cpu_devices", 2)
   jax.distributed.initialize(address, 2, index)
   mesh = mesh_of(4)
   with open_checkpoints(folder) as checkpoints:
     for step, score in ((1, 0.9), (2, 0.5), (3, None), (4, 0.1)):
-      checkpoints.save(step, _spread_over_processes(step, mesh), {"step": step}, score)
-    before = checkpoints.restore(_spread_over_processes(0, mesh))
+      checkpoints.save(step, _shard_over_processes(step, mesh), {"step": step}, score)
+    before = checkpoints.restore(_shard_over_processes(0, mesh))
     multihost_utils.sync_global_devices("both have read")
     if index == 1:
       for path in (folder / "4" / "default" / "ocdbt.process_1" / "d").iterdir():
         path.unlink()
     multihost_utils.sync_global_devices("one has lost it")
-    with stderr_in_a_pipe() as said:
-      after = checkpoints.restore(_spread_over_processes(0, mesh))
-      told = [line for line in said().splitlines() if "checkpoint" in line]  # Gloo may speak too
-    return (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), told
+    with stderr_in_a_pipe() as read_stderr:
+      after = checkpoints.restore(_shard_over_processes(0, mesh))
+      warnings = [line for line in read_stderr().splitlines() if "checkpoint" in line]  # Gloo may print too
+    return (before.step, _parts(before)), (after.step, _parts(after)), checkpoints.best_step(), warnings
 
 
 def test_processes_agree_on_damage(tmp_path):
@@ -117,10 +117,10 @@ def test_processes_agree_on_damage(tmp_path):
       np.testing.assert_array_equal(np.concatenate(parts), whole[step][4 * index : 4 * index + 4])
   assert steps_in(folder) == [1, 2, 3]
   assert steps_in(tmp_path / "damaged") == [4]
-  (line,), none = (told for *_, told in results)
+  (line,), no_warnings = (warnings for *_, warnings in results)
   assert line.startswith("checkpoint of step 4 is damaged (default/ocdbt.process_1/d/")
   assert line.endswith(" has changed); using step 3")
-  assert not none
+  assert not no_warnings
   weights = {"weights": jax.ShapeDtypeStruct((8, 5000), jnp.float32)}
-  with open_checkpoints(folder) as checkpoints:  # of one process
+  with open_checkpoints(folder) as checkpoints:  # a single process
     np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], whole[3])

@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/checkpoints.py: kills, full disks, folders that cannot be written."""
+"""Tests of experiments/runs/checkpoints.py: kills, full disks, unwritable folders."""
 
 import itertools
 import random
@@ -39,7 +39,7 @@ def _assert_has_weights_of(checkpoint, step):
 
 
 def _train_until_killed(connection, folder):
-  """Saves checkpoints for ever; says where it began once it has saved one."""
+  """Saves checkpoints until it is killed. Sends the first step once it has saved a checkpoint."""
   with open_checkpoints(folder) as checkpoints:
     checkpoint = checkpoints.restore(shapes_of(_weights_of(0)))
     start = checkpoint.step if checkpoint else 0
@@ -51,16 +51,16 @@ def _train_until_killed(connection, folder):
         connection.send(start)
 
 
-def test_kills_leave_a_whole_state(tmp_path):
+def test_kills_keep_valid_checkpoints(tmp_path):
   folder, rng, starts = tmp_path / "checkpoints", random.Random(0), []
   for _ in range(8):
-    ours, theirs = SERVER.Pipe()
-    process = SERVER.Process(target=_train_until_killed, args=(theirs, folder))
+    receiver, sender = SERVER.Pipe()
+    process = SERVER.Process(target=_train_until_killed, args=(sender, folder))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-      assert ours.poll(60)
-      starts.append(ours.recv())
+      assert receiver.poll(60)
+      starts.append(receiver.recv())
       time.sleep(rng.uniform(0, 0.3))
     finally:
       process.kill()
@@ -72,19 +72,19 @@ def test_kills_leave_a_whole_state(tmp_path):
     assert last > starts[-1]
     _assert_has_weights_of(checkpoints.restore(shapes_of(_weights_of(0))), last)
     checkpoints.save(last + 1, _weights_of(last + 1), {}, None)
-  # The newest two, two with a score, the best; what was left half written or half deleted is gone.
+  # The newest two, two with a score, and the best. Partial files are removed.
   assert len(steps_in(folder)) <= 5
   assert not (tmp_path / "damaged").exists()
 
 
-def _save_with_files_of(limit, folder):
+def _save_with_file_limit(limit, folder):
   signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  logging.set_verbosity(logging.FATAL)  # as scripts do
+  logging.set_verbosity(logging.FATAL)  # like scripts
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-  with stderr_in_a_pipe() as said, open_checkpoints(folder) as checkpoints:
+  with stderr_in_a_pipe() as read_stderr, open_checkpoints(folder) as checkpoints:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    return _error_of_saving(checkpoints), said()
+    return _error_of_saving(checkpoints), read_stderr()
 
 
 def _error_of_saving(checkpoints):
@@ -96,9 +96,9 @@ def _error_of_saving(checkpoints):
 
 
 @pytest.mark.parametrize("limit", [0, 150, 4000])
-def test_full_disks_lose_nothing(tmp_path, limit):
+def test_full_disks_keep_checkpoints(tmp_path, limit):
   write(tmp_path, {100: 0.5, 200: None})
-  assert in_child(_save_with_files_of, limit, tmp_path) == (
+  assert in_child(_save_with_file_limit, limit, tmp_path) == (
     "cannot write the checkpoint of step 300: File too large; the last one is of step 200",
     "",
   )
@@ -113,7 +113,7 @@ def test_other_errors_are_raised(tmp_path):
     checkpoints.save(1, state_of(1), {"position": object()}, None)
 
 
-def test_files_in_the_way_are_named(tmp_path):
+def test_files_instead_of_folders_are_errors(tmp_path):
   (tmp_path / "run").write_text("")
   with (
     pytest.raises(CheckpointError) as caught,

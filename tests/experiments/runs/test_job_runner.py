@@ -1,4 +1,4 @@
-"""Tests of experiments/runs/job_runner.py, with programs of one line."""
+"""Tests of experiments/runs/job_runner.py, with short programs."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from experiments.runs.workdir import is_locked, workdir_lock
 
 
 @pytest.fixture
-def make(tmp_path):
-  """Gives a function that makes a job, done once its file is there, from what its program does."""
+def make_job(tmp_path):
+  """Returns a function that creates a job from a program. It is done when the program has written a file."""
 
   def job(name, program="open({done!r}, 'w')", is_taken=lambda: False):
     done = tmp_path / f"{name}.done"
@@ -26,51 +26,51 @@ def make(tmp_path):
   return job
 
 
-def test_finished_jobs_are_not_run(make, tmp_path):
+def test_finished_jobs_are_not_run(make_job, tmp_path):
   (tmp_path / "b.done").write_text("before")
-  said = []
-  assert run_all([make(name) for name in "abc"], 2, said.append) == []
+  messages = []
+  assert run_all([make_job(name) for name in "abc"], 2, messages.append) == []
   assert all((tmp_path / f"{name}.done").exists() for name in "abc")
   assert (tmp_path / "b.done").read_text() == "before"
-  assert said[0] == "1 of 3 were done before"
-  assert sum("begins" in line for line in said) == 2
+  assert messages[0] == "1 of 3 are already done"
+  assert sum("started" in line for line in messages) == 2
   assert not (tmp_path / "logs" / "b.txt").exists()
 
 
-def test_jobs_run_in_parallel(make, tmp_path):
-  # Each waits until all three have begun.
+def test_jobs_run_in_parallel(make_job, tmp_path):
+  # Each job waits until all three have started.
   wait = (
     "open({done!r} + '.begun', 'w'); import glob, os; folder = os.path.dirname({done!r})\n"
     "end = time.time() + 20\n"
     "while len(glob.glob(folder + '/*.begun')) < 3 and time.time() < end: time.sleep(0.01)\n"
     "if time.time() < end: open({done!r}, 'w')"
   )
-  assert run_all([make(name, wait) for name in "abc"], 3, lambda _: None) == []
+  assert run_all([make_job(name, wait) for name in "abc"], 3, lambda _: None) == []
 
 
-def test_failures_stop_no_other_job(make, tmp_path):
-  said = []
-  failing = make("a", "print('error: no such thing'); sys.exit(2)")
-  idle = make("b", "pass")  # it ends well, and has not done its work
-  assert run_all([failing, idle, make("c")], 1, said.append) == ["a", "b"]
-  assert "a failed with exit code 2: error: no such thing" in said
-  assert "b failed with exit code 0: it printed nothing" in said
-  # What an earlier start has printed says nothing of this one.
-  assert run_all([make("a", "import os; os.kill(os.getpid(), 9)")], 1, said.append) == ["a"]
-  assert said[-1] == "a failed with exit code -9: it printed nothing"
+def test_failures_do_not_stop_others(make_job, tmp_path):
+  messages = []
+  failing = make_job("a", "print('error: no such thing'); sys.exit(2)")
+  idle = make_job("b", "pass")  # it exits with code 0, but is not done
+  assert run_all([failing, idle, make_job("c")], 1, messages.append) == ["a", "b"]
+  assert "a failed with exit code 2: error: no such thing" in messages
+  assert "b failed with exit code 0: no output" in messages
+  # Output of earlier starts is not shown.
+  assert run_all([make_job("a", "import os; os.kill(os.getpid(), 9)")], 1, messages.append) == ["a"]
+  assert messages[-1] == "a failed with exit code -9: no output"
   assert (tmp_path / "c.done").exists()
 
 
-def test_jobs_of_others_are_awaited(make, tmp_path):
-  taken = make("a", "raise SystemExit(2)", is_taken=lambda: not (tmp_path / "a.done").exists())
-  said = []
+def test_jobs_of_other_processes_are_awaited(make_job, tmp_path):
+  taken = make_job("a", "raise SystemExit(2)", is_taken=lambda: not (tmp_path / "a.done").exists())
+  messages = []
   threading.Timer(1.0, lambda: (tmp_path / "a.done").write_text("by another")).start()
-  assert run_all([taken, make("b")], 1, said.append) == []
+  assert run_all([taken, make_job("b")], 1, messages.append) == []
   assert (tmp_path / "a.done").read_text() == "by another"
-  assert "a was done by another process" in said
+  assert "a was done by another process" in messages
 
 
-def test_signals_stop_all_jobs(make, tmp_path):
+def test_signals_stop_all_jobs(make_job, tmp_path):
   patient = (
     "import signal\n"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({done!r} + '.asked', 'w') and 143))\n"
@@ -84,39 +84,39 @@ def test_signals_stop_all_jobs(make, tmp_path):
 
   threading.Thread(target=stop).start()
   with pytest.raises(Preempted) as caught:
-    run_all([make(name, patient) for name in "abc"], 2, lambda _: None)
+    run_all([make_job(name, patient) for name in "abc"], 2, lambda _: None)
   assert caught.value.code == 143
   assert sorted(path.name for path in tmp_path.glob("*.asked")) == ["a.done.asked", "b.done.asked"]
   assert not (tmp_path / "c.done.begun").exists()
 
 
-def test_errors_stop_all_jobs(make, tmp_path):
-  job = make("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
+def test_errors_stop_all_jobs(make_job, tmp_path):
+  job = make_job("a", "open({done!r} + '.begun', 'w'); time.sleep(60); open({done!r}, 'w')")
 
   def fail():
     if (tmp_path / "a.done.begun").exists():
       raise OSError("no space left")
     return False
 
-  waiting = make("b")._replace(is_done=fail)
-  begin = time.monotonic()
+  waiting = make_job("b")._replace(is_done=fail)
+  start = time.monotonic()
   with pytest.raises(OSError, match="no space left"):
     run_all([job, waiting], 2, lambda line: time.sleep(1.0))
-  assert time.monotonic() - begin < 30
+  assert time.monotonic() - start < 30
   assert not (tmp_path / "a.done").exists()
 
 
-def test_locks_can_be_seen(tmp_path):
+def test_locks_are_visible(tmp_path):
   assert not is_locked(tmp_path / "none")
   with workdir_lock(tmp_path):
     assert is_locked(tmp_path)
   assert not is_locked(tmp_path)
 
 
-def test_one_job_at_a_time(make, tmp_path):
-  alone = (
-    "import os; other = os.path.dirname({done!r}) + '/running'\n"
-    "assert not os.path.exists(other); open(other, 'w'); time.sleep(0.3); os.remove(other)\n"
+def test_one_job_at_a_time(make_job, tmp_path):
+  exclusive = (
+    "import os; lock = os.path.dirname({done!r}) + '/running'\n"
+    "assert not os.path.exists(lock); open(lock, 'w'); time.sleep(0.3); os.remove(lock)\n"
     "open({done!r}, 'w')"
   )
-  assert run_all([make(name, alone) for name in "ab"], 1, lambda _: None) == []
+  assert run_all([make_job(name, exclusive) for name in "ab"], 1, lambda _: None) == []

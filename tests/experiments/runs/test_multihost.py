@@ -1,4 +1,4 @@
-"""Tests of training by two processes on this machine, as two machines would."""
+"""Tests of training with two processes on one machine."""
 
 import contextlib
 import json
@@ -19,8 +19,8 @@ FLAGS = (
   f"--config.train.log_every_steps={LOG_EVERY}",
   f"--config.train.eval_every_steps={VALIDATE_EVERY}",
   "--config.data.num_buckets=2",
-  "--config.train.batch_size=5",  # one row of padding for two devices
-  "--config.train.learning_rate=0.001",  # so low that roundings stay roundings
+  "--config.train.batch_size=5",  # with one padding row on two devices
+  "--config.train.learning_rate=0.001",  # low, so that rounding errors stay small
   "--config.train.ema_decay=0.9",
   "--config.model.attention=none",
   "--config.model.features=6",
@@ -34,8 +34,8 @@ FLAGS = (
 
 
 @contextlib.contextmanager
-def two_processes(folder, *, seconds=("--config.seed=0",)):
-  """Gives two processes that train together; the second has some flags more."""
+def two_processes(folder, *, second_flags=("--config.seed=0",)):
+  """Yields two processes that train together. The second one has additional flags."""
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -49,7 +49,7 @@ def two_processes(folder, *, seconds=("--config.seed=0",)):
           f"--coordinator={address}",
           "--num_processes=2",
           f"--process_id={index}",
-          *(seconds if index else ()),
+          *(second_flags if index else ()),
         )
       )
       for index in range(2)
@@ -58,7 +58,7 @@ def two_processes(folder, *, seconds=("--config.seed=0",)):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-  """Gives the folder of a run by one process."""
+  """The folder of a run with one process."""
   folder = tmp_path_factory.mktemp("runs") / "alone"
   finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert finished.code == 0, finished
@@ -67,7 +67,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-  """Gives the folder of a run by two processes, of which the second was asked to stop, and what they did."""
+  """The folder of a run with two processes that was stopped by a signal to the second, and their outputs."""
   folder = tmp_path_factory.mktemp("runs") / "together"
   with two_processes(folder) as (first, second):
     first.wait_for(f"step {LOG_EVERY}/{STEPS}")
@@ -76,73 +76,76 @@ def stopped(tmp_path_factory):
 
 
 def _assert_same_records(folder, expected):
-  ours, theirs = workdir.read_metrics(folder), workdir.read_metrics(expected)
-  assert [list(record) for record in ours] == [list(record) for record in theirs]
-  for our_record, their_record in zip(ours, theirs, strict=True):
-    np.testing.assert_allclose(list(our_record.values()), list(their_record.values()), rtol=1e-4)
+  records, expected_records = workdir.read_metrics(folder), workdir.read_metrics(expected)
+  assert [list(record) for record in records] == [list(record) for record in expected_records]
+  for record, expected_record in zip(records, expected_records, strict=True):
+    np.testing.assert_allclose(list(record.values()), list(expected_record.values()), rtol=1e-4)
 
 
 @pytest.mark.exhaustive
 def test_one_signal_stops_both(stopped):
   folder, finished = stopped
-  assert [each.code for each in finished] == [128 + signal.SIGTERM] * 2, finished
+  assert [process.code for process in finished] == [128 + signal.SIGTERM] * 2, finished
   (step,) = (int(path.name) for path in (folder / "checkpoints").iterdir())
   assert LOG_EVERY <= step < STEPS
-  message = f"stopped at step {step}; the same command continues from there"
-  assert [each.errors.splitlines()[-1] for each in finished] == [message] * 2
+  message = f"stopped at step {step}; run the same command again to resume"
+  assert [process.errors.splitlines()[-1] for process in finished] == [message] * 2
   assert not (folder / "results.json").exists()
 
 
 @pytest.mark.exhaustive
-def test_one_process_continues_two(stopped, alone, tmp_path):
+def test_one_process_resumes_two(stopped, alone, tmp_path):
   folder = shutil.copytree(stopped[0], tmp_path / "run")
   finished = scripts.run("train", f"--workdir={folder}", *FLAGS)
   assert finished.code == 0, finished
-  assert "continuing after step" in finished.output
+  assert "resuming after step" in finished.output
   _assert_same_records(folder, alone)
 
 
 @pytest.mark.exhaustive
-def test_two_processes_continue_one(alone, tmp_path):
+def test_two_processes_resume_one(alone, tmp_path):
   folder = shutil.copytree(alone, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints" / str(STEPS))
   (folder / "results.json").unlink()
-  with two_processes(folder) as running:
-    finished = [each.finish() for each in running]
-  assert [each.code for each in finished] == [0, 0], finished
+  with two_processes(folder) as processes:
+    finished = [process.finish() for process in processes]
+  assert [process.code for process in finished] == [0, 0], finished
   _assert_same_records(folder, alone)
-  ours, theirs = (json.loads((each / "results.json").read_text("utf-8")) for each in (folder, alone))
-  assert ours.keys() == theirs.keys()
-  for split in ours:
-    np.testing.assert_allclose(ours[split]["loss"], theirs[split]["loss"], rtol=1e-4)
+  results, expected = (json.loads((run / "results.json").read_text("utf-8")) for run in (folder, alone))
+  assert results.keys() == expected.keys()
+  for split in results:
+    np.testing.assert_allclose(results[split]["loss"], expected[split]["loss"], rtol=1e-4)
   launches = [json.loads(line) for line in (folder / "launches.jsonl").read_text("utf-8").splitlines()]
   assert [launch["processes"] for launch in launches] == [1, 2]
   assert [launch["devices"] for launch in launches] == [1, 2]
-  output, silence = (each.output for each in finished)
+  output, second_output = (process.output for process in finished)
   assert "on 2 x cpu" in output
-  assert output.count(f"continuing after step {VALIDATE_EVERY} of {STEPS}") == 1
+  assert output.count(f"resuming after step {VALIDATE_EVERY} of {STEPS}") == 1
   assert output.count(f"step {STEPS}/{STEPS}, loss") == 1
   assert output.count("compiled the step") == 2
-  assert "step" not in silence
+  assert "step" not in second_output
 
 
-SAME = "all processes must have the same config, workdir, data and version, got others in some of them"
-DEVICES = "all processes must have as many devices, got [1, 2]"
+SAME = "all processes must have the same config, workdir, data and version, got different ones"
+DEVICES = "all processes must have the same number of devices, got [1, 2]"
 WRONG = "config.train.warmup_fraction must be in [0, 1), got 2.5"
 
 
 @pytest.mark.parametrize(
-  ("flag", "said", "others"),
+  ("flag", "second_error", "first_error"),
   [
     ("--config.seed=7", SAME, SAME),
     ("--workdir=elsewhere", SAME, SAME),
     ("--cpu_devices=2", DEVICES, DEVICES),
-    ("--config.train.warmup_fraction=2.5", WRONG, "another process could not begin; it says why"),
+    ("--config.train.warmup_fraction=2.5", WRONG, "another process failed to start; see its error"),
   ],
 )
-def test_processes_begin_together(tmp_path, flag, said, others):
-  with two_processes(tmp_path / "run", seconds=(flag,)) as (first, second):
+def test_processes_start_together(tmp_path, flag, second_error, first_error):
+  with two_processes(tmp_path / "run", second_flags=(flag,)) as (first, second):
     finished = [first.finish(), second.finish()]
-  assert [each.code for each in finished] == [2, 2], finished
-  assert [each.errors.splitlines()[0] for each in finished] == [f"error: {others}", f"error: {said}"]
+  assert [process.code for process in finished] == [2, 2], finished
+  assert [process.errors.splitlines()[0] for process in finished] == [
+    f"error: {first_error}",
+    f"error: {second_error}",
+  ]
   assert not (tmp_path / "run" / "config.json").exists()

@@ -1,4 +1,4 @@
-"""Tests that a run which is killed, and started again, ends with the same bits as one that never was."""
+"""Tests that killed and resumed runs give bitwise-identical results."""
 
 import os
 import random
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from helpers import scripts
 
-# Each run is killed at these moments: after it has printed a text, or began to write a checkpoint, up to so
-# many seconds later. There are as many runs as it takes.
+# Each run is killed at a random time, at most some seconds after it prints a text, or (None) after it starts
+# to write a checkpoint. More runs are started until all phases were interrupted.
 MOMENTS = (
   ("", 3.0),
   (None, 0.05),
@@ -46,7 +46,7 @@ FLAGS = (
 
 
 def _write_data(folder):
-  """Writes some hundred pairs of random words, so that an epoch ends in the middle of the run."""
+  """Writes 700 pairs of random words, so that an epoch ends during the run."""
   rng = random.Random(0)
   for name, count in (("train", 700), ("validation", 7)):
     pairs = [
@@ -69,19 +69,19 @@ def _finish(folder):
 
 
 def _assert_same_end(folder, expected):
-  ours, theirs = scripts.newest_checkpoint(folder), scripts.newest_checkpoint(expected)
-  assert (ours.step, ours.position) == (theirs.step, theirs.position)
-  jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
+  actual, desired = scripts.newest_checkpoint(folder), scripts.newest_checkpoint(expected)
+  assert (actual.step, actual.position) == (desired.step, desired.position)
+  jax.tree.map(np.testing.assert_array_equal, actual.state, desired.state)
   subwords = ("subwords.source.model", "subwords.target.model")
   for name in ("config.json", "metrics.jsonl", "results.json", *subwords):
     assert (folder / name).read_bytes() == (expected / name).read_bytes()
-  kept = [{path.name for path in (each / "checkpoints").iterdir()} for each in (folder, expected)]
+  kept = [{path.name for path in (run / "checkpoints").iterdir()} for run in (folder, expected)]
   assert kept[0] == kept[1]
   assert not (folder / "damaged").exists()
 
 
-def _half_written(folder):
-  """Returns the folders of checkpoints that are being written, or were when a run was killed."""
+def _partial_checkpoints(folder):
+  """Returns the inodes of checkpoint folders that are not complete."""
   checkpoints = folder / "checkpoints"
   if not checkpoints.exists():
     return set()
@@ -89,11 +89,11 @@ def _half_written(folder):
 
 
 def _kill(folder, text, seconds):
-  """Starts a run and kills it some seconds after it printed a text; returns what it was doing, or nothing."""
-  left = _half_written(folder)
+  """Starts a run and kills it some seconds after an event. Returns the phase of the run."""
+  earlier = _partial_checkpoints(folder)
   with _start(folder) as running:
     while running.process.is_alive():
-      if _half_written(folder) - left if text is None else text in running.output():
+      if _partial_checkpoints(folder) - earlier if text is None else text in running.output():
         time.sleep(seconds)
         break
       time.sleep(0.001)
@@ -102,25 +102,25 @@ def _kill(folder, text, seconds):
   if finished.code == 0:
     return "nothing"
   assert finished.code == -signal.SIGKILL, finished
-  if _half_written(folder) - left:
+  if _partial_checkpoints(folder) - earlier:
     return "checkpoint"
-  if "step 100, validation" in finished.output or "continuing after step 100" in finished.output:
+  if "step 100, validation" in finished.output or "resuming after step 100" in finished.output:
     return "evaluation"
   return "training" if "compiled the step" in finished.output else "start"
 
 
 @pytest.mark.exhaustive
 def test_killed_runs_end_bitwise_equal(tmp_path):
-  rng, whole = random.Random(SEED), tmp_path / "whole"
+  rng, uninterrupted = random.Random(SEED), tmp_path / "whole"
   _write_data(tmp_path)
-  _finish(whole)
-  met = []
-  while len(met) < KILLS or not {"training", "checkpoint"} <= set(met):
-    folder = tmp_path / str(len(met))
-    for text, longest in MOMENTS:
-      met.append(_kill(folder, text, rng.uniform(0, longest)))
+  _finish(uninterrupted)
+  phases = []
+  while len(phases) < KILLS or not {"training", "checkpoint"} <= set(phases):
+    folder = tmp_path / str(len(phases))
+    for text, max_seconds in MOMENTS:
+      phases.append(_kill(folder, text, rng.uniform(0, max_seconds)))
     _finish(folder)
-    _assert_same_end(folder, whole)
-    assert len(met) <= 4 * KILLS, met
-  print({what: met.count(what) for what in sorted(set(met))})
-  assert met.count("nothing") <= len(met) // 5
+    _assert_same_end(folder, uninterrupted)
+    assert len(phases) <= 4 * KILLS, phases
+  print({phase: phases.count(phase) for phase in sorted(set(phases))})
+  assert phases.count("nothing") <= len(phases) // 5

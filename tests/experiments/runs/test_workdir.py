@@ -22,7 +22,7 @@ def _one_line(caught):
 
 
 @pytest.mark.parametrize("fails", ["write", "replace"])
-def test_failed_writes_leave_the_old(tmp_path, monkeypatch, fails):
+def test_failed_writes_keep_old_files(tmp_path, monkeypatch, fails):
   path = tmp_path / "results.json"
   workdir.write_json(path, {"test": {"bleu": 1.0}})
 
@@ -65,7 +65,7 @@ def test_metrics_are_json_lines(tmp_path):
   assert len(list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))) == 1
 
 
-def test_speeds_are_for_tensorboard_alone(tmp_path):
+def test_speeds_are_only_in_tensorboard(tmp_path):
   with workdir.MetricsWriter(tmp_path, 0) as metrics:
     metrics.write(5, {"train/loss": 2.5}, {"train/tokens_per_second": 731.0})
   assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
@@ -88,7 +88,7 @@ def test_resuming_drops_later_records(tmp_path):
   ]
 
 
-def test_truncated_lines_are_left_out(tmp_path):
+def test_truncated_lines_are_removed(tmp_path):
   (tmp_path / "metrics.jsonl").write_text('{"step": 5, "train/loss": 2.5}\n{"step": 10, "tr', "utf-8")
   assert workdir.read_metrics(tmp_path) == [{"step": 5, "train/loss": 2.5}]
   with workdir.MetricsWriter(tmp_path, 10) as metrics:
@@ -103,16 +103,16 @@ def test_full_disks_are_one_line(tmp_path, part):
       return lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
 
   with pytest.raises(WorkdirError) as caught, workdir.MetricsWriter(tmp_path, 0) as metrics:
-    whole = getattr(metrics, part)
+    original = getattr(metrics, part)
     setattr(metrics, part, Full())
     metrics.write(5, {"train/loss": 2.5})
-  whole.close()
-  assert _one_line(caught) == f"could not write {tmp_path}: No space left on device"
+  original.close()
+  assert _one_line(caught) == f"cannot write to {tmp_path}: No space left on device"
 
 
-def test_damaged_metrics_are_one_line(tmp_path):
+def test_invalid_metrics_are_one_line(tmp_path):
   (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 5}\n' + bytes(7) + b'\n{"step": 10}\n')
-  with pytest.raises(WorkdirError, match=r"metrics\.jsonl: expected one JSON object a line") as caught:
+  with pytest.raises(WorkdirError, match=r"metrics\.jsonl: expected one JSON object per line") as caught:
     workdir.read_metrics(tmp_path)
   _one_line(caught)
 
@@ -126,24 +126,24 @@ def test_metrics_must_be_numbers(tmp_path):
 @pytest.mark.parametrize("line", ["[]", "7", '{"loss": 0.5}', '{"step": "7"}'])
 def test_metrics_must_be_objects(tmp_path, line):
   (tmp_path / "metrics.jsonl").write_text(f"{line}\n", "utf-8")
-  with pytest.raises(WorkdirError, match=r"metrics.jsonl: .*line 1 (is no object|has no 'step')$"):
+  with pytest.raises(WorkdirError, match=r"metrics.jsonl: .*line 1 (is not an object|has no valid 'step')$"):
     workdir.read_metrics(tmp_path)
 
 
-def test_missing_earlier_files_are_reported(tmp_path):
-  workdir.check_nothing_lost(tmp_path)
-  (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed at once
-  workdir.check_nothing_lost(tmp_path)
+def test_incomplete_runs_are_errors(tmp_path):
+  workdir.check_complete(tmp_path)
+  (tmp_path / "checkpoints" / "0").mkdir(parents=True)  # a warm start that was killed immediately
+  workdir.check_complete(tmp_path)
   workdir.write_json(tmp_path / "results.json", {})
   with pytest.raises(WorkdirError) as caught:
-    workdir.check_nothing_lost(tmp_path)
-  assert "holds the results of a run without its checkpoints" in _one_line(caught)
+    workdir.check_complete(tmp_path)
+  assert "checkpoints are missing but results.json exists" in _one_line(caught)
   (tmp_path / "checkpoints" / "30").mkdir(parents=True)
   with pytest.raises(WorkdirError) as caught:
-    workdir.check_nothing_lost(tmp_path)
-  assert _one_line(caught) == f"{tmp_path} holds the checkpoints of a run without its metrics.jsonl"
+    workdir.check_complete(tmp_path)
+  assert _one_line(caught) == f"{tmp_path}: metrics.jsonl is missing but checkpoints exist"
   (tmp_path / "metrics.jsonl").touch()
-  workdir.check_nothing_lost(tmp_path)
+  workdir.check_complete(tmp_path)
 
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -152,19 +152,19 @@ _SERVER = multiprocessing.get_context("forkserver")
 def _hold(folder, connection):
   with workdir_lock(folder):
     connection.send("locked")
-    connection.recv()  # never comes
+    connection.recv()  # never returns
 
 
-def test_locks_end_with_their_process(tmp_path):
+def test_locks_end_with_the_process(tmp_path):
   folder = tmp_path / "runs" / "first"
-  ours, theirs = _SERVER.Pipe()
-  process = _SERVER.Process(target=_hold, args=(folder, theirs))
+  receiver, sender = _SERVER.Pipe()
+  process = _SERVER.Process(target=_hold, args=(folder, sender))
   process.start()
   try:
-    assert ours.poll(60)
-    ours.recv()
+    assert receiver.poll(60)
+    receiver.recv()
     with (
-      pytest.raises(WorkdirError, match=rf"^{folder}: another process trains here$"),
+      pytest.raises(WorkdirError, match=rf"^{folder}: another process is training this run$"),
       workdir_lock(folder),
     ):
       pass
@@ -175,19 +175,19 @@ def test_locks_end_with_their_process(tmp_path):
     pass
 
 
-def test_locks_end_with_their_block(tmp_path):
+def test_locks_end_with_the_block(tmp_path):
   with pytest.raises(KeyError), workdir_lock(tmp_path):
     raise KeyError
   with workdir_lock(tmp_path):
     pass
 
 
-def test_asking_does_not_lock(tmp_path):
+def test_short_locks_are_awaited(tmp_path):
   with workdir_lock(tmp_path):
     pass
-  asking = os.open(tmp_path / ".lock", os.O_RDWR)
-  fcntl.flock(asking, fcntl.LOCK_EX)
-  threading.Timer(0.03, lambda: os.close(asking)).start()
+  descriptor = os.open(tmp_path / ".lock", os.O_RDWR)
+  fcntl.flock(descriptor, fcntl.LOCK_EX)
+  threading.Timer(0.03, lambda: os.close(descriptor)).start()
   with workdir_lock(tmp_path):
     pass
 

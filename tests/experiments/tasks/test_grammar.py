@@ -1,4 +1,4 @@
-"""Tests of the toy language: its Italian and its alignments, checked by hand."""
+"""Tests of experiments/tasks/grammar.py: translations and alignments written by hand."""
 
 import pytest
 from helpers.toy_parser import DETERMINERS, NOUNS, VERBS, translate
@@ -7,13 +7,13 @@ from experiments.tasks import grammar, lexicon, nouns
 
 
 def italian(text):
-  """Returns the Italian for an English sentence, as plain text."""
+  """Returns the translation of an English sentence as plain text."""
   drawn = translate(text)
   assert grammar.join(drawn.source) == text
   return grammar.join(drawn.target)
 
 
-# Written by hand: the words.
+# Words, written by hand.
 
 # fmt: off
 NOUN_FORMS = {
@@ -96,17 +96,17 @@ VERB_FORMS = {
 IRREGULAR_THIRD = {"have": "has", "carry": "carries", "watch": "watches"}
 
 
-def test_the_table_has_every_noun():
+def test_table_has_all_nouns():
   assert set(NOUN_FORMS) == set(NOUNS)
 
 
 @pytest.mark.parametrize("noun", NOUN_FORMS)
-def test_noun_and_its_article(noun):
+def test_nouns_and_articles(noun):
   assert italian(f"we see the {noun}") == f"vediamo {NOUN_FORMS[noun]}"
 
 
 @pytest.mark.parametrize("adjective", ADJECTIVE_FORMS)
-def test_adjective_agrees_with_the_subject(adjective):
+def test_adjectives_agree_with_the_subject(adjective):
   cat, goose, cats, geese = ADJECTIVE_FORMS[adjective]
   assert italian(f"the cat is {adjective}") == f"il gatto è {cat}"
   assert italian(f"the goose is not {adjective}") == f"l'oca non è {goose}"
@@ -115,7 +115,7 @@ def test_adjective_agrees_with_the_subject(adjective):
 
 
 @pytest.mark.parametrize("verb", VERB_FORMS)
-def test_verb_agrees_with_the_subject(verb):
+def test_verbs_agree_with_the_subject(verb):
   first, she, we, they = VERB_FORMS[verb]
   third = IRREGULAR_THIRD.get(verb, verb + "s")
   rest = {"look": " for the cat", "listen": " to the cat"}.get(verb, " the cat")
@@ -130,10 +130,10 @@ def test_verb_agrees_with_the_subject(verb):
   assert italian(f"the man and the girl {verb}{rest}") == f"l'uomo e la ragazza {they} {il_gatto}"
 
 
-# Written by hand: the phrases, after "he sees", "vede".
+# Phrases after "he sees", "vede", written by hand.
 
 NOUN_PHRASES = {
-  # The article follows the next word, not the noun.
+  # The article depends on the next word, not on the noun.
   "the small friend": "il piccolo amico",
   "the old uncle": "il vecchio zio",
   "the old uncles": "i vecchi zii",
@@ -255,7 +255,7 @@ NOUN_PHRASES = {
   "the dog near the cats": "il cane vicino ai gatti",
   "the dog near the squirrels": "il cane vicino agli scoiattoli",
   "the dog near the cities": "il cane vicino alle città",
-  # The contraction, too, follows the next word.
+  # The contraction also depends on the next word.
   "the dog of the old uncle": "il cane del vecchio zio",
   "the dog in the strange garden": "il cane nello strano giardino",
   "the dog near the enormous houses": "il cane vicino alle enormi case",
@@ -317,7 +317,7 @@ def test_sentence(english):
   assert italian(english) == SENTENCES[english]
 
 
-# Written by hand: alignments, as "target-source" positions.
+# Alignments, as "target-source" positions, written by hand.
 
 ALIGNMENTS = {
   # il gatto rosso non vede le mele
@@ -347,7 +347,7 @@ def test_alignment(english):
   assert translate(english).alignment == links
 
 
-def test_no_english_form_has_two_readings():
+def test_english_forms_are_unambiguous():
   forms = [form for noun in nouns.NOUNS for form in noun.english]
   forms += [form for verb in (*lexicon.VERBS, lexicon.BE) for form in verb.english]
   words = (*lexicon.ADJECTIVES, *lexicon.DETERMINERS, *lexicon.PREPOSITIONS)

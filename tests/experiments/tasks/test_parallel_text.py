@@ -1,4 +1,4 @@
-"""Tests of experiments/tasks/parallel_text.py; those of its batches are in test_buckets.py."""
+"""Tests of experiments/tasks/parallel_text.py. test_buckets.py tests the batches."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from experiments.cli.errors import DataError
 from experiments.tasks import make_task
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
-from experiments.text.vocabularies import END, PAD, UNKNOWN, Vocabulary
+from experiments.text.vocabularies import EOS_ID, PAD_ID, UNK_ID, Vocabulary
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
@@ -22,7 +22,7 @@ def _write(path, pairs):
 
 
 def _task(tmp_path, pairs, *, seed=0, batch_size=2, languages=None, **data):
-  """Returns the task of these pairs, which are its validation text as well."""
+  """Returns a task that uses the pairs for training and validation."""
   path = _write(tmp_path / "pairs.tsv", pairs)
   options = {"min_count": 1, "validation_file": path} | data
   config = base.Config(
@@ -34,16 +34,16 @@ def _task(tmp_path, pairs, *, seed=0, batch_size=2, languages=None, **data):
 
 
 def _pairs(count):
-  """Returns pairs of one to four words; the sources are all different, the targets the same in capitals."""
+  """Returns pairs of one to four words. Sources are distinct, and targets are the uppercased sources."""
   words = ["".join(letters) for letters in itertools.product(ALPHABET, repeat=2)]
   sources = [" ".join([words[i]] + [words[-1]] * (i % 4)) for i in range(count)]
   return [(source, source.upper()) for source in sources]
 
 
 def _sources(task, steps):
-  """Returns the texts of the sources of some batches; rows of padding are left out."""
+  """Returns the source texts of some batches, without padding rows."""
   batches = [task.training_batch(step) for step in steps]
-  rows = [row for batch in batches for row in batch.sources if row[0] != PAD]
+  rows = [row for batch in batches for row in batch.sources if row[0] != PAD_ID]
   return [task.source.detokenize(task.source.vocabulary.decode(row)) for row in rows]
 
 
@@ -51,28 +51,28 @@ def _same(first, second):
   return all(map(np.array_equal, first, second))
 
 
-@pytest.mark.parametrize("unit", ["word", "character", "subword"])
-def test_pairs_stay_together(tmp_path, unit):
+@pytest.mark.parametrize("tokenization", ["word", "character", "subword"])
+def test_pairs_stay_together(tmp_path, tokenization):
   pairs = _pairs(40)
-  task = _task(tmp_path, pairs, lowercase=False, tokenization=unit, vocabulary_size=288)
+  task = _task(tmp_path, pairs, lowercase=False, tokenization=tokenization, vocabulary_size=288)
   seen = []
   for step in range(30):
     batch = task.training_batch(step)
     for source, target in zip(batch.sources, batch.targets, strict=True):
-      if source[0] == PAD:
+      if source[0] == PAD_ID:
         assert not target.any()
         continue
       text = task.source.detokenize(task.source.vocabulary.decode(source))
       assert task.target.detokenize(task.target.vocabulary.decode(target)) == text.upper()
       seen.append(text)
-  # In the first epoch, every pair once.
+  # The first epoch has every pair once.
   assert sorted(seen[: len(pairs)]) == sorted(source for source, _ in pairs)
 
 
-def _aligned(tmp_path, pairs, unit="word"):
+def _aligned(tmp_path, pairs, tokenization="word"):
   path = _write(tmp_path / "pairs.tsv", pairs)
   data = base.Data(
-    task="parallel_text", train_file=path, validation_file=path, tokenization=unit, min_count=1
+    task="parallel_text", train_file=path, validation_file=path, tokenization=tokenization, min_count=1
   )
   return make_task(base.Config(data=data, train=base.Train(batch_size=2, alignment_loss_weight=0.5)))
 
@@ -84,66 +84,70 @@ def test_batches_have_links(tmp_path):
   task, seen = _aligned(tmp_path, pairs), 0
   for batch in map(task.training_batch, range(3)):
     for source, length, links in zip(batch.sources, batch.source_lengths, batch.links, strict=True):
-      desired = [[0, 1], [2, 3]] if length == 5 else [[0, 0]] if source[0] != PAD else []
+      desired = [[0, 1], [2, 3]] if length == 5 else [[0, 0]] if source[0] != PAD_ID else []
       assert np.argwhere(links).tolist() == desired
       seen += length == 5
   assert seen
 
 
 @pytest.mark.parametrize(
-  ("unit", "missing", "got"), [("word", 2, "4 of 5, word"), ("character", 9, "5 of 5, char")]
+  ("tokenization", "missing", "message"),
+  [
+    ("word", 2, "needs an alignment on each line, got 4 of 5"),
+    ("character", 9, "tokenization must be word with config.train.alignment_loss_weight, got 'character'"),
+  ],
 )
-def test_guided_alignment_needs_alignments(tmp_path, unit, missing, got):
+def test_guided_alignment_needs_alignments(tmp_path, tokenization, missing, message):
   pairs = [(*pair, "0-0") if i != missing else pair for i, pair in enumerate(_pairs(5))]
-  with pytest.raises(DataError, match=f"each line must have an alignment, and .* be word, got {got}"):
-    _aligned(tmp_path, pairs, unit)
+  with pytest.raises(DataError, match=message):
+    _aligned(tmp_path, pairs, tokenization)
 
 
 def test_long_pairs_are_not_trained(tmp_path):
   pairs = [("a b c", "x y z"), ("a b c d", "x"), ("e", "x y z w"), ("f", "v")]
   task = _task(tmp_path, pairs, batch_size=1, max_train_length=3)
   assert sorted(_sources(task, range(2))) == sorted(_sources(task, range(2, 4))) == ["a b c", "f"]
-  # They are scored all the same.
+  # They are still evaluated.
   assert len(task.examples("validation", 0)) == 4
 
 
-def test_lengths_count_units(tmp_path):
-  # 5 characters with the space, as the 2 words have 3 and 1; 7 of the other.
+def test_lengths_count_tokens(tmp_path):
+  # The first source has 5 characters including the space, the second has 7.
   pairs = [("abc d", "x"), ("abc def", "x")]
   task = _task(tmp_path, pairs, tokenization="character", max_train_length=5, batch_size=1)
   assert _sources(task, range(2)) == ["abc d"] * 2
 
 
-@pytest.mark.parametrize(("unit", "shown"), [("word", "words"), ("character", "characters")])
-def test_some_pairs_must_fit(tmp_path, unit, shown):
-  task = _task(tmp_path, [("a b", "x y")], max_train_length=1, tokenization=unit)
-  for _ in range(2):  # not only the first time
+@pytest.mark.parametrize(("tokenization", "tokens"), [("word", "words"), ("character", "characters")])
+def test_too_short_max_length_is_an_error(tmp_path, tokenization, tokens):
+  task = _task(tmp_path, [("a b", "x y")], max_train_length=1, tokenization=tokenization)
+  for _ in range(2):  # also the second time
     with pytest.raises(DataError) as caught:
       task.training_batch(0)
     path, message = str(caught.value).split(": ", 1)
     assert path.endswith("pairs.tsv")
-    assert message == f"expected a pair of at most config.data.max_train_length=1 {shown} a side, got none"
+    assert message == f"all pairs are longer than config.data.max_train_length=1 {tokens}"
 
 
 def test_rare_words_are_unknown(tmp_path):
   pairs = [("the cat", "il gatto"), ("the dog", "il cane"), ("a cat", "un gatto")]
   task = _task(tmp_path, pairs, min_count=2, batch_size=3)
-  # The frequent ones first, equally frequent ones by alphabet.
+  # Words are sorted by frequency, then alphabetically.
   assert task.source.vocabulary.words == ("cat", "the")
   assert task.target.vocabulary.words == ("gatto", "il")
   rows = {tuple(row.tolist()) for row in task.training_batch(0).sources}
-  assert rows == {(5, 4, END), (5, UNKNOWN, END), (UNKNOWN, 4, END)}
+  assert rows == {(5, 4, EOS_ID), (5, UNK_ID, EOS_ID), (UNK_ID, 4, EOS_ID)}
 
 
-def test_given_languages_need_no_text(tmp_path):
-  # A translator is loaded where the files may not be.
+def test_existing_languages_need_no_files(tmp_path):
+  # The files may be missing where a translator is loaded.
   languages = tuple(TextProcessor(WordTokenizer(), Vocabulary((word,)), lowercase=True) for word in "ax")
   data = base.Data(task="parallel_text", train_file=str(tmp_path / "gone.tsv"), validation_file="gone")
   task = make_task(base.Config(data=data), languages)
   assert task.source.tokenize("A b") == ("a", "b")
 
 
-def test_splits_are_the_given_files(tmp_path):
+def test_splits_are_the_config_files(tmp_path):
   task = _task(tmp_path, [("a", "x")])
   assert (task.splits, task.validation_split) == (("validation",), "validation")
   with pytest.raises(DataError, match=r"^split must be one of train, validation, got 'test'$"):
@@ -152,7 +156,7 @@ def test_splits_are_the_given_files(tmp_path):
   task = _task(tmp_path, [("a", "x")], test_file=test)
   assert task.splits == ("validation", "test")
   assert [example.source for example in task.examples("test", 0)] == [("b",), ("c",)]
-  _write(tmp_path / "test.tsv", [("a", "y")])  # it was changed during training
+  _write(tmp_path / "test.tsv", [("a", "y")])  # the file changes during training
   assert [example.source for example in task.examples("test", 1)] == [("b",)]
   for split in ("train", "validation"):
     assert [example.source for example in task.examples(split, 0)] == [("a",)]
@@ -174,11 +178,14 @@ def test_third_columns_are_alignments(tmp_path):
 @pytest.mark.parametrize(
   ("data", "message"),
   [
-    ({"min_count": 2}, r", source: config\.data\.min_count must leave at least one word, got min_count=2 .*"),
+    (
+      {"min_count": 2},
+      r", source: config\.data\.min_count must be at most 1, the count of the most frequent word, got 2",
+    ),
     (
       {"tokenization": "subword", "vocabulary_size": 7},
       r", source: config\.data\.source_vocabulary_size must be at least 262 for this text, got 7 "
-      r"\(vocabulary_size sets that of both sides\)",
+      r"\(config\.data\.vocabulary_size sets both sides\)",
     ),
     (
       {"tokenization": "subword", "target_vocabulary_size": 9000},
@@ -186,54 +193,56 @@ def test_third_columns_are_alignments(tmp_path):
     ),
   ],
 )
-def test_impossible_options_name_their_field(tmp_path, data, message):
+def test_invalid_options_name_their_field(tmp_path, data, message):
   with pytest.raises(DataError) as caught:
     _task(tmp_path, [("a", "xy")], **data)
   assert re.fullmatch(re.escape(str(tmp_path / "pairs.tsv")) + message, str(caught.value))
 
 
-def test_odd_text_is_noted(tmp_path):
+def test_unusual_text_gives_warnings(tmp_path):
   pairs = [(f"a{i % 3} b", "c") for i in range(9)]
   task = _task(tmp_path, pairs, max_train_length=7)
   task.training_batch(0)
   assert list(task.warnings) == [
     "6 of 9 training pairs repeat another",
-    "9 of 9 validation pairs are training pairs, so their scores say little of other text",
+    "9 of 9 validation pairs are also training pairs, so validation scores may be too high",
   ]
   assert task.max_length == 7
-  others = _write(tmp_path / "validation.tsv", [("z z", "y")])
-  clean = _task(tmp_path, _pairs(40), validation_file=others)
+  different_text = _write(tmp_path / "validation.tsv", [("z z", "y")])
+  clean = _task(tmp_path, _pairs(40), validation_file=different_text)
   clean.training_batch(0)
   assert list(clean.warnings) == []
-  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation_file=others)
+  broken = _task(tmp_path, [*_pairs(40), ("a\x1b b", "c\ufffd")], validation_file=different_text)
   broken.training_batch(0)
   assert list(broken.warnings) == ["1 of 41 training pairs have control characters, such as U+001B"]
 
 
-def test_languages_without_spaces_get_a_hint(tmp_path):
+def test_missing_spaces_give_a_warning(tmp_path):
   pairs = [(f"我在学中文{letter}", f"word {letter}") for letter in ALPHABET]
   validation = _write(tmp_path / "validation.tsv", [("z", "y")])
-  hint = "the source has no spaces between words: subwords fit better, config.data.tokenization=subword"
-  for unit, notes in {"word": [hint], "character": []}.items():
-    task = _task(tmp_path, pairs, validation_file=validation, tokenization=unit)
+  warning = (
+    "the source text has no spaces between words; use --config.data.tokenization=subword instead of word"
+  )
+  for tokenization, warnings in {"word": [warning], "character": []}.items():
+    task = _task(tmp_path, pairs, validation_file=validation, tokenization=tokenization)
     task.training_batch(0)
-    assert list(task.warnings) == notes
+    assert list(task.warnings) == warnings
 
 
-def test_default_size_shrinks_for_small_text(tmp_path):
+def test_default_vocabulary_shrinks_for_small_text(tmp_path):
   validation = _write(tmp_path / "validation.tsv", [("z", "y")])
   task = _task(tmp_path, _pairs(40), validation_file=validation, tokenization="subword")
   task.training_batch(0)
   source, target = len(task.source.vocabulary), len(task.target.vocabulary)
   assert list(task.warnings) == [
-    f"{source} source and {target} target subwords, not 8,000: the text is small"
+    f"{source} source and {target} target subwords instead of 8,000, because the text is small"
   ]
   sized = _task(
     tmp_path, _pairs(40), validation_file=validation, tokenization="subword", target_vocabulary_size=288
   )
   sized.training_batch(0)
   assert len(sized.target.vocabulary) == 288
-  assert list(sized.warnings) == [f"{source} source subwords, not 8,000: the text is small"]
+  assert list(sized.warnings) == [f"{source} source subwords instead of 8,000, because the text is small"]
 
 
 def test_characters_have_no_alignments(tmp_path):
@@ -245,28 +254,28 @@ def test_characters_have_no_alignments(tmp_path):
   assert example.alignment is None
 
 
-def test_omitted_pairs_are_counted(tmp_path):
+def test_skipped_pairs_are_counted(tmp_path):
   pairs = [("a", "x"), ("a b c", "x"), ("a", "x y z"), ("a b", "x y")]
   assert str(_task(tmp_path, pairs)) == "4 training pairs"
   task = _task(tmp_path, pairs, max_train_length=2)
-  assert str(task) == "2 training pairs (2 more are longer than config.data.max_train_length=2)"
+  assert str(task) == "2 training pairs (2 skipped, longer than config.data.max_train_length=2)"
 
 
 def test_batches_depend_on_seed_and_step(tmp_path):
   batch = _task(tmp_path, _pairs(40), seed=3).training_batch(47)
-  other = _task(tmp_path, _pairs(40), seed=3)
+  same_seed = _task(tmp_path, _pairs(40), seed=3)
   for step in (0, 33, 5):
-    other.training_batch(step)
-  assert _same(batch, other.training_batch(47))
-  unlike = _task(tmp_path, _pairs(40), seed=4)
-  assert _sources(other, range(9)) != _sources(unlike, range(9))
+    same_seed.training_batch(step)
+  assert _same(batch, same_seed.training_batch(47))
+  other_seed = _task(tmp_path, _pairs(40), seed=4)
+  assert _sources(same_seed, range(9)) != _sources(other_seed, range(9))
 
 
-def test_shapes_are_those_of_buckets(tmp_path):
+def test_batches_have_bucket_shapes(tmp_path):
   task = _task(tmp_path, _pairs(100), num_buckets=3)
   shapes = {task.training_batch(step).sources.shape for step in range(120)}
   assert len(shapes) == 3
-  # One to four words and the end of the sentence.
+  # One to four words and EOS.
   assert {length for _, length in shapes} < {2, 3, 4, 5}
   task = _task(tmp_path, _pairs(100), num_buckets=7)
   assert {task.training_batch(step).sources.shape[1] for step in range(120)} == {2, 3, 4, 5}

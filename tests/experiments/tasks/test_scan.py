@@ -8,7 +8,7 @@ import pytest
 
 from configs import base
 from experiments.tasks import Scan, scan_grammar
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 
 
 @functools.cache
@@ -18,12 +18,12 @@ def _task(split="simple", seed=0):
 
 
 def _epoch(task):
-  """Returns the commands of the first epoch, as far as it goes."""
+  """Returns the commands of slightly more than one epoch."""
   pairs = []
   for step in range(len(scan_grammar.commands()) // 509 + 3):
     batch = task.training_batch(step)
     for source, target in zip(batch.sources, batch.targets, strict=True):
-      if source[0] != PAD:
+      if source[0] != PAD_ID:
         pairs.append((task.source.vocabulary.decode(source), task.target.vocabulary.decode(target)))
   return pairs
 
@@ -35,7 +35,7 @@ def test_batches_are_training_commands(split):
   assert collections.Counter(pairs) == collections.Counter(map(tuple, training))
 
 
-def test_vocabularies_are_those_published():
+def test_vocabularies_match_the_paper():
   task = _task()
   assert sorted(task.target.vocabulary.words) == [
     "I_JUMP",
@@ -49,7 +49,7 @@ def test_vocabularies_are_those_published():
 
 
 @pytest.mark.parametrize("split", ["simple", "length"])
-def test_test_commands_are_of_the_split(split):
+def test_examples_are_test_commands(split):
   _, test = scan_grammar.split(split, 0)
   examples = _task(split).examples("test", 0)
   assert [(example.source, example.target) for example in examples] == list(map(tuple, test))
@@ -61,18 +61,18 @@ def test_seen_commands_are_training_commands(split):
   training, _ = scan_grammar.split(split, 0)
   seen = _task(split).examples("seen", 0)
   assert len(seen) == 1000
-  places = collections.defaultdict(list)
-  for place, command in enumerate(training):
-    places[command.words].append(place)
-  first = [places[example.source][0] for example in seen[:200] if len(places[example.source]) == 1]
+  positions = collections.defaultdict(list)
+  for position, command in enumerate(training):
+    positions[command.words].append(position)
+  first = [positions[example.source][0] for example in seen[:200] if len(positions[example.source]) == 1]
   quarters = np.histogram(first, bins=4, range=(0, len(training)))[0]
   assert min(quarters) > 20
   assert _task(split).examples("seen", 200) == seen[:200]
 
 
-def test_the_seed_draws_split_and_order():
-  one, other = _task("simple", 0), _task("simple", 1)
-  assert set(one.examples("test", 0)) != set(other.examples("test", 0))
+def test_seed_changes_split_and_order():
+  first_seed, second_seed = _task("simple", 0), _task("simple", 1)
+  assert set(first_seed.examples("test", 0)) != set(second_seed.examples("test", 0))
   same_commands = _task("length", 0), _task("length", 1)
   assert same_commands[0].examples("train", 0) == same_commands[1].examples("train", 0)
   first, second = (task.training_batch(0) for task in same_commands)

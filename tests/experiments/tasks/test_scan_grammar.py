@@ -1,4 +1,4 @@
-"""The commands of SCAN, their meanings and splits."""
+"""Tests of experiments/tasks/scan_grammar.py."""
 
 import collections
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from experiments.tasks import scan_grammar
 
-# Examples of the paper's figure 1 and section 2, and some worked out from the interpretation in figure 7.
+# Examples from figure 1 and section 2 of the paper, and examples that follow from the rules in figure 7.
 MEANINGS = {
   "jump": "I_JUMP",
   "jump left": "I_TURN_LEFT I_JUMP",
@@ -26,7 +26,7 @@ MEANINGS = {
 
 
 def interpret(words):
-  """Returns the actions of a command by rewriting it, rule by rule, as figure 7 of the paper does."""
+  """Returns the actions of a command by the rewriting rules of figure 7 of the paper."""
   text = " ".join(words)
   for joiner in (" after ", " and "):
     if joiner in text:
@@ -48,21 +48,21 @@ def texts(commands):
   return [" ".join(command.words) for command in commands]
 
 
-def test_commands_are_those_published():
+def test_number_of_commands_matches_paper():
   assert len(scan_grammar.commands()) == len(set(texts(scan_grammar.commands()))) == 20_910
 
 
 @pytest.mark.parametrize("command", MEANINGS)
-def test_the_meaning_of_a_command(command):
+def test_meanings_match_examples(command):
   assert scan_grammar.meaning(command) == MEANINGS[command]
 
 
-def test_meanings_are_those_of_rewriting():
+def test_meanings_match_rewriting_rules():
   for command in scan_grammar.commands():
     assert list(command.actions) == interpret(command.words), command
 
 
-def test_lengths_are_those_published():
+def test_lengths_match_the_paper():
   assert {len(command.words) for command in scan_grammar.commands()} == set(range(1, 10))
   assert max(len(command.actions) for command in scan_grammar.commands()) == 48
   assert len({word for command in scan_grammar.commands() for word in command.words}) == 13
@@ -85,17 +85,19 @@ def test_splits_have_the_published_sizes(name, sizes):
   assert set(training) | set(test) == set(scan_grammar.commands())
 
 
-def test_other_cut_offs_are_possible():
+def test_cutoff_can_be_changed():
   training, test = scan_grammar.split("length", cutoff=30)
   assert len(training) + len(test) == 20_910 and len(training) > 16_990
-  assert max(len(command.actions) for command in training) <= 30 < min(len(each.actions) for each in test)
+  assert (
+    max(len(command.actions) for command in training) <= 30 < min(len(command.actions) for command in test)
+  )
   for cutoff in (0, 48):
-    with pytest.raises(ValueError, match=rf"cutoff must leave .*, 1 to 47, got {cutoff}"):
+    with pytest.raises(ValueError, match=rf"cutoff must be in \[1, 47\], got {cutoff}"):
       scan_grammar.split("length", cutoff=cutoff)
 
 
 @pytest.mark.parametrize(("name", "primitive"), [("add_jump", "jump"), ("add_turn_left", "turn left")])
-def test_new_primitives_are_met_alone(name, primitive):
+def test_primitives_are_trained_alone(name, primitive):
   training, test = scan_grammar.split(name)
   counts = collections.Counter(texts(training))
   assert [text for text in counts if primitive in text] == [primitive]
@@ -104,8 +106,8 @@ def test_new_primitives_are_met_alone(name, primitive):
   assert counts[primitive] / len(training) == pytest.approx(0.1, abs=1e-3)
 
 
-def test_unknown_names_are_refused():
-  with pytest.raises(ValueError, match=r"command must be one of the grammar's, got 'jump turn'"):
+def test_unknown_names_are_errors():
+  with pytest.raises(ValueError, match=r"command must be a command of the grammar, got 'jump turn'"):
     scan_grammar.meaning("jump turn")
   with pytest.raises(
     ValueError, match=r"split must be one of simple, length, add_jump, add_turn_left, got 'new'"

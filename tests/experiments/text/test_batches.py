@@ -1,4 +1,4 @@
-"""Tests of experiments/text/batches.py. The ids of PAD, START and END are 0, 1 and 2."""
+"""Tests of experiments/text/batches.py. The ids of PAD, BOS and EOS are 0, 1 and 2."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from experiments.translation.model import make_model
 PAIRS = ([[7, 8], [9, 10, 5, 6]], [[5], [6, 4, 11]])
 
 
-def test_sentences_become_these_arrays():
+def test_batches_match_worked_example():
   batch = make_batch([[7, 8], [9]], [[5], [6, 4, 11]], source_length=4, target_length=5)
   assert batch.sources.tolist() == [[7, 8, 2, 0], [9, 2, 0, 0]]
   assert batch.source_lengths.tolist() == [3, 2]
@@ -38,12 +38,12 @@ def test_sentences_may_fill_rows():
   assert batch.targets.tolist() == [[5, 6, 4, 2]]
 
 
-def test_long_sources_are_refused():
-  with pytest.raises(ValueError, match=r"source must have at most 2 words .*source_length=3, got 3"):
+def test_long_sources_are_errors():
+  with pytest.raises(ValueError, match=r"source must have at most 2 tokens for source_length=3, got 3"):
     make_batch([[7], [7, 8, 9]], [[5], [5]], source_length=3, target_length=5)
 
 
-def test_other_rows_are_padding():
+def test_missing_rows_are_padding():
   batch = make_batch([[7, 8]], [[5]], source_length=3, target_length=5, num_rows=3)
   assert batch.sources.tolist() == [[7, 8, 2], [0, 0, 0], [0, 0, 0]]
   assert batch.source_lengths.tolist() == [3, 0, 0]
@@ -56,21 +56,22 @@ def test_other_rows_are_padding():
   ("sources", "targets", "num_rows"),
   [([[7], [8], [9]], [[5], [6], [4]], 2), ([[7], [8]], [[5]], None), ([[7]], [[5], [6]], 3)],
 )
-def test_numbers_of_sentences_must_fit(sources, targets, num_rows):
+def test_numbers_of_sentences_are_checked(sources, targets, num_rows):
   with pytest.raises(ValueError) as caught:
     make_batch(sources, targets, source_length=3, target_length=5, num_rows=num_rows)
-  given = f"{len(sources)} and {len(targets)}"
-  expected = f"sources and targets must be as many, at most num_rows={num_rows}, got {given}"
-  assert str(caught.value) == expected
+  assert str(caught.value) == (
+    f"sources and targets must have the same number of sentences, at most num_rows={num_rows}, "
+    f"got {len(sources)} and {len(targets)}"
+  )
 
 
 def _losses_and_gradients(model):
-  """Returns a function of parameters and a batch: the loss summed over the real targets, and its gradient."""
+  """Returns a function of parameters and a batch that computes the summed loss and its gradient."""
 
   def loss(params, batch):
     logits, _ = model.apply({"params": params}, batch.sources, batch.source_lengths, batch.inputs)
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], axis=-1)[..., 0]
-    return -jnp.sum(jnp.where(batch.targets != 0, chosen, 0.0))
+    log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], axis=-1)[..., 0]
+    return -jnp.sum(jnp.where(batch.targets != 0, log_probs, 0.0))
 
   return jax.jit(jax.value_and_grad(loss))
 
@@ -79,7 +80,7 @@ def _losses_and_gradients(model):
 def test_padding_rows_add_no_loss(encoder, attention):
   config = base.Model(encoder=encoder, attention=attention, embed_dim=5, features=6, num_heads=2, mlp_dim=7)
   model = make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
-  # Of one shape, so that it is compiled once: both sentences, and each with a row of padding.
+  # All batches have the same shape, so that the loss is compiled once.
   shape = {"source_length": 5, "target_length": 7, "num_rows": 2}
   both = make_batch(*PAIRS, **shape)
   single = [make_batch([source], [target], **shape) for source, target in zip(*PAIRS, strict=True)]
@@ -87,8 +88,8 @@ def test_padding_rows_add_no_loss(encoder, attention):
   measured = _losses_and_gradients(model)
   expected = measured(params, both)
   assert expected[0] > 6.0  # six tokens
-  found = jax.tree.map(jnp.add, *(measured(params, batch) for batch in single))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+  summed = jax.tree.map(jnp.add, *(measured(params, batch) for batch in single))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), summed, expected)
 
 
 def test_lengths_are_rounded_up():

@@ -1,4 +1,4 @@
-"""Tests of experiments/text/buckets.py. The ids of PAD, START and END are 0, 1 and 2."""
+"""Tests of experiments/text/buckets.py. The ids of PAD, BOS and EOS are 0, 1 and 2."""
 
 import collections
 import itertools
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from experiments.text.buckets import Buckets, optimal_bucket_lengths
 from experiments.text.ragged import RaggedTokens
 
-# Source and target lengths of pairs, and how many there are: sizes 4, 6 and 12 with the end symbol.
+# (source length, target length) -> number of pairs. Their sizes including EOS are 4, 6 and 12.
 LENGTHS = {(3, 2): 17, (1, 5): 13, (11, 7): 5}
 
 
 def _buckets(lengths, *, num_buckets=3, batch_size=5, seed=0):
-  """Returns buckets of pairs of these lengths; the first word of a pair's both sides is its number + 10."""
+  """Returns buckets of pairs of some lengths. The first token of both sides of pair i is i + 10."""
   sides = [[[i + 10] + [7] * (pair[side] - 1) for i, pair in enumerate(lengths)] for side in (0, 1)]
   options = {"num_buckets": num_buckets, "batch_size": batch_size, "seed": seed}
   return Buckets(*map(RaggedTokens.join, sides), **options)
@@ -32,7 +32,7 @@ def _epoch(buckets, epoch):
 
 
 def _numbers(batch):
-  """Returns which pairs a batch has."""
+  """Returns the indices of the pairs of a batch."""
   return [int(number) - 10 for number in batch.sources[:, 0] if number]
 
 
@@ -40,14 +40,14 @@ def _same(first, second):
   return all(map(np.array_equal, first, second))
 
 
-def _padded(sizes, lengths):
-  """Returns how many positions sentences of these sizes take in buckets of these lengths."""
+def _num_positions(sizes, lengths):
+  """Returns the number of padded positions of sentences in buckets."""
   return sum(min(length for length in lengths if length >= size) for size in sizes)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 5))
 @settings(max_examples=50)
-def test_no_other_lengths_have_less_padding(sizes, num_buckets):
+def test_bucket_lengths_minimize_padding(sizes, num_buckets):
   lengths = optimal_bucket_lengths(np.array(sizes), num_buckets)
   assert lengths == sorted(set(lengths))
   assert len(lengths) <= num_buckets
@@ -56,20 +56,20 @@ def test_no_other_lengths_have_less_padding(sizes, num_buckets):
   choices = (
     (*choice, max(sizes)) for count in range(num_buckets) for choice in itertools.combinations(shorter, count)
   )
-  assert _padded(sizes, lengths) == min(_padded(sizes, choice) for choice in choices)
+  assert _num_positions(sizes, lengths) == min(_num_positions(sizes, choice) for choice in choices)
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
-def test_enough_buckets_need_no_padding(sizes):
+def test_many_buckets_need_no_padding(sizes):
   assert optimal_bucket_lengths(np.array(sizes), 7) == sorted(set(sizes))
 
 
-def test_the_shapes_of_a_worked_example():
+def test_shapes_match_worked_example():
   buckets = _many()
   assert buckets.lengths == [4, 6, 12]
-  # The mean of the padded lengths is (17 x 4 + 13 x 6 + 5 x 12) / 35 = 206/35, and 5 rows of it are 29.4.
+  # The mean padded length is (17 x 4 + 13 x 6 + 5 x 12) / 35 = 206/35, and 5 rows have 29.4 positions.
   assert buckets.num_rows == [7, 5, 2]
-  # Of 17, 13 and 5 pairs, 7, 5 and 2 at a time.
+  # 17, 13 and 5 pairs in batches of 7, 5 and 2.
   assert buckets.batches_per_epoch == 3 + 3 + 3
   assert len(buckets) == 35
   shapes = {(7, 4), (5, 6), (2, 12)}
@@ -79,7 +79,7 @@ def test_the_shapes_of_a_worked_example():
     assert all(batch.sources.shape == batch.inputs.shape == batch.targets.shape for batch in batches)
 
 
-def test_small_batches_have_a_row():
+def test_batches_have_at_least_one_row():
   buckets = _many(batch_size=1)
   assert min(buckets.num_rows) == 1
   assert sorted(itertools.chain(*map(_numbers, _epoch(buckets, 0)))) == list(range(35))
@@ -96,7 +96,7 @@ def test_epochs_have_every_pair_once(lengths, num_buckets, batch_size):
   for epoch in range(3):
     batches = _epoch(buckets, epoch)
     assert sorted(itertools.chain(*map(_numbers, batches))) == list(range(len(lengths)))
-    assert all(map(_numbers, batches))  # none is padding alone
+    assert all(map(_numbers, batches))  # no batch is only padding
 
 
 def test_batches_of_a_bucket_are_even():
@@ -126,7 +126,7 @@ def test_pairs_stay_together():
     assert not any(array[len(numbers) :].any() for array in batch[:4])
 
 
-def test_alignments_stay_with_their_pairs():
+def test_alignments_match_their_pairs():
   lengths = [(1 + i % 5, 1 + i % 3) for i in range(23)]
   sides = (
     RaggedTokens.join([i + 10] + [7] * (side[i] - 1) for i in range(23))
@@ -150,11 +150,11 @@ def test_epochs_have_different_orders():
 def test_batches_depend_on_seed_and_step():
   steps = range(30)  # more than three epochs
   expected = {step: _many(seed=3).batch(step) for step in steps}
-  other = _many(seed=3)
-  for step in np.random.default_rng(0).permutation(steps).tolist():  # in any order, as after a restart
-    assert _same(other.batch(step), expected[step])
-  unlike = _many(seed=4)
-  assert not all(_same(unlike.batch(step), expected[step]) for step in range(3))
+  same_seed = _many(seed=3)
+  for step in np.random.default_rng(0).permutation(steps).tolist():  # any order, as after a restart
+    assert _same(same_seed.batch(step), expected[step])
+  other_seed = _many(seed=4)
+  assert not all(_same(other_seed.batch(step), expected[step]) for step in range(3))
 
 
 def test_lengths_are_shuffled():

@@ -11,7 +11,7 @@ from experiments.text.visible import is_blank
 from experiments.text.words import tokenize
 
 ALIGNED = SentencePair("she sees me", "mi vede", frozenset({(0, 2), (1, 0), (1, 1)}))
-# Every character that UTF-8 can hold and a line of this format can.
+# All UTF-8 characters that a line of this format can contain.
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=17).filter(
   lambda text: not is_blank(text) and not text.startswith("\ufeff")
 )
@@ -32,7 +32,7 @@ def _written(tmp_path, content, name="pairs.tsv"):
 
 
 def _message(path):
-  """Returns what `read_pairs` says of a file, after checking that it is one line naming it."""
+  """Returns the error of `read_pairs` without the file name, and checks that it is one line."""
   with pytest.raises(DataError) as caught:
     read_pairs(path)
   message = str(caught.value)
@@ -49,7 +49,7 @@ def test_source_comes_first(tmp_path):
   ]
 
 
-def test_pharaoh_positions_are_source_first(tmp_path):
+def test_pharaoh_links_are_source_first(tmp_path):
   path = _written(tmp_path, b"she sees me\tmi vede\t0-1 1-1 2-0\n")
   assert read_pairs(path) == [ALIGNED]
 
@@ -72,13 +72,13 @@ def test_only_newlines_end_lines(tmp_path, separator):
 
 @given(st.lists(sentence_pairs(), min_size=1, max_size=5), st.sampled_from(["p.tsv", "p.tsv.gz"]))
 @settings(max_examples=50)
-def test_read_returns_what_was_written(tmp_path_factory, pairs, name):
+def test_pairs_round_trip(tmp_path_factory, pairs, name):
   path = tmp_path_factory.mktemp("pairs") / name
   write_pairs(path, pairs)
   assert read_pairs(path, alignment_tokens="words") == pairs
 
 
-def test_gz_files_are_compressed_reproducibly(tmp_path):
+def test_compression_is_reproducible(tmp_path):
   write_pairs(tmp_path / "a.gz", [ALIGNED])
   write_pairs(tmp_path / "b.gz", iter([ALIGNED]))
   content = (tmp_path / "a.gz").read_bytes()
@@ -87,29 +87,29 @@ def test_gz_files_are_compressed_reproducibly(tmp_path):
   assert (tmp_path / "b.gz").read_bytes() == content
 
 
-HINT = "; text that was tokenized before it was aligned is read with alignment_tokens=whitespace"
-FIELDS = "expected source TAB target, or source TAB target TAB alignment, got"
+HINT = "; set alignment_tokens=whitespace if the text was tokenized before alignment"
+FIELDS = "expected source TAB target, optionally TAB alignment, got"
 
 
 @pytest.mark.parametrize(
   ("line", "message"),
   [
-    (b"only one side", f"{FIELDS} 0 tabs"),
-    (b"a\tb\t0-0\tc", f"{FIELDS} 3 tabs"),
-    (b"\tb", "expected a source sentence, got ''"),
-    (b"a\t \xc2\xa0", "expected a target sentence, got ' \\xa0'"),
+    (b"only one side", f"{FIELDS} 1 columns"),
+    (b"a\tb\t0-0\tc", f"{FIELDS} 4 columns"),
+    (b"\tb", "source must not be blank, got ''"),
+    (b"a\t \xc2\xa0", "target must not be blank, got ' \\xa0'"),
     (b"a\tb\t" + b"9" * 10_000, f"expected an alignment like '0-0 1-2' (source-target), got '{'9' * 60}…'"),
-    (b"a\rb\tc", "expected a source without tabs and line ends, got 'a\\rb'"),
-    (b"\xef\xbb\xbfa\tb", "expected a byte-order mark only at the start of a file, got '\\ufeffa'"),
+    (b"a\rb\tc", "source must not contain tabs or line ends, got 'a\\rb'"),
+    (b"\xef\xbb\xbfa\tb", "source must not begin with a byte-order mark, got '\\ufeffa'"),
     (b"a\tperch\xe9", "expected UTF-8, got byte 0xe9 at column 8: unexpected end of data"),
     (b"a\tb\t0-0  0-0", "expected an alignment like '0-0 1-2' (source-target), got '0-0  0-0'"),
     (
       b"a b\tc\t0-0 1-1",
-      "expected an alignment of 2 source and 1 target words, counted from 0, got 1-1" + HINT,
+      "alignment must link 2 source and 1 target words, counted from 0, got 1-1" + HINT,
     ),
     (
       b"a\tb c\t1-0",
-      "expected an alignment of 1 source and 2 target words, counted from 0, got 1-0" + HINT,
+      "alignment must link 1 source and 2 target words, counted from 0, got 1-0" + HINT,
     ),
   ],
 )
@@ -121,50 +121,50 @@ def test_malformed_lines_are_named(tmp_path, line, message, name):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
-def test_empty_files_are_refused(tmp_path, content):
-  expected = " expected one sentence pair a line, got an empty file"
+def test_empty_files_are_errors(tmp_path, content):
+  expected = " file is empty; expected one sentence pair per line"
   assert _message(_written(tmp_path, content)) == expected
   assert _message(_written(tmp_path, gzip.compress(content), "pairs.gz")) == expected
 
 
 def test_missing_files_are_named(tmp_path):
-  expected = " expected a readable file, got: No such file or directory"
+  expected = " cannot read the file: No such file or directory"
   assert _message(tmp_path / "missing.tsv") == expected
 
 
-def test_truncated_gzip_files_are_refused(tmp_path):
+def test_truncated_gzip_files_are_errors(tmp_path):
   content = gzip.compress(b"a\tb\n")
-  message = " expected a whole gzip file, got one that is cut off"
+  message = " gzip file is truncated"
   assert _message(_written(tmp_path, content[:-5], "pairs.gz")) == message
 
 
-def test_damaged_gzip_files_are_refused(tmp_path):
+def test_invalid_gzip_files_are_errors(tmp_path):
   content = bytearray(gzip.compress(bytes(range(256)) * 7))
   content[10] ^= 0xFF
   message = _message(_written(tmp_path, bytes(content), "pairs.gz"))
-  assert message.startswith(" expected a gzip file, as the name says, got: ")
+  assert message.startswith(" invalid gzip file: ")
 
 
 @pytest.mark.parametrize(
   ("pair", "message"),
   [
-    (SentencePair("", "b"), "expected a source sentence, got ''"),
-    (SentencePair("a", "b\tc"), "expected a target without tabs and line ends, got 'b\\tc'"),
-    (SentencePair("a\nb", "c"), "expected a source without tabs and line ends, got 'a\\nb'"),
+    (SentencePair("", "b"), "source must not be blank, got ''"),
+    (SentencePair("a", "b\tc"), "target must not contain tabs or line ends, got 'b\\tc'"),
+    (SentencePair("a\nb", "c"), "source must not contain tabs or line ends, got 'a\\nb'"),
     (
       SentencePair("a", "b", frozenset({(-1, 0)})),
-      "expected an alignment of 1 source and 1 target words, counted from 0, got 0--1" + HINT,
+      "alignment must link 1 source and 1 target words, counted from 0, got 0--1" + HINT,
     ),
   ],
 )
-def test_unwritable_pairs_are_refused(pair, message):
+def test_invalid_pairs_are_not_written(pair, message):
   with pytest.raises(ValueError) as caught:
     format_pair(pair)
   assert str(caught.value) == message
 
 
-def test_no_pairs_are_not_written(tmp_path):
-  with pytest.raises(ValueError, match=r"^pairs must be at least one, got none$"):
+def test_empty_files_are_not_written(tmp_path):
+  with pytest.raises(ValueError, match=r"^pairs must have at least one pair, got none$"):
     write_pairs(tmp_path / "pairs.tsv", [])
   assert not (tmp_path / "pairs.tsv").exists()
 
@@ -201,9 +201,9 @@ def test_whitespace_tokens_link_all_words(tmp_path):
   }
 
 
-def test_links_beyond_whitespace_tokens_are_refused(tmp_path):
+def test_whitespace_links_are_checked(tmp_path):
   path = _written(tmp_path, b"a, b\tc\t2-0\n")
   with pytest.raises(
-    DataError, match=r"of 2 source and 1 target whitespace tokens, counted from 0, got 2-0$"
+    DataError, match=r"link 2 source and 1 target whitespace tokens, counted from 0, got 2-0$"
   ):
     read_pairs(path, alignment_tokens="whitespace")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from experiments.text.ragged import RaggedTokens
 
 
-def test_sentences_lie_end_to_end():
+def test_sentences_are_concatenated():
   sentences = RaggedTokens.join([[7, 8], [], [9, 4, 5]])
   assert sentences.ids.tolist() == [7, 8, 9, 4, 5]
   assert sentences.offsets.tolist() == [0, 2, 2, 5]
@@ -19,9 +19,9 @@ def test_sentences_lie_end_to_end():
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1))))
 @settings(max_examples=50)
-def test_lists_are_given_back(lists):
+def test_lists_round_trip(lists):
   sentences = RaggedTokens.join(iter(lists))
-  # Iteration ends where the indices do.
+  # Iteration uses __getitem__, and ends at IndexError.
   assert [sentence.tolist() for sentence in sentences] == lists
   assert sentences.lengths.tolist() == [len(sentence) for sentence in lists]
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.text import text_processor
-from experiments.text.text_processor import UNITS, TextProcessor
-from experiments.text.tokenizers import KINDS, SubwordTokenizer
-from experiments.text.vocabularies import UNKNOWN, compose
+from experiments.text.text_processor import TOKENIZATIONS, TextProcessor
+from experiments.text.tokenizers import SUBWORD_MODELS, SubwordTokenizer
+from experiments.text.vocabularies import UNK_ID, compose
 
 TRAINING = ("The cat sees the dog.", "A dog saw the cat!", "L'albero è alto.", "Perche\u0301 no?")
 ODD = (
@@ -31,49 +31,49 @@ ODD += ("J\u030c", "\u0130", "Σ", "The cat ", "the dog ", "</s>", "l'", "\ud7ff
 TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), max_size=5), max_size=7).map(
   "".join
 )
-OPTIONS = {"lowercase": True, "min_count": 1, "vocabulary_size": 285, "subwords": "bpe"}
+OPTIONS = {"lowercase": True, "min_count": 1, "vocabulary_size": 285, "subword_model": "bpe"}
 
-units = pytest.mark.parametrize("unit", UNITS)
+tokenizations = pytest.mark.parametrize("tokenization", TOKENIZATIONS)
 
 
 @functools.cache
-def learn(unit, texts=TRAINING, **changed):
-  return TextProcessor.learn(texts, unit=unit, **{**OPTIONS, **changed})
+def learn(tokenization, texts=TRAINING, **changed):
+  return TextProcessor.learn(texts, tokenization=tokenization, **{**OPTIONS, **changed})
 
 
-@units
+@tokenizations
 @given(st.lists(TEXTS, max_size=5))
 @settings(max_examples=50)
-def test_ids_are_those_of_tokens(unit, texts):
-  language = learn(unit)
+def test_ids_match_tokens(tokenization, texts):
+  language = learn(tokenization)
   sentences = language.encode_all(iter(texts))
   expected = [language.vocabulary.encode(language.tokenize(text)) for text in texts]
   assert [sentence.tolist() for sentence in sentences] == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
 @given(TEXTS)
 @settings(max_examples=50)
-def test_subwords_give_back_any_text(kind, text):
-  language = learn("subword", subwords=kind, vocabulary_size=283)
+def test_subwords_round_trip_any_text(subword_model, text):
+  language = learn("subword", subword_model=subword_model, vocabulary_size=283)
   ids = language.encode_all([text])[0]
-  assert UNKNOWN not in ids
+  assert UNK_ID not in ids
   tokens = language.vocabulary.decode(ids)
   assert tokens == language.tokenize(text)
   assert language.detokenize(tokens) == compose(re.sub(r"\s+", " ", text.lower()).strip())
 
 
-@pytest.mark.parametrize("unit", ["word", "subword"])
-def test_accents_are_composed(unit):
+@pytest.mark.parametrize("tokenization", ["word", "subword"])
+def test_accents_are_normalized(tokenization):
   composed = ("the cat sees the dog.", "a dog saw the cat!", "l'albero è alto.", "perché no?")
-  assert learn(unit, composed, lowercase=False).vocabulary == learn(unit).vocabulary
-  both = learn(unit).encode_all(["perche\u0301 no", "perché no"])
+  assert learn(tokenization, composed, lowercase=False).vocabulary == learn(tokenization).vocabulary
+  both = learn(tokenization).encode_all(["perche\u0301 no", "perché no"])
   assert both[0].tolist() == both[1].tolist()
 
 
-@units
-def test_lower_case_is_an_option(unit):
-  lower, both = learn(unit), learn(unit, lowercase=False)
+@tokenizations
+def test_lowercase_is_optional(tokenization):
+  lower, both = learn(tokenization), learn(tokenization, lowercase=False)
   assert lower.normalize("PERCHE\u0301") == "perche\u0301"
   assert both.normalize("PERCHE\u0301") == "PERCHE\u0301"
   assert lower.detokenize(lower.tokenize("The Cat")) == "the cat"
@@ -82,34 +82,34 @@ def test_lower_case_is_an_option(unit):
   assert any("T" in word for word in both.vocabulary.words if word[0] != "<")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_subwords_have_the_given_size(kind):
-  language = learn("subword", vocabulary_size=283, subwords=kind)
+@pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
+def test_subwords_have_the_given_size(subword_model):
+  language = learn("subword", vocabulary_size=283, subword_model=subword_model)
   assert len(language.vocabulary) == 283
   lines = [language.normalize(text) for text in TRAINING]
-  assert language.tokenizer == SubwordTokenizer.learn(lines, vocabulary_size=283, kind=kind)
+  assert language.tokenizer == SubwordTokenizer.learn(lines, vocabulary_size=283, subword_model=subword_model)
 
 
 def test_training_lines_are_evenly_spaced(monkeypatch):
-  monkeypatch.setattr(text_processor, "_TRAINING_LINES", 2)
+  monkeypatch.setattr(text_processor, "_MAX_TRAINING_LINES", 2)
   texts = ("aab aab", "x", "y", "acd acd", "z", "z", "z")
   language = learn("subword", texts, vocabulary_size=260 + 5 + 1)
   assert language == learn("subword", (texts[0], texts[3]), vocabulary_size=260 + 5 + 1)
 
 
-@units
-def test_load_reads_what_save_wrote(unit, tmp_path):
-  learn(unit).save(tmp_path, "source")
-  learn(unit, TRAINING[:3], vocabulary_size=280).save(tmp_path, "target")
-  loaded = TextProcessor.load(tmp_path, "source", unit=unit, lowercase=True)
-  assert loaded == learn(unit)
-  assert loaded.encode_all(TRAINING).ids.tolist() == learn(unit).encode_all(TRAINING).ids.tolist()
-  other = TextProcessor.load(tmp_path, "target", unit=unit, lowercase=False)
-  assert other.vocabulary == learn(unit, TRAINING[:3], vocabulary_size=280).vocabulary
+@tokenizations
+def test_files_round_trip(tokenization, tmp_path):
+  learn(tokenization).save(tmp_path, "source")
+  learn(tokenization, TRAINING[:3], vocabulary_size=280).save(tmp_path, "target")
+  loaded = TextProcessor.load(tmp_path, "source", tokenization=tokenization, lowercase=True)
+  assert loaded == learn(tokenization)
+  assert loaded.encode_all(TRAINING).ids.tolist() == learn(tokenization).encode_all(TRAINING).ids.tolist()
+  other = TextProcessor.load(tmp_path, "target", tokenization=tokenization, lowercase=False)
+  assert other.vocabulary == learn(tokenization, TRAINING[:3], vocabulary_size=280).vocabulary
   assert not other.lowercase
 
 
-def test_the_files_of_a_language(tmp_path):
+def test_languages_are_saved_as_files(tmp_path):
   learn("word").save(tmp_path, "source")
   assert [path.name for path in tmp_path.iterdir()] == ["vocabulary.source.txt"]
   learn("subword").save(tmp_path, "target")
@@ -119,14 +119,14 @@ def test_the_files_of_a_language(tmp_path):
   assert (words[0], words[255], len(words)) == ("<0x00>", "<0xFF>", 285 - 4 + 1)
 
 
-def test_damaged_models_are_named(tmp_path):
+def test_invalid_models_are_errors(tmp_path):
   learn("subword").save(tmp_path, "source")
   path = tmp_path / "subwords.source.model"
   path.write_bytes(path.read_bytes()[:-7])
   with pytest.raises(ValueError) as caught:
-    TextProcessor.load(tmp_path, "source", unit="subword", lowercase=True)
+    TextProcessor.load(tmp_path, "source", tokenization="subword", lowercase=True)
   assert re.fullmatch(
-    rf"{re.escape(str(path))}: model must be a sentencepiece model, got \d+ other bytes", str(caught.value)
+    rf"{re.escape(str(path))}: model must be a sentencepiece model, got \d+ invalid bytes", str(caught.value)
   )
 
 
@@ -135,25 +135,25 @@ def test_models_must_match_their_vocabulary(tmp_path):
   vocabulary = tmp_path / "vocabulary.source.txt"
   learn("subword", vocabulary_size=284).vocabulary.save(vocabulary)
   with pytest.raises(ValueError) as caught:
-    TextProcessor.load(tmp_path, "source", unit="subword", lowercase=True)
+    TextProcessor.load(tmp_path, "source", tokenization="subword", lowercase=True)
   model = tmp_path / "subwords.source.model"
-  assert str(caught.value) == f"{model}: model must have the pieces of {vocabulary}, got others"
+  assert str(caught.value) == f"{model}: the subword model does not match {vocabulary}"
 
 
 @pytest.mark.parametrize(
-  ("unit", "changed", "message"),
+  ("tokenization", "changed", "message"),
   [
-    ("word", {"min_count": 9}, r"min_count must leave at least one word, got min_count=9 "),
+    ("word", {"min_count": 9}, r"min_count must be at most 3, the count of the most frequent word, got 9"),
     (
       "subword",
       {"vocabulary_size": 9000},
       r"vocabulary_size must be at most \d+ for this text, got 9000",
     ),
     ("subword", {"vocabulary_size": 260}, r"vocabulary_size must be at least \d+ for this text, got 260"),
-    ("subword", {"texts": ()}, r"texts must be at least one that is not blank, got none"),
+    ("subword", {"texts": ()}, r"texts must have at least one that is not blank, got none"),
   ],
 )
-def test_impossible_options_are_refused(unit, changed, message):
+def test_invalid_options_are_errors(tokenization, changed, message):
   with pytest.raises(ValueError, match=message) as caught:
-    learn(unit, **changed)
+    learn(tokenization, **changed)
   assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tests of experiments/text/words.py, in Python and in the page's program."""
+"""Tests of experiments/text/words.py, and of the page's tokenizer in JavaScript."""
 
 import itertools
 import pathlib
@@ -15,13 +15,13 @@ from experiments.tasks.toy_translation import ItalianWords
 from experiments.text import words
 from experiments.text.tokenizers import CharacterTokenizer
 from experiments.text.vocabularies import Vocabulary
-from experiments.text.words import detokenize, plain, tokenize
+from experiments.text.words import detokenize, strip_joiners, tokenize
 
 LINES = pathlib.Path(__file__).with_name("sentences.txt").read_text("utf-8").splitlines()
 SENTENCES = [line.split("\t", 1)[1] for line in LINES]
-EVERY = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
-# Some characters of each class, and of none: what rules of word boundaries tell apart.
-CHARACTERS = [regex.findall(f"[{inside}]", EVERY) for inside in words.CLASSES.values()]
+ALL_CHARACTERS = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+# Characters of each class, and of no class.
+CHARACTERS = [regex.findall(f"[{inside}]", ALL_CHARACTERS) for inside in words.CLASSES.values()]
 CHARACTERS += [["'", "\u2019", '"', ":", ".", ",", "_", "-", "<", ">"], ["一", "あ", "ก", "\u1100", "한"]]
 CHARACTERS += [
   [" ", "\t", "\x1c", "\u3000"],
@@ -58,12 +58,12 @@ def spaced(text):
     ("", ""),
   ],
 )
-def test_words_and_marks(text, tokens):
+def test_tokens_match_examples(text, tokens):
   assert tokenize(text) == tuple(tokens.split(" ") if tokens else ())
 
 
 @pytest.mark.parametrize("text", SENTENCES)
-def test_many_languages_survive(text):
+def test_many_languages_round_trip(text):
   assert detokenize(tokenize(text)) == spaced(text)
 
 
@@ -74,34 +74,34 @@ def test_only_whitespace_is_lost(text):
   tokens = tokenize(text)
   assert detokenize(tokens) == spaced(text)
   assert all(token.split() == [token] for token in tokens)
-  assert spaced("".join(map(plain, tokens))) == "".join(text.split())
+  assert spaced("".join(map(strip_joiners, tokens))) == "".join(text.split())
 
 
 @given(MIXED)
 @settings(max_examples=500)
-def test_boundaries_are_those_of_regex(text):
+def test_boundaries_match_regex(text):
   for chunk in text.split():
     if "<unk>" in chunk or regex.search(f"['\u2019](?=[{words.CLASSES['vowel']}])", chunk):
       continue
-    cuts = sorted({0, len(chunk), *(found.start() for found in regex.finditer(r"(?w)\b", chunk))})
+    cuts = sorted({0, len(chunk), *(match.start() for match in regex.finditer(r"(?w)\b", chunk))})
     pieces = [chunk[first:end] for first, end in itertools.pairwise(cuts)]
-    assert [*map(plain, tokenize(chunk))] == pieces
+    assert [*map(strip_joiners, tokenize(chunk))] == pieces
 
 
 @given(TEXTS)
 @settings(max_examples=300)
-def test_spellings_have_the_same_ids(text):
+def test_equivalent_encodings_have_equal_ids(text):
   vocabulary = Vocabulary.build([[*tokenize(text), "x"]])
   for form in ("NFC", "NFD"):
     assert vocabulary.encode(tokenize(unicodedata.normalize(form, text))) == vocabulary.encode(tokenize(text))
 
 
 def test_case_does_not_change_boundaries():
-  for text in [*SENTENCES, *(f"b{char}'{char}c" for char in EVERY if char.lower() != char)]:
+  for text in [*SENTENCES, *(f"b{char}'{char}c" for char in ALL_CHARACTERS if char.lower() != char)]:
     assert len(tokenize(text.lower())) == len(tokenize(text)), text
 
 
-def test_generated_languages_keep_their_words():
+def test_task_languages_round_trip():
   for split in ("train", "test", "length"):
     for pair in (sentence_sampler.pair(seed=0, split=split, index=i) for i in range(300)):
       assert tokenize(grammar.join(pair.source)) == tuple(pair.source)
@@ -112,7 +112,7 @@ def test_generated_languages_keep_their_words():
     assert tokenize(" ".join(command.actions)) == tuple(command.actions)
 
 
-def test_long_words_are_cut_quickly():
+def test_long_words_are_fast():
   for text in ("a" * 30_000, "a'" * 10_000, "a_" * 10_000, "é\u0301" * 10_000, "." * 10_000):
     assert detokenize(tokenize(text)) == text
 
@@ -129,12 +129,12 @@ LANGUAGE = {"unit": "word", "joins": "text", "lowercase": False, "words": [], "p
 
 def in_page(texts, **changed):
   return browser.in_node(
-    WORDS, {"language": {**LANGUAGE, "classes": words.ranges(), **changed}, "texts": texts}
+    WORDS, {"language": {**LANGUAGE, "classes": words.class_ranges(), **changed}, "texts": texts}
   )
 
 
 @browser.needs_node
-def test_the_page_classifies_every_character():
+def test_page_classifies_all_characters():
   program = """
 const isCharacter = (code) => code < 0xd800 || code >= 0xe000;
 const character = (_, code) => (isCharacter(code) ? String.fromCodePoint(code) : " ");
@@ -143,35 +143,35 @@ return Object.values(given).map((inside) =>
   [...every.matchAll(new RegExp(`[${inside}]+`, "gu"))].map(([run]) => [run.codePointAt(0), [...run].length]),
 );
 """
-  every = f"{EVERY[:0xD800]}{' ' * 0x800}{EVERY[0xD800:]}"
+  all_characters = f"{ALL_CHARACTERS[:0xD800]}{' ' * 0x800}{ALL_CHARACTERS[0xD800:]}"
   expected = [
-    [[found.start(), len(found[0])] for found in regex.finditer(f"[{inside}]+", every)]
+    [[match.start(), len(match[0])] for match in regex.finditer(f"[{inside}]+", all_characters)]
     for inside in words.CLASSES.values()
   ]
-  assert browser.in_node(program, words.ranges()) == expected
+  assert browser.in_node(program, words.class_ranges()) == expected
 
 
 @browser.needs_node
 @pytest.mark.exhaustive
-def test_the_page_cuts_all_characters_alike():
-  texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in EVERY[::997])]
-  for text, found in zip(texts, in_page(texts), strict=True):
+def test_page_tokenizes_all_characters_equally():
+  texts = [*SENTENCES, *(f"{char} a{char}b 1{char}1'{char}\u05d0" for char in ALL_CHARACTERS[::997])]
+  for text, result in zip(texts, in_page(texts), strict=True):
     tokens = tokenize(text)
-    assert found == [[*tokens], detokenize(tokens)], ascii(text)
+    assert result == [[*tokens], detokenize(tokens)], ascii(text)
 
 
 @browser.needs_node
 @given(st.lists(TEXTS, min_size=100, max_size=300))
 @settings(max_examples=10)
-def test_the_page_cuts_text_alike(texts):
-  for text, found in zip(texts, in_page(texts), strict=True):
-    assert found == [[*tokenize(text)], spaced(text)], ascii(text)
+def test_page_tokenizes_text_equally(texts):
+  for text, result in zip(texts, in_page(texts), strict=True):
+    assert result == [[*tokenize(text)], spaced(text)], ascii(text)
   characters = {"unit": "character", "joins": "characters"}
-  for text, found in zip(texts, in_page(texts, **characters), strict=True):
-    assert found == [[*CharacterTokenizer().tokenize(text)], spaced(text)], ascii(text)
+  for text, result in zip(texts, in_page(texts, **characters), strict=True):
+    assert result == [[*CharacterTokenizer().tokenize(text)], spaced(text)], ascii(text)
 
 
 @browser.needs_node
-def test_the_page_lowers_case_alike():
-  for text, found in zip(SENTENCES, in_page(SENTENCES, lowercase=True), strict=True):
-    assert found[0] == [*tokenize(text.lower())]
+def test_page_lowercases_text_equally():
+  for text, result in zip(SENTENCES, in_page(SENTENCES, lowercase=True), strict=True):
+    assert result[0] == [*tokenize(text.lower())]

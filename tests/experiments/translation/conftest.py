@@ -1,4 +1,4 @@
-"""Fixtures of the tests that train in this process."""
+"""Fixtures for tests that train in this process."""
 
 import jax
 import pytest
@@ -10,7 +10,7 @@ from experiments.translation import train as loop
 
 @pytest.fixture(scope="module")
 def fast():
-  """Trains on one device, by steps that are compiled once."""
+  """Trains on one device, with steps that are compiled once."""
   with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
     for module in (run_setup, restore):
       patch.setattr(module, "make_mesh", lambda shards=1: ONE_DEVICE)
@@ -20,7 +20,7 @@ def fast():
 
 @pytest.fixture
 def break_step(monkeypatch):
-  """Gives a function that breaks what a step returns."""
+  """Returns a function that damages the state that a step returns."""
 
   def install(broken_step, damage):
     steps = Steps(lambda state: damage(state) if int(state.step) == broken_step else state)

@@ -14,7 +14,7 @@ from experiments.translation import figures, png
 from experiments.translation.attention_maps import attention_map, head_maps
 
 T, S = 3, 5
-# The last word is an error to a reader of formulas.
+# The last word is invalid as a formula of matplotlib.
 SOURCE = ["the", "red", "cat", "perché", r"$\no$"]
 TARGET = ["il", r"$\no$", "</s>"]
 MARKED = {(0, 4), (2, 1)}
@@ -54,13 +54,13 @@ def _colour(figure, target, source):
 
 
 def _scale(figure):
-  """Returns what the first and the last colour stand for, and the numbers beside them."""
+  """Returns the range of the colour scale, and its tick labels."""
   axes = figure.axes[0]
   texts = [label.get_text().replace("\u2212", "-") for label in axes.child_axes[0].get_yticklabels()]
   return axes.images[0].get_clim(), texts
 
 
-def test_words_stand_around_the_map():
+def test_words_label_the_axes():
   axes = _drawn(attention_map(_weights(), SOURCE, TARGET)).axes[0]
   assert [label.get_text() for label in axes.get_xticklabels()] == SOURCE
   assert [label.get_text() for label in axes.get_yticklabels()] == TARGET
@@ -77,7 +77,7 @@ def test_words_do_not_overlap():
   assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(down))
 
 
-def test_weights_are_shades_of_a_scale():
+def test_weights_map_to_a_colour_scale():
   weights = np.zeros((T, S))
   weights[0, 3], weights[1, 2] = 0.2, 0.05
   figure = attention_map(weights, SOURCE, TARGET)
@@ -88,7 +88,7 @@ def test_weights_are_shades_of_a_scale():
   assert (_colour(attention_map(0 * weights, SOURCE, TARGET), 0, 1) == 255).all()
 
 
-def test_weights_below_zero_are_another_colour():
+def test_negative_weights_have_another_colour():
   weights = np.zeros((T, S))
   weights[0, 3], weights[1, 2] = 1.5, -3.0
   figure = attention_map(weights, SOURCE, TARGET, title="mine")
@@ -101,26 +101,26 @@ def test_weights_below_zero_are_another_colour():
   assert heads.get_suptitle() == "weights from -3 to 3, not in [0, 1]"
 
 
-def test_weights_above_one_scale_from_zero():
+def test_large_weights_scale_from_zero():
   figure = attention_map(np.full((T, S), 2.5), SOURCE, TARGET)
   assert _scale(figure)[0] == (0.0, 2.5)
   assert figure.get_suptitle() == "weights from 2.5 to 2.5, not in [0, 1]"
   assert attention_map(np.full((T, S), 1 + 1e-6), SOURCE, TARGET).get_suptitle() == ""
 
 
-def test_very_long_words_are_cut_short(tmp_path):
+def test_very_long_words_are_shortened(tmp_path):
   word = "a" * 100_000
   made = [
     attention_map(_weights(1, 2), ["the", word], [word], title="mine"),
     head_maps(_weights(1, 2)[None, None], ["the", word], [word]),
-    figures.spread({"bleu": {word: [1.0], "b": [2.0]}}),
+    figures.dot_plot({"bleu": {word: [1.0], "b": [2.0]}}),
   ]
   for i, figure in enumerate(made):
     png.save(figure, tmp_path / f"{i}.png")
     assert max(_size(tmp_path / f"{i}.png")) < 2000
 
 
-def test_heads_are_maps_of_one_scale():
+def test_heads_share_one_scale():
   weights = np.random.default_rng(0).uniform(0, 0.5, (2, 3, T, S))
   maps = [axes for axes in head_maps(weights, SOURCE, TARGET, title="heads").axes if axes.images]
   assert [axes.get_xlabel() for axes in maps[:6]] == [
@@ -141,7 +141,7 @@ def test_true_links_are_marked(weight, alignment):
     assert is_orange.mean() > 0.05 if cell in (alignment or ()) else not is_orange.any()
 
 
-def test_titles_are_no_formulas():
+def test_titles_are_plain_text():
   figure = _drawn(attention_map(_weights(), SOURCE, TARGET, title=r"from $\no$"))
   assert figure.get_suptitle() == r"from $\no$"
 
@@ -158,19 +158,19 @@ def test_maps_grow_with_their_words(tmp_path, rows, columns):
 @pytest.mark.parametrize(
   ("weights", "message"),
   [
-    (np.zeros((S, T)), r"T=3 target_words and S=5 source_words, .* got shape \(5, 3\)$"),
-    (np.zeros(S), r"T=3 target_words and S=5 source_words, .* got shape \(5,\)$"),
+    (np.zeros((S, T)), r"T=3 target_words and S=5 source_words, .* got \(5, 3\)$"),
+    (np.zeros(S), r"T=3 target_words and S=5 source_words, .* got \(5,\)$"),
     (np.full((T, S), np.inf), r"^weights must be finite, got inf to inf$"),
     (np.full((T, S), np.nan), r"^weights must be finite, got nan to nan$"),
   ],
 )
-def test_wrong_weights_are_errors(weights, message):
+def test_invalid_weights_are_errors(weights, message):
   with pytest.raises(ValueError, match=message):
     attention_map(weights, SOURCE, TARGET)
 
 
-def test_no_words_are_an_error():
-  with pytest.raises(ValueError, match=r"at least one of each, got shape \(0, 5\)$"):
+def test_empty_maps_are_errors():
+  with pytest.raises(ValueError, match=r"at least one of each, got \(0, 5\)$"):
     attention_map(np.zeros((0, S)), SOURCE, [])
 
 
@@ -178,11 +178,11 @@ def test_no_words_are_an_error():
 def test_links_outside_the_map_are_errors(link):
   with pytest.raises(ValueError) as caught:
     attention_map(_weights(), SOURCE, TARGET, alignment={link})
-  assert str(caught.value) == f"alignment must link positions inside [T S] = [3, 5], got {link}"
+  assert str(caught.value) == f"alignment must link positions within [T S] = [3, 5], got {link}"
 
 
-def test_runs_are_dots_around_their_mean():
-  figure = figures.spread({"bleu": {"a": [40.0, 43.0], "b": [30.0]}, "loss": {"b": [0.5]}}, title="test")
+def test_dot_plots_show_runs_and_mean():
+  figure = figures.dot_plot({"bleu": {"a": [40.0, 43.0], "b": [30.0]}, "loss": {"b": [0.5]}}, title="test")
   left, right = figure.axes
   assert [axes.get_title() for axes in (left, right)] == ["bleu", "loss"]
   lines = [line.get_xydata().tolist() for line in left.lines]
@@ -191,7 +191,7 @@ def test_runs_are_dots_around_their_mean():
   assert lines[2] == [[30.0, 1.0]]
   assert [line.get_xydata().tolist() for line in right.lines][1] == [[0.5, 1.0]]
   top, bottom = left.transData.transform([(0, 0), (0, 1)])[:, 1]
-  assert top > bottom  # the first group is the upper one
+  assert top > bottom  # the first group is on top
 
 
 def test_curves_go_through_means():
@@ -232,12 +232,12 @@ def test_losses_are_left_of_scores(tmp_path):
 @pytest.mark.parametrize(
   ("records", "message"),
   [
-    ([], r"^records must have a loss or a score, got \[\]$"),
-    ([{"step": 1, "a": 2.0}], r"^records must have a loss or a score, got \['step', 'a'\]$"),
-    ([{"train/loss": 1.0}], r"^records must each have a step, got one with \['train/loss'\]$"),
+    ([], r"^records must have at least one loss or score, got \[\]$"),
+    ([{"step": 1, "a": 2.0}], r"^records must have at least one loss or score, got \['step', 'a'\]$"),
+    ([{"train/loss": 1.0}], r"^every record must have a step, got one with \['train/loss'\]$"),
   ],
 )
-def test_records_without_curves_are_errors(records, message):
+def test_empty_curves_are_errors(records, message):
   with pytest.raises(ValueError, match=message):
     figures.training_curves(records)
 

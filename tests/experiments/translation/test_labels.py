@@ -6,11 +6,11 @@ from matplotlib import font_manager
 from experiments.translation import attention_maps, labels, png
 
 FACE = "\U0001f469\u200d\U0001f680"  # one character of three code points
-MATH = "\U0001d49c"  # in a font that comes with matplotlib, but not in its usual one
+MATH = "\U0001d49c"  # in a font of matplotlib that is not the default font
 
 
 @pytest.mark.parametrize(
-  ("word", "most", "expected"),
+  ("word", "max_length", "expected"),
   [
     ("gatto", 5, "gatto"),
     ("gatti", 4, "gat…"),
@@ -21,40 +21,39 @@ MATH = "\U0001d49c"  # in a font that comes with matplotlib, but not in its usua
     ("e" + "\u0301" * 9, 4, "e\u0301\u0301…"),
   ],
 )
-def test_words_are_cut_between_characters(word, most, expected):
-  assert labels.shortened(word, most) == expected
+def test_words_are_cut_between_graphemes(word, max_length, expected):
+  assert labels.shorten(word, max_length) == expected
 
 
 @pytest.fixture
 def installed(monkeypatch):
-  """Gives a function that sets which fonts are installed beside matplotlib's usual one."""
+  """Returns a function that sets the installed fonts, except the default font."""
 
   def set_fonts(**fonts):
-    found = [labels._Font(name, frozenset(letters)) for name, letters in fonts.items()]
-    monkeypatch.setattr(labels, "_fonts", lambda: found)
+    font_list = [labels._Font(name, frozenset(letters)) for name, letters in fonts.items()]
+    monkeypatch.setattr(labels, "_fonts", lambda: font_list)
 
   return set_fonts
 
 
-def test_fonts_have_the_letters(installed):
+def test_fonts_cover_all_characters(installed):
   installed(Few="नम", Hindi="नमस्ते", Chinese="中文。", All="नमस्")
   assert labels.families(["cat", "perché"]) == ["DejaVu Sans"]
   assert labels.families(["नमस्ते"]) == ["DejaVu Sans", "Hindi"]
   assert labels.families(["中文。", "नमस्ते"]) == ["DejaVu Sans", "Hindi", "Chinese"]
-  assert labels.missing_note(["中文", "नमस्ते", "cat"]) == ""
+  assert labels.missing_glyph_warning(["中文", "नमस्ते", "cat"]) == ""
 
 
 def test_missing_scripts_are_named(installed, tmp_path):
   installed(Hindi="नमस्ते")
-  assert labels.missing_note(["नमस्ते", "中文", "ไทย", "の"]) == (
-    "no installed font has some letters of the figures (Han, Hiragana, Thai), which are boxes there: install "
-    "one (Debian: apt install fonts-noto fonts-symbola), or use experiments.explore, whose page shows every "
-    "script"
+  assert labels.missing_glyph_warning(["नमस्ते", "中文", "ไทย", "の"]) == (
+    "no installed font has some characters of the figures (Han, Hiragana, Thai), which are drawn as boxes; "
+    "install a font (Debian: apt install fonts-noto fonts-symbola) or use experiments.explore"
   )
-  assert "(symbols)" in labels.missing_note(["\U0001f642"])
-  assert labels.missing_note(["a\u200d\ufeff\x07 b"]) == ""  # these have no ink
-  assert labels.missing_note([]) == ""
-  # They are drawn without a warning.
+  assert "(symbols)" in labels.missing_glyph_warning(["\U0001f642"])
+  assert labels.missing_glyph_warning(["a\u200d\ufeff\x07 b"]) == ""  # invisible characters
+  assert labels.missing_glyph_warning([]) == ""
+  # matplotlib draws them without a warning.
   png.save(attention_maps.attention_map([[1.0]], ["中文"], ["ไทย"]), tmp_path / "map.png")
 
 

@@ -1,4 +1,4 @@
-"""The loss of words of a large vocabulary, against float64 and hand values."""
+"""Tests of experiments/translation/loss.py, against float64 and values computed by hand."""
 
 import chex
 import jax
@@ -8,18 +8,18 @@ import pytest
 from helpers import reference
 from helpers.fixtures import DIFFERENCES, FLOAT32, assert_close
 
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation import loss as losses
 from experiments.translation.loss import linear_cross_entropy
 
 DIMS = chex.Dimensions(N=11, H=5, V=7)
-parts = pytest.mark.parametrize("rows", [1, 3, 11, 100])
+chunk_sizes = pytest.mark.parametrize("rows", [1, 3, 11, 100])
 
 
 @pytest.fixture
-def at_once(monkeypatch):
-  """Gives a function that sets how many rows of logits are made at once."""
-  return lambda rows: monkeypatch.setattr(losses, "LOGITS_AT_ONCE", rows * DIMS.V)
+def set_chunk_rows(monkeypatch):
+  """Returns a function that sets the number of rows per chunk."""
+  return lambda rows: monkeypatch.setattr(losses, "MAX_CHUNK_LOGITS", rows * DIMS.V)
 
 
 def draw(dtype=np.float32, scale=1.0):
@@ -27,7 +27,7 @@ def draw(dtype=np.float32, scale=1.0):
   rng = np.random.default_rng(0)
   hidden, kernel, bias = (scale * rng.normal(size=DIMS[axes]) for axes in ("NH", "HV", "V"))
   targets = rng.integers(1, DIMS.V, DIMS.N)
-  targets[[2, 7, 10]] = PAD
+  targets[[2, 7, 10]] = PAD_ID
   return *(jnp.asarray(array, dtype) for array in (hidden, kernel, bias)), jnp.asarray(targets)
 
 
@@ -37,34 +37,34 @@ def expected(hidden, kernel, bias, targets, smoothing=0.0):
   for row, target in zip(np.asarray(hidden, np.float64), np.asarray(targets), strict=True):
     logits = row @ np.asarray(kernel, np.float64) + np.asarray(bias, np.float64)
     log_probabilities = logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
-    wanted = np.full(DIMS.V, smoothing / DIMS.V)
-    wanted[target] += 1 - smoothing
-    total -= (target != PAD) * np.sum(wanted * log_probabilities)
+    smoothed = np.full(DIMS.V, smoothing / DIMS.V)
+    smoothed[target] += 1 - smoothing
+    total -= (target != PAD_ID) * np.sum(smoothed * log_probabilities)
   return total
 
 
-def test_loss_worked_out_by_hand():
+def test_loss_matches_hand_computation():
   # Probabilities 1/2, 1/4, 1/4 and smoothing 3/10: 8/10 ln 4 + 1/10 ln 2 + 1/10 ln 4 = 19/10 ln 2.
   logits = jnp.log(jnp.asarray([0.5, 0.25, 0.25]))
   loss = linear_cross_entropy(jnp.ones((1, 1)), logits[None], jnp.zeros(3), jnp.asarray([1]), 0.3)
   assert_close(loss, 1.9 * np.log(2), FLOAT32)
 
 
-@parts
+@chunk_sizes
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_loss_equals_float64(rows, smoothing, scale, at_once):
-  at_once(rows)
+def test_loss_equals_float64(rows, smoothing, scale, set_chunk_rows):
+  set_chunk_rows(rows)
   arguments = draw(scale=scale)
   desired = expected(*arguments, smoothing)
   for function in (linear_cross_entropy, jax.jit(linear_cross_entropy, static_argnums=4)):
     assert_close(function(*arguments, smoothing) / desired, 1.0, FLOAT32)
 
 
-@parts
+@chunk_sizes
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradients_equal_float64(rows, smoothing, at_once, float64):
-  at_once(rows)
+def test_gradients_equal_float64(rows, smoothing, set_chunk_rows, float64):
+  set_chunk_rows(rows)
   *arrays, targets = draw(np.float64)
   gradients = jax.grad(lambda *arrays: 3 * linear_cross_entropy(*arrays, targets, smoothing), (0, 1, 2))(
     *arrays
@@ -83,24 +83,24 @@ def test_gradients_equal_float64(rows, smoothing, at_once, float64):
 
 def test_padding_has_no_gradient():
   hidden, kernel, bias, targets = draw()
-  others = jnp.where((targets == PAD)[:, None], 100.0, hidden)
+  changed = jnp.where((targets == PAD_ID)[:, None], 100.0, hidden)
   run = jax.value_and_grad(lambda hidden, kernel: linear_cross_entropy(hidden, kernel, bias, targets), (0, 1))
-  (one, desired), (other, gradients) = run(hidden, kernel), run(others, kernel)
-  assert one == other
-  jax.tree.map(np.testing.assert_array_equal, gradients, desired)
-  np.testing.assert_array_equal(gradients[0][targets == PAD], 0.0)
+  (loss, expected_gradients), (changed_loss, gradients) = run(hidden, kernel), run(changed, kernel)
+  assert loss == changed_loss
+  jax.tree.map(np.testing.assert_array_equal, gradients, expected_gradients)
+  np.testing.assert_array_equal(gradients[0][targets == PAD_ID], 0.0)
 
 
 def test_memory_is_bounded(monkeypatch):
   N, H, V = 512, 8, 4096
-  monkeypatch.setattr(losses, "LOGITS_AT_ONCE", 32 * V)
+  monkeypatch.setattr(losses, "MAX_CHUNK_LOGITS", 32 * V)
   shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((N, H), (H, V), (V,))]
   targets = jax.ShapeDtypeStruct((N,), jnp.int32)
   compiled = jax.jit(jax.grad(linear_cross_entropy, (0, 1, 2))).lower(*shapes, targets).compile()
   assert compiled.memory_analysis().temp_size_in_bytes < 0.25 * 4 * N * V
 
 
-def test_half_precision_is_summed_in_single():
+def test_bfloat16_is_summed_in_float32():
   *arrays, targets = draw()
   halves = [array.astype(jnp.bfloat16) for array in arrays]
   loss = linear_cross_entropy(*halves, targets)
@@ -110,27 +110,27 @@ def test_half_precision_is_summed_in_single():
   assert {gradient.dtype for gradient in gradients} == {jnp.dtype(jnp.bfloat16)}
 
 
-@parts
-def test_losses_of_single_targets(at_once, rows):
-  at_once(rows)
+@chunk_sizes
+def test_losses_per_target(set_chunk_rows, rows):
+  set_chunk_rows(rows)
   hidden, kernel, bias, targets = draw()
   single = losses.linear_losses(hidden, kernel, bias, targets)
-  alone = [expected(hidden[n : n + 1], kernel, bias, targets[n : n + 1]) for n in range(DIMS.N)]
-  assert_close(single, np.array(alone), FLOAT32)
+  separate = [expected(hidden[n : n + 1], kernel, bias, targets[n : n + 1]) for n in range(DIMS.N)]
+  assert_close(single, np.array(separate), FLOAT32)
   assert single[2] == single[7] == single[10] == 0.0
 
 
-def test_parts_are_summed_in_float32(at_once):
+def test_chunks_are_summed_in_float32(set_chunk_rows):
   arguments = [array.astype(jnp.bfloat16) for array in draw()[:3]]
   gradient = jax.grad(
     lambda kernel, targets: linear_cross_entropy(arguments[0], kernel, arguments[2], targets)
   )
-  at_once(1)  # eleven parts
-  in_parts = gradient(arguments[1], draw()[3])
-  at_once(100)
-  at_once_ = gradient(arguments[1], draw()[3])
-  assert in_parts.dtype == jnp.bfloat16
-  # Within one rounding of each other; eleven roundings are more.
+  set_chunk_rows(1)  # eleven chunk_sizes
+  chunked = gradient(arguments[1], draw()[3])
+  set_chunk_rows(100)
+  unchunked = gradient(arguments[1], draw()[3])
+  assert chunked.dtype == jnp.bfloat16
+  # Both are rounded once. Rounding each of eleven chunks would exceed the tolerance.
   np.testing.assert_allclose(
-    in_parts.astype(jnp.float32), at_once_.astype(jnp.float32), rtol=2**-8, atol=1e-4
+    chunked.astype(jnp.float32), unchunked.astype(jnp.float32), rtol=2**-8, atol=1e-4
   )

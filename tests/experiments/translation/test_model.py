@@ -38,7 +38,7 @@ def test_recurrent_encoders_follow_the_config():
     "forward_1",
     "backward_1",
   }
-  # The width is that of each direction; three gates side by side.
+  # Each direction has this width. Three gates are concatenated.
   assert encoder["forward_0"]["input"] == (5, 36)
   assert encoder["forward_1"]["input"] == (24, 36)
   assert encoder["backward_1"]["recurrent"] == (12, 36)
@@ -54,14 +54,14 @@ def test_transformer_encoders_follow_the_config():
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_tied_embeddings_make_the_logits(encoder):
+def test_tied_embeddings_are_the_output_projection(encoder):
   decoder = _shapes(_model(encoder=encoder, tied_embeddings=True))["decoder"]
   assert "logits" not in decoder
   assert decoder["logits_bias"] == (TARGET_WORDS,)
   assert decoder["readout"]["kernel"][-1] == 5
 
 
-# field, a value that is not its default, and the encoders that have it; the decoder has all
+# Field, a value that differs from the default, and the encoders that have it. The decoder has all fields.
 OPTIONS = [
   ("dropout_rate", 0.25, ENCODERS),
   ("variational_dropout", True, ENCODERS),
@@ -87,7 +87,7 @@ def test_options_reach_both_sides(name, value, encoders):
     ("additive", "recurrent"), ("none", "transformer"), of=[*itertools.product(ATTENTION_TYPES, ENCODERS)]
   ),
 )
-def test_all_combinations_are_possible(attention, encoder):
+def test_all_combinations_are_valid(attention, encoder):
   model = _model(encoder=encoder, attention=attention)
   assert model.decoder.attention == attention
   shapes = _shapes(model)
@@ -113,10 +113,10 @@ def test_options_of_the_recurrent_decoder(changes, expected):
   assert decoder != default
 
 
-def test_decoders_have_their_own_layers():
+def test_decoders_have_num_decoder_layers():
   shapes = _shapes(_model(num_decoder_layers=3))
   assert {name for name in shapes["decoder"] if name.startswith("cell")} == {"cell", "cell_1", "cell_2"}
   assert {name for name in shapes["encoder"] if name.startswith("forward")} == {"forward_0", "forward_1"}
-  # The first layer reads the embedding and the context; the others the layer below.
+  # The inputs of the first layer are embedding and context. Those of others are the layer below.
   assert shapes["decoder"]["cell"]["input"] == (5 + 2 * 12, 36)
   assert shapes["decoder"]["cell_2"]["input"] == (12, 36)

@@ -18,8 +18,8 @@ def pipeline():
 
 
 def assert_equal(batch, expected):
-  for array, wanted in zip(batch, expected, strict=True):
-    np.testing.assert_array_equal(array, wanted)
+  for array, expected_array in zip(batch, expected, strict=True):
+    np.testing.assert_array_equal(array, expected_array)
 
 
 def test_pipelines_have_all_steps():
@@ -29,35 +29,35 @@ def test_pipelines_have_all_steps():
     assert_equal(batch, TASK.training_batch(step))
 
 
-@pytest.mark.parametrize("done", [0, 1, 5, 10, 11])
-def test_pipelines_resume_at_a_position(done):
-  first, whole = pipeline(), list(pipeline())
-  for _ in range(done):
+@pytest.mark.parametrize("num_done", [0, 1, 5, 10, 11])
+def test_pipelines_resume_at_a_position(num_done):
+  first, batches = pipeline(), list(pipeline())
+  for _ in range(num_done):
     next(first)
-  # As a checkpoint keeps it; what was made ahead is not lost.
+  # The state as in a checkpoint. Prefetched batches are not lost.
   position = json.loads(json.dumps(first.get_state()))
   second = pipeline()
   second.set_state(position)
   rest = list(second)
-  assert len(rest) == len(whole) - done
-  for batch, expected in zip(rest, whole[done:], strict=True):
+  assert len(rest) == len(batches) - num_done
+  for batch, expected in zip(rest, batches[num_done:], strict=True):
     assert_equal(batch, expected)
 
 
-def test_ends_can_be_left_out():
+def test_eos_can_be_removed():
   train = base.Train(num_train_steps=3, batch_size=5, train_eos=False)
   for step, batch in enumerate(make_pipeline(TASK, train, 1)):
-    whole = TASK.training_batch(step)
-    np.testing.assert_array_equal(batch.targets, np.where(whole.targets == 2, 0, whole.targets))
-    assert np.sum(whole.targets == 2) == 5 and batch.targets.dtype == whole.targets.dtype
-    assert_equal(batch._replace(targets=whole.targets), whole)
+    expected = TASK.training_batch(step)
+    np.testing.assert_array_equal(batch.targets, np.where(expected.targets == 2, 0, expected.targets))
+    assert np.sum(expected.targets == 2) == 5 and batch.targets.dtype == expected.targets.dtype
+    assert_equal(batch._replace(targets=expected.targets), expected)
 
 
-def test_rows_fit_devices_and_parts():
+def test_rows_are_padded_for_devices():
   train = base.Train(num_train_steps=2, batch_size=5, grad_accumulation_steps=2)
-  for batch, whole in zip(make_pipeline(TASK, train, 3), make_pipeline(TASK, train, 1), strict=True):
-    assert (len(batch.sources), len(whole.sources)) == (6, 6)
-    assert_equal(batch, whole)
+  for batch, expected in zip(make_pipeline(TASK, train, 3), make_pipeline(TASK, train, 1), strict=True):
+    assert (len(batch.sources), len(expected.sources)) == (6, 6)
+    assert_equal(batch, expected)
   assert len(next(make_pipeline(TASK, train, 4)).sources) == 8
 
 

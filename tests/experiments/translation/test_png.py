@@ -13,7 +13,7 @@ def figure():
   return figures.training_curves([{"step": 1, "train/loss": 2.0}])
 
 
-def test_pictures_are_written_and_replaced(figure, tmp_path, capsys):
+def test_figures_are_written_and_replaced(figure, tmp_path, capsys):
   path = tmp_path / "deep" / "deeper" / "map.png"
   assert png.try_to_save(lambda: figure, path)
   assert path.read_bytes().startswith(b"\x89PNG")
@@ -24,13 +24,13 @@ def test_pictures_are_written_and_replaced(figure, tmp_path, capsys):
   assert capsys.readouterr() == ("", "")
 
 
-def test_a_failed_save_keeps_older_pictures(figure, tmp_path, monkeypatch):
+def test_failed_writes_keep_old_files(figure, tmp_path, monkeypatch):
   path = tmp_path / "map.png"
   path.write_bytes(b"old")
 
   def fail(file, content):
-    with open(file, "wb") as half:
-      half.write(content[:100])
+    with open(file, "wb") as partial:
+      partial.write(content[:100])
     raise OSError(errno.ENOSPC, "disk full")
 
   monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
@@ -40,14 +40,14 @@ def test_a_failed_save_keeps_older_pictures(figure, tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_other_names_are_errors(figure, tmp_path):
+def test_other_suffixes_are_errors(figure, tmp_path):
   for save in (png.save, lambda figure, path: png.try_to_save(lambda: figure, path)):
     with pytest.raises(ValueError, match=r"^path must end in \.png, got .*map\.pdf$"):
       save(figure, tmp_path / "new" / "map.pdf")
   assert not (tmp_path / "new").exists()
 
 
-def test_figures_that_fail_are_one_line(figure, tmp_path, capsys, monkeypatch):
+def test_failed_figures_print_one_line(figure, tmp_path, capsys, monkeypatch):
   path = tmp_path / "figures" / "map.png"
 
   def fail():
@@ -56,12 +56,12 @@ def test_figures_that_fail_are_one_line(figure, tmp_path, capsys, monkeypatch):
   assert not png.try_to_save(fail, path)
   assert not path.parent.exists()
   output, errors = capsys.readouterr()
-  told = f"warning: {path} could not be drawn: RuntimeError: no glyphs at all"
-  assert output == "" and errors.startswith(told)
+  warning = f"warning: could not draw {path}: RuntimeError: no glyphs at all"
+  assert output == "" and errors.startswith(warning)
   assert errors.count("\n") == 1 and len(errors) < len(str(path)) + 300
   monkeypatch.setattr(figure, "savefig", lambda *_, **__: 1 / 0)
   assert not png.try_to_save(lambda: figure, path)
-  assert capsys.readouterr().err.endswith("could not be drawn: ZeroDivisionError: division by zero\n")
+  assert capsys.readouterr().err.endswith(": ZeroDivisionError: division by zero\n")
 
 
 def test_unwritable_files_are_errors(figure, tmp_path):

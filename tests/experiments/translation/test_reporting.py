@@ -26,7 +26,7 @@ SOURCE = TextProcessor(WordTokenizer(), Vocabulary(("the", "she", "sees", "l'", 
 
 
 class FakeTask:
-  """Three sentences in each of two splits."""
+  """A task with three sentences in each of two splits."""
 
   splits = ("validation", "test")
   source = SOURCE
@@ -37,24 +37,24 @@ class FakeTask:
 
 
 class FakeTranslator:
-  """Translates by a table; its attention is even, or none at all."""
+  """A translator with fixed outputs, and uniform attention or none."""
 
-  def __init__(self, *, attends=True):
+  def __init__(self, *, has_attention=True):
     self.task = FakeTask()
-    self._attends = attends
+    self._has_attention = has_attention
 
   def n_best(self, sources, *, with_attention=True):
-    # One has other tokens than the true translation, but the same text.
+    # One output differs from the reference in its tokens, but not in its text.
     table = {("hi",): ("ciao",), ("the", "cat"): ("la", "gatta")}
-    found = [table.get(source, ("vede", "l'amico")) for source in sources]
-    return [[Translation(" ".join(tokens), tokens, -1.0, None)] for tokens in found]
+    outputs = [table.get(source, ("vede", "l'amico")) for source in sources]
+    return [[Translation(" ".join(tokens), tokens, -1.0, None)] for tokens in outputs]
 
   def score_tokens(self, pairs, *, with_attention=True):
     return [PairScore(-1.0, len(target) + 1, self._weights(source, target)) for source, target in pairs]
 
   def _weights(self, source, target):
     shape = len(target) + 1, len(source) + 1
-    return np.full(shape, 1 / shape[1]) if self._attends else None
+    return np.full(shape, 1 / shape[1]) if self._has_attention else None
 
 
 def test_tables_have_dashes_for_missing_values():
@@ -71,9 +71,9 @@ def test_tables_have_dashes_for_missing_values():
 
 
 @pytest.mark.parametrize("count", [2, 0])
-def test_every_split_is_evaluated(monkeypatch, count):
+def test_all_splits_are_evaluated(monkeypatch, count):
   monkeypatch.setattr(
-    reporting, "evaluate", lambda translator, examples, others: {"sentences": len(examples)}
+    reporting, "evaluate", lambda translator, examples, custom_metrics: {"sentences": len(examples)}
   )
   results = reporting.evaluate_splits(FakeTranslator(), count)
   assert results == {"validation": {"sentences": count or 3}, "test": {"sentences": count or 3}}
@@ -85,10 +85,10 @@ def test_results_are_json(tmp_path):
   assert json.loads((tmp_path / "results.json").read_text("utf-8")) == results
 
 
-def test_translations_are_shown_as_text(capsys):
+def test_translations_are_printed(capsys):
   reporting.show_translations(FakeTranslator())
   blocks = capsys.readouterr().out.strip("\n").split("\n\n")
-  # The longest source first.
+  # Longest source first.
   assert [[line.strip() for line in block.splitlines()] for block in blocks] == [
     ["source       she sees l'ami", "translation  vede l'amico", "(correct)"],
     ["source       the cat", "translation  la gatta", "reference    il gatto"],
@@ -104,44 +104,44 @@ def with_metrics(tmp_path):
   return tmp_path
 
 
-def test_figures_of_runs_are_files(with_metrics):
+def test_run_figures_are_written(with_metrics):
   paths = reporting.draw_figures(with_metrics, FakeTranslator())
   names = ["training_curves", "attention_0", "attention_1", "attention_2"]
   assert paths == [with_metrics / "figures" / f"{name}.png" for name in names]
   assert all(path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for path in paths)
 
 
-def test_without_attention_curves_are_drawn(with_metrics):
-  paths = reporting.draw_figures(with_metrics, FakeTranslator(attends=False))
+def test_models_without_attention_have_curves(with_metrics):
+  paths = reporting.draw_figures(with_metrics, FakeTranslator(has_attention=False))
   assert [path.name for path in paths] == ["training_curves.png"]
   with pytest.raises(ValueError, match="translation must have attention, got none"):
     reporting.draw_translation(with_metrics, SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
 
 
-def test_a_figure_that_fails_leaves_others(with_metrics, monkeypatch, capsys):
+def test_failed_figures_are_skipped(with_metrics, monkeypatch, capsys):
   monkeypatch.setattr(reporting.figures, "training_curves", lambda *_: 1 / 0)
   paths = reporting.draw_figures(with_metrics, FakeTranslator())
   assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
   path = with_metrics / "figures" / "training_curves.png"
-  told = f"warning: {path} could not be drawn: ZeroDivisionError: division by zero\n"
-  assert capsys.readouterr().err == told
+  warning = f"warning: could not draw {path}: ZeroDivisionError: division by zero\n"
+  assert capsys.readouterr().err == warning
 
 
 @pytest.mark.parametrize(
   ("source", "columns", "is_truncated"),
   [
     (EXAMPLES[1].source, ["she", "sees", "l'", "ami", "</s>"], False),
-    (("the", "cat"), ["the", "cat (unknown)", "</s>"], True),  # what is cut has no end
+    (("the", "cat"), ["the", "cat (unknown)", "</s>"], True),  # truncated, without EOS
     (("x" * 100_000,), ["x" * 21 + "… (unknown)", "</s>"], False),
   ],
 )
-def test_maps_of_translations_have_their_words(source, columns, is_truncated, tmp_path, monkeypatch):
+def test_translation_maps_have_labels(source, columns, is_truncated, tmp_path, monkeypatch):
   rows = ["il", "gatto", *([] if is_truncated else ["</s>"])]
   weights = np.full((len(rows), len(columns)), 1 / len(columns))
   drawn = []
-  monkeypatch.setattr(reporting.png, "try_to_save", lambda make, path: drawn.append((path, make())) or True)
-  found = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_truncated)
-  assert reporting.draw_translation(tmp_path / "map.png", SOURCE, source, found)
+  monkeypatch.setattr(reporting.png, "try_to_save", lambda draw, path: drawn.append((path, draw())) or True)
+  translation = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_truncated)
+  assert reporting.draw_translation(tmp_path / "map.png", SOURCE, source, translation)
   ((path, figure),) = drawn
   assert path == tmp_path / "map.png"
   axes = figure.axes[0]
@@ -149,7 +149,7 @@ def test_maps_of_translations_have_their_words(source, columns, is_truncated, tm
   assert [label.get_text() for label in axes.get_yticklabels()] == rows
 
 
-def test_heads_are_figures_and_arrays(tmp_path):
+def test_heads_are_written(tmp_path):
   decoder = np.random.default_rng(0).uniform(0, 0.5, (1, 2, 3, 4))
   encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
   heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)

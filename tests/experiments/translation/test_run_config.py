@@ -1,4 +1,4 @@
-"""Tests of what a run's folder says of it: its config and its languages."""
+"""Tests of experiments/translation/run_config.py: configs and languages of runs."""
 
 import copy
 import dataclasses
@@ -37,7 +37,7 @@ def _one_line(caught):
   return text
 
 
-def test_configs_are_read_as_written(tmp_path):
+def test_configs_round_trip(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   config = read_config(tmp_path)
   assert config == CONFIG
@@ -53,16 +53,16 @@ def test_same_configs_write_nothing(tmp_path):
   assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
-def test_other_configs_name_the_fields(tmp_path):
+def test_changed_fields_are_errors(tmp_path):
   write_run(tmp_path, CONFIG, LANGUAGES)
   before = (tmp_path / "config.json").read_bytes()
-  other = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
+  changed = dataclasses.replace(CONFIG, seed=4, model=base.Model(attention="none"))
   with pytest.raises(WorkdirError) as caught:
-    check_same_config(tmp_path, other)
+    check_same_config(tmp_path, changed)
   text = _one_line(caught)
   assert str(tmp_path) in text
-  assert "seed 3 (here 4)" in text
-  assert "model.attention 'additive' (here 'none')" in text
+  assert "seed 3 (now 4)" in text
+  assert "model.attention 'additive' (now 'none')" in text
   assert "steps" not in text
   assert (tmp_path / "config.json").read_bytes() == before
 
@@ -81,12 +81,12 @@ def test_files_may_be_moved(tmp_path):
   (tmp_path / "train.tsv").rename(moved.data.train_file)
   check_same_config(folder, moved)
   write_run(folder, moved, LANGUAGES)
-  assert read_config(folder) == moved  # where `evaluate` looks for them
+  assert read_config(folder) == moved  # `evaluate` uses the new paths
   (tmp_path / "moved.tsv").rename(config.data.train_file)
   check_same_config(folder, config)
   moved = copy.deepcopy(config)
   moved.data.train_file, moved.data.validation_file = moved.data.validation_file, moved.data.train_file
-  with pytest.raises(WorkdirError, match=r"another config: data.train_file .*, data.validation_file "):
+  with pytest.raises(WorkdirError, match=r"a different config: data.train_file .*, data.validation_file "):
     check_same_config(folder, moved)
 
 
@@ -103,19 +103,19 @@ def test_files_may_be_moved(tmp_path):
     json.dumps(dataclasses.asdict(CONFIG) | {"seed": -1}),
   ],
 )
-def test_damaged_configs_are_named(tmp_path, text):
+def test_invalid_configs_are_errors(tmp_path, text):
   (tmp_path / "config.json").write_text(text, "utf-8")
   with pytest.raises(WorkdirError) as caught:
     read_config(tmp_path)
   assert _one_line(caught).startswith(str(tmp_path / "config.json"))
 
 
-def test_languages_are_read_as_written(tmp_path):
+def test_languages_round_trip(tmp_path):
   assert read_languages(tmp_path, CONFIG.data) is None
   write_run(tmp_path, CONFIG, LANGUAGES)
   assert read_languages(tmp_path, CONFIG.data) == LANGUAGES
   assert (tmp_path / "vocabulary.target.txt").read_text("utf-8") == "il\ngatto\nè\n"
-  # What a text is cut into, and whether it is lower-cased, is told by the config.
+  # Tokenization and lowercasing are from the config.
   source, target = read_languages(tmp_path, base.Data(tokenization="character", lowercase=True))
   assert source.tokenize("The c") == ("t", "h", "e", "▁", "c")
   assert target.detokenize(("i", "▁", "l")) == "i l"
@@ -133,12 +133,12 @@ def test_configs_are_written_last(tmp_path, monkeypatch, side):
   monkeypatch.setattr(TextProcessor, "save", fail)
   with pytest.raises(OSError):
     write_run(tmp_path, CONFIG, LANGUAGES)
-  with pytest.raises(WorkdirError, match="holds no run"):
+  with pytest.raises(WorkdirError, match="no run here"):
     read_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl"])
-def test_remains_of_runs_are_reported(tmp_path, name):
+def test_leftovers_of_runs_are_errors(tmp_path, name):
   (tmp_path / name).mkdir()
   with pytest.raises(WorkdirError) as caught:
     check_same_config(tmp_path, CONFIG)
@@ -146,7 +146,7 @@ def test_remains_of_runs_are_reported(tmp_path, name):
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_missing_vocabularies_are_named(tmp_path, side):
+def test_missing_vocabularies_are_errors(tmp_path, side):
   write_run(tmp_path, CONFIG, LANGUAGES)
   path = tmp_path / f"vocabulary.{side}.txt"
   path.unlink()

@@ -34,12 +34,12 @@ from experiments.translation.step import (
   zero_sums,
 )
 
-CLIP_NORM, AVERAGING, SMOOTHING = 0.7, 0.15, 0.3
+CLIP_NORM, EMA_DECAY, SMOOTHING = 0.7, 0.15, 0.3
 
 
 @pytest.fixture
 def standard_promotion():
-  """Lets optax divide numbers by integers, as it does in Adam."""
+  """Allows the implicit dtype promotion of optax.adam."""
   with jax.numpy_dtype_promotion("standard"):
     yield
 
@@ -49,22 +49,22 @@ def _model(dropout_rate):
   return make_model(config, source_vocabulary_size=11, target_vocabulary_size=13)
 
 
-# Shared by the tests: a compiled step belongs to one recipe. The learning rate is as good as constant.
+# Shared by the tests, because a step is compiled for each spec. The learning rate is nearly constant.
 OPTIMIZER = make_optimizer(
   base.Train(num_train_steps=10**6, warmup_fraction=0.0, learning_rate=0.03125, grad_clip_norm=CLIP_NORM)
 )
 MESH = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES, axis_types=(AxisType.Auto,) * 2)
 PLAIN = TrainSpec(_model(0.0), OPTIMIZER, MESH, base.Train())
-# What does not change each other's tests is compiled together.
-DROPPING = TrainSpec(_model(0.5), OPTIMIZER, MESH, base.Train(ema_decay=AVERAGING))
-IN_PARTS = TrainSpec(
+# Options that do not affect each other share a spec.
+WITH_DROPOUT = TrainSpec(_model(0.5), OPTIMIZER, MESH, base.Train(ema_decay=EMA_DECAY))
+ACCUMULATED = TrainSpec(
   _model(0.0), OPTIMIZER, MESH, base.Train(grad_accumulation_steps=3, label_smoothing=SMOOTHING)
 )
 BFLOAT16 = TrainSpec(_model(0.0), OPTIMIZER, MESH, base.Train(), "bfloat16")
 
 
 def _batch(seed=0, num_rows=3):
-  """Returns three sentences, and rows of padding after them."""
+  """Returns a batch of three sentences and padding rows."""
   rng = np.random.default_rng(seed)
   lengths = [2, 5, 3]
   return make_batch(
@@ -77,7 +77,7 @@ def _batch(seed=0, num_rows=3):
 
 
 def _start(spec=PLAIN, step=0):
-  """Returns a state with random parameters, the same for all recipes."""
+  """Returns a state with random parameters, equal for all specs."""
   batch = _batch()
   arguments = (batch.sources, batch.source_lengths, batch.inputs)
   params = random_parameters(PLAIN.model, *arguments)["params"]
@@ -86,7 +86,7 @@ def _start(spec=PLAIN, step=0):
 
 
 def _run(spec, state, batches, seed=0):
-  """Makes the steps on a copy: the state that goes in is gone afterwards."""
+  """Runs steps on a copy of the state, because steps donate it."""
   state = jax.tree.map(jnp.copy, state)
   for batch in batches:
     state, _ = make_step(spec)(state, batch, jax.random.key(seed))
@@ -117,7 +117,7 @@ def _float64_losses(logits, targets):
 @jax.jit
 @jax.grad
 def _gradient(params, batch):
-  """Returns the gradient of the mean loss of the real tokens."""
+  """Returns the gradient of the mean loss over tokens without padding."""
   log_probabilities = jax.nn.log_softmax(_logits(params, batch))
   chosen = jnp.take_along_axis(log_probabilities, batch.targets[..., None], axis=-1)[..., 0]
   is_real = batch.targets != 0
@@ -133,8 +133,8 @@ def _norm(tree):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_steps_are_those_of_adam():
-  """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, with its standard constants."""
+def test_steps_match_adam():
+  """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, with default hyperparameters."""
   state, norms = _start(), []
   params = _float64(state.params)
   first = second = jax.tree.map(np.zeros_like, params)
@@ -159,7 +159,7 @@ def test_steps_are_those_of_adam():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_sums_grow():
+def test_sums_are_accumulated():
   first = _run(PLAIN, _start(), [_batch(0)])
   alone = _run(PLAIN, first._replace(sums=zero_sums()), [_batch(1)]).sums
   both = _run(PLAIN, first, [_batch(1)]).sums
@@ -170,7 +170,7 @@ def test_sums_grow():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_gradient_norms_outlive_the_state():
-  spec = dataclasses.replace(PLAIN, optimizer=optax.trace(decay=0.0))  # whose state is the gradient
+  spec = dataclasses.replace(PLAIN, optimizer=optax.trace(decay=0.0))  # its state is the gradient
   step = make_step(spec)
   start = jax.tree.map(jnp.copy, init_state(spec, jax.random.key(0)))
   state, norm = step(start, _batch(), jax.random.key(0))
@@ -186,16 +186,16 @@ def _loss(spec, *, step, seed):
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_dropout_depends_on_seed_and_step():
-  losses = {(seed, step): _loss(DROPPING, step=step, seed=seed) for seed, step in np.ndindex(2, 2)}
+  losses = {(seed, step): _loss(WITH_DROPOUT, step=step, seed=seed) for seed, step in np.ndindex(2, 2)}
   assert len(set(losses.values())) == 4
-  assert _loss(DROPPING, step=1, seed=0) == losses[0, 1]
+  assert _loss(WITH_DROPOUT, step=1, seed=0) == losses[0, 1]
 
 
-# What the batch is computed in
+# Accumulation, losses and dtypes.
 
 
 def _smoothed_loss(params, batch):
-  """Returns the mean smoothed loss of the real tokens."""
+  """Returns the mean smoothed loss over tokens without padding."""
   logits, targets = _logits(params, batch).reshape(-1, 13), batch.targets.reshape(-1)
   identity, nothing = jnp.eye(13), jnp.zeros(13)
   return linear_cross_entropy(logits, identity, nothing, targets, SMOOTHING) / jnp.sum(
@@ -205,28 +205,30 @@ def _smoothed_loss(params, batch):
 
 @pytest.mark.usefixtures("standard_promotion")
 @pytest.mark.parametrize("num_rows", [3, pytest.param(6, marks=pytest.mark.exhaustive)])
-def test_accumulation_equals_the_whole_batch(num_rows):
-  """Of 6 rows 3 are padding, so that some parts have more tokens than others."""
-  state = start = _start(IN_PARTS)
+def test_accumulation_equals_full_batch(num_rows):
+  """Three of 6 rows are padding, so microbatches have different numbers of tokens."""
+  state = start = _start(ACCUMULATED)
   for t in range(2):
     batch = _batch(t, num_rows)
     gradient = jax.jit(jax.grad(_smoothed_loss))(start.params, _batch(t))
     updates, optimizer = OPTIMIZER.update(gradient, start.optimizer, start.params)
     start = start._replace(params=optax.apply_updates(start.params, updates), optimizer=optimizer)
-    state = _run(IN_PARTS, state, [batch])
+    state = _run(ACCUMULATED, state, [batch])
   _assert_close(state.params, start.params, rtol=1e-4)
   _assert_close(state.optimizer, start.optimizer, rtol=1e-4)
   assert state.sums.tokens == 2 * 13
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_label_smoothing_reaches_the_loss():
-  loss = _run(IN_PARTS, _start(IN_PARTS), [_batch()]).sums.loss
+def test_label_smoothing_changes_the_loss():
+  loss = _run(ACCUMULATED, _start(ACCUMULATED), [_batch()]).sums.loss
   np.testing.assert_allclose(loss, 13 * _smoothed_loss(_start().params, _batch()), rtol=1e-5)
   logits = np.asarray(_logits(_start().params, _batch()), np.float64)
-  right = _float64_losses(logits, _batch().targets)
-  spread = np.mean([_float64_losses(logits, np.full_like(_batch().targets, v)) for v in range(13)], axis=0)
-  expected = ((1 - SMOOTHING) * right + SMOOTHING * spread)[_batch().targets != 0].sum()
+  target_losses = _float64_losses(logits, _batch().targets)
+  uniform_losses = np.mean(
+    [_float64_losses(logits, np.full_like(_batch().targets, v)) for v in range(13)], axis=0
+  )
+  expected = ((1 - SMOOTHING) * target_losses + SMOOTHING * uniform_losses)[_batch().targets != 0].sum()
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
@@ -262,28 +264,28 @@ def test_attention_losses_need_weights():
 
 @pytest.mark.usefixtures("standard_promotion")
 def test_bfloat16_keeps_float32_parameters():
-  exact, coarse = (_run(spec, _start(), [_batch(), _batch(1)]) for spec in (PLAIN, BFLOAT16))
-  assert {leaf.dtype for leaf in jax.tree.leaves((coarse.params, coarse.sums))} == {jnp.dtype("float32")}
-  # Eight bits of the fraction.
-  np.testing.assert_allclose(coarse.sums.loss, exact.sums.loss, rtol=2**-7)
-  assert coarse.sums.loss != exact.sums.loss
-  for one, other in zip(jax.tree.leaves(coarse.params), jax.tree.leaves(exact.params), strict=True):
-    assert one.dtype == jnp.float32
-    # Two steps of Adam, each as long as the learning rate, wherever the sign of a gradient is the same.
-    assert np.mean(np.abs(one - other)) < 0.3 * 0.03125
-  assert {leaf.dtype for leaf in jax.tree.leaves(cast(coarse.params, "bfloat16"))} == {jnp.dtype("bfloat16")}
+  exact, rounded = (_run(spec, _start(), [_batch(), _batch(1)]) for spec in (PLAIN, BFLOAT16))
+  assert {leaf.dtype for leaf in jax.tree.leaves((rounded.params, rounded.sums))} == {jnp.dtype("float32")}
+  # bfloat16 has 8 significant bits.
+  np.testing.assert_allclose(rounded.sums.loss, exact.sums.loss, rtol=2**-7)
+  assert rounded.sums.loss != exact.sums.loss
+  for leaf, exact_leaf in zip(jax.tree.leaves(rounded.params), jax.tree.leaves(exact.params), strict=True):
+    assert leaf.dtype == jnp.float32
+    # Each of two Adam steps has the size of the learning rate. Gradients with equal signs give equal steps.
+    assert np.mean(np.abs(leaf - exact_leaf)) < 0.3 * 0.03125
+  assert {leaf.dtype for leaf in jax.tree.leaves(cast(rounded.params, "bfloat16"))} == {jnp.dtype("bfloat16")}
 
 
-# The average
+# The moving average.
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_the_average_follows_its_recurrence():
-  """average' = d average + (1 - d) params' with d = min((1 + step) / (10 + step), highest)."""
-  state = _start(DROPPING)
+def test_average_follows_its_recurrence():
+  """average' = d average + (1 - d) params' with d = min((1 + step) / (10 + step), ema_decay)."""
+  state = _start(WITH_DROPOUT)
   average = _float64(state.params)
-  for t, decay in enumerate([1 / 10, AVERAGING, AVERAGING]):
-    state = _run(DROPPING, state, [_batch(t)])
+  for t, decay in enumerate([1 / 10, EMA_DECAY, EMA_DECAY]):
+    state = _run(WITH_DROPOUT, state, [_batch(t)])
     new = _float64(state.params)
     average = jax.tree.map(lambda a, p, d=decay: d * a + (1 - d) * p, average, new)
     _assert_close(state.average, average, rtol=1e-5)
@@ -291,7 +293,7 @@ def test_the_average_follows_its_recurrence():
   assert not _are_equal(state.average, state.params)
 
 
-# The learning rate and the optimiser
+# The learning rate and the optimizer.
 
 
 @pytest.mark.parametrize(
@@ -305,10 +307,10 @@ def test_the_average_follows_its_recurrence():
     ("constant", 12, 0.34, {0: 0.0, 2: 0.25, 4: 0.5, 8: 0.5, 12: 0.5}),
   ],
 )
-def test_schedules_worked_out_by_hand(schedule, steps, warmup, rates):
+def test_schedules_match_hand_computation(schedule, steps, warmup, rates):
   train = base.Train(num_train_steps=steps, warmup_fraction=warmup, learning_rate=0.5, schedule=schedule)
-  found = [make_schedule(train)(step) for step in rates]
-  np.testing.assert_allclose(found, list(rates.values()), atol=1e-7)
+  computed = [make_schedule(train)(step) for step in rates]
+  np.testing.assert_allclose(computed, list(rates.values()), atol=1e-7)
 
 
 @pytest.mark.usefixtures("standard_promotion")
@@ -316,7 +318,7 @@ def test_biases_and_scales_are_not_decayed():
   params = {
     "kernel": jnp.array([[1.0, -2.0]]),
     "score_vector": jnp.array([1.0, -2.0]),
-    "bias": jnp.array([[3.0, 4.0]]),  # as that of heads
+    "bias": jnp.array([[3.0, 4.0]]),  # like a bias of heads
     "recurrent_bias": jnp.array([3.0]),
     "scale": jnp.array(2.0),
   }
@@ -333,50 +335,50 @@ def test_biases_and_scales_are_not_decayed():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_optimizers_follow_the_schedule():
+def test_optimizer_uses_the_schedule():
   optimizer = make_optimizer(base.Train(num_train_steps=12, warmup_fraction=0.34, learning_rate=0.5))
   gradient = {"w": jnp.array([0.3, -0.2])}
   params = {"w": jnp.array([1.0, -1.0])}
   state = optimizer.init(params)
-  # With the same gradient each time, Adam's step is the learning rate; at first it is 0.
+  # With a constant gradient, the step of Adam is the learning rate, which is 0 at first.
   for rate in (0.0, 0.125, 0.25, 0.375, 0.5):
     updates, state = optimizer.update(gradient, state, params)
     np.testing.assert_allclose(updates["w"], [-rate, rate], atol=1e-5)
 
 
 class Embedder(nn.Module):
-  """The least that can be initialised: a real model takes seconds to compile."""
+  """A minimal model, because a real one takes seconds to compile."""
 
   @nn.compact
   def __call__(self, sources, source_lengths, inputs):
     return nn.Embed(11, 3)(sources)
 
 
-def test_first_states_depend_on_the_seed():
+def test_initial_state_depends_on_seed():
   spec = TrainSpec(Embedder(), OPTIMIZER, MESH, base.Train(ema_decay=0.9))
-  first, again, other = (init_state(spec, make_rngs(seed).params) for seed in (0, 0, 1))
-  assert _are_equal(first, again)
-  assert not _are_equal(first.params, other.params)
+  first, same_seed, other_seed = (init_state(spec, make_rngs(seed).params) for seed in (0, 0, 1))
+  assert _are_equal(first, same_seed)
+  assert not _are_equal(first.params, other_seed.params)
   assert first.step == 0
   assert _are_equal(first.average, first.params)
   assert _are_equal(first.optimizer, OPTIMIZER.init(first.params))
   assert _are_equal(first.sums, zero_sums())
 
 
-@pytest.mark.parametrize("averaging", [0.0, 0.9])
-def test_abstract_states_match_first_states(averaging):
-  spec = TrainSpec(Embedder(), OPTIMIZER, MESH, base.Train(ema_decay=averaging))
-  state, like = init_state(spec, make_rngs(0).params), abstract_state(spec)
-  assert jax.tree.structure(state) == jax.tree.structure(like)
-  for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(like), strict=True):
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_abstract_state_matches_state(ema_decay):
+  spec = TrainSpec(Embedder(), OPTIMIZER, MESH, base.Train(ema_decay=ema_decay))
+  state, abstract = init_state(spec, make_rngs(0).params), abstract_state(spec)
+  assert jax.tree.structure(state) == jax.tree.structure(abstract)
+  for leaf, shape in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
     assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_numbers_must_be_finite(wrong):
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nonfinite_parameters_are_detected(value):
   params = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
   assert is_finite(params)
-  assert not is_finite(params | {"bias": jnp.array([0.0, wrong, 0.0])})
+  assert not is_finite(params | {"bias": jnp.array([0.0, value, 0.0])})
 
 
 def test_parameters_and_dropout_differ():
@@ -384,7 +386,7 @@ def test_parameters_and_dropout_differ():
   assert all(keys.count(key) == 1 for key in keys)
 
 
-def test_recipes_follow_the_config():
+def test_spec_follows_the_config():
   config = base.Config(model=base.Model(dtype="bfloat16"), train=base.Train(label_smoothing=0.1))
   spec = make_train_spec(config, PLAIN.model, MESH)
   assert (spec.model, spec.mesh) == (PLAIN.model, MESH)

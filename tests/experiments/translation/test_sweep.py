@@ -18,7 +18,7 @@ SEVEN_STEPS = base.Config(train=base.Train(num_train_steps=7))
 
 
 def finish(folder, run, results):
-  """Makes a folder what it is when a run has ended."""
+  """Creates the folder of a finished run."""
   folder = folder / run.name
   folder.mkdir()
   workdir.write_config(folder, dataclasses.asdict(run.config))
@@ -35,13 +35,13 @@ def test_each_combination_is_a_run():
   assert SEVEN_STEPS.seed == 0 and SEVEN_STEPS.model.attention == "additive"
 
 
-def test_names_tell_fields_apart():
+def test_run_names_are_unambiguous():
   sizes = {"train.batch_size": [8], "evaluation.batch_size": [4]}
   (run,) = sweep.make_runs(base.Config(), sizes | {"model.attention": ["docs/custom_components.py:gaussian"]})
   assert run.name == "train.batch_size=8_evaluation.batch_size=4_attention=docs-custom_components.py-gaussian"
 
 
-def test_groups_name_their_runs():
+def test_run_names_include_the_group():
   late = {"model.attend_order": ["after"], "model.features": [16, 32], "seed": [3]}
   runs = sweep.make_runs(base.Config(), {"order, late": late, "other": {"seed": [5]}})
   assert [
@@ -59,34 +59,34 @@ def test_groups_name_their_runs():
   [
     (
       {"model.atention": ["additive"]},
-      "config has no field 'model.atention' to choose; did you mean 'model.attention'?",
+      "choices must name config fields, got 'model.atention'; did you mean 'model.attention'?",
     ),
-    ({"seed": []}, "choices of config.seed must be a list of values, each once, got []"),
-    ({"seed": 3}, "choices of config.seed must be a list of values, each once, got 3"),
-    ({"train.learning_rate": [1, 1.0]}, "must be a list of values, each once, got [1, 1.0]"),
-    ({3: [1]}, "config has no field 3 to choose"),
+    ({"seed": []}, "choices of config.seed must be a list of distinct values, got []"),
+    ({"seed": 3}, "choices of config.seed must be a list of distinct values, got 3"),
+    ({"train.learning_rate": [1, 1.0]}, "must be a list of distinct values, got [1, 1.0]"),
+    ({3: [1]}, "choices must name config fields, got 3"),
     (
       ["seed"],
-      "choices must be a dict of lists by field, or groups of these by name, none empty, got ['seed']",
+      "choices must be a non-empty dict of lists by field, or a dict of such dicts by group, got ['seed']",
     ),
-    ({}, "none empty, got {}"),
-    ({"a": {}}, "none empty, got {'a': {}}"),
-    ({"a": {"seed": [0]}, "seed": [0]}, "none empty, got {'a': {'seed': [0]}, 'seed': [0]}"),
-    ({"": {"seed": [0]}}, "none empty, got {'': {'seed': [0]}}"),
-    ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must differ in letters, digits or one of .=+-"),
-    ({"seed": [1, 1]}, "choices of config.seed must be a list of values, each once, got [1, 1]"),
-    ({"model.attention": "additive"}, "must be a list of values, each once, got 'additive'"),
+    ({}, "dicts by group, got {}"),
+    ({"a": {}}, "dicts by group, got {'a': {}}"),
+    ({"a": {"seed": [0]}, "seed": [0]}, "dicts by group, got {'a': {'seed': [0]}, 'seed': [0]}"),
+    ({"": {"seed": [0]}}, "dicts by group, got {'': {'seed': [0]}}"),
+    ({"a b": {"seed": [0]}, "a/b": {"seed": [1]}}, "choices must give each run its own folder name"),
+    ({"seed": [1, 1]}, "choices of config.seed must be a list of distinct values, got [1, 1]"),
+    ({"model.attention": "additive"}, "must be a list of distinct values, got 'additive'"),
     ({"seed": [0, -1]}, "config.seed must be from 0 to 4,294,967,295, got -1"),
     ({"data.split": ["a b", "a/b"]}, "config.data.split must be one of"),
   ],
 )
-def test_wrong_choices_are_told(choices, message):
+def test_invalid_choices_are_errors(choices, message):
   with pytest.raises(ConfigError) as caught:
     sweep.make_runs(base.Config(), choices)
   assert message in str(caught.value)
 
 
-def test_jobs_need_no_file(tmp_path):
+def test_job_commands_set_all_fields(tmp_path):
   run = sweep.make_runs(SEVEN_STEPS, CHOICES)[4]
   job = sweep.make_job(run, tmp_path)
   script, folder, values = job.command[:3], job.command[3], job.command[4:]
@@ -99,7 +99,7 @@ def test_jobs_need_no_file(tmp_path):
   assert not job.is_done() and not job.is_taken()
   finish(tmp_path, run, {"test": {"bleu": 1.0}})
   assert job.is_done()
-  # One whose steps are fewer than asked for now is not.
+  # A run with fewer steps than the config now asks for is not done.
   longer = dataclasses.replace(run.config, train=base.Train(num_train_steps=8))
   assert not sweep.is_done(tmp_path / run.name, longer)
   with pytest.raises(WorkdirError, match=r"holds a run with another config: seed 1 \(here 9\)"):

@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/train.py in this process; test_scripts.py has whole runs."""
+"""Tests of experiments/translation/train.py in this process. test_scripts.py runs the script."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from experiments.runs import workdir
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.sharding import DeviceError
 from experiments.tasks import make_task
-from experiments.text.vocabularies import PAD
+from experiments.text.vocabularies import PAD_ID
 from experiments.translation import load, run_setup
 from experiments.translation import train as loop
 from experiments.translation.run_config import read_config
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("fast")
 
 @pytest.fixture
 def validate_as(monkeypatch):
-  """Gives a function that says what the validations find, one after the other."""
+  """Returns a function that sets the results of successive validations."""
 
   def install(values):
     values = iter(values)
     missing = {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.0}
-    monkeypatch.setattr(loop, "evaluate", lambda translator, examples, others: missing | next(values))
+    monkeypatch.setattr(loop, "evaluate", lambda translator, examples, custom_metrics: missing | next(values))
 
   return install
 
@@ -43,7 +43,7 @@ def checkpoints_of(folder, higher_is_better=False):
     yield checkpoints
 
 
-# Numbers that are not finite
+# Diverged training.
 
 
 def _lose_loss(state):
@@ -76,7 +76,7 @@ def test_diverged_runs_keep_earlier_states(tmp_path, break_step, damage):
   assert read_config(tmp_path) == CONFIG
 
 
-# Requests to stop
+# Stop requests.
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -84,7 +84,7 @@ def test_signals_save_a_checkpoint(tmp_path, break_step, number, code):
   break_step(3, send(number))
   with pytest.raises(Preempted) as caught:
     loop.train(CONFIG, tmp_path)
-  assert str(caught.value) == "stopped at step 3; the same command continues from there"
+  assert str(caught.value) == "stopped at step 3; run the same command again to resume"
   assert caught.value.code == code
   with checkpoints_of(tmp_path) as checkpoints:
     assert checkpoints.latest_step() == 3
@@ -98,15 +98,15 @@ def test_signals_at_the_last_step(tmp_path, break_step, capsys):
   before = (tmp_path / "metrics.jsonl").read_bytes()
   capsys.readouterr()
   loop.train(CONFIG, tmp_path)
-  assert f"continuing after step {STEPS} of {STEPS}" in capsys.readouterr().out
+  assert f"resuming after step {STEPS} of {STEPS}" in capsys.readouterr().out
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_resumed_speed_counts_new_tokens(tmp_path, break_step, monkeypatch):
-  found = []
+  counted = []
 
   def record(self, loss, tokens):
-    found.append(tokens - self._earlier_tokens)
+    counted.append(tokens - self._earlier_tokens)
     self._earlier_tokens = 0.0
     return {}
 
@@ -119,14 +119,14 @@ def test_resumed_speed_counts_new_tokens(tmp_path, break_step, monkeypatch):
   for name in ("whole", "stopped"):
     loop.train(config, tmp_path / name)
   task = make_task(config)
-  counts = [int(np.sum(task.training_batch(step).targets != PAD)) for step in range(STEPS)]
-  assert found == [sum(counts), sum(counts[4:])]
-  ours, theirs = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
-  assert ours == theirs
+  counts = [int(np.sum(task.training_batch(step).targets != PAD_ID)) for step in range(STEPS)]
+  assert counted == [sum(counts), sum(counts[4:])]
+  resumed, uninterrupted = (workdir.read_metrics(tmp_path / name) for name in ("stopped", "whole"))
+  assert resumed == uninterrupted
 
 
 def test_signals_wait_for_validations(tmp_path, monkeypatch):
-  def evaluate(translator, examples, others):
+  def evaluate(translator, examples, custom_metrics):
     os.kill(os.getpid(), signal.SIGTERM)
     return {"sentences": 2.0, "exact_match": 0.0, "bleu": 0.0, "loss": 0.5}
 
@@ -136,18 +136,18 @@ def test_signals_wait_for_validations(tmp_path, monkeypatch):
   assert [record["validation/loss"] for record in workdir.read_metrics(tmp_path)[2:]] == [0.5]
 
 
-# Which checkpoint translates, and when training ends
+# Selection of checkpoints, and early stopping.
 
 
 def _average_of(folder, step, config, translator):
-  """Returns the average of the parameters in a checkpoint."""
+  """Returns the moving average of the parameters in a checkpoint."""
   spec = make_train_spec(config, translator.model, ONE_DEVICE)
   with checkpoints_of(folder) as checkpoints:
     return jax.tree.leaves(checkpoints.restore(abstract_state(spec), step).state.average)
 
 
 @pytest.mark.parametrize(("checkpoint", "step"), [("best", 4), ("last", 6)])
-def test_the_named_checkpoint_translates(tmp_path, validate_as, checkpoint, step):
+def test_config_selects_the_checkpoint(tmp_path, validate_as, checkpoint, step):
   config = config_with(evaluation={"checkpoint": checkpoint})
   validate_as([{"loss": 0.7}, {"loss": 0.5}, {"loss": 0.6}])
   translator = loop.train(config, tmp_path)
@@ -155,29 +155,29 @@ def test_the_named_checkpoint_translates(tmp_path, validate_as, checkpoint, step
   jax.tree.map(np.testing.assert_array_equal, params_of(translator), expected)
   loaded = load(tmp_path)
   jax.tree.map(np.testing.assert_array_equal, params_of(loaded), expected)
-  other = {"best": "last", "last": "best"}[checkpoint]
-  loaded = load(tmp_path, checkpoint=other)
-  expected = _average_of(tmp_path, {"best": 4, "last": 6}[other], config, translator)
+  other_checkpoint = {"best": "last", "last": "best"}[checkpoint]
+  loaded = load(tmp_path, checkpoint=other_checkpoint)
+  expected = _average_of(tmp_path, {"best": 4, "last": 6}[other_checkpoint], config, translator)
   jax.tree.map(np.testing.assert_array_equal, params_of(loaded), expected)
 
 
 @pytest.mark.parametrize(
   ("metric", "scores"), [("loss", [0.9, 0.5, 0.7, 0.6]), ("bleu", [1.0, 7.0, 2.0, 7.0])]
 )
-def test_patience_ends_training(tmp_path, validate_as, capsys, metric, scores):
+def test_patience_stops_training(tmp_path, validate_as, capsys, metric, scores):
   config = config_with(
     {"num_train_steps": 50, "eval_every_steps": 1, "early_stopping_patience": 2, "best_metric": metric}
   )
   validate_as([{metric: score} for score in scores])
   loop.train(config, tmp_path)
-  message = f"validation/{metric} has not improved for 2 validations: training ends here"
+  message = f"early stopping: validation/{metric} has not improved for 2 validations"
   assert message in capsys.readouterr().out
   with checkpoints_of(tmp_path, higher_is_better=metric == "bleu") as checkpoints:
     assert checkpoints.latest_step() == 4
   before = (tmp_path / "metrics.jsonl").read_bytes()
-  loop.train(config, tmp_path)  # no validation is left, so one more would be an error
+  loop.train(config, tmp_path)  # another validation would be an error
   output = capsys.readouterr().out
-  assert "continuing after step 4 of 50" in output
+  assert "resuming after step 4 of 50" in output
   assert message in output
   assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
@@ -189,14 +189,14 @@ def test_averages_survive_a_stop(trained, tmp_path, break_step):
   with pytest.raises(Preempted, match="stopped at step 5"):
     loop.train(config, tmp_path / "stopped")
   break_step(0, send(signal.SIGTERM))  # never
-  ours, theirs = (params_of(loop.train(config, tmp_path / name)) for name in ("stopped", "whole"))
-  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  resumed, uninterrupted = (params_of(loop.train(config, tmp_path / name)) for name in ("stopped", "whole"))
+  jax.tree.map(np.testing.assert_array_equal, resumed, uninterrupted)
   averages = [_average_of(tmp_path / "whole", step, config, load(trained)) for step in (2, 4, 6)]
-  for found, *each in zip(theirs, *averages, strict=True):
-    np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-6, atol=1e-7)
+  for leaf, *leaves in zip(uninterrupted, *averages, strict=True):
+    np.testing.assert_allclose(leaf, np.mean(leaves, axis=0), rtol=1e-6, atol=1e-7)
 
 
-# What is written
+# Files.
 
 
 def test_metrics_do_not_depend_on_time(trained, tmp_path):
@@ -218,12 +218,12 @@ def test_launch_errors_write_nothing(tmp_path, monkeypatch):
   from experiments.runs import sharding
 
   monkeypatch.setattr(run_setup, "make_mesh", sharding.make_mesh)
-  with pytest.raises(DeviceError, match="--fsdp_size must be a divisor of the number of devices, 8, got 3"):
+  with pytest.raises(DeviceError, match="--fsdp_size must divide the number of devices, 8, got 3"):
     loop.train(CONFIG, tmp_path / "run", fsdp_size=3)
   assert not (tmp_path / "run").exists()
 
 
-def test_load_takes_other_options(trained):
+def test_load_overrides_options(trained):
   translator = load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
   assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
   assert translator.search.max_length == 3
