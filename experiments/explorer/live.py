@@ -68,7 +68,7 @@ def live_model(
     "max_length": translator.search.max_length,
     "beam_size": translator.search.beam_size,
     "length_penalty": translator.search.length_penalty,
-    "longest": getattr(translator.task, "max_length", None),
+    "max_train_length": getattr(translator.task, "max_length", None),
     "layout": [{"name": name, "shape": array.shape} for name, array in first.items()],
     "step": kept.step,
     "checkpoints": [

@@ -1,8 +1,10 @@
-// Lines between the words of the source, above, and of the translation, below: the wider the more weight.
+// Arcs between the source words, above, and the words of the translation, below.
 
-import { cellOf, cutShort, html, svg } from "./dom.mjs";
+import { cellOf, html, svg } from "./dom.mjs";
+import { describeWeight, ellipsize } from "./format.mjs";
+import { legend } from "./legend.mjs";
 import { argmax } from "./linalg.mjs";
-import { strengthsOf } from "./strengths.mjs";
+import { strengthsOf } from "./weight_range.mjs";
 
 /**
  * @import { LiveRun, RecordedRun } from "./data"
@@ -10,93 +12,148 @@ import { strengthsOf } from "./strengths.mjs";
  * @import { Attributes } from "./dom.mjs"
  */
 
-const WORD = 44; // pixels for each word
-const LONGEST_WORD = 16; // characters
-const [LEFT, RIGHT] = [24, 96];
-const [TOP, BOTTOM, HEIGHT] = [92, 224, 324];
+const WORD_WIDTH = 72; // pixels between words
+const MAX_WORD_LENGTH = 16;
+const [MARGIN, RIGHT_MARGIN] = [36, 90]; // the right one has space for rotated words
+const [TOP, BOTTOM, HEIGHT] = [92, 360, 460];
 const MIDDLE = (TOP + BOTTOM) / 2;
-const LEAST = 0.03;
+const MIN_STRENGTH = 0.03;
+const MAX_STROKE_WIDTH = 9;
 
 /**
- * Draws weights as arcs, which stay where they are from step to step.
+ * Draws weights as arcs. Words do not move when more words of the translation are shown.
  *
  * @param {Display<LiveRun | RecordedRun>} display
  * @param {Grid} grid
  */
 export function arcs({ id, change }, grid) {
-  const { weights, rows, columns, links, room = rows.length } = grid;
-  const inner = Math.max(room, columns.length) * WORD;
-  const sourceAt = (/** @type {number} */ s) => LEFT + ((s + 0.5) / columns.length) * inner;
-  const targetAt = (/** @type {number} */ t) => LEFT + ((t + 0.5) / room) * inner;
+  const { columns, rows, hiddenRows = [] } = grid;
+  const numRows = rows.length + hiddenRows.length;
+  const innerWidth = Math.max(numRows, columns.length) * WORD_WIDTH;
+  const sourceX = (/** @type {number} */ s) => MARGIN + ((s + 0.5) / columns.length) * innerWidth;
+  const targetX = (/** @type {number} */ t) => MARGIN + ((t + 0.5) / numRows) * innerWidth;
   const curve = (/** @type {number} */ t, /** @type {number} */ s) =>
-    `M ${sourceAt(s)} ${TOP} C ${sourceAt(s)} ${MIDDLE}, ${targetAt(t)} ${MIDDLE}, ${targetAt(t)} ${BOTTOM}`;
-  // In front of all arcs, each on a line of the paper's colour, or an arc would hide it.
-  const truths = links.map(([t, s]) => [
-    svg("path", { d: curve(t, s), class: "paper" }),
+    `M ${sourceX(s)} ${TOP} C ${sourceX(s)} ${MIDDLE}, ${targetX(t)} ${MIDDLE}, ${targetX(t)} ${BOTTOM}`;
+  // The true alignment is drawn last, on a line in the color of the background.
+  const trueLines = grid.links.map(([t, s]) => [
+    svg("path", { d: curve(t, s), class: "background" }),
     svg("path", { d: curve(t, s), class: "true" }),
   ]);
-  const above = columns.map((word, s) => label(word, sourceAt(s), TOP - 8, -40, { "data-source": s }));
-  const below = rows.map((word, t) => label(word, targetAt(t), BOTTOM + 16, 40, { "data-target": t }));
-  const strongestWords = rows.map((word, t) => `${word}: ${strongest(weights[t] ?? [], columns)}`).join("; ");
-  const width = LEFT + inner + RIGHT;
+  const words = [sourceLabels(grid, id, sourceX), targetLabels(grid, id, targetX)];
+  const width = MARGIN + innerWidth + RIGHT_MARGIN;
   const attributes = {
     class: "arcs",
     viewBox: `0 0 ${width} ${HEIGHT}`,
-    width,
-    height: HEIGHT,
-    role: "img",
-    "aria-label": `each word of the translation and the source word that it looks at most: ${strongestWords}`,
+    style: `--width: ${width}px`,
+    role: "group",
+    "aria-label": `strongest word above for each word below: ${strongestWords(grid)}`,
   };
-  const picture = svg("svg", attributes, lines(grid, curve), truths, above, below);
-  picture.addEventListener("click", (event) => {
+  const drawing = svg("svg", attributes, arcPaths(grid, curve), trueLines, words);
+  drawing.addEventListener("click", (event) => {
     const cell = cellOf(event);
     if (cell) change({ cell });
   });
-  return html("div", { class: "scrolled", "data-kept": `${id}-arcs` }, picture);
+  const caption = "Each word below attends to the words above.";
+  return html(
+    "figure",
+    {},
+    html("figcaption", {}, html("p", {}, caption, " Wider arcs mean more weight."), legend(grid, "arcs")),
+    html("div", { class: "scrolled", "data-kept": `${id}-arcs` }, drawing),
+  );
 }
 
 /**
  * @param {Grid} grid
  * @param {(t: number, s: number) => string} curve
  */
-function lines({ weights, rows, columns, links }, curve) {
-  const truth = new Set(links.map(String));
+function arcPaths({ weights, rows, columns, links }, curve) {
+  const trueCells = new Set(links.map(String));
   const strengths = strengthsOf(weights);
   return rows.map((word, t) =>
     columns.map((source, s) => {
-      const weight = weights[t]?.[s] ?? 0;
-      const strength = strengths[t]?.[s] ?? 0;
-      const isTrue = truth.has(`${t},${s}`);
-      if (strength < LEAST && !isTrue) return null;
-      const label = `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`;
-      const line = {
+      const [weight, strength] = [weights[t]?.[s] ?? 0, strengths[t]?.[s] ?? 0];
+      const isTrue = trueCells.has(`${t},${s}`);
+      if (strength < MIN_STRENGTH && !isTrue) return null;
+      const attributes = {
         d: curve(t, s),
         "data-cell": `${t},${s}`,
-        "stroke-width": (0.5 + 7 * strength).toFixed(2),
-        class: weight < 0 ? "arc below" : "arc",
+        "stroke-width": (0.5 + MAX_STROKE_WIDTH * strength).toFixed(2),
+        class: weight < 0 ? "arc negative" : "arc",
       };
-      return svg("path", line, svg("title", {}, label));
+      return svg("path", attributes, svg("title", {}, describeWeight(word, source, weight, isTrue)));
     }),
   );
+}
+
+/**
+ * @param {Grid} grid
+ * @param {string} id
+ * @param {(s: number) => number} x
+ */
+function sourceLabels({ columns, actions }, id, x) {
+  return columns.map((word, s) => {
+    const attributes = { "data-source": s, "data-key": `${id}-source-${s}` };
+    const text = label(word, x(s), TOP - 8, -40, attributes);
+    if (actions) addAction(text, actions.masked.includes(s), () => actions.hide(s));
+    return text;
+  });
+}
+
+/**
+ * @param {Grid} grid
+ * @param {string} id
+ * @param {(t: number) => number} x
+ */
+function targetLabels({ rows, cell, actions }, id, x) {
+  return rows.map((word, t) => {
+    const attributes = { "data-target": t, "data-key": `${id}-target-${t}` };
+    const text = label(word, x(t), BOTTOM + 18, 40, attributes);
+    if (actions) addAction(text, cell?.[0] === t, () => actions.open(t));
+    return text;
+  });
 }
 
 /**
  * @param {string} word
  * @param {number} x
  * @param {number} y
- * @param {number} turn
- * @param {Attributes} data
+ * @param {number} angle in degrees.
+ * @param {Attributes} attributes
  */
-function label(word, x, y, turn, data) {
-  const attributes = { x, y, transform: `rotate(${turn} ${x} ${y})`, ...data };
-  return svg("text", attributes, cutShort(word, LONGEST_WORD), svg("title", {}, word));
+function label(word, x, y, angle, attributes) {
+  const transform = `rotate(${angle} ${x} ${y})`;
+  const text = ellipsize(word, MAX_WORD_LENGTH);
+  return svg("text", { x, y, transform, ...attributes }, text, svg("title", {}, word));
 }
 
 /**
- * @param {ArrayLike<number>} weights
- * @param {string[]} columns
+ * Makes a label a button.
+ *
+ * @param {SVGElement} text
+ * @param {boolean} isPressed
+ * @param {() => void} action
  */
-function strongest(weights, columns) {
-  const best = argmax(weights);
-  return `${columns[best]} ${(weights[best] ?? 0).toFixed(2)}`;
+function addAction(text, isPressed, action) {
+  for (const [name, value] of [
+    ["role", "button"],
+    ["tabindex", "0"],
+    ["aria-pressed", String(isPressed)],
+  ]) {
+    text.setAttribute(name, value);
+  }
+  text.addEventListener("click", action);
+  text.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    action();
+  });
+}
+
+/** @param {Grid} grid */
+function strongestWords({ weights, rows, columns }) {
+  const descriptions = rows.map((word, t) => {
+    const s = argmax(weights[t] ?? []);
+    return `${word}: ${columns[s]} ${(weights[t]?.[s] ?? 0).toFixed(2)}`;
+  });
+  return descriptions.join("; ");
 }

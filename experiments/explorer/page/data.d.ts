@@ -1,4 +1,4 @@
-// The data of the page, as live.py and recorded.py write it.
+// The data of the page, which live.py and recorded.py write.
 
 export interface PageData {
   runs: Run[];
@@ -6,7 +6,7 @@ export interface PageData {
 
 export type Run = LiveRun | RecordedRun;
 
-/** A recurrent translator that the page runs itself. */
+/** A recurrent translator that the page runs. */
 export interface LiveRun {
   name: string;
   summary: string;
@@ -16,10 +16,10 @@ export interface LiveRun {
   max_length: number;
   beam_size: number;
   length_penalty: number;
-  /** tokens of the longest sentence in training, where it is known. */
-  longest: number | null;
+  /** Length of the longest training sentence in tokens, if known. */
+  max_train_length: number | null;
   layout: ArrayLayout[];
-  /** of the checkpoint that the run translates with. */
+  /** Training step of the checkpoint that the run translates with. */
   step: number;
   checkpoints: Checkpoint[];
   examples: Example[];
@@ -30,7 +30,7 @@ export interface LiveRun {
 export interface RecordedRun {
   name: string;
   summary: string;
-  /** why the page cannot run it. */
+  /** Why the page cannot run it. */
   why: string;
   sentences: Sentence[];
   checkpoints?: undefined;
@@ -55,17 +55,17 @@ export type Language = WordLanguage | CharacterLanguage;
 interface Vocabulary {
   lowercase: boolean;
   words: string[];
-  /** The ids of the words, once they are needed. */
+  /** The ids of the words, computed when needed. */
   ids?: Map<string, number>;
 }
 
 export interface WordLanguage extends Vocabulary {
   unit: "word";
   joins: "text" | "elisions";
-  /** of a token; `{name}` stands for a class of characters. */
+  /** The regular expression of a token; `{name}` stands for a class of characters. */
   pattern: string;
   classes: Record<string, string>;
-  /** The pattern as an expression, once it is needed. */
+  /** The pattern with its classes, compiled when needed. */
   expression?: RegExp;
 }
 
@@ -81,7 +81,7 @@ export interface ArrayLayout {
 
 export interface Checkpoint {
   step: number;
-  /** all arrays, in the order of the layout, as text. */
+  /** All arrays in the order of the layout, encoded as text. */
   arrays: string;
 }
 
@@ -92,11 +92,11 @@ export interface Example {
   split: string;
   source: string;
   target: string;
-  /** the true alignment, where it is known. */
+  /** The true alignment, if available. */
   links: Cell[] | null;
 }
 
-/** A sentence along which attention was recorded. */
+/** A sentence with recorded attention. */
 export interface Sentence {
   source_text: string;
   target_text: string;

@@ -1,10 +1,10 @@
-// The arrays of the page, which encode_arrays.py writes as text.
+// Decodes arrays that encode_arrays.py has encoded as text.
 
 /**
  * @import { ArrayLayout, PackedWeights } from "./data"
  * @import { Matrix } from "./linalg.mjs"
  *
- * @typedef {object} Arrays the arrays of a checkpoint, by name.
+ * @typedef {object} Arrays the parameters of a checkpoint, by name.
  * @property {Record<string, Float32Array>} vectors
  * @property {Record<string, Matrix>} matrices
  */
@@ -17,17 +17,17 @@ for (const [code, character] of [...ALPHABET].entries()) CODES[character.charCod
  * Returns the float32 arrays of a checkpoint.
  *
  * @param {string} text
- * @param {ArrayLayout[]} layout which arrays, in order.
+ * @param {ArrayLayout[]} layout names and shapes, in order.
  */
 export async function unpackArrays(text, layout) {
   const count = layout.reduce((sum, { shape }) => sum + sizeOf(shape), 0);
   const view = new DataView(await unpack(text, 4, count));
-  const numbers = Float32Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
+  const values = Float32Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
   /** @type {Arrays} */
   const arrays = { vectors: {}, matrices: {} };
   let first = 0;
   for (const { name, shape } of layout) {
-    const data = numbers.subarray(first, first + sizeOf(shape));
+    const data = values.subarray(first, first + sizeOf(shape));
     first += data.length;
     if (shape.length === 2) arrays.matrices[name] = { rows: shape[0], columns: shape[1], data };
     else arrays.vectors[name] = data;
@@ -36,7 +36,7 @@ export async function unpackArrays(text, layout) {
 }
 
 /**
- * Returns weights, which were rounded to a 65,535th of their range.
+ * Returns recorded weights, which are rounded to 1/65,535 of their range.
  *
  * @param {PackedWeights} packed
  */
@@ -53,22 +53,22 @@ function sizeOf(shape) {
 }
 
 /**
- * Returns the bytes of numbers, those of each number together, of a text that has all lowest bytes in front.
+ * Returns the bytes of encoded numbers, with the bytes of each number together.
  *
  * @param {string} text
- * @param {number} width bytes of a number.
- * @param {number} count
+ * @param {number} width the number of bytes of a number.
+ * @param {number} count of numbers.
  */
 async function unpack(text, width, count) {
-  const bytes = await gunzip(fromText(text));
+  const bytes = await gunzip(decodeBase85(text));
   if (bytes.length !== width * count) {
     throw new Error(`expected ${width * count} bytes of numbers, got ${bytes.length}`);
   }
-  const mixed = new Uint8Array(bytes.length);
+  const interleaved = new Uint8Array(bytes.length);
   for (let plane = 0; plane < width; plane++) {
-    for (let i = 0; i < count; i++) mixed[width * i + plane] = bytes[plane * count + i];
+    for (let i = 0; i < count; i++) interleaved[width * i + plane] = bytes[plane * count + i];
   }
-  return mixed.buffer;
+  return interleaved.buffer;
 }
 
 /** @param {Uint8Array<ArrayBuffer>} bytes */
@@ -87,20 +87,20 @@ async function gunzip(bytes) {
  * @param {Uint8Array} bytes
  */
 export function adler32(bytes) {
-  let [one, two] = [1, 0];
+  let [low, high] = [1, 0];
   for (let i = 0; i < bytes.length; i++) {
-    one = (one + bytes[i]) % 65521;
-    two = (two + one) % 65521;
+    low = (low + bytes[i]) % 65521;
+    high = (high + low) % 65521;
   }
-  return two * 65536 + one;
+  return high * 65536 + low;
 }
 
 /**
- * Returns the bytes of a text in base 85: five characters for four bytes, the last ones for fewer.
+ * Decodes base 85: five characters for four bytes.
  *
  * @param {string} text
  */
-function fromText(text) {
+function decodeBase85(text) {
   const bytes = new Uint8Array(Math.floor((text.length * 4) / 5));
   for (let i = 0, next = 0; i < text.length; i += 5) {
     let number = 0;

@@ -1,6 +1,7 @@
-// What the functions that draw a run are given: one object, which does not change.
+// The arguments of the functions that draw a run.
 
-import { firstSteps } from "./translation.mjs";
+import { argmax } from "./linalg.mjs";
+import { detokenize } from "./tokenizer.mjs";
 
 /**
  * @import { Cell, LiveRun, RecordedRun } from "./data"
@@ -8,57 +9,85 @@ import { firstSteps } from "./translation.mjs";
  * @import { TextState, Translation } from "./translation.mjs"
  * @import { State } from "./url_state.mjs"
  *
- * @callback Change changes what the page shows.
+ * @callback Change changes the state of the page.
  * @param {Partial<State>} changes
- * @param {string} [burst] names changes that follow each other quickly; see `HistoryEntries`.
+ * @param {string} [group] see `HistoryEntries`.
  * @returns {void}
  */
 
 /**
- * A run as the page displays it. The keys of its elements begin with `id`, which stands for its place on the page.
+ * A run with the state of the page. The `data-key` of its elements starts with `id`.
  *
  * @template {LiveRun | RecordedRun} Run
  * @typedef {Readonly<{run: Run, state: TextState, id: string, change: Change}>} Display
  */
 
 /**
- * A run and the translation of its text: the `whole`, and as many of its first steps as are shown. `cell` is the
- * selected one, if these steps have it.
+ * The whole translation, its first steps that are shown, and the selected cell if it is one of them.
  *
  * @typedef {Readonly<{whole: Translation, translation: Translation, cell: Cell | null}>} Translated
  * @typedef {Display<LiveRun> & Translated} TranslationDisplay
  */
 
 /**
- * @typedef {object} Grid weights, as a heatmap or arcs draw them.
- * @property {Vector[]} weights one row for each target word.
- * @property {string[]} rows what stands beside them; of the decoder, the words of the translation.
- * @property {string[]} columns what stands above; the words of the source.
- * @property {Cell[]} links true ones, where they are known.
+ * @typedef {object} Grid the contents of a heat-map, or of arcs.
+ * @property {Vector[]} weights a row for each target word.
+ * @property {string[]} rows
+ * @property {string[]} columns
+ * @property {string[]} [hiddenRows] target words that are not shown, but for which space is reserved.
+ * @property {Cell[]} links the true alignment, where it is available.
  * @property {Cell | null} cell the selected one.
- * @property {number} [room] for how many rows there is room: those of the whole translation.
+ * @property {WordActions} [actions] of the words; without them, words are not buttons.
  *
- * @typedef {object} View what is drawn of a run.
+ * @typedef {object} WordActions
+ * @property {(s: number) => void} hide hides a source word, or shows it again.
+ * @property {(t: number) => void} open shows the details of a step.
+ * @property {number[]} masked the hidden source words.
+ *
+ * @typedef {object} View
  * @property {Element} article
- * @property {Element | null} panel of the open step.
- * @property {string} spoken what a screen reader says of it.
+ * @property {Element | null} panel the explanation of a step.
+ * @property {string} spoken text for screen readers.
  */
 
 /**
- * Returns the display of a run with a translation of its text.
- *
  * @param {Display<LiveRun>} display
  * @param {Translation} whole
  * @returns {TranslationDisplay}
  */
 export function withTranslation(display, whole) {
-  const translation = firstSteps(display.run, whole, display.state.shown ?? Infinity);
+  const translation = firstSteps(display.run, whole, display.state.numShown ?? Infinity);
   const cell = cellWithin(display.state.cell, translation.rows.length, translation.columns.length);
   return Object.freeze({ ...display, whole, translation, cell });
 }
 
 /**
- * Returns the cell of a state, null if there are no such row and column.
+ * Returns the first steps of a translation.
+ *
+ * @param {LiveRun} run
+ * @param {Translation} translation
+ * @param {number} count
+ * @returns {Translation}
+ */
+function firstSteps(run, translation, count) {
+  if (count >= translation.rows.length) return translation;
+  const words = translation.words.slice(0, count);
+  return {
+    ...translation,
+    isComplete: false,
+    isTruncated: false,
+    steps: translation.steps.slice(0, count),
+    words,
+    ids: translation.ids.slice(0, count),
+    rows: translation.rows.slice(0, count),
+    text: detokenize(run.target, words),
+    weights: translation.weights?.slice(0, count) ?? null,
+    levels: translation.levels.slice(0, count),
+  };
+}
+
+/**
+ * Returns a cell, or null if it is outside the grid.
  *
  * @param {Cell | null} cell
  * @param {number} numRows
@@ -66,4 +95,15 @@ export function withTranslation(display, whole) {
  */
 export function cellWithin(cell, numRows, numColumns) {
   return cell && cell[0] < numRows && cell[1] < numColumns ? cell : null;
+}
+
+/**
+ * Returns the cell of a step and the source word with the largest weight.
+ *
+ * @param {Translation} translation
+ * @param {number} t the target position.
+ * @returns {Cell}
+ */
+export function strongestCell({ weights }, t) {
+  return [t, weights ? argmax(weights[t]) : 0];
 }

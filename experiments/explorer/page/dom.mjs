@@ -1,15 +1,16 @@
-// Elements of the page.
+// Creates and replaces elements.
 
 /**
  * @import { Cell } from "./data"
  *
- * @typedef {Node | string | null | undefined | Child[]} Child null and undefined are left out.
+ * @typedef {Node | string | null | undefined | Child[]} Child null and undefined are omitted.
  *
  * @typedef {Record<string, string | number | boolean | null | undefined>} Attributes false, null and undefined
- *   are left out.
+ *   are omitted.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
+const MATHML = "http://www.w3.org/1998/Math/MathML";
 
 /**
  * Returns an element of index.html.
@@ -18,46 +19,50 @@ const SVG = "http://www.w3.org/2000/svg";
  * @param {string} id
  * @param {new () => Kind} kind
  */
-export function find(id, kind) {
+export function getElement(id, kind) {
   const element = document.getElementById(id);
-  if (!(element instanceof kind)) throw new Error(`it has no ${kind.name} of the id ${id}`);
+  if (!(element instanceof kind)) throw new Error(`element ${id} must be a ${kind.name}`);
   return element;
 }
 
 /**
- * Returns an element of HTML.
- *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Attributes} attributes
  * @param {...Child} children
  */
 export function html(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  return fill(document.createElement(tag), attributes, children);
 }
 
 /**
- * Returns an element of SVG.
- *
  * @template {keyof SVGElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Attributes} attributes
  * @param {...Child} children
  */
 export function svg(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+  return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
 /**
- * Returns a button that is down or not.
+ * @param {string} tag
+ * @param {...Child} children
+ */
+export function mathml(tag, ...children) {
+  return fill(document.createElementNS(MATHML, tag), {}, children);
+}
+
+/**
+ * Returns a button with a state.
  *
- * @param {string} key by which the focus finds it again.
- * @param {boolean} isDown
+ * @param {string} key identifies the button when the page is drawn again.
+ * @param {boolean} isPressed
  * @param {() => void} onClick
  * @param {...Child} children
  */
-export function toggle(key, isDown, onClick, ...children) {
-  const attributes = { type: "button", "aria-pressed": String(isDown), "data-key": key };
+export function toggleButton(key, isPressed, onClick, ...children) {
+  const attributes = { type: "button", "aria-pressed": String(isPressed), "data-key": key };
   const button = html("button", attributes, ...children);
   button.addEventListener("click", onClick);
   return button;
@@ -69,13 +74,13 @@ export function toggle(key, isDown, onClick, ...children) {
  * @param {Attributes} attributes
  * @param {Child[]} children
  */
-function filled(element, attributes, children) {
+function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined)
       element.setAttribute(name, String(value));
   }
-  element.append(...flat(children));
+  element.append(...flatten(children));
   return element;
 }
 
@@ -83,39 +88,40 @@ function filled(element, attributes, children) {
  * @param {Child[]} children
  * @returns {(Node | string)[]}
  */
-function flat(children) {
-  return children.flatMap((child) => (Array.isArray(child) ? flat(child) : (child ?? [])));
+function flatten(children) {
+  return children.flatMap((child) => (Array.isArray(child) ? flatten(child) : (child ?? [])));
 }
 
 /**
- * Replaces the children of an element. What the user did to the old ones stays: the focus is on the element of the
- * same `data-key`, and those of the same `data-kept` are scrolled, and open, as they were.
+ * Replaces the children of an element. The focus moves to the new element with the same `data-key`. Elements with the
+ * same `data-kept` keep their scroll position and stay open or closed.
  *
  * @param {Element} parent
  * @param {...Child} children
  */
-export function show(parent, ...children) {
+export function render(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const key = focused?.getAttribute("data-key");
   const kept = [...parent.querySelectorAll("[data-kept]")].map((element) => ({
     name: element.getAttribute("data-kept") ?? "",
     scrollLeft: element.scrollLeft,
+    scrollTop: element.scrollTop,
     isOpen: element instanceof HTMLDetailsElement && element.open,
   }));
-  parent.replaceChildren(...flat(children));
-  for (const { name, scrollLeft, isOpen } of kept) {
+  parent.replaceChildren(...flatten(children));
+  for (const { name, scrollLeft, scrollTop, isOpen } of kept) {
     const element = parent.querySelector(`[data-kept="${CSS.escape(name)}"]`);
-    if (element) element.scrollLeft = scrollLeft;
+    if (element) [element.scrollLeft, element.scrollTop] = [scrollLeft, scrollTop];
     if (element instanceof HTMLDetailsElement) element.open = isOpen;
   }
   if (!key) return;
   const same = parent.querySelector(`[data-key="${CSS.escape(key)}"]`);
   const next = same ?? parent.querySelector('[aria-selected="true"], [data-cell][tabindex="0"], button');
-  if (next instanceof HTMLElement) next.focus({ preventScroll: true });
+  if (next instanceof HTMLElement || next instanceof SVGElement) next.focus({ preventScroll: true });
 }
 
 /**
- * Returns the cell in which an event happened, if it did in one.
+ * Returns the cell in which an event happened, or null.
  *
  * @param {Event} event
  */
@@ -125,50 +131,10 @@ export function cellOf({ target }) {
 }
 
 /**
- * @param {string} text the positions, with a comma between them.
+ * @param {string} text such as "3,5".
  * @returns {Cell}
  */
 export function parseCell(text) {
   const [t, s] = text.split(",").map(Number);
   return [t, s];
-}
-
-/**
- * Returns a word of at most some characters, as a reader counts them; a longer one ends in an ellipsis.
- *
- * @param {string} word
- */
-export function cutShort(word, most = 40) {
-  if (word.length <= most) return word;
-  const characters = Array.from(
-    new Intl.Segmenter().segment(word.slice(0, 10 * most)),
-    (each) => each.segment,
-  );
-  const isWhole = characters.length <= most && word.length <= 10 * most;
-  return isWhole ? word : `${characters.slice(0, most - 1).join("")}…`;
-}
-
-/**
- * Returns a weight in few characters: ".07", "1", "<.01", "−.5", "2.3e+4".
- *
- * @param {number} number
- * @returns {string}
- */
-export function share(number) {
-  if (number < 0) return `−${share(-number)}`;
-  if (number > 0 && number < 0.005) return "<.01";
-  if (number >= 100) return number.toPrecision(2);
-  return number
-    .toFixed(2)
-    .replace(/^0/, "")
-    .replace(".00", number < 0.5 ? "0" : "");
-}
-
-/**
- * Returns a number with a minus sign instead of a hyphen.
- *
- * @param {number} number
- */
-export function signed(number, digits = 2) {
-  return number.toFixed(digits).replace("-", "−");
 }

@@ -1,118 +1,84 @@
-// What a step computes, in the order of the paper: Bahdanau et al. 2015, A.1.2 and A.2.2. No elements, only values.
+// The numbers of a decoder step.
 
-import { dot, largest } from "./linalg.mjs";
+import { norm, topK } from "./linalg.mjs";
 
 /**
- * @import { Attention } from "./data"
+ * @import { Attention, Shape } from "./data"
+ * @import { StageName } from "./formulas.mjs"
  * @import { Vector } from "./linalg.mjs"
- * @import { Model, Source, Step } from "./model.mjs"
- * @import { Row } from "./url_state.mjs"
+ * @import { Translation } from "./translation.mjs"
  *
- * @typedef {object} Stage of a step.
- * @property {string} title
- * @property {string} formula
+ * @typedef {object} Stage
  * @property {Vector} [vector]
  * @property {number} [number]
- * @property {Term[]} [terms]
+ * @property {Term[]} [terms] the largest terms of a score.
+ * @property {string} [note] how the user has changed the number.
  *
- * @typedef {{unit: number, query: number, key: number, factor: number, term: number}} Term of a score.
- *
- * @typedef {{masked: number[], row: Row | undefined}} Changes of a step's attention by the user.
+ * @typedef {{unit: number, query: number, key: number, factor: number, term: number}} Term
  */
 
-/** @type {Record<Attention, {query: string, key: string, score: string}>} */
-const KINDS = {
-  additive: { query: "W s", key: "U h", score: "e = v · tanh(W s + U h)" },
-  dot_product: { query: "W s", key: "U h", score: "e = W s · U h" },
-  scaled_dot_product: { query: "W s", key: "U h", score: "e = W s · U h / √width" },
-  cosine: { query: "W s", key: "U h", score: "e = scale × cosine of the angle between W s and U h" },
-  bilinear: { query: "s", key: "h", score: "e = s · W h" },
-};
-const SHOWN = 5;
+const NUM_TERMS = 5;
 
 /**
- * Returns the stages of one step and one source word.
+ * Returns the numbers of a step and a source word.
  *
- * @param {Model} model
- * @param {Step} step
- * @param {Source} source what is attended to.
+ * @param {Shape} shape
+ * @param {Translation} translation
+ * @param {number} t the target position.
  * @param {number} s the source position.
- * @param {Changes} changes
- * @returns {Stage[]}
+ * @returns {Partial<Record<StageName, Stage>>}
  */
-export function explain(model, step, source, s, changes) {
-  const { attend_order } = model.shape;
-  const read = attend_order === "before" ? "the word before and the context" : "the word before";
-  const next = { title: "State", formula: `s' = GRU(s, ${read})`, vector: step.state.layers.at(-1) };
-  const readout = { title: "Read-out", formula: "tanh(W [s'; c; the word before])", vector: step.features };
-  const attending = attentionStages(model, step, source.keys[s], s, changes);
-  return attend_order === "before" ? [...attending, next, readout] : [next, ...attending, readout];
+export function explain(shape, translation, t, s) {
+  const { query, scores, weights, context, state, features } = translation.steps[t];
+  const stages = { Context: { vector: context }, State: { vector: state }, Features: { vector: features } };
+  if (shape.attention === "none" || !query || !scores || !weights) return stages;
+  const key = translation.keys[s];
+  return {
+    Query: { vector: query },
+    Key: { vector: key },
+    Score: { number: scores[s], terms: largestTerms(translation, shape.attention, query, key) },
+    Weight: { number: weights[s], note: describeOverride(translation, t, s) },
+    ...stages,
+  };
 }
 
 /**
- * @param {Model} model
- * @param {Step} step
- * @param {Vector} key
+ * Returns why a weight is not the softmax of the scores; undefined if it is.
+ *
+ * @param {Translation} translation
+ * @param {number} t the target position.
  * @param {number} s the source position.
- * @param {Changes} changes
- * @returns {Stage[]}
  */
-function attentionStages(model, step, key, s, changes) {
-  const { attention, attend_order } = model.shape;
-  const { query, context } = step;
-  if (attention === "none" || !query) {
-    return [{ title: "Context", formula: "c, the encoder's summary, at every step", vector: context }];
-  }
-  const formulas = KINDS[attention];
-  const state =
-    attend_order === "before" ? "the decoder's state before this word" : "the state after the word before";
-  const terms = termsOf(model, attention, query, key);
-  return [
-    { title: "Query", formula: `${formulas.query}, of s, ${state}`, vector: query },
-    { title: "Key", formula: `${formulas.key}, of h, the source word in its sentence`, vector: key },
-    { title: "Score", formula: formulas.score, number: step.scores[s], terms },
-    { title: "Weight", formula: weightOf(s, changes), number: step.weights[s] },
-    { title: "Context", formula: "c = sum of a h of all source words", vector: context },
-  ];
+function describeOverride({ changes }, t, s) {
+  const override = changes.weightOverrides[t];
+  if (override === "uniform") return "you set uniform weights";
+  if (override !== undefined) return "you set weight 1 on one word";
+  return changes.masked.includes(s) ? "0, because you hid this word" : undefined;
 }
 
 /**
- * Returns how a weight was computed, in words.
+ * Returns the terms of a score that contribute most. A bilinear score is not a sum over units.
  *
- * @param {number} s the source position.
- * @param {Changes} changes
- */
-function weightOf(s, { masked, row }) {
-  if (row === "flat") return "equal on all that may be looked at: you chose so";
-  if (row !== undefined) return "all on one word: you chose so";
-  if (masked.includes(s)) return "none, for you hid this word from the looking; the encoder has read it";
-  const which = masked.length ? "that are not hidden" : "and the end";
-  return `a = exp(e) / sum of exp(e) of all source words ${which}`;
-}
-
-/**
- * Returns the units that weigh most in a score, the heaviest first; none if it is not a sum over them.
- *
- * @param {Model} model
+ * @param {Translation} translation
  * @param {Attention} attention
  * @param {Vector} query
  * @param {Vector} key
  * @returns {Term[]}
  */
-function termsOf({ arrays: { vectors } }, attention, query, key) {
+function largestTerms({ scoreVector, scale = 1 }, attention, query, key) {
   if (attention === "bilinear") return [];
   /** @type {Record<Exclude<Attention, "bilinear">, (i: number) => number>} */
   const factors = {
-    additive: (i) => vectors["decoder/attention_layer/score_vector"][i],
+    additive: (i) => scoreVector?.[i] ?? 0,
     dot_product: () => 1,
     scaled_dot_product: () => 1 / Math.sqrt(query.length),
-    cosine: () => vectors["decoder/attention_layer/scale"][0] / Math.sqrt(dot(query, query) * dot(key, key)),
+    cosine: () => scale / (norm(query) * norm(key)),
   };
   const factor = factors[attention];
-  const terms = Array.from(query, (number, i) =>
-    attention === "additive" ? factor(i) * Math.tanh(number + key[i]) : factor(i) * number * key[i],
+  const terms = Array.from(query, (value, i) =>
+    attention === "additive" ? factor(i) * Math.tanh(value + key[i]) : factor(i) * value * key[i],
   );
-  return largest(terms.map(Math.abs), SHOWN).map((unit) => ({
+  return topK(terms.map(Math.abs), NUM_TERMS).map((unit) => ({
     unit,
     query: query[unit],
     key: key[unit],

@@ -1,89 +1,160 @@
-// A map of weights: a table whose cells can be read and walked, or, of many, a canvas.
+// A heat-map of weights: a table, or a canvas if there are many cells.
 
 import { canvasHeatmap } from "./canvas_heatmap.mjs";
-import { cellOf, cutShort, html, share } from "./dom.mjs";
+import { cellOf, html, toggleButton } from "./dom.mjs";
+import { describeWeight, ellipsize, formatWeight } from "./format.mjs";
 import { cellAfterKey } from "./keys.mjs";
-import { strengthsOf } from "./strengths.mjs";
+import { legend } from "./legend.mjs";
+import { strengthsOf } from "./weight_range.mjs";
 
 /**
  * @import { LiveRun, RecordedRun } from "./data"
  * @import { Display, Grid } from "./display.mjs"
  */
 
-export const LARGEST_TABLE = 1500; // cells
-const LEAST_NUMBER = 0.005; // without a sign, of a weight whose number is shown
+const MAX_TABLE_CELLS = 1500;
+const MIN_LABELED_WEIGHT = 0.005;
+const [MANY_CHARACTERS, SOME_CHARACTERS] = [90, 45]; // of all column labels
 
 /**
- * Draws weights as a heatmap.
+ * Returns whether the heat-map of a grid is a table.
+ *
+ * @param {Grid} grid
+ */
+export function isTable({ rows, columns, hiddenRows = [] }) {
+  return (rows.length + hiddenRows.length) * columns.length <= MAX_TABLE_CELLS;
+}
+
+/**
+ * Draws a heat-map.
  *
  * @param {Display<LiveRun | RecordedRun>} display
  * @param {Grid} grid
  */
 export function heatmap(display, grid) {
-  const { length } = grid.rows;
-  return length * grid.columns.length <= LARGEST_TABLE
-    ? tableHeatmap(display, grid)
-    : canvasHeatmap(display, grid);
+  if (!isTable(grid)) return canvasHeatmap(display, grid);
+  const caption = "Each cell shows how much the row's word attends to the column's word.";
+  return html(
+    "figure",
+    {},
+    html("figcaption", {}, html("p", {}, caption), legend(grid, "heatmap")),
+    html("div", { class: "scrolled", "data-kept": `${display.id}-heatmap` }, table(display, grid)),
+  );
 }
 
 /**
  * @param {Display<LiveRun | RecordedRun>} display
  * @param {Grid} grid
  */
-function tableHeatmap({ id, change }, grid) {
-  const heads = grid.columns.map((word, s) =>
-    html("th", { scope: "col", "data-source": s }, html("span", {}, cutShort(word))),
-  );
-  const table = html(
+function table({ id, change }, grid) {
+  const { columns, rows, hiddenRows = [] } = grid;
+  const element = html(
     "table",
     {
-      class: "map",
+      class: `heatmap ${labelClass(columns)}`,
+      style: `--columns: ${columns.length}; --rows: ${rows.length + hiddenRows.length}`,
       role: "grid",
-      "aria-label": "weights: a row for each word of the translation, a column for each of the source",
+      "aria-label": "attention weights: each row's word attends to the words of the columns",
     },
-    html("thead", {}, html("tr", {}, html("td"), heads)),
-    html("tbody", {}, body(grid, id)),
+    html("thead", {}, axes(grid), html("tr", {}, grid.actions ? null : html("td"), columnHeaders(grid, id))),
+    html("tbody", {}, tableRows(grid, id), hiddenTableRows(grid)),
   );
-  table.addEventListener("click", (event) => {
+  element.addEventListener("click", (event) => {
     const cell = cellOf(event);
     if (cell) change({ cell });
   });
-  table.addEventListener("keydown", (event) => {
+  element.addEventListener("keydown", (event) => {
     const cell = cellOf(event);
     const next = cell && cellAfterKey(event, cell, grid);
     if (!next) return;
     event.preventDefault();
-    /** @type {HTMLElement | null} */ (table.querySelector(`[data-cell="${next}"]`))?.focus();
-    change({ cell: next }, "walk");
+    /** @type {HTMLElement | null} */ (element.querySelector(`[data-cell="${next}"]`))?.focus();
+    change({ cell: next }, "move");
   });
-  const note = `Numbers are shown from a weight of ${LEAST_NUMBER} on; empty cells have less.`;
-  const scrolled = html("div", { class: "scrolled", "data-kept": `${id}-map` }, table);
-  return html("div", {}, scrolled, html("p", { class: "facts" }, note));
+  return element;
+}
+
+/**
+ * Returns whether column labels are upright always, in a narrow window, or never.
+ *
+ * @param {string[]} columns
+ */
+function labelClass(columns) {
+  const numCharacters = columns.reduce((sum, word) => sum + Math.max(word.length + 2, 5), 0);
+  if (numCharacters > MANY_CHARACTERS) return "upright";
+  return numCharacters > SOME_CHARACTERS ? "upright-if-narrow" : "";
+}
+
+/**
+ * Draws a row with the names of the axes.
+ *
+ * @param {Grid} grid
+ */
+function axes({ columns, actions }) {
+  if (!actions) return null;
+  return html(
+    "tr",
+    {},
+    html("td", { class: "axis corner", rowspan: 2 }, "Translation (click a word for details)"),
+    html("td", { class: "axis", colspan: columns.length }, "Source (click a word to hide it)"),
+  );
 }
 
 /**
  * @param {Grid} grid
  * @param {string} id
  */
-function body({ weights, rows, columns, links, cell }, id) {
-  const truth = new Set(links.map(String));
+function columnHeaders({ columns, actions }, id) {
+  return columns.map((word, s) => {
+    const attributes = { scope: "col", "data-source": s, title: word };
+    if (!actions) return html("th", attributes, html("span", {}, ellipsize(word)));
+    const isHidden = actions.masked.includes(s);
+    const button = toggleButton(`${id}-source-${s}`, isHidden, () => actions.hide(s), ellipsize(word));
+    button.title = isHidden ? `stop hiding “${word}”` : `hide “${word}” from attention`;
+    return html("th", attributes, button);
+  });
+}
+
+/**
+ * @param {Grid} grid
+ * @param {string} id
+ */
+function tableRows({ weights, rows, columns, links, cell, actions }, id) {
+  const trueCells = new Set(links.map(String));
   const strengths = strengthsOf(weights);
   const focusable = String(cell ?? [0, 0]);
   return rows.map((word, t) => {
     const cells = columns.map((source, s) => {
-      const [place, weight, isTrue] = [`${t},${s}`, weights[t]?.[s] ?? 0, truth.has(`${t},${s}`)];
+      const [position, weight, isTrue] = [`${t},${s}`, weights[t]?.[s] ?? 0, trueCells.has(`${t},${s}`)];
       const attributes = {
         role: "gridcell",
-        class: [isTrue ? "true" : "", weight < 0 ? "below" : ""].join(" ").trim() || null,
+        class: [isTrue ? "true" : "", weight < 0 ? "negative" : ""].join(" ").trim() || null,
         style: `--weight: ${(strengths[t]?.[s] ?? 0).toFixed(3)}`,
-        "data-cell": place,
-        "data-key": `${id}-map-${t}-${s}`,
-        tabindex: place === focusable ? 0 : -1,
-        "aria-selected": cell ? String(place === focusable) : null,
-        "aria-label": `${word} looks at ${source}: ${weight.toFixed(3)}${isTrue ? ", a true link" : ""}`,
+        "data-cell": position,
+        "data-key": `${id}-cell-${t}-${s}`,
+        tabindex: position === focusable ? 0 : -1,
+        "aria-selected": cell ? String(position === focusable) : null,
+        "aria-label": describeWeight(word, source, weight, isTrue),
       };
-      return html("td", attributes, Math.abs(weight) >= LEAST_NUMBER ? share(weight) : "");
+      return html("td", attributes, Math.abs(weight) >= MIN_LABELED_WEIGHT ? formatWeight(weight) : "");
     });
-    return html("tr", {}, html("th", { scope: "row", "data-target": t, title: word }, cutShort(word)), cells);
+    const open = () => actions?.open(t);
+    const label = actions
+      ? toggleButton(`${id}-target-${t}`, cell?.[0] === t, open, ellipsize(word))
+      : html("span", {}, ellipsize(word));
+    return html("tr", {}, html("th", { scope: "row", "data-target": t, title: word }, label), cells);
+  });
+}
+
+/**
+ * Draws empty rows for the words that are not shown yet, so that nothing moves when they are shown.
+ *
+ * @param {Grid} grid
+ */
+function hiddenTableRows({ hiddenRows = [], columns, actions }) {
+  return hiddenRows.map((word) => {
+    const label = html(actions ? "button" : "span", { disabled: true }, ellipsize(word));
+    const cells = columns.map(() => html("td", { class: "empty" }));
+    return html("tr", { "aria-hidden": "true" }, html("th", { class: "later" }, label), cells);
   });
 }

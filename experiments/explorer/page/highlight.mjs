@@ -1,4 +1,4 @@
-// What lights up when the user points at a word: a target word lights the source words it attends to, and back.
+// Highlights the words that a word attends to, and the words that attend to it.
 
 import { parseCell } from "./dom.mjs";
 
@@ -6,40 +6,42 @@ import { parseCell } from "./dom.mjs";
  * @import { Cell } from "./data"
  * @import { Vector } from "./linalg.mjs"
  *
- * @typedef {{t: number, s?: undefined} | {t?: undefined, s: number} | {t: number, s: number}} Place of a target word,
- *   of a source word, or of a cell.
+ * @typedef {{t: number, s?: undefined} | {t?: undefined, s: number} | {t: number, s: number}} Position of a target
+ *   word, of a source word, or of a cell.
  */
 
-const LEAST = 0.1; // of a weight that lights a word
-const PLACES = "[data-target], [data-source], [data-cell]";
+const MIN_WEIGHT = 0.1; // of a highlighted word
+const POSITIONED = "[data-target], [data-source], [data-cell]";
+const HIGHLIGHTED = "[data-target], [data-source], path[data-cell]";
 
 /**
- * Lights words of an article, and lines between them, while the user points at one or has the focus on it.
+ * Highlights words and arcs when the user hovers over a word or cell, or focuses it.
  *
- * @param {Element} article with elements that have `data-target`, `data-source`, or `data-cell`.
+ * @param {Element} article with elements that have `data-target`, `data-source` or `data-cell`.
  * @param {Vector[]} weights
- * @param {Cell | null} cell what is lit when nothing is pointed at.
+ * @param {Cell | null} cell the selected one, which is highlighted by default.
+ * @param {Position | null} fallback highlighted by default if no cell is selected.
  */
-export function addHighlight(article, weights, cell) {
-  const selected = cell && { t: cell[0], s: cell[1] };
-  const lightPointed = (/** @type {Event} */ { target }) => {
-    const place = placeOf(target);
-    if (place) light(article, weights, place);
+export function addHighlight(article, weights, cell, fallback = null) {
+  const initial = cell ? { t: cell[0], s: cell[1] } : fallback;
+  const highlightTarget = (/** @type {Event} */ { target }) => {
+    const position = positionOf(target);
+    if (position) highlight(article, weights, position);
   };
-  const lightFocused = () => light(article, weights, placeOf(document.activeElement) ?? selected);
-  for (const event of ["mouseover", "focusin"]) article.addEventListener(event, lightPointed);
-  for (const event of ["mouseout", "focusout"]) article.addEventListener(event, lightFocused);
-  light(article, weights, selected);
+  const highlightFocus = () => highlight(article, weights, positionOf(document.activeElement) ?? initial);
+  for (const event of ["mouseover", "focusin"]) article.addEventListener(event, highlightTarget);
+  for (const event of ["mouseout", "focusout"]) article.addEventListener(event, highlightFocus);
+  highlight(article, weights, initial);
 }
 
 /**
- * Returns the place of an element, or of the one that it is in.
+ * Returns the position of an element or of its closest ancestor that has one.
  *
  * @param {EventTarget | null} target
- * @returns {Place | null}
+ * @returns {Position | null}
  */
-function placeOf(target) {
-  const element = target instanceof Element ? target.closest(PLACES) : null;
+function positionOf(target) {
+  const element = target instanceof Element ? target.closest(POSITIONED) : null;
   if (!element) return null;
   const cell = element.getAttribute("data-cell");
   if (cell) {
@@ -51,34 +53,35 @@ function placeOf(target) {
 }
 
 /**
- * Lights what belongs to a place, or nothing.
- *
  * @param {Element} article
  * @param {Vector[]} weights
- * @param {Place | null} pointed
+ * @param {Position | null} center
  */
-function light(article, weights, pointed) {
-  for (const element of article.querySelectorAll("[data-target], [data-source], path[data-cell]")) {
-    const place = placeOf(element);
-    const share = pointed && place ? shareOf(place, weights, pointed) : 0;
-    element.classList.toggle("lit", share >= LEAST);
-    element.classList.toggle("dim", pointed !== null && element.tagName === "path" && share < LEAST);
+function highlight(article, weights, center) {
+  for (const element of article.querySelectorAll(HIGHLIGHTED)) {
+    const position = positionOf(element);
+    const strength = center && position ? strengthOf(position, weights, center) : 0;
+    element.classList.toggle("highlighted", strength >= MIN_WEIGHT);
+    element.classList.toggle(
+      "dimmed",
+      center !== null && element.tagName === "path" && strength < MIN_WEIGHT,
+    );
   }
 }
 
 /**
- * Returns how much of what is pointed at belongs to a place: 1 for itself, a weight for what it attends to.
+ * Returns 1 for the position of the center, the weight for a word that attends to it or that it attends to, else 0.
  *
- * @param {Place} place
+ * @param {Position} position
  * @param {Vector[]} weights
- * @param {Place} pointed
+ * @param {Position} center
  */
-function shareOf({ t, s }, weights, pointed) {
+function strengthOf({ t, s }, weights, center) {
   if (t !== undefined && s !== undefined) {
-    return Number((pointed.t ?? t) === t && (pointed.s ?? s) === s);
+    return Number((center.t ?? t) === t && (center.s ?? s) === s);
   }
   if (t !== undefined) {
-    return pointed.t === undefined ? (weights[t]?.[pointed.s] ?? 0) : Number(t === pointed.t);
+    return center.t === undefined ? (weights[t]?.[center.s] ?? 0) : Number(t === center.t);
   }
-  return pointed.s === undefined ? (weights[pointed.t]?.[s] ?? 0) : Number(s === pointed.s);
+  return center.s === undefined ? (weights[center.t]?.[s] ?? 0) : Number(s === center.s);
 }

@@ -1,47 +1,47 @@
-// The entries of the browser's history: one for each change, so that its Back button undoes the last one.
+// The entries of the browser history: one for each change, so that the Back button undoes the last one.
 
 import { toAddress } from "./url_state.mjs";
 
 /** @import { State } from "./url_state.mjs" */
 
-const BURST = 1000; // milliseconds without a change that end a burst of them
-const WRITTEN_AFTER = 200; // milliseconds: browsers take no address at every key
+const GROUP_TIMEOUT = 1000; // milliseconds without a change that end a group
+const WRITE_DELAY = 200; // milliseconds, because browsers limit the rate of address changes
 
 export class HistoryEntries {
   constructor() {
-    this.burst = "";
-    this.ends = 0;
+    this.group = "";
+    this.groupEnd = 0;
     this.timer = 0;
     /** @type {string | null} */
-    this.unwritten = null; // the address of the last entry, if it is not there yet
+    this.pendingAddress = null; // of the current entry
   }
 
   /**
-   * Writes a state into the address.
+   * Writes a state to the address.
    *
    * @param {State} state
-   * @param {string} burst names changes that follow each other quickly, such as of a text while it is typed:
-   *   they are one entry; "address" for a state that has an entry already; "" for a change by itself.
+   * @param {string} group successive changes of the same group, such as typing, share one entry. "address": the state
+   *   belongs to the current entry. "": the change has a separate entry.
    */
-  write(state, burst) {
+  write(state, group) {
     const [address, now] = [`#${toAddress(state)}`, performance.now()];
-    const continues = burst === "address" || (burst && burst === this.burst && now < this.ends);
-    [this.burst, this.ends] = [burst, now + BURST];
-    if (burst === "address") this.unwritten = null;
-    if (continues) {
-      this.unwritten = address;
+    const isContinued = group && group === this.group && now < this.groupEnd;
+    [this.group, this.groupEnd] = [group, now + GROUP_TIMEOUT];
+    if (group === "address") this.pendingAddress = null;
+    if (group === "address" || isContinued) {
+      this.pendingAddress = address;
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.finish(), WRITTEN_AFTER);
+      this.timer = setTimeout(() => this.flush(), WRITE_DELAY);
       return;
     }
-    this.finish();
+    this.flush();
     if (address !== location.hash) history.pushState(null, "", address);
   }
 
-  /** Writes the address of the last entry. */
-  finish() {
+  /** Writes the address of the current entry. */
+  flush() {
     clearTimeout(this.timer);
-    if (this.unwritten !== null) history.replaceState(null, "", this.unwritten);
-    this.unwritten = null;
+    if (this.pendingAddress !== null) history.replaceState(null, "", this.pendingAddress);
+    this.pendingAddress = null;
   }
 }

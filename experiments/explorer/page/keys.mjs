@@ -1,10 +1,10 @@
-// The keys by which a map is walked.
+// The keys that move in a heat-map.
 
 /** @import { Cell } from "./data" */
 
 /**
- * Returns the cell to which a key leads: a neighbour by an arrow, an end of the row, the same by Enter. Null for
- * other keys, and for the browser's own shortcuts.
+ * Returns the cell to which a key moves: a neighbor for an arrow key, the first or last column for Home and End, the
+ * same cell for Enter. Returns null for other keys, and for shortcuts of the browser.
  *
  * @param {KeyboardEvent} event
  * @param {Cell} cell

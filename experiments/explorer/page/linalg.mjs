@@ -1,32 +1,32 @@
 // Vectors and matrices.
 
 /** @typedef {Float32Array | Float64Array} Vector */
-/** @typedef {{rows: number, columns: number, data: Float32Array}} Matrix data row by row. */
+/** @typedef {{rows: number, columns: number, data: Float32Array}} Matrix stored row by row. */
 
 /**
- * Returns the product of a vector and the rows of a matrix, from one of them on.
+ * Returns the product of a row vector and the rows of a matrix from `firstRow` on.
  *
  * @param {Vector} vector
  * @param {Matrix} matrix
  */
-export function times(vector, matrix, firstRow = 0) {
+export function vecMat(vector, matrix, firstRow = 0) {
   const { columns, data } = matrix;
   const sums = new Float64Array(columns);
   for (let i = 0; i < vector.length; i++) {
     const factor = vector[i];
-    const row = (firstRow + i) * columns;
-    for (let j = 0; j < columns; j++) sums[j] += factor * data[row + j];
+    const offset = (firstRow + i) * columns;
+    for (let j = 0; j < columns; j++) sums[j] += factor * data[offset + j];
   }
   return sums;
 }
 
 /**
- * Returns the product of a vector with each row of a matrix, as for logits of tied embeddings.
+ * Returns the product of a matrix and a column vector.
  *
- * @param {Vector} vector
  * @param {Matrix} matrix
+ * @param {Vector} vector
  */
-export function timesRows(vector, matrix) {
+export function matVec(matrix, vector) {
   const { rows, columns, data } = matrix;
   return Float64Array.from({ length: rows }, (_, i) => {
     let sum = 0;
@@ -36,57 +36,58 @@ export function timesRows(vector, matrix) {
 }
 
 /**
- * Returns one row of a matrix.
+ * Returns row i of a matrix.
  *
  * @param {Matrix} matrix
  * @param {number} i
  */
-export function rowOf(matrix, i) {
+export function matrixRow(matrix, i) {
   return matrix.data.subarray(i * matrix.columns, (i + 1) * matrix.columns);
 }
 
 /**
- * @param {Vector} one
- * @param {Vector} other
+ * @param {Vector} a
+ * @param {Vector} b
  */
-export function plus(one, other) {
-  return Float64Array.from(one, (number, i) => number + other[i]);
+export function add(a, b) {
+  return Float64Array.from(a, (value, i) => value + b[i]);
 }
 
 /**
- * @param {Vector} one
- * @param {Vector} other
+ * @param {Vector} a
+ * @param {Vector} b
  */
-export function dot(one, other) {
+export function dot(a, b) {
   let sum = 0;
-  for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
   return sum;
+}
+
+/** @param {Vector} vector */
+export function norm(vector) {
+  return Math.sqrt(dot(vector, vector));
 }
 
 /** @param {Vector} vector */
 export function mean(vector) {
   let sum = 0;
-  for (const number of vector) sum += number;
+  for (const value of vector) sum += value;
   return sum / vector.length;
 }
 
-/**
- * Returns the concatenation of vectors.
- *
- * @param {Vector[]} vectors
- */
+/** @param {Vector[]} vectors */
 export function concatenate(...vectors) {
-  const all = new Float64Array(vectors.reduce((sum, vector) => sum + vector.length, 0));
-  let first = 0;
+  const result = new Float64Array(vectors.reduce((sum, { length }) => sum + length, 0));
+  let offset = 0;
   for (const vector of vectors) {
-    all.set(vector, first);
-    first += vector.length;
+    result.set(vector, offset);
+    offset += vector.length;
   }
-  return all;
+  return result;
 }
 
 /**
- * Returns the sum of vectors, each times its weight.
+ * Returns the weighted sum of vectors.
  *
  * @param {Vector} weights
  * @param {Vector[]} vectors
@@ -104,72 +105,72 @@ export function tanh(vector) {
   return vector.map(Math.tanh);
 }
 
-/** @param {number} number */
-export function sigmoid(number) {
-  return 1 / (1 + Math.exp(-number));
+/** @param {number} value */
+export function sigmoid(value) {
+  return 1 / (1 + Math.exp(-value));
 }
 
 /**
- * Returns weights that sum to 1; those of scores of -Infinity are 0. Zeros if all scores are -Infinity.
+ * Returns the softmax of scores. A score of -Infinity has weight 0. If all scores are -Infinity, all weights are 0.
  *
  * @param {ArrayLike<number>} scores
  */
 export function softmax(scores) {
-  const most = scores[argmax(scores)];
-  if (most === -Infinity) return new Float64Array(scores.length);
-  const exponentials = Float64Array.from(scores, (score) => Math.exp(score - most));
-  const sum = exponentials.reduce((one, other) => one + other, 0);
-  return exponentials.map((each) => each / sum);
+  const max = scores[argmax(scores)];
+  if (max === -Infinity) return new Float64Array(scores.length);
+  const exponentials = Float64Array.from(scores, (score) => Math.exp(score - max));
+  const sum = exponentials.reduce((a, b) => a + b, 0);
+  return exponentials.map((value) => value / sum);
 }
 
 /**
- * Returns the logarithms of the softmax.
+ * Returns the logarithm of the softmax.
  *
  * @param {Vector} logits
  */
 export function logSoftmax(logits) {
-  const most = logits[argmax(logits)];
+  const max = logits[argmax(logits)];
   let sum = 0;
-  for (const logit of logits) sum += Math.exp(logit - most);
-  return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
+  for (const logit of logits) sum += Math.exp(logit - max);
+  return Float64Array.from(logits, (logit) => logit - max - Math.log(sum));
 }
 
 /**
- * Returns the first position of the largest number.
+ * Returns the index of the largest value, the first one if several are equal.
  *
- * @param {ArrayLike<number>} numbers
+ * @param {ArrayLike<number>} values
  */
-export function argmax(numbers) {
+export function argmax(values) {
   let best = 0;
-  for (let i = 1; i < numbers.length; i++) if (numbers[i] > numbers[best]) best = i;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
   return best;
 }
 
 /**
- * Returns the positions of the largest numbers, the largest first; of equals the first.
+ * Returns the indices of the k largest values, in descending order of value. Equal values keep their order.
  *
- * @param {ArrayLike<number>} numbers
- * @param {number} count
+ * @param {ArrayLike<number>} values
+ * @param {number} k
  */
-export function largest(numbers, count) {
+export function topK(values, k) {
   /** @type {number[]} */
   const best = [];
-  for (let i = 0; i < numbers.length; i++) {
-    if (best.length === count && !(numbers[i] > numbers[best[count - 1]])) continue;
-    let place = best.length;
-    while (place > 0 && numbers[i] > numbers[best[place - 1]]) place--;
-    best.splice(place, 0, i);
-    if (best.length > count) best.pop();
+  for (let i = 0; i < values.length; i++) {
+    if (best.length === k && !(values[i] > values[best[k - 1]])) continue;
+    let rank = best.length;
+    while (rank > 0 && values[i] > values[best[rank - 1]]) rank--;
+    best.splice(rank, 0, i);
+    if (best.length > k) best.pop();
   }
   return best;
 }
 
 /**
- * Returns a function that draws numbers in [0, 1), the same for the same seed (mulberry32).
+ * Returns a random number generator (mulberry32): a function that returns numbers in [0, 1).
  *
  * @param {number} seed
  */
-export function random(seed) {
+export function makeRandom(seed) {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;

@@ -1,27 +1,26 @@
-// The part of the page that shows attention which was recorded, of any model.
+// The view of a run whose attention was recorded.
 
 import { arcs } from "./arcs.mjs";
 import { unpackWeights } from "./decode_arrays.mjs";
 import { cellWithin } from "./display.mjs";
 import { html } from "./dom.mjs";
-import { heatmap, LARGEST_TABLE } from "./heatmap.mjs";
+import { heatmap, isTable } from "./heatmap.mjs";
 import { addHighlight } from "./highlight.mjs";
 import { alignmentErrorRate } from "./metrics.mjs";
-import { strengthsOf, toldRange } from "./strengths.mjs";
+import { strengthsOf } from "./weight_range.mjs";
 
 /**
- * @import { Cell, RecordedRun, Sentence, Side, WeightsShape } from "./data"
+ * @import { RecordedRun, Sentence, Side, WeightsShape } from "./data"
  * @import { Display, Grid, View } from "./display.mjs"
- * @import { Vector } from "./linalg.mjs"
  * @import { TextState } from "./translation.mjs"
  * @import { State } from "./url_state.mjs"
  *
- * @typedef {object} Recorded weights.
- * @property {WeightsShape} shape
- * @property {Float32Array} numbers
+ * @typedef {{shape: WeightsShape, values: Float32Array}} RecordedWeights
  *
- * @typedef {Partial<Record<Side, Recorded>>} RecordedSides
+ * @typedef {Partial<Record<Side, RecordedWeights>>} RecordedSides
  */
+
+const MAX_TEXT_LENGTH = 300;
 
 /**
  * Returns the weights of a sentence.
@@ -34,23 +33,23 @@ export async function unpackSentence({ sides }) {
   const unpacked = {};
   for (const side of /** @type {const} */ (["decoder", "encoder"])) {
     const packed = sides[side];
-    if (packed) unpacked[side] = { shape: packed.shape, numbers: await unpackWeights(packed) };
+    if (packed) unpacked[side] = { shape: packed.shape, values: await unpackWeights(packed) };
   }
   return unpacked;
 }
 
 /**
- * Returns the recorded sentence that is a state's text, or the first one.
+ * Returns the recorded sentence with the text of a state, or the first sentence.
  *
  * @param {RecordedRun} run
  * @param {TextState} state
  */
-export function sentenceOf(run, state) {
-  return run.sentences.find(({ source_text: text }) => text.trim() === state.text.trim()) ?? run.sentences[0];
+export function sentenceOf({ sentences }, { text }) {
+  return sentences.find(({ source_text }) => source_text.trim() === text.trim()) ?? sentences[0];
 }
 
 /**
- * Returns which side of a sentence a state shows; null if there is none.
+ * Returns the side of a sentence that a state shows; null without attention.
  *
  * @param {Sentence} sentence
  * @param {State} state
@@ -62,7 +61,7 @@ export function sideOf({ sides }, state) {
 }
 
 /**
- * Draws the recorded attention of a sentence: of the state's side, layer and head.
+ * Draws the recorded attention of a sentence.
  *
  * @param {Display<RecordedRun>} display
  * @param {RecordedSides} sides of the sentence.
@@ -73,22 +72,30 @@ export function recordedView(display, sides) {
   const sentence = sentenceOf(run, state);
   const side = sideOf(sentence, state);
   const weights = side && sides[side];
-  const head = [
+  const isSelected = sentence.source_text.trim() === state.text.trim();
+  const grid = weights ? gridOf(sentence, side, weights, state) : null;
+  const article = html(
+    "article",
+    {},
     html("h2", {}, run.name, html("small", {}, ` ${run.summary}`)),
-    html("p", { class: "facts" }, `Recorded, for the page cannot run this model: ${run.why}.`),
-    html("p", { class: "text" }, shortened(sentence.source_text)),
-    html("p", { class: "text" }, shortened(sentence.target_text)),
-  ];
-  const article = html("article", {}, head);
-  if (weights) addAttention(article, display, gridOf(sentence, side, weights, state), side);
-  else article.append(html("p", {}, "This model has no attention."));
-  return { article, panel: null, spoken: shortened(sentence.source_text) };
+    isSelected ? null : html("p", { class: "source-text" }, shorten(sentence.source_text)),
+    html("p", { class: "text" }, shorten(sentence.target_text)),
+    html(
+      "div",
+      { class: "notes" },
+      html("p", {}, `Recorded, because the page cannot run this model: ${run.why}.`),
+      html("p", {}, grid && side ? describeSide(grid, side) : "This model has no attention."),
+    ),
+    grid && (state.view === "arcs" && isTable(grid) ? arcs(display, grid) : heatmap(display, grid)),
+  );
+  if (grid && isTable(grid)) addHighlight(article, strengthsOf(grid.weights), grid.cell);
+  return { article, panel: null, spoken: shorten(sentence.source_text) };
 }
 
 /**
  * @param {Sentence} sentence
  * @param {Side} side
- * @param {Recorded} recorded
+ * @param {RecordedWeights} recorded
  * @param {State} state
  * @returns {Grid}
  */
@@ -96,55 +103,36 @@ function gridOf(sentence, side, recorded, { layer, head, cell }) {
   const { columns } = sentence;
   const rows = side === "decoder" ? sentence.rows : columns;
   const links = (side === "decoder" && sentence.links) || [];
-  const weights = meanOf(recorded, layer, head);
+  const weights = meanWeights(recorded, layer, head);
   return { weights, rows, columns, links, cell: cellWithin(cell, rows.length, columns.length) };
 }
 
 /**
- * @param {Element} article
- * @param {Display<RecordedRun>} display
  * @param {Grid} grid
  * @param {Side} side
  */
-function addAttention(article, display, grid, side) {
-  const { weights, rows, columns, links, cell } = grid;
-  const isSmall = rows.length * columns.length <= LARGEST_TABLE;
-  article.append(
-    html("p", { class: "truth" }, truth(weights, links, side)),
-    html("p", { class: "facts" }, toldRange(weights)),
-    display.state.view === "arcs" && isSmall ? arcs(display, grid) : heatmap(display, grid),
-  );
-  if (isSmall) addHighlight(article, strengthsOf(weights), cell);
-}
-
-/**
- * @param {Vector[]} weights
- * @param {Cell[]} links
- * @param {Side} side
- */
-function truth(weights, links, side) {
-  if (side === "encoder")
-    return "Rows and columns are both words of the source: each row looks at the columns.";
+function describeSide({ weights, links }, side) {
+  if (side === "encoder") return "Self-attention of the encoder: rows and columns are source words.";
   const rate = links.length ? alignmentErrorRate(weights, links) : null;
   if (rate === null) return null;
-  return `Along the true translation. Alignment error ${rate.toFixed(2)}; outlined are true links.`;
+  return `Weights for the reference translation. Alignment error ${rate.toFixed(2)}.`;
 }
 
 /**
- * Returns the rows of one layer and head, or the mean over those that are null.
+ * Returns the weights of a layer and a head. Null selects the mean of all.
  *
- * @param {Recorded} recorded
+ * @param {RecordedWeights} recorded
  * @param {number | null} layer
  * @param {number | null} head
  */
-function meanOf({ shape: [L, N, T, S], numbers }, layer, head) {
+function meanWeights({ shape: [L, N, T, S], values }, layer, head) {
   const layers = layer === null || layer >= L ? [...Array(L).keys()] : [layer];
   const heads = head === null || head >= N ? [...Array(N).keys()] : [head];
   const sums = new Float64Array(T * S);
   for (const l of layers) {
     for (const n of heads) {
-      const first = (l * N + n) * T * S;
-      for (let i = 0; i < sums.length; i++) sums[i] += numbers[first + i];
+      const offset = (l * N + n) * T * S;
+      for (let i = 0; i < sums.length; i++) sums[i] += values[offset + i];
     }
   }
   const count = layers.length * heads.length;
@@ -152,6 +140,6 @@ function meanOf({ shape: [L, N, T, S], numbers }, layer, head) {
 }
 
 /** @param {string} text */
-function shortened(text) {
-  return text.length > 300 ? `${text.slice(0, 300)}…` : text;
+function shorten(text) {
+  return text.length > MAX_TEXT_LENGTH ? `${text.slice(0, MAX_TEXT_LENGTH)}…` : text;
 }

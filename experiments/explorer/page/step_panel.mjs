@@ -1,46 +1,67 @@
-// The panel of a step: what it computes, in numbers, and what the user may change of it.
+// The explanation of a step: its formulas and numbers, and the choices of the user.
 
-import { cutShort, html, share, signed, toggle } from "./dom.mjs";
+import { html, toggleButton } from "./dom.mjs";
 import { explain } from "./explain.mjs";
-import { dot, largest } from "./linalg.mjs";
-import { plain, wordOf } from "./tokenizer.mjs";
+import { ellipsize, formatPercent, formatWeight } from "./format.mjs";
+import { formulasOf, nextWordFormula } from "./formulas.mjs";
+import { stageItem } from "./stage_item.mjs";
+import { displayToken } from "./tokenizer.mjs";
 
 /**
- * @import { Cell } from "./data"
- * @import { TranslationDisplay } from "./display.mjs"
- * @import { Stage, Term } from "./explain.mjs"
- * @import { Vector } from "./linalg.mjs"
- * @import { Row } from "./url_state.mjs"
+ * @import { Cell, LiveRun } from "./data"
+ * @import { Display, TranslationDisplay } from "./display.mjs"
+ * @import { WeightOverride } from "./url_state.mjs"
  */
 
-const NUMBERS = 6;
-const CANDIDATES = 6;
+const TUTORIAL = "docs/tutorial.md"; // relative to the root of the project
+const PAPER = "https://arxiv.org/abs/1409.0473";
 
 /**
- * Draws the panel of a cell.
+ * Draws the formulas of a step without numbers.
+ *
+ * @param {Display<LiveRun>} display
+ */
+export function overviewPanel({ run, state }) {
+  return html(
+    "section",
+    { class: "panel", "aria-label": "how a step is computed" },
+    html("h3", {}, state.compare === null ? "" : `${run.name}: `, "How a step is computed"),
+    html(
+      "p",
+      { class: "hint" },
+      "Select a word of the translation, or a cell, to see the numbers of its step.",
+    ),
+    html(
+      "ol",
+      { class: "stages" },
+      formulasOf(run.shape).map((formula) => stageItem(formula)),
+    ),
+    sources(),
+  );
+}
+
+/**
+ * Draws the explanation of a cell.
  *
  * @param {TranslationDisplay} display
  * @param {Cell} cell
  */
 export function stepPanel(display, cell) {
-  const { translation } = display;
+  const { run, translation } = display;
   const [t, s] = cell;
-  const { applied, model, source } = translation;
-  const changes = { masked: applied.masked, row: applied.rows[t] };
-  const stages = explain(model, translation.steps[t], source, s, changes);
+  const stages = explain(run.shape, translation, t, s);
   return html(
     "section",
-    { class: "stage", "aria-label": "what this step computes" },
-    head(display, cell),
-    translation.weights
-      ? attentionChoices(display, cell)
-      : html("p", {}, "This model has no attention: at every step it sees the same summary of the sentence."),
-    candidates(display, t),
+    { class: "panel step", "aria-label": "how this step is computed" },
+    heading(display, cell),
+    translation.weights ? weightChoices(display, cell) : null,
+    wordChoices(display, t),
     html(
       "ol",
       { class: "stages" },
-      stages.map((stage) => html("li", {}, described(stage))),
+      formulasOf(run.shape).map((formula) => stageItem(formula, stages[formula.name])),
     ),
+    sources(),
   );
 }
 
@@ -48,102 +69,87 @@ export function stepPanel(display, cell) {
  * @param {TranslationDisplay} display
  * @param {Cell} cell
  */
-function head({ run, translation, state, id, change }, [t, s]) {
+function heading({ run, translation, state, id, change }, [t, s]) {
+  const weight = translation.weights?.[t][s];
   const title = [
-    state.beside === null ? "" : `${run.name}: `,
-    `Step ${t + 1}: “${cutShort(translation.rows[t])}”`,
-    translation.weights ? ` looks at “${cutShort(translation.columns[s])}”` : "",
+    state.compare === null ? "" : `${run.name}: `,
+    `Step ${t + 1}: “${ellipsize(translation.rows[t])}”`,
+    weight === undefined ? "" : ` attends to “${ellipsize(translation.columns[s])}”`,
+    weight === undefined ? null : html("span", { class: "number" }, ` ${formatWeight(weight)}`),
   ];
-  const close = toggle(`${id}-close`, false, () => change({ cell: null }), "close");
-  return html("div", { class: "head" }, html("h3", {}, title), close);
+  const close = toggleButton(`${id}-close`, false, () => change({ cell: null }), "Close");
+  close.removeAttribute("aria-pressed");
+  return html("div", { class: "heading" }, html("h3", {}, title), close);
 }
 
 /**
- * Draws the choices of this step's weights.
+ * Draws the choices of the attention weights of a step.
  *
  * @param {TranslationDisplay} display
  * @param {Cell} cell
  */
-function attentionChoices({ translation, state, id, change }, [t, s]) {
-  const { [t]: _, ...others } = state.rows;
-  const choice = (/** @type {string} */ label, /** @type {Row | undefined} */ row) => {
-    const choose = () => change({ rows: row === undefined ? others : { ...others, [t]: row } });
-    return toggle(`${id}-row-${row}`, translation.applied.rows[t] === row, choose, label);
+function weightChoices({ translation, state, id, change }, [t, s]) {
+  const { [t]: _, ...others } = state.weightOverrides;
+  const choice = (/** @type {string} */ label, /** @type {WeightOverride | undefined} */ override) => {
+    const choose = () =>
+      change({ weightOverrides: override === undefined ? others : { ...others, [t]: override } });
+    const isPressed = translation.changes.weightOverrides[t] === override;
+    return toggleButton(`${id}-weights-${override}`, isPressed, choose, label);
   };
   return html(
     "div",
-    { class: "choices" },
-    html("span", {}, "Weights of this step:"),
-    choice("as computed", undefined),
-    choice("equal on all", "flat"),
-    choice(`all on “${cutShort(translation.tokens[s])}”`, s),
+    { class: "choices", role: "group", "aria-label": "attention weights" },
+    html("span", {}, "Weights"),
+    choice("computed", undefined),
+    choice("uniform", "uniform"),
+    choice(`all on “${ellipsize(translation.sourceTokens[s], 16)}”`, s),
   );
 }
 
 /**
- * Draws the likeliest next words, each a button that takes it.
+ * Draws the most probable next words, as buttons that force a word.
  *
  * @param {TranslationDisplay} display
  * @param {number} t the target position.
  */
-function candidates({ run, translation, state, id, change }, t) {
-  const { token, logProbabilities } = translation.steps[t];
+function wordChoices({ translation, state, id, change }, t) {
+  const { token, candidates } = translation.steps[t];
   const hasBeams = translation.beamSize > 1;
-  // With beams, the words before this one are held, for another hypothesis may be better with the new word.
-  const before = Object.entries(hasBeams ? translation.words : state.words);
-  const held = Object.fromEntries(before.filter(([position]) => Number(position) < t));
-  const buttons = largest(logProbabilities, CANDIDATES).map((candidate) => {
-    const word = wordOf(run.target, candidate);
-    const take = () => change({ words: { ...held, [t]: word }, hypothesis: 0 });
-    const probability = html("span", { class: "number" }, share(Math.exp(logProbabilities[candidate])));
-    return toggle(`${id}-word-${word}`, token === candidate, take, `${plain(word)} `, probability);
+  // Beam search also keeps the words before this one, because another hypothesis may be better with the new word.
+  const previousWords = Object.entries(hasBeams ? translation.words : state.forcedWords);
+  const kept = Object.fromEntries(previousWords.filter(([position]) => Number(position) < t));
+  const buttons = candidates.map(({ token: candidate, probability }) => {
+    const force = () => change({ forcedWords: { ...kept, [t]: candidate }, hypothesis: 0 });
+    const word = html("span", {}, ellipsize(displayToken(candidate), 20));
+    const percent = html("span", { class: "number" }, ` ${formatPercent(probability)}`);
+    const button = toggleButton(`${id}-word-${candidate}`, token === candidate, force, word, percent);
+    button.style.setProperty("--probability", probability.toFixed(3));
+    return button;
   });
-  const undo = () => change({ words: hasBeams ? {} : held });
-  const label = hasBeams ? "undo the chosen words" : "undo this choice";
-  return html(
-    "div",
-    { class: "choices" },
-    html("span", {}, "Next word, by ", html("span", { class: "formula" }, "softmax(W read-out)"), "take:"),
-    buttons,
-    t in translation.applied.words ? toggle(`${id}-word-undo`, false, undo, label) : null,
-  );
-}
-
-/** @param {Stage} stage */
-function described({ title, formula, vector, terms, number }) {
+  const undo = () => change({ forcedWords: hasBeams ? {} : kept });
+  const isForced = t in translation.changes.forcedWords;
   return [
-    html("b", {}, title),
-    html("span", { class: "formula" }, formula),
-    number === undefined ? null : html("span", { class: "number" }, `= ${signed(number, 4)}`),
-    vector ? html("span", { class: "number" }, listed(vector)) : null,
-    terms?.length ? termTable(terms) : null,
+    html(
+      "p",
+      { class: "choices-label" },
+      "Next word, ",
+      nextWordFormula(),
+      "; choose instead: ",
+      isForced ? toggleButton(`${id}-word-undo`, false, undo, "Undo") : null,
+    ),
+    html("div", { class: "candidates", role: "group", "aria-label": "next word" }, buttons),
   ];
 }
 
-/** @param {Vector} vector */
-function listed(vector) {
-  const length = Math.sqrt(dot(vector, vector));
-  const first = Array.from(vector.slice(0, NUMBERS), (number) => signed(number)).join("  ");
-  const more = vector.length > NUMBERS ? "  …" : "";
-  return `[${first}${more}] ${vector.length} numbers, of length ${length.toFixed(2)}`;
-}
-
-/** @param {Term[]} terms */
-function termTable(terms) {
-  const row = (/** @type {"td" | "th"} */ kind, /** @type {(string | number)[]} */ cells) =>
-    html(
-      "tr",
-      {},
-      cells.map((cell) => html(kind, {}, String(cell))),
-    );
-  const table = html(
-    "table",
-    { class: "terms" },
-    html("caption", {}, "the units that weigh most in it, for or against"),
-    row("th", ["unit", "query", "key", "factor", "adds"]),
-    terms.map(({ unit, query, key, factor, term }) =>
-      row("td", [unit, signed(query), signed(key), signed(factor, 3), signed(term, 3)]),
-    ),
+/** Links to the formulas in the documentation and in the paper. */
+function sources() {
+  return html(
+    "p",
+    { class: "sources-line" },
+    "Formulas: ",
+    html("a", { href: TUTORIAL }, "tutorial, section 5"),
+    "; ",
+    html("a", { href: PAPER }, "Bahdanau et al. 2015"),
+    ", A.1.2 and A.2.2",
   );
-  return html("div", { class: "scrolled" }, table);
 }

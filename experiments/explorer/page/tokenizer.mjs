@@ -1,23 +1,23 @@
-// Text into tokens and back, as experiments/text does it.
+// Converts text to tokens and back, as experiments/text.
 
 /** @import { Language, WordLanguage } from "./data" */
 
-export const PAD = 0;
-export const START = 1;
-export const END = 2;
-export const UNKNOWN = 3;
-const NUM_SPECIALS = 4;
-export const UNKNOWN_WORD = "<unk>";
-export const END_WORD = "</s>";
+export const PAD_ID = 0;
+export const BOS_ID = 1;
+export const EOS_ID = 2;
+export const UNK_ID = 3;
+const NUM_SPECIAL_IDS = 4;
+export const UNK = "<unk>";
+export const EOS = "</s>";
 const JOINER = "￭";
 const SPACE = "▁";
 const ESCAPE = "￬";
-const ESCAPED = [ESCAPE, JOINER, SPACE]; // each by its place in this list
+const ESCAPED = [ESCAPE, JOINER, SPACE]; // an escape is followed by an index into this list
 
-// Python's whitespace: JavaScript's has a byte-order mark besides, and lacks five others.
-const BLANK = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
-const NOTHING = new RegExp(`^[${BLANK}\\p{Default_Ignorable_Code_Point}]*$`, "u");
+// The whitespace of Python. JavaScript's \s also has the byte-order mark, but lacks five other characters.
+const WHITESPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const SPACES = new RegExp(`[${WHITESPACE}]+`, "gu");
+const BLANK = new RegExp(`^[${WHITESPACE}\\p{Default_Ignorable_Code_Point}]*$`, "u");
 
 /**
  * Returns the tokens of a text.
@@ -27,16 +27,14 @@ const NOTHING = new RegExp(`^[${BLANK}\\p{Default_Ignorable_Code_Point}]*$`, "u"
  * @returns {string[]}
  */
 export function tokenize(language, text) {
-  const cased = language.lowercase ? text.toLowerCase() : text;
-  const chunks = cased.split(BLANKS).filter((chunk) => chunk);
-  if (language.unit === "character")
-    return (
-      escapeMarks(chunks.join(" "))
-        .replaceAll(" ", SPACE)
-        .match(/<unk>|./gsu) ?? []
-    );
-  const tokens = chunks.flatMap((chunk) => wordsOf(language, chunk));
-  return language.joins === "elisions" ? tokens.map(plain) : tokens;
+  const normalized = language.lowercase ? text.toLowerCase() : text;
+  const chunks = normalized.split(SPACES).filter((chunk) => chunk);
+  if (language.unit === "character") {
+    const escaped = escapeMarks(chunks.join(" ")).replaceAll(" ", SPACE);
+    return escaped.match(/<unk>|./gsu) ?? [];
+  }
+  const tokens = chunks.flatMap((chunk) => splitChunk(language, chunk));
+  return language.joins === "elisions" ? tokens.map(displayToken) : tokens;
 }
 
 /**
@@ -45,7 +43,7 @@ export function tokenize(language, text) {
  * @param {WordLanguage} language
  * @param {string} chunk
  */
-function wordsOf(language, chunk) {
+function splitChunk(language, chunk) {
   language.expression ??= new RegExp(
     language.pattern.replace(/\{(\w+)\}/g, (_, name) => language.classes[name]),
     "gu",
@@ -53,37 +51,38 @@ function wordsOf(language, chunk) {
   const matches = [...chunk.matchAll(language.expression)];
   const isWord = matches.map((match) => match[1] !== undefined);
   return matches.map(([token], i) => {
-    const [before, after] = [i && !isWord[i] ? JOINER : "", isWord[i + 1] ? JOINER : ""];
-    return before + escapeMarks(token) + after;
+    const prefix = i && !isWord[i] ? JOINER : "";
+    const suffix = isWord[i + 1] ? JOINER : "";
+    return prefix + escapeMarks(token) + suffix;
   });
 }
 
 /**
- * Returns a token as people read it, without joiners.
+ * Returns a token without joiners and escapes.
  *
  * @param {string} token
  */
-export function plain(token) {
+export function displayToken(token) {
   return unescapeMarks(token.replaceAll(JOINER, ""));
 }
 
 /**
- * Returns whether a text has nothing to see.
+ * Returns whether all characters of a text are whitespace or invisible.
  *
  * @param {string} text
  */
 export function isBlank(text) {
-  return NOTHING.test(text);
+  return BLANK.test(text);
 }
 
 /**
- * Returns a text whose invisible characters are written as escapes.
+ * Returns a text with invisible characters as escapes.
  *
  * @param {string} text
  */
-export function visible(text) {
-  const escaped = (/** @type {string} */ char) => `\\u{${char.codePointAt(0)?.toString(16)}}`;
-  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : escaped(char)));
+export function escapeInvisible(text) {
+  const toEscape = (/** @type {string} */ char) => `\\u{${char.codePointAt(0)?.toString(16)}}`;
+  return text.replace(/[\p{C}\p{Z}]/gu, (char) => (char === " " ? char : toEscape(char)));
 }
 
 /** @param {string} text */
@@ -93,19 +92,19 @@ function escapeMarks(text) {
 
 /** @param {string} text */
 function unescapeMarks(text) {
-  return text.replace(/￬([012])/gu, (_, place) => ESCAPED[place]);
+  return text.replace(/￬([012])/gu, (_, i) => ESCAPED[i]);
 }
 
 /**
- * Returns the ids of tokens, UNKNOWN for those not known.
+ * Returns the ids of tokens; UNK_ID for unknown ones.
  *
  * @param {Language} language
  * @param {string[]} tokens
  */
-export function idsOf(language, tokens) {
-  language.ids ??= new Map(language.words.map((word, i) => [word.normalize("NFC"), NUM_SPECIALS + i]));
+export function toIds(language, tokens) {
+  language.ids ??= new Map(language.words.map((word, i) => [word.normalize("NFC"), NUM_SPECIAL_IDS + i]));
   const { ids } = language;
-  return tokens.map((token) => ids.get(token.normalize("NFC")) ?? UNKNOWN);
+  return tokens.map((token) => ids.get(token.normalize("NFC")) ?? UNK_ID);
 }
 
 /**
@@ -114,19 +113,19 @@ export function idsOf(language, tokens) {
  * @param {Language} language
  * @param {number} id
  */
-export function wordOf(language, id) {
-  return id === UNKNOWN ? UNKNOWN_WORD : id === END ? END_WORD : language.words[id - NUM_SPECIALS];
+export function toToken(language, id) {
+  return id === UNK_ID ? UNK : id === EOS_ID ? EOS : language.words[id - NUM_SPECIAL_IDS];
 }
 
 /**
- * Returns plain text.
+ * Returns the text of tokens.
  *
  * @param {Language} language
  * @param {string[]} tokens
  */
-export function join(language, tokens) {
+export function detokenize(language, tokens) {
   if (language.joins === "characters") {
-    return unescapeMarks(tokens.join("").replaceAll(SPACE, " ").replace(BLANKS, " ").replace(/^ | $/gu, ""));
+    return unescapeMarks(tokens.join("").replaceAll(SPACE, " ").replace(SPACES, " ").replace(/^ | $/gu, ""));
   }
   if (language.joins === "elisions") return tokens.join(" ").replaceAll("' ", "'");
   return unescapeMarks(tokens.join(" ").replace(/ ?￭ ?/gu, ""));

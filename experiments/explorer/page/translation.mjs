@@ -1,60 +1,79 @@
-// The translation of a text by a run: no elements, only values.
+// Translates a text with a run. The result has only what the page shows, so that a worker can send it.
 
-import { encode, start } from "./model.mjs";
-import { beam, oneByOne } from "./search.mjs";
+import { beamSearch } from "./beam_search.mjs";
+import { appliedChanges, interventionsOf, toTargetId } from "./interventions.mjs";
+import { topK } from "./linalg.mjs";
+import { encode, initialState } from "./model.mjs";
+import { sample } from "./sampling.mjs";
 import {
-  END,
-  END_WORD,
-  idsOf,
+  detokenize,
+  displayToken,
+  EOS,
+  EOS_ID,
+  escapeInvisible,
   isBlank,
-  join,
-  plain,
+  toIds,
   tokenize,
-  UNKNOWN,
-  UNKNOWN_WORD,
-  visible,
-  wordOf,
+  toToken,
+  UNK,
+  UNK_ID,
 } from "./tokenizer.mjs";
 
 /**
+ * @import { Node } from "./beam_search.mjs"
  * @import { LiveRun } from "./data"
  * @import { Arrays } from "./decode_arrays.mjs"
+ * @import { Changes, Interventions } from "./interventions.mjs"
  * @import { Vector } from "./linalg.mjs"
  * @import { Model, Source } from "./model.mjs"
- * @import { Hypothesis, Interventions, Node, TokenStep } from "./search.mjs"
- * @import { Row, State } from "./url_state.mjs"
+ * @import { Hypothesis, TokenStep } from "./sampling.mjs"
+ * @import { State } from "./url_state.mjs"
  *
- * @typedef {State & {text: string}} TextState a state whose text is known.
+ * @typedef {State & {text: string}} TextState
  *
- * @typedef {object} Changes of a state that affect a translation.
- * @property {number[]} masked
- * @property {Record<number, string>} words
- * @property {Record<number, Row>} rows
+ * @typedef {object} TranslationStep
+ * @property {number} logProbability of the chosen token.
+ * @property {string} token the chosen token.
+ * @property {{token: string, probability: number}[]} candidates the most probable tokens.
+ * @property {Vector | null} query null without attention.
+ * @property {number[] | null} scores
+ * @property {Vector | null} weights
+ * @property {Vector} context
+ * @property {Vector} state the next state of the last decoder layer.
+ * @property {Vector} features
+ *
+ * @typedef {object} TreeNode of a beam search.
+ * @property {string} token
+ * @property {number} logProbability of all tokens up to this node.
+ * @property {number | null} parent index in the previous level.
+ * @property {boolean} isSelected whether it is part of the translation.
  *
  * @typedef {object} Translation of a text, or its first steps.
- * @property {Model} model
- * @property {Source} source
  * @property {number} beamSize
- * @property {boolean} isWhole whether it has all steps.
- * @property {boolean} isCut whether it lacks the end.
- * @property {TokenStep[]} steps
+ * @property {boolean} isComplete whether it has all steps.
+ * @property {boolean} isTruncated whether it does not end with EOS.
  * @property {number} score
- * @property {Hypothesis[]} hypotheses of which this is one.
- * @property {Node[][]} levels of the beam search; none without.
- * @property {Changes} applied
- * @property {number} leftOut how many tokens of the source were left out.
- * @property {string[]} unknown words of the source.
- * @property {string[]} notTaken words that the user has chosen and the model does not know.
- * @property {string[]} tokens of the source and its end, as people read them.
- * @property {string[]} columns the same, with marks.
- * @property {number[]} ids of the words.
- * @property {string[]} words
- * @property {string[]} rows the words and the end, as people read them.
+ * @property {{tokens: string[], score: number, isTruncated: boolean}[]} hypotheses
+ * @property {TreeNode[][]} levels of the beam search; empty without one.
+ * @property {TranslationStep[]} steps
+ * @property {Vector[]} keys the attention key of each source token.
+ * @property {Vector | undefined} scoreVector of additive attention.
+ * @property {number | undefined} scale of cosine attention.
+ * @property {Changes} changes the user's changes that affected it.
+ * @property {number} numDroppedTokens of the source.
+ * @property {string[]} unknownWords of the source.
+ * @property {string[]} unknownForcedWords
+ * @property {string[]} sourceTokens with EOS, for display.
+ * @property {string[]} columns the same, marked as unknown or hidden.
+ * @property {number[]} ids without EOS.
+ * @property {string[]} words the tokens of the ids.
+ * @property {string[]} rows the words and EOS, for display.
  * @property {string} text
  * @property {Vector[] | null} weights a row for each step; null without attention.
  */
 
-const LONGEST = 400; // tokens of a source; more take long
+const MAX_SOURCE_TOKENS = 400;
+const NUM_CANDIDATES = 6;
 
 /**
  * Returns a run's translation of the text of a state, or null for a text without tokens.
@@ -65,52 +84,56 @@ const LONGEST = 400; // tokens of a source; more take long
  * @returns {Translation | null}
  */
 export function translate(run, arrays, state) {
-  const all = tokenize(run.source, state.text);
-  if (!all.length || isBlank(state.text)) return null;
-  const tokens = all.slice(0, LONGEST);
+  const allTokens = tokenize(run.source, state.text);
+  if (!allTokens.length || isBlank(state.text)) return null;
+  const tokens = allTokens.slice(0, MAX_SOURCE_TOKENS);
   const model = { shape: run.shape, arrays };
-  const sourceIds = [...idsOf(run.source, tokens), END];
+  const sourceIds = [...toIds(run.source, tokens), EOS_ID];
   const source = encode(model, sourceIds);
   const interventions = interventionsOf(run, state, sourceIds.length);
   const { beamSize, hypotheses, levels } = search(run, model, source, state, interventions);
-  const hypothesis = hypotheses[Math.min(state.hypothesis, hypotheses.length - 1)];
-  const { steps, score, isCut } = hypothesis;
-  const ids = steps.slice(0, steps.length - (isCut ? 0 : 1)).map(({ token }) => token);
-  const words = ids.map((id) => wordOf(run.target, id));
-  const isUnknown = (/** @type {unknown} */ _, /** @type {number} */ s) => sourceIds[s] === UNKNOWN;
-  const sourceWords = [...tokens.map(plain), END_WORD];
+  const { steps, score, isTruncated } = hypotheses[Math.min(state.hypothesis, hypotheses.length - 1)];
+  const ids = steps.slice(0, steps.length - (isTruncated ? 0 : 1)).map(({ token }) => token);
+  const words = ids.map((id) => toToken(run.target, id));
+  const sourceTokens = [...tokens.map(displayToken), EOS];
+  const rows = steps.map(({ weights }) => weights);
   return {
-    model,
-    source,
     beamSize,
-    isWhole: true,
-    isCut,
-    steps,
+    isComplete: true,
+    isTruncated,
     score,
-    hypotheses,
-    levels,
-    applied: appliedOf(state, interventions, steps.length),
-    leftOut: all.length - tokens.length,
-    unknown: [...new Set(tokens.filter(isUnknown).map((token) => visible(plain(token))))],
-    notTaken: Object.values(state.words).filter(
-      (word) => word !== UNKNOWN_WORD && idOf(run, word) === UNKNOWN,
+    hypotheses: hypotheses.map((hypothesis) => ({
+      ...hypothesis,
+      steps: undefined,
+      tokens: hypothesis.steps.map(({ token }) => displayToken(toToken(run.target, token))),
+    })),
+    levels: treeOf(run, levels, new Set(steps)),
+    steps: steps.map((step) => summaryOf(run, step)),
+    keys: source.keys,
+    scoreVector: arrays.vectors["decoder/attention_layer/score_vector"],
+    scale: arrays.vectors["decoder/attention_layer/scale"]?.[0],
+    changes: appliedChanges(state, interventions, steps.length),
+    numDroppedTokens: allTokens.length - tokens.length,
+    unknownWords: [...new Set(tokens.filter((_, s) => sourceIds[s] === UNK_ID))].map((token) =>
+      escapeInvisible(displayToken(token)),
     ),
-    tokens: sourceWords,
-    columns: sourceWords.map((word, s) => {
-      const marks = [isUnknown(word, s) ? " (unknown)" : "", interventions.masked.has(s) ? " (hidden)" : ""];
-      return word + marks.join("");
+    unknownForcedWords: Object.values(state.forcedWords)
+      .filter((word) => word !== UNK && toTargetId(run, word) === UNK_ID)
+      .map(displayToken),
+    sourceTokens,
+    columns: sourceTokens.map((token, s) => {
+      const unknown = sourceIds[s] === UNK_ID ? " (unknown)" : "";
+      return `${token}${unknown}${interventions.masked.has(s) ? " (hidden)" : ""}`;
     }),
     ids,
     words,
-    rows: [...words.map(plain), ...(isCut ? [] : [END_WORD])],
-    text: join(run.target, words),
-    weights: weightsOf(steps),
+    rows: [...words.map(displayToken), ...(isTruncated ? [] : [EOS])],
+    text: detokenize(run.target, words),
+    weights: rows.every((row) => row !== null) ? rows : null,
   };
 }
 
 /**
- * Searches as the state asks, or as the run does by default.
- *
  * @param {LiveRun} run
  * @param {Model} model
  * @param {Source} source
@@ -120,116 +143,54 @@ export function translate(run, arrays, state) {
  */
 function search(run, model, source, state, interventions) {
   const { temperature, seed } = state;
-  const beamSize = state.beam ?? run.beam_size;
+  const beamSize = state.beamSize ?? run.beam_size;
   const options = { maxLength: run.max_length, interventions };
-  const initial = start(model, source);
+  const initial = initialState(model, source);
   if (beamSize > 1) {
     const lengthPenalty = run.length_penalty;
-    return { beamSize, ...beam(model, source, initial, { ...options, beamSize, lengthPenalty }) };
+    return { beamSize, ...beamSearch(model, source, initial, { ...options, beamSize, lengthPenalty }) };
   }
-  const hypothesis = oneByOne(model, source, initial, { ...options, temperature, seed });
+  const hypothesis = sample(model, source, initial, { ...options, temperature, seed });
   return { beamSize, hypotheses: [hypothesis], levels: [] };
 }
 
-/** @param {TokenStep[]} steps */
-function weightsOf(steps) {
-  const rows = steps.map(({ weights }) => weights);
-  return rows.every((row) => row !== null) ? rows : null;
-}
-
 /**
- * Returns the first steps of a translation, as if there were no others: all that is told is of these alone.
- *
  * @param {LiveRun} run
- * @param {Translation} translation
- * @param {number} count
- * @returns {Translation}
+ * @param {TokenStep} step
+ * @returns {TranslationStep}
  */
-export function firstSteps(run, translation, count) {
-  if (count >= translation.rows.length) return translation;
-  const steps = translation.steps.slice(0, count);
-  const words = translation.words.slice(0, count);
+function summaryOf(run, { token, logProbabilities, query, scores, weights, context, state, features }) {
   return {
-    ...translation,
-    isWhole: false,
-    isCut: false,
-    steps,
-    words,
-    score: steps.reduce((sum, { token, logProbabilities }) => sum + logProbabilities[token], 0),
-    ids: translation.ids.slice(0, count),
-    rows: translation.rows.slice(0, count),
-    text: join(run.target, words),
-    weights: translation.weights ? translation.weights.slice(0, count) : null,
-    levels: translation.levels.slice(0, count),
+    logProbability: logProbabilities[token],
+    token: toToken(run.target, token),
+    candidates: topK(logProbabilities, NUM_CANDIDATES).map((id) => ({
+      token: toToken(run.target, id),
+      probability: Math.exp(logProbabilities[id]),
+    })),
+    query,
+    scores,
+    weights,
+    context,
+    state: state.layers[state.layers.length - 1],
+    features,
   };
 }
 
 /**
- * Returns the user's changes as the search takes them, of the source positions that exist.
+ * Returns the tree of a beam search.
  *
  * @param {LiveRun} run
- * @param {State} state
- * @param {number} numSources
- * @returns {Interventions}
+ * @param {Node[][]} levels
+ * @param {Set<TokenStep>} selected
+ * @returns {TreeNode[][]}
  */
-function interventionsOf(run, state, numSources) {
-  const words = Object.entries(state.words).map(
-    ([t, word]) => /** @type {const} */ ([Number(t), idOf(run, word)]),
+function treeOf(run, levels, selected) {
+  return levels.map((nodes, t) =>
+    nodes.map((node) => ({
+      token: displayToken(toToken(run.target, node.token)),
+      logProbability: node.logProbability,
+      parent: t ? levels[t - 1].indexOf(/** @type {Node} */ (node.parent)) : null,
+      isSelected: selected.has(node),
+    })),
   );
-  const rows = Object.entries(state.rows)
-    .filter(([, row]) => row === "flat" || row < numSources)
-    .map(([t, row]) => /** @type {const} */ ([Number(t), row]));
-  return {
-    masked: new Set(state.masked.filter((s) => s < numSources)),
-    words: new Map(words),
-    rows: new Map(rows),
-  };
-}
-
-/**
- * Returns the changes of a state that have affected a translation of some steps.
- *
- * @param {State} state
- * @param {Interventions} interventions
- * @param {number} numSteps
- * @returns {Changes}
- */
-function appliedOf(state, { masked, rows }, numSteps) {
-  const words = Object.entries(state.words).filter(([t]) => Number(t) < numSteps);
-  return {
-    masked: [...masked],
-    words: Object.fromEntries(words),
-    rows: Object.fromEntries([...rows].filter(([t]) => t < numSteps)),
-  };
-}
-
-/**
- * @param {LiveRun} run
- * @param {string} word
- */
-function idOf(run, word) {
-  return word === END_WORD ? END : idsOf(run.target, [word])[0];
-}
-
-/**
- * Returns the words of a true translation and its end, as `words` of a state.
- *
- * @param {LiveRun} run
- * @param {string} text
- */
-export function wordsOf(run, text) {
-  return Object.fromEntries([...tokenize(run.target, text), END_WORD].map((word, t) => [t, word]));
-}
-
-/**
- * Returns whether a translation is a text, or its first steps are the beginning of it, in words the run knows.
- *
- * @param {LiveRun} run
- * @param {Translation} translation
- * @param {string} text
- */
-export function isSame(run, translation, text) {
-  const ids = idsOf(run.target, tokenize(run.target, text));
-  const begun = translation.isWhole ? ids : ids.slice(0, translation.ids.length);
-  return !translation.isCut && String(begun) === String(translation.ids);
 }

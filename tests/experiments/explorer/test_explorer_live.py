@@ -38,9 +38,9 @@ const arrays = await unpackArrays(run.checkpoints[0].arrays, run.layout);
 const translations = states.map((state) => {
   const translation = translate(run, arrays, { ...DEFAULTS, ...state });
   if (!translation) return null;
-  const { words, score, text, isCut, unknown, columns, weights, leftOut, notTaken } = translation;
+  const { words, score, text, isTruncated, unknownWords, columns, weights, numDroppedTokens } = translation;
   const rows = weights && weights.map((row) => [...row]);
-  return { words, score, text, isCut, unknown, columns, weights: rows, leftOut, notTaken };
+  return { words, score, text, isTruncated, unknownWords, columns, weights: rows, numDroppedTokens };
 });
 const matrices = Object.entries(arrays.matrices).map(([name, { data }]) => [name, [...data]]);
 const vectors = Object.entries(arrays.vectors).map(([name, vector]) => [name, [...vector]]);
@@ -74,7 +74,7 @@ def texts_of(translator):
 def assert_same(found, translation):
   assert tuple(found["words"]) == translation.tokens
   assert found["text"] == translation.text
-  assert found["isCut"] == translation.is_truncated
+  assert found["isTruncated"] == translation.is_truncated
   np.testing.assert_allclose(found["score"], translation.score, atol=1e-3)
   if translation.attention is None:
     assert found["weights"] is None
@@ -100,7 +100,7 @@ def test_translations_are_those_of_jax(name, beam_size):
   translations = translator.with_search(beam_size=beam_size).translate(texts)
   assert len({round(each.score, 4) for each in translations}) > SENTENCES / 2  # it reads the sentence
   # A run has its own beams, unless the user wants others.
-  state = {} if beam_size == 3 else {"beam": beam_size}
+  state = {} if beam_size == 3 else {"beamSize": beam_size}
   results = translate(run, [{"text": text, **state} for text in texts])
   assert len(results) == SENTENCES
   for result, translation in zip(results, translations, strict=True):
@@ -111,7 +111,7 @@ TEXT = "the red cat sees the dog"
 SEEDS = [*range(40), 7]
 STATES = {
   "plain": {"text": TEXT},
-  "changed": {"text": TEXT, "masked": [1, 4], "rows": {"2": "flat", "3": 5, "4": 1}},
+  "changed": {"text": TEXT, "masked": [1, 4], "weightOverrides": {"2": "uniform", "3": 5, "4": 1}},
   "hidden": {"text": "the cat", "masked": [0, 1, 2]},
   "unknown": {"text": "zebra the ZEBRA gnu"},
   "empty": {"text": ""},
@@ -128,7 +128,7 @@ def cosine():
   config, translator = make("cosine", **MODELS["cosine"])
   example = translator.task.examples("test", 1)[0]
   words = {str(t): word for t, word in enumerate([*example.target, "</s>"])}
-  states = {**STATES, "chosen": {"text": example.source_text, "words": words}}
+  states = {**STATES, "chosen": {"text": example.source_text, "forcedWords": words}}
   result = browser.in_node(RUN, {"run": run_of(config, translator), "states": [*states.values()]})
   return translator, result["arrays"], dict(zip(states, result["translations"], strict=True))
 
@@ -175,12 +175,12 @@ def test_seeds_draw_the_words(cosine):
 
 def test_odd_texts_are_translated(cosine):
   _, _, translations = cosine
-  assert translations["unknown"]["unknown"] == ["zebra", "gnu"]
+  assert translations["unknown"]["unknownWords"] == ["zebra", "gnu"]
   columns = ["zebra (unknown)", "the", "zebra (unknown)", "gnu (unknown)", "</s>"]
   assert translations["unknown"]["columns"] == columns
   assert translations["empty"] is translations["blank"] is None
-  assert "🦓" in translations["emoji"]["unknown"]
-  assert len(translations["long"]["columns"]) == 401 and translations["long"]["leftOut"] == 50
+  assert "🦓" in translations["emoji"]["unknownWords"]
+  assert len(translations["long"]["columns"]) == 401 and translations["long"]["numDroppedTokens"] == 50
 
 
 def test_unsupported_models_are_explained():

@@ -22,15 +22,15 @@ STATES = st.fixed_dictionaries(
   optional={
     "text": TEXTS,
     "run": st.integers(0, 9),
-    "beside": st.integers(0, 9),
-    "step": st.integers(0, 10**6),
-    "beam": st.integers(1, 10),
+    "compare": st.integers(0, 9),
+    "checkpoint": st.integers(0, 10**6),
+    "beamSize": st.integers(1, 10),
     "temperature": st.sampled_from([0.1, 1.5, 2]),
     "masked": st.lists(st.integers(0, 99), min_size=1),
-    "words": st.dictionaries(PLACES, TEXTS.filter(bool), min_size=1),
-    "rows": st.dictionaries(PLACES, st.just("flat") | st.integers(0, 99), min_size=1),
+    "forcedWords": st.dictionaries(PLACES, TEXTS.filter(bool), min_size=1),
+    "weightOverrides": st.dictionaries(PLACES, st.just("uniform") | st.integers(0, 99), min_size=1),
     "view": st.just("arcs"),
-    "shown": st.integers(0, 99),
+    "numShown": st.integers(0, 99),
     "cell": st.lists(st.integers(0, 99), min_size=2, max_size=2),
     "side": st.just("encoder"),
     "layer": st.integers(0, 9),
@@ -40,13 +40,13 @@ STATES = st.fixed_dictionaries(
 
 def test_words_are_those_of_python():
   program = """
-const { idsOf, isBlank, join, tokenize, visible } = await load("tokenizer");
+const { toIds, isBlank, detokenize, tokenize, escapeInvisible } = await load("tokenizer");
 const { language, texts } = given;
 return {
   tokens: tokenize(language, "L'amico vede un'oca"),
-  joined: join(language, ["l'", "amico"]),
-  ids: idsOf(language, ["e\\u0301", "\\xe9", "<unk>", "x"]),
-  seen: texts.map((text) => [isBlank(text), visible(text)]),
+  joined: detokenize(language, ["l'", "amico"]),
+  ids: toIds(language, ["e\\u0301", "\\xe9", "<unk>", "x"]),
+  seen: texts.map((text) => [isBlank(text), escapeInvisible(text)]),
 };
 """
   language = {"unit": "word", "joins": "elisions", "lowercase": True, "words": ["\xe9"]}
@@ -75,8 +75,10 @@ def test_invalid_addresses_are_passed_over():
   program = (
     "const { DEFAULTS, fromAddress } = await load('url_state'); return [DEFAULTS, fromAddress(given)];"
   )
-  address = "#beam=99&run=-1&cell=3&masked=a,b&words=x:y&rows=1:wide&view=cube&nothing=1&temperature="
-  usual, found = browser.in_node(program, f"{address}&step=1.5&toString=1")
+  address = (
+    "#beamSize=99&run=-1&cell=3&masked=a,b&forcedWords=x:y&weightOverrides=1:wide&view=cube&temperature="
+  )
+  usual, found = browser.in_node(program, f"{address}&checkpoint=1.5&nothing=1&toString=1")
   assert found == usual
 
 
@@ -108,16 +110,36 @@ def test_recorded_weights_come_back():
     weights[0, 0, 0, :2] = limits
   program = """
 const { unpackWeights } = await load("decode_arrays");
-const { strengthsOf, toldRange } = await load("strengths");
+const { describeRange, strengthsOf } = await load("weight_range");
 return Promise.all(given.map(async (packed) => {
-  const numbers = await unpackWeights(packed);
-  return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...strengthsOf([numbers])[0]] };
+  const values = await unpackWeights(packed);
+  return { values: [...values], range: describeRange([values]), strengths: [...strengthsOf([values])[0]] };
 }));
 """
-  packed = json.loads(json.dumps([recorded._described(weights) for weights in arrays]))
+  packed = json.loads(json.dumps([recorded._export_weights(weights) for weights in arrays]))
   results = browser.in_node(program, packed)
   for ((low, high), are_shares), weights, result in zip(ranges.items(), arrays, results, strict=True):
-    np.testing.assert_allclose(result["numbers"], weights.ravel(), atol=(high - low) / 65535)
-    assert (result["told"] is None) is are_shares
+    np.testing.assert_allclose(result["values"], weights.ravel(), atol=(high - low) / 65535)
+    assert (result["range"] is None) is are_shares
     most = 1 if are_shares else np.abs(weights).max()
     np.testing.assert_allclose(result["strengths"], np.abs(weights.ravel()) / most, atol=1e-4)
+
+
+def test_newer_requests_replace_waiting_ones():
+  program = """
+const { TranslationClient } = await load("translation_client");
+const sent = [];
+const worker = new EventTarget();
+worker.postMessage = (request) => sent.push(request);
+const client = new TranslationClient(worker);
+const answer = (response) => worker.dispatchEvent(new MessageEvent("message", { data: response }));
+const results = ["a1", "a2", "b1", "a3"].map((request) =>
+  client.translate(request[0], request).then((text) => text ?? null, (error) => error.message));
+answer({ translation: "A1", error: null });
+answer({ translation: "A3", error: null });
+answer({ translation: null, error: "failed" });
+return { sent, results: await Promise.all(results) };
+"""
+  result = browser.in_node(program)
+  assert result["sent"] == ["a1", "a3", "b1"]
+  assert result["results"] == ["A1", None, "failed", "A3"]
