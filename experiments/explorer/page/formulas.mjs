@@ -132,6 +132,8 @@ function attentionFormulas(shape, attention) {
 }
 
 /**
+ * Returns a symbol with its meaning.
+ *
  * @param {Element} element
  * @param {string} meaning
  * @returns {[Element, string]}
@@ -154,12 +156,14 @@ function stateFormula(shape) {
     ...(shape.input_feeding ? [previous("f")] : []),
   ];
   const separated = inputs.flatMap((input, i) => (i ? [";", input] : [input]));
+  const numLayers = shape.num_decoder_layers;
+  const layers = numLayers > 1 ? ` of ${numLayers} layers, the last one is shown` : "";
   const input = inputs.length > 1 ? ["[", ...separated, "]"] : separated;
   return {
     name: "State",
     formula: math(next(), "=", call("GRU", last(), ",", ...input)),
     symbols: [
-      described(next(), isAttentionFirst ? "next decoder state" : "decoder state"),
+      described(next(), `${isAttentionFirst ? "next decoder state" : "decoder state"}${layers}`),
       ...(isAttentionFirst ? [] : [described(last(), "previous decoder state")]),
       described(symbol("y"), "embedding of the previous word"),
       ...(shape.input_feeding ? [described(previous("f"), "previous output features")] : []),

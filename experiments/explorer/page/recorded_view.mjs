@@ -112,7 +112,7 @@ function gridOf(sentence, side, recorded, { layer, head, cell }) {
  * @param {Side} side
  */
 function describeSide({ weights, links }, side) {
-  if (side === "encoder") return "Self-attention of the encoder: rows and columns are source words.";
+  if (side === "encoder") return "Self-attention of the encoder, among the source words.";
   const rate = links.length ? alignmentErrorRate(weights, links) : null;
   if (rate === null) return null;
   return `Weights for the reference translation. Alignment error ${rate.toFixed(2)}.`;

@@ -19,11 +19,10 @@ const NUM_VALUES = 4; // of a vector
  * @param {Stage} [stage] the numbers.
  */
 export function stageItem({ name, formula, symbols }, stage) {
-  const legend = symbols.map(([symbol, meaning], i) => [
-    i ? "; " : "",
-    html("span", { class: "symbol" }, inlineMath(symbol)),
-    `, ${meaning}`,
-  ]);
+  const legend = symbols.map(([symbol, meaning], i) => {
+    const separator = i < symbols.length - 1 ? "; " : "";
+    return html("span", { class: "symbol" }, inlineMath(symbol), `, ${meaning}${separator}`);
+  });
   return html(
     "li",
     {},

@@ -1,4 +1,4 @@
-"""The page's translator, in Node, does what JAX does: the same words, scores and weights."""
+"""The translator of the page, in Node: words, scores and weights agree with JAX."""
 
 import copy
 
@@ -98,7 +98,8 @@ def test_translations_are_those_of_jax(name, beam_size):
   run = run_of(config, translator)
   texts = texts_of(translator)
   translations = translator.with_search(beam_size=beam_size).translate(texts)
-  assert len({round(each.score, 4) for each in translations}) > SENTENCES / 2  # it reads the sentence
+  # Translations depend on the sentence.
+  assert len({round(each.score, 4) for each in translations}) > SENTENCES / 2
   # A run has its own beams, unless the user wants others.
   state = {} if beam_size == 3 else {"beamSize": beam_size}
   results = translate(run, [{"text": text, **state} for text in texts])
@@ -124,7 +125,7 @@ STATES = {
 
 @pytest.fixture(scope="module")
 def cosine():
-  """Gives a translator, the arrays of its page, and the translations of `STATES` and of a chosen one."""
+  """Returns a translator, its arrays in the page, and the translations of `STATES` and of forced words."""
   config, translator = make("cosine", **MODELS["cosine"])
   example = translator.task.examples("test", 1)[0]
   words = {str(t): word for t, word in enumerate([*example.target, "</s>"])}
@@ -160,7 +161,7 @@ def test_weights_can_be_changed(cosine):
   np.testing.assert_allclose(changed[0, kept], plain[0, kept] / plain[0, kept].sum(), atol=1e-5)
   np.testing.assert_allclose(changed[2, kept], 1 / len(kept), atol=1e-6)
   np.testing.assert_array_equal(changed[3], np.eye(7)[5])
-  np.testing.assert_array_equal(changed[4], np.eye(7)[1])  # a chosen row goes before what is hidden
+  np.testing.assert_array_equal(changed[4], np.eye(7)[1])  # weights of 1 ignore the mask
   # Where all is hidden, weights are zero.
   assert not np.any(translations["hidden"]["weights"])
   assert np.isfinite(translations["hidden"]["score"])

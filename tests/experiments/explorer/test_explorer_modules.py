@@ -1,4 +1,4 @@
-"""Modules of the page in Node, against Python: words, addresses, alignment errors, recorded weights."""
+"""Modules of the page, in Node: tokens, addresses, alignment errors, weights and requests."""
 
 import json
 
@@ -71,7 +71,7 @@ return { usual: DEFAULTS, found: given.map(kept) };
   assert result["found"] == [{**result["usual"], **state} for state in states]
 
 
-def test_invalid_addresses_are_passed_over():
+def test_invalid_addresses_are_ignored():
   program = (
     "const { DEFAULTS, fromAddress } = await load('url_state'); return [DEFAULTS, fromAddress(given)];"
   )
@@ -103,7 +103,7 @@ return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
   assert without_links is None
 
 
-def test_recorded_weights_come_back():
+def test_recorded_weights_are_decoded():
   ranges = {(0, 1): True, (-1e-6, 1 + 1e-6): True, (-0.5, 0.5): False, (0, 300): False}
   arrays = [np.random.default_rng(0).uniform(*each, (1, 2, 3, 5)).astype(np.float32) for each in ranges]
   for weights, limits in zip(arrays, ranges, strict=True):

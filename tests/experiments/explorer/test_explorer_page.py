@@ -1,4 +1,6 @@
-"""The whole page in headless Chromium, as a user meets it."""
+"""The page in headless Chromium."""
+
+import pathlib
 
 import jax
 import numpy as np
@@ -27,7 +29,7 @@ def translators():
 
 @pytest.fixture(scope="module")
 def path(translators, tmp_path_factory):
-  """Gives the file of a page with two runs that translate, and one that was recorded."""
+  """Returns the file of a page with two live runs and a recorded one."""
   translator = translators[0][1]
   known = translator.task.examples("test", 1)[0]
   mine = Example((), (), frozenset({(0, 0), (3, 3)}), TEXT, "il gatto rosso vede il cane")
@@ -38,7 +40,7 @@ def path(translators, tmp_path_factory):
   }
   runs = []
   for name, (config, each) in zip(("one", "other"), translators, strict=True):
-    # At first parameters were half of what they are.
+    # The parameters of the first checkpoint are half those of the second.
     kept = KeptCheckpoints({3: jax.tree.map(lambda leaf: leaf / 2, each.params), 7: each.params}, 7)
     runs.append({"name": name, "summary": "/* program */", **live_model(config, each, kept, examples)})
   runs[1]["checkpoints"][0]["step"] = 5
@@ -57,7 +59,7 @@ def translation_of(translator, text, **search):
 
 @pytest.fixture(scope="module")
 def computed(path, translators):
-  """Gives what the page's program computes: translations of some texts, and the stages of one step."""
+  """Returns what the program of the page computes: translations of some texts, and the stages of a step."""
   program = """async ([texts]) => {
     const data = JSON.parse(document.getElementById("data").textContent);
     const translate = async (run, text) => {
@@ -355,6 +357,12 @@ def test_recorded_attention_is_shown(path, translators):
     assert shown.inner_text(".description").endswith(", true alignment")
     shown.keyboard.press("Enter")
     shown.wait_for_function("location.hash.includes('cell=2%2C2')")
+
+
+def test_formulas_link_to_the_tutorial(path):
+  with opened(path, "#run=0&cell=1,1") as shown:
+    href = shown.get_attribute(".step .sources-line a", "href")
+  assert "\n## 5. " in (pathlib.Path(__file__).parents[3] / href).read_text("utf-8")
 
 
 def test_odd_sentences_are_explained(path):

@@ -1,4 +1,4 @@
-"""The page while a user reads it: what stays where it is, what is in sight, what Back undoes."""
+"""The page in use: layout, stepping, browser history and keyboard."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ TRUE = "&forcedWords=" + ",".join(f"{t}:{word}" for t, word in enumerate([*TARGE
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-  """Gives the file of a page with one run, whose only example is a sentence with its true links."""
+  """Returns the file of a page with one run, whose only example has a true alignment."""
   config, translator = make("additive")
   example = Example((), (), LINKS, SOURCE, TARGET)
   live = live_model(config, translator, KeptCheckpoints({7: translator.params}, 7), {"mine": [example]})
@@ -40,7 +40,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected():
-  """Gives the log-probabilities of the words of the true translation, and its attention, by JAX."""
+  """Returns the log-probabilities and the attention weights of the reference translation, from JAX."""
   _, translator = make("additive")
   task = translator.task
   ids = np.array([*task.target.vocabulary.encode(TARGET.split()), 2])
@@ -54,7 +54,7 @@ def expected():
 
 @pytest.fixture
 def path_of(tmp_path):
-  """Gives a function that returns the file of a page with runs of recorded weights [T S] of some tokens."""
+  """Returns a function that writes a page with recorded runs of weights [T S] and tokens."""
 
   def write(*runs):
     path = tmp_path / "recorded.html"
@@ -84,7 +84,7 @@ def _boxes(shown, selector="th, td, p, svg text, button, h2"):
 
 
 def _moved(before, after):
-  """Returns by how much elements have moved against the first one, or grown."""
+  """Returns by how much elements have moved relative to the first one, or grown."""
   before, after = (np.array(boxes) - [*boxes[0][:2], 0, 0] for boxes in (before, after))
   return {*np.abs(before - after).round(3).ravel().tolist()}
 
