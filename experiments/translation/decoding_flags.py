@@ -61,9 +61,7 @@ def define_search() -> list[flags.FlagHolder]:
       "exponent of the length penalty in beam search; default: from the config",
       lower_bound=0.0,
     ),
-    flags.DEFINE_float(
-      "temperature", None, "sampling temperature; 0 searches instead of sampling", lower_bound=0.0
-    ),
+    flags.DEFINE_float("temperature", None, "sampling temperature; 0 disables sampling", lower_bound=0.0),
     flags.DEFINE_integer("top_k", None, "sample from the k most probable tokens; 0 means all", lower_bound=0),
     flags.DEFINE_float(
       "top_p", None, "sample from the most probable tokens whose probabilities sum to p; 1 means all"

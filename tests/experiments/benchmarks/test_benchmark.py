@@ -209,6 +209,6 @@ def test_the_script_writes_its_results(tmp_path):
 def test_unknown_sets_are_one_line(tmp_path):
   finished = scripts.run("benchmark", "--suites=widths", f"--output={tmp_path / 'new'}")
   assert finished.code == 2
-  assert "--suites must be of dot_product, additive" in finished.errors
+  assert "--suites must be among dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()
