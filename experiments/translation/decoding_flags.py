@@ -76,7 +76,7 @@ def decode_options(search_flags: list[flags.FlagHolder]) -> dict[str, Any]:
   """Returns the values of the decoding flags that are set.
 
   Raises:
-    UsageError: if a value is invalid, or flags exclude each other.
+    UsageError: if a value is invalid, or flags conflict.
   """
   options = {flag.name: flag.value for flag in search_flags if flag.value is not None}
   is_sampling = options.get("temperature", 0.0) != 0
