@@ -34,7 +34,7 @@ _WORKDIR = cli.define_workdir(
 _INPUT = define_input("file of example sentences, one per line")
 _OUTPUT = define_output("HTML file to write (required)")
 _CHECKPOINTS = flags.DEFINE_list(
-  "checkpoints", [], "steps of the checkpoints to include, separated by commas; default: all"
+  "checkpoints", [], "steps of the checkpoints to include, separated by commas; empty means all"
 )
 _NUM_EXAMPLES = flags.DEFINE_integer(
   "num_examples", 40, "number of example sentences per split", lower_bound=1

@@ -5,11 +5,11 @@ r"""Trains all runs of a sweep: every combination of the choices of a config fil
 
 The config file has `get_config` and `get_sweep`. `get_sweep` returns values of some fields, such as
 {"model.attention": ["additive", "bilinear"], "seed": [0, 1, 2]}, or groups of these by name. Each run is
-trained by `experiments.train` in its own folder below --workdir. Run the same command again to resume
+trained by `experiments.train` in a separate folder below --workdir. Run the same command again to resume
 interrupted runs; finished runs are skipped. At the end, mean and standard deviation over seeds are written as
 text, CSV and figures.
 
-Machines that share --workdir share the runs. Machines that do not need --shard.
+Machines that share --workdir divide the runs among them. Other machines need --shard.
 """
 
 import re

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _check_flags(search: Mapping[str, Any]) -> None:
-  """Raises UsageError if flags exclude each other."""
+  """Raises UsageError if flags conflict."""
   if _N_BEST.value > 1 and search.get("temperature"):
     raise cli.UsageError(f"--n_best must not be set with --temperature={search['temperature']}")
   if "\n" in (_TEXT.value or ""):

@@ -43,9 +43,11 @@ class UsageError(UserError):
 
 def define_config() -> flags.FlagHolder:
   """Defines --config, a config file, and --config.FIELD for each of its fields."""
+  cwd = pathlib.Path.cwd()
+  is_in_cwd = _DEFAULT_CONFIG.is_relative_to(cwd)
   return flags.DEFINE_string(
     "config",
-    str(_DEFAULT_CONFIG),
+    str(_DEFAULT_CONFIG.relative_to(cwd) if is_in_cwd else _DEFAULT_CONFIG),
     "config file; --config.FIELD=VALUE overrides a field, such as --config.train.num_train_steps=100",
   )
 

@@ -173,7 +173,7 @@ def write(runs: Runs) -> StudyReport:
 
 
 def _best_head(group: Runs) -> str:
-  """Returns the lowest error rate of a head, averaged over runs. Each run has its own best head."""
+  """Returns the lowest error rate of a head, averaged over runs. The best head differs between runs."""
   heads = (
     [v for name, v in row.items() if name.startswith("aer/layer") and v is not None] for row in group.rows
   )

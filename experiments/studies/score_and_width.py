@@ -1,12 +1,11 @@
 r"""Which attention score works best, and at which width?
 
-**Cosine and additive scores work best, at any width**: with queries and keys of 512 units, exact match is
-0.991 and 0.988. The dot product gets worse with width and reaches 0.321 at 512. With scaling it reaches
-0.965.
+**Cosine attention has the highest exact match at every width** (0.991 to 0.993). Additive attention differs
+significantly from it only at 16 units, and reaches 0.988 at 512. The dot product gets worse with width and
+reaches 0.321 at 512. With scaling it reaches 0.965.
 
 * Cosine attention also aligns best: its alignment error rate is 0.066 to 0.084.
-* At 16 units, additive attention translates as well as at larger widths within 0.007, but aligns worse
-  (0.188).
+* At 16 units, additive attention aligns worse (0.188) than at larger widths (0.113 to 0.137).
 * Dot-product scores grow with the width, which is the reason for the scaling of Vaswani et al. 2017
   (arXiv:1706.03762).
 

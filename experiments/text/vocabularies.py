@@ -41,7 +41,7 @@ class Vocabulary:
 
   def __post_init__(self) -> None:
     if not self.words:
-      raise ValueError("words must be at least one word, got none")
+      raise ValueError("words must have at least one word, got none")
     for word in self.words:
       if word.split() != [word]:
         raise ValueError(f"words must be non-empty and without whitespace, got {word!r}")

@@ -114,7 +114,7 @@ def _maps(
   for index, axes in np.ndenumerate(grid):
     image = axes.imshow(weights[index], **scale, aspect="equal")
     _label_cells(axes, sources, targets)
-  _add_colour_bar(grid[0, -1], image)
+  _add_color_bar(grid[0, -1], image)
   if title is not None:
     figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
   return figure
@@ -167,7 +167,7 @@ def _mark_cell(axes: Axes, link: tuple[int, int], shape: list[int]) -> None:
   axes.add_patch(square)
 
 
-def _add_colour_bar(axes: Axes, image: AxesImage) -> None:
+def _add_color_bar(axes: Axes, image: AxesImage) -> None:
   """Adds a color bar on the right, at most ten cells long."""
   num_rows, _ = image.get_size()
   length = min(1.0, 10 / num_rows)

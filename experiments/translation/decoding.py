@@ -12,7 +12,7 @@ from experiments.text.batches import Batch
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
 from experiments.translation.loss import linear_losses
 
-_BANNED_LOGIT = -1e30  # finite, because label smoothing averages logits
+_BANNED_LOGIT = -1e30  # finite, because the loss averages logits
 
 
 class DecodeOptions(NamedTuple):

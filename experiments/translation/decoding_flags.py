@@ -61,9 +61,7 @@ def define_search() -> list[flags.FlagHolder]:
       "exponent of the length penalty in beam search; default: from the config",
       lower_bound=0.0,
     ),
-    flags.DEFINE_float(
-      "temperature", None, "sampling temperature; 0 searches instead of sampling", lower_bound=0.0
-    ),
+    flags.DEFINE_float("temperature", None, "sampling temperature; 0 disables sampling", lower_bound=0.0),
     flags.DEFINE_integer("top_k", None, "sample from the k most probable tokens; 0 means all", lower_bound=0),
     flags.DEFINE_float(
       "top_p", None, "sample from the most probable tokens whose probabilities sum to p; 1 means all"
@@ -78,7 +76,7 @@ def decode_options(search_flags: list[flags.FlagHolder]) -> dict[str, Any]:
   """Returns the values of the decoding flags that are set.
 
   Raises:
-    UsageError: if a value is invalid, or flags exclude each other.
+    UsageError: if a value is invalid, or flags conflict.
   """
   options = {flag.name: flag.value for flag in search_flags if flag.value is not None}
   is_sampling = options.get("temperature", 0.0) != 0

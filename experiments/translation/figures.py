@@ -61,11 +61,11 @@ def training_curves(records: Sequence[Mapping[str, float]]) -> Figure:
   figure = new_figure(5.2 * len(panels), 3.8)
   all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
   for axes, (title, divisors) in zip(all_axes, panels.items(), strict=True):
-    for colour, (name, divisor) in zip(itertools.cycle(_LINES), divisors.items(), strict=False):
+    for color, (name, divisor) in zip(itertools.cycle(_LINES), divisors.items(), strict=False):
       points = [(record["step"], record[name] / divisor) for record in records if name in record]
       label = name if divisor == 1.0 else f"{name} / {divisor:g}"
       marker = "o" if len(points) <= 30 else ""
-      axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+      axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if title == "scores":
       axes.set_ylim(-0.02, 1.02)
@@ -91,10 +91,10 @@ def dot_plot(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str
   panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   for axes, (metric, values_by_group) in zip(panels, metrics.items(), strict=True):
     for row, group in enumerate(groups):
-      values, colour = values_by_group.get(group, ()), _LINES[row % len(_LINES)]
-      axes.plot(values, [row] * len(values), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
+      values, color = values_by_group.get(group, ()), _LINES[row % len(_LINES)]
+      axes.plot(values, [row] * len(values), "o", color=color, markersize=5, alpha=0.6, markeredgewidth=0)
       if values:
-        axes.plot([float(np.mean(values))] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2)
+        axes.plot([float(np.mean(values))] * 2, [row - 0.3, row + 0.3], color=color, linewidth=2)
     axes.set_title(metric, fontsize=10, color=INK)
     axes.set_yticks(range(len(groups)), names, parse_math=False, family=labels.families(names))
     if groups:

@@ -210,7 +210,7 @@ class Translator:
           if np.isfinite(hypothesis.scores)
         ]
         if not translations[i]:
-          raise TrainingDiverged(_NOT_FINITE.format("score of a translation"))
+          raise TrainingDiverged(_NOT_FINITE.format("translation score"))
     return [translations[i] for i in range(len(sources))]
 
   def score_tokens(

@@ -74,10 +74,10 @@ def test_duplicate_runs_are_reported(tmp_path):
 def test_missing_results_are_errors(tmp_path):
   folder = run_folder(tmp_path / "a", 0, "additive", 40.0)
   (folder / "results.json").write_text(json.dumps([3]), "utf-8")
-  with pytest.raises(WorkdirError, match="expected splits and their metrics"):
+  with pytest.raises(WorkdirError, match="expected metrics by split"):
     compare.group_runs([folder])
   (folder / "results.json").unlink()
-  with pytest.raises(WorkdirError, match="holds no results yet"):
+  with pytest.raises(WorkdirError, match="no results yet"):
     compare.group_runs([folder])
 
 
@@ -85,7 +85,7 @@ def test_missing_results_are_errors(tmp_path):
   ("flags", "line"),
   [
     ((), "--workdirs must name folders of runs, got none"),
-    (("--workdirs=nowhere",), "nowhere holds no run"),
+    (("--workdirs=nowhere",), "nowhere: no run here"),
     (("--workdirs=a", "--significance"), "--significance needs at least two --workdirs, got 'a'"),
     (("--workdirs=a,a/",), "--workdirs must be different folders, got 'a,a/'"),
   ],

@@ -64,7 +64,7 @@ def test_live_runs_have_checkpoints_and_examples(folder):
   assert [item["step"] for item in run["checkpoints"]] == [2]
 
 
-def test_other_runs_are_recorded(folder):
+def test_transformers_are_recorded(folder):
   runs, _ = explore(folder, "recurrent", "transformer", flags=["--num_recorded=2"])
   assert [item["name"] for item in runs] == ["recurrent", "transformer"]
   assert runs[1]["why"] == "config.model.encoder is transformer"

@@ -130,7 +130,7 @@ def test_different_configs_are_errors(tmp_path):
   finish(tmp_path, run.name, base.Config(model=base.Model(features=16)), 40.0)
   stored = [{"run": run.name, "config": analysis.config_digest(run.config), "test/bleu": 7.0}]
   for rows in ([], stored):
-    with pytest.raises(workdir.WorkdirError, match=r"another config: model.features 16 \(here 128\)"):
+    with pytest.raises(workdir.WorkdirError, match=r"a different config: model.features 16 \(now 128\)"):
       analysis.collect_rows(tmp_path, [run], rows)
 
 
@@ -200,8 +200,8 @@ class FakeTranslator:
     self.task = types.SimpleNamespace(examples=lambda split, count: examples)
     self._outputs, self._no_eos_outputs = outputs, no_eos_outputs
 
-  def with_search(self, *, ends):
-    assert not ends
+  def with_search(self, *, allow_eos):
+    assert not allow_eos
     return FakeTranslator(self.task.examples("test", 0), self._no_eos_outputs)
 
   def n_best(self, sources, *, with_attention):

@@ -28,7 +28,7 @@ def test_configs_round_trip_through_json():
   assert type(restored.data) is base.Data
 
 
-def test_unknown_fields_are_named():
+def test_unknown_fields_are_errors():
   values = dataclasses.asdict(base.Train()) | {"colour": 1}
   with pytest.raises(
     ValueError, match=r"^fields must be among alignment_loss_weight, batch_size, .*, got colour$"

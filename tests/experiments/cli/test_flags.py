@@ -80,8 +80,8 @@ def test_invalid_types_name_the_flag(tmp_path, flag, line):
     ),
     (
       "--config.model.encoder=lstm",
-      "config.model.encoder must be one of recurrent, transformer, or a custom component (package.module:Name "
-      "or file.py:Name), got 'lstm'",
+      "config.model.encoder must be one of recurrent, transformer, or a custom component "
+      "(package.module:Name or file.py:Name), got 'lstm'",
     ),
   ],
 )
@@ -89,7 +89,7 @@ def test_invalid_values_name_the_field(tmp_path, flag, line):
   assert _train_error(tmp_path, flag) == line
 
 
-def test_errors_in_configs_are_shown(tmp_path):
+def test_errors_in_configs_are_printed(tmp_path):
   path = tmp_path / "mine.py"
   path.write_text("def get_config():\n  return {}['width']\n", "utf-8")
   assert _train_error(tmp_path, f"--config={path}") == f"{path}: KeyError: 'width'"
@@ -164,7 +164,7 @@ def test_errors_in_flag_files_are_reported(tmp_path):
   assert "did you mean --config.train.num_train_steps?" in _train_error(tmp_path, "--flagfile", str(path))
 
 
-def test_unreadable_flag_files_are_named(tmp_path):
+def test_unreadable_flag_files_are_errors(tmp_path):
   binary = tmp_path / "binary"
   binary.write_bytes(b"\xd0\xd0")
   for flag, reason in (
@@ -206,7 +206,7 @@ def _data_flags(train, validation, test=""):
   )
 
 
-def test_malformed_lines_are_named(tmp_path):
+def test_malformed_lines_are_errors(tmp_path):
   bad = tmp_path / "bad.tsv"
   bad.write_text("a b\tx y\nno tab here\n", "utf-8")
   assert _train_error(tmp_path, *_data_flags(bad, bad)).startswith(f"{bad}:2: ")

@@ -90,33 +90,33 @@ def _four_heads():
 
 
 def test_words_are_embedding_rows():
-  one = _one_head()
-  assert one.embedding.shape == (10, 16)
-  np.testing.assert_array_equal(one.inputs, [one.embedding[token] for token in (2, 6, 8, 3, 1)])
+  run = _one_head()
+  assert run.embedding.shape == (10, 16)
+  np.testing.assert_array_equal(run.inputs, [run.embedding[token] for token in (2, 6, 8, 3, 1)])
 
 
 def test_one_head_projects_each_word():
-  one = _one_head()
-  _close(one.queries, one.inputs @ one.query_kernel)
-  _close(one.keys, one.inputs @ one.key_kernel)
-  _close(one.values, one.inputs @ one.value_kernel)
-  assert one.query_kernel.shape == one.key_kernel.shape == one.value_kernel.shape == (16, 16)
+  run = _one_head()
+  _close(run.queries, run.inputs @ run.query_kernel)
+  _close(run.keys, run.inputs @ run.key_kernel)
+  _close(run.values, run.inputs @ run.value_kernel)
+  assert run.query_kernel.shape == run.key_kernel.shape == run.value_kernel.shape == (16, 16)
 
 
 def test_first_token_weights_are_a_softmax():
-  one = _one_head()
-  scores = [sum(one.queries[0] * key) / 4 for key in one.keys]
+  run = _one_head()
+  scores = [sum(run.queries[0] * key) / 4 for key in run.keys]
   exponentials = np.exp(scores)
-  _close(one.weights[0], exponentials / sum(exponentials))
+  _close(run.weights[0], exponentials / sum(exponentials))
 
 
 def test_first_context_is_a_weighted_sum():
-  one = _one_head()
-  a, v = one.weights[0], one.values
+  run = _one_head()
+  a, v = run.weights[0], run.values
   expected = a[0] * v[0] + a[1] * v[1] + a[2] * v[2] + a[3] * v[3] + a[4] * v[4]
-  _close(one.z_1, expected)
-  _close(one.context[0], expected)
-  _close(one.context, _attend(one.queries, one.keys, one.values)[0])
+  _close(run.z_1, expected)
+  _close(run.context[0], expected)
+  _close(run.context, _attend(run.queries, run.keys, run.values)[0])
 
 
 def test_four_heads_equal_four_single_heads():

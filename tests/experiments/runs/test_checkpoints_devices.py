@@ -87,11 +87,11 @@ def _train_with_another(address, index, folder):
     for step, score in ((1, 0.9), (2, 0.5), (3, None), (4, 0.1)):
       checkpoints.save(step, _shard_over_processes(step, mesh), {"step": step}, score)
     before = checkpoints.restore(_shard_over_processes(0, mesh))
-    multihost_utils.sync_global_devices("both have read")
+    multihost_utils.sync_global_devices("both have restored")
     if index == 1:
       for path in (folder / "4" / "default" / "ocdbt.process_1" / "d").iterdir():
         path.unlink()
-    multihost_utils.sync_global_devices("one has lost it")
+    multihost_utils.sync_global_devices("a file is deleted")
     with stderr_in_a_pipe() as read_stderr:
       after = checkpoints.restore(_shard_over_processes(0, mesh))
       warnings = [line for line in read_stderr().splitlines() if "checkpoint" in line]  # Gloo may print too
@@ -110,11 +110,11 @@ def test_processes_agree_on_damage(tmp_path):
     assert first.poll(120)
     assert second.poll(120)
     results = [first.recv(), second.recv()]
-  whole = {step: np.random.default_rng(step).normal(size=(8, 5000)).astype(np.float32) for step in (3, 4)}
+  expected = {step: np.random.default_rng(step).normal(size=(8, 5000)).astype(np.float32) for step in (3, 4)}
   for index, (before, after, best, _) in enumerate(results):
     assert (before[0], after[0], best) == (4, 3, 1)
     for step, parts in (before, after):
-      np.testing.assert_array_equal(np.concatenate(parts), whole[step][4 * index : 4 * index + 4])
+      np.testing.assert_array_equal(np.concatenate(parts), expected[step][4 * index : 4 * index + 4])
   assert steps_in(folder) == [1, 2, 3]
   assert steps_in(tmp_path / "damaged") == [4]
   (line,), no_warnings = (warnings for *_, warnings in results)
@@ -123,4 +123,4 @@ def test_processes_agree_on_damage(tmp_path):
   assert not no_warnings
   weights = {"weights": jax.ShapeDtypeStruct((8, 5000), jnp.float32)}
   with open_checkpoints(folder) as checkpoints:  # a single process
-    np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], whole[3])
+    np.testing.assert_array_equal(checkpoints.restore(weights).state["weights"], expected[3])

@@ -8,9 +8,9 @@ from experiments.tasks import grammar, lexicon, nouns
 
 def italian(text):
   """Returns the translation of an English sentence as plain text."""
-  drawn = translate(text)
-  assert grammar.join(drawn.source) == text
-  return grammar.join(drawn.target)
+  pair = translate(text)
+  assert grammar.join(pair.source) == text
+  return grammar.join(pair.target)
 
 
 # Words, written by hand.

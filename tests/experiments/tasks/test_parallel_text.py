@@ -119,7 +119,7 @@ def test_lengths_count_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(("tokenization", "tokens"), [("word", "words"), ("character", "characters")])
-def test_too_short_max_length_is_an_error(tmp_path, tokenization, tokens):
+def test_short_max_length_is_an_error(tmp_path, tokenization, tokens):
   task = _task(tmp_path, [("a b", "x y")], max_train_length=1, tokenization=tokenization)
   for _ in range(2):  # also the second time
     with pytest.raises(DataError) as caught:

@@ -114,7 +114,7 @@ FIELDS = "expected source TAB target, optionally TAB alignment, got"
   ],
 )
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-def test_malformed_lines_are_named(tmp_path, line, message, name):
+def test_malformed_lines_are_errors(tmp_path, line, message, name):
   content = b"a\tb\r\n\xe2\x80\xa8c\td\n" + line + b"\ne\tf\n"
   path = _written(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
   assert _message(path) == f"3: {message}"

@@ -140,10 +140,10 @@ def test_ids_match_sentencepiece(subword_model, texts):
 
 def test_chunks_do_not_change_ids(monkeypatch):
   texts = [f"the dog saw {count} cats" for count in range(10)]
-  whole = list(subwords("bpe").encode_all(texts))
+  expected = list(subwords("bpe").encode_all(texts))
   monkeypatch.setattr("experiments.text.tokenizers._CHUNK_SIZE", 3)
-  assert list(subwords("bpe").encode_all(texts)) == whole
-  assert len(whole) == 10
+  assert list(subwords("bpe").encode_all(texts)) == expected
+  assert len(expected) == 10
 
 
 @subword_models

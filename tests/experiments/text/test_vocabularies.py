@@ -65,7 +65,7 @@ def test_files_round_trip(tmp_path_factory, words):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ((), "words must be at least one word, got none"),
+    ((), "words must have at least one word, got none"),
     (("il", ""), "words must be non-empty and without whitespace, got ''"),
     (("il gatto",), "words must be non-empty and without whitespace, got 'il gatto'"),
     (("il", "la", "il"), "words must be distinct, got 'il' twice"),

@@ -26,7 +26,7 @@ def _weights(rows=T, columns=S):
 
 
 def _drawn(figure):
-  """Returns a figure that has been drawn."""
+  """Draws a figure and returns it."""
   FigureCanvasAgg(figure).draw()
   return figure
 
@@ -40,8 +40,8 @@ def _size(path):
   return struct.unpack(">II", path.read_bytes()[16:24])
 
 
-def _cell_colours(figure, target, source):
-  """Returns the colours inside one cell, [pixels, 3]."""
+def _cell_colors(figure, target, source):
+  """Returns the colors inside one cell, [pixels, 3]."""
   pixels = np.asarray(_drawn(figure).canvas.buffer_rgba())[..., :3].astype(int)
   corners = [(source - 0.5, target + 0.5), (source + 0.5, target - 0.5)]
   (left, bottom), (right, top) = figure.axes[0].transData.transform(corners).round().astype(int)
@@ -49,12 +49,12 @@ def _cell_colours(figure, target, source):
   return pixels[height - top + 1 : height - bottom - 1, left + 1 : right - 1].reshape(-1, 3)
 
 
-def _colour(figure, target, source):
-  return np.median(_cell_colours(figure, target, source), axis=0)
+def _color(figure, target, source):
+  return np.median(_cell_colors(figure, target, source), axis=0)
 
 
 def _scale(figure):
-  """Returns the range of the colour scale, and its tick labels."""
+  """Returns the range of the color scale, and its tick labels."""
   axes = figure.axes[0]
   texts = [label.get_text().replace("\u2212", "-") for label in axes.child_axes[0].get_yticklabels()]
   return axes.images[0].get_clim(), texts
@@ -77,23 +77,23 @@ def test_words_do_not_overlap():
   assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(down))
 
 
-def test_weights_map_to_a_colour_scale():
+def test_weights_map_to_a_color_scale():
   weights = np.zeros((T, S))
   weights[0, 3], weights[1, 2] = 0.2, 0.05
   figure = attention_map(weights, SOURCE, TARGET)
   assert _scale(figure) == ((0.0, 0.2), ["0", "0.1", "0.2"])
-  assert (_colour(figure, 0, 3) < [30, 70, 120]).all()
-  assert 150 < _colour(figure, 1, 2)[0] < 250
-  assert (_colour(figure, 2, 3) == 255).all() and (_colour(figure, 0, 1) == 255).all()
-  assert (_colour(attention_map(0 * weights, SOURCE, TARGET), 0, 1) == 255).all()
+  assert (_color(figure, 0, 3) < [30, 70, 120]).all()
+  assert 150 < _color(figure, 1, 2)[0] < 250
+  assert (_color(figure, 2, 3) == 255).all() and (_color(figure, 0, 1) == 255).all()
+  assert (_color(attention_map(0 * weights, SOURCE, TARGET), 0, 1) == 255).all()
 
 
-def test_negative_weights_have_another_colour():
+def test_negative_weights_have_another_color():
   weights = np.zeros((T, S))
   weights[0, 3], weights[1, 2] = 1.5, -3.0
   figure = attention_map(weights, SOURCE, TARGET, title="mine")
   assert _scale(figure) == ((-3.0, 3.0), ["-3", "0", "3"])
-  above, below, none = (_colour(figure, *cell) for cell in ((0, 3), (1, 2), (2, 2)))
+  above, below, none = (_color(figure, *cell) for cell in ((0, 3), (1, 2), (2, 2)))
   assert above[2] > above[0] + 50 and below[0] > below[1] + 50 and (none >= 252).all()
   assert figure.get_suptitle() == "mine: weights from -3 to 1.5, not in [0, 1]"
   heads = head_maps(np.stack([[np.abs(weights), weights]]), SOURCE, TARGET)
@@ -136,8 +136,8 @@ def test_heads_share_one_scale():
 def test_true_links_are_marked(weight, alignment):
   figure = attention_map(np.full((T, S), weight), SOURCE, TARGET, alignment=alignment)
   for cell in ((0, 4), (2, 1), (1, 4), (1, 2), (0, 1)):
-    colours = _cell_colours(figure, *cell)
-    is_orange = (colours[:, 0] > 200) & (colours[:, 2] < 90)
+    colors = _cell_colors(figure, *cell)
+    is_orange = (colors[:, 0] > 200) & (colors[:, 2] < 90)
     assert is_orange.mean() > 0.05 if cell in (alignment or ()) else not is_orange.any()
 
 

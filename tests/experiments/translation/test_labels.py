@@ -44,7 +44,7 @@ def test_fonts_cover_all_characters(installed):
   assert labels.missing_glyph_warning(["中文", "नमस्ते", "cat"]) == ""
 
 
-def test_missing_scripts_are_named(installed, tmp_path):
+def test_missing_scripts_are_listed(installed, tmp_path):
   installed(Hindi="नमस्ते")
   assert labels.missing_glyph_warning(["नमस्ते", "中文", "ไทย", "の"]) == (
     "no installed font has some characters of the figures (Han, Hiragana, Thai), which are drawn as boxes; "

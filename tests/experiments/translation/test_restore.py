@@ -38,7 +38,7 @@ def test_constant_schedules_can_be_longer(tmp_path):
   assert read_config(tmp_path / "longer").train.num_train_steps == STEPS + 4
   assert (tmp_path / "longer" / f"results.{STEPS}_steps.json").read_text("utf-8") == "{}"
   assert not (tmp_path / "longer" / "results.json").exists()
-  with pytest.raises(WorkdirError, match=rf"train.num_train_steps {STEPS + 4} \(here {STEPS}\)"):
+  with pytest.raises(WorkdirError, match=rf"train.num_train_steps {STEPS + 4} \(now {STEPS}\)"):
     loop.train(short, tmp_path / "longer")
 
 

@@ -96,7 +96,7 @@ def test_files_may_be_moved(tmp_path):
     "{",
     "[]",
     "3",
-    json.dumps(dataclasses.asdict(CONFIG) | {"colour": "red"}),
+    json.dumps(dataclasses.asdict(CONFIG) | {"color": "red"}),
     json.dumps(dataclasses.asdict(CONFIG) | {"train": 3}),
     json.dumps(dataclasses.asdict(CONFIG) | {"seed": "0"}),
     json.dumps(dataclasses.asdict(CONFIG) | {"seed": True}),

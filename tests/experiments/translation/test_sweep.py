@@ -102,7 +102,7 @@ def test_job_commands_set_all_fields(tmp_path):
   # A run with fewer steps than the config now asks for is not done.
   longer = dataclasses.replace(run.config, train=base.Train(num_train_steps=8))
   assert not sweep.is_done(tmp_path / run.name, longer)
-  with pytest.raises(WorkdirError, match=r"holds a run with another config: seed 1 \(here 9\)"):
+  with pytest.raises(WorkdirError, match=r"has a run with a different config: seed 1 \(now 9\)"):
     sweep.make_job(sweep.Run(run.name, dataclasses.replace(run.config, seed=9)), tmp_path)
 
 

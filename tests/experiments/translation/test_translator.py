@@ -233,9 +233,9 @@ def test_diverged_models_are_reported():
   translator = _translator(
     batch_size=1, change=lambda params: jax.tree.map(lambda leaf: leaf * np.nan, params)
   )
-  with pytest.raises(TrainingDiverged, match="loss or attention is not finite"):
+  with pytest.raises(TrainingDiverged, match="loss or attention of the model is not finite"):
     translator.score_tokens([(("a", "b"), ("x",))])
-  with pytest.raises(TrainingDiverged, match="score of a translation is not finite"):
+  with pytest.raises(TrainingDiverged, match="translation score of the model is not finite"):
     best(translator, [("a", "b")])
 
 
@@ -257,7 +257,7 @@ def n_best():
   return _translator(**search).n_best(_sources())
 
 
-def _normalised(score, length):
+def _normalized(score, length):
   """Wu et al. 2016, arXiv:1609.08144, equation 14."""
   return score / ((5 + length) / 6) ** LENGTH_PENALTY
 
@@ -277,7 +277,7 @@ def test_n_best_scores_and_weights(n_best):
       ids = _ids(translation)
       log_probabilities, weights = _alone(source, ids[: len(translation.tokens)])
       score = sum(log_probabilities[t, token] for t, token in enumerate(ids))
-      np.testing.assert_allclose(translation.score, _normalised(score, len(ids)), rtol=1e-4)
+      np.testing.assert_allclose(translation.score, _normalized(score, len(ids)), rtol=1e-4)
       assert translation.attention.shape == (len(ids), len(source) + 1)
       np.testing.assert_allclose(translation.attention, weights[: len(ids)], atol=1e-5)
 
