@@ -114,7 +114,7 @@ return Promise.all(given.map(async (packed) => {
   return { numbers: [...numbers], told: toldRange([numbers]), strengths: [...strengthsOf([numbers])[0]] };
 }));
 """
-  packed = json.loads(json.dumps([recorded._described(weights) for weights in arrays]))
+  packed = json.loads(json.dumps([recorded._quantize(weights) for weights in arrays]))
   results = browser.in_node(program, packed)
   for ((low, high), are_shares), weights, result in zip(ranges.items(), arrays, results, strict=True):
     np.testing.assert_allclose(result["numbers"], weights.ravel(), atol=(high - low) / 65535)
