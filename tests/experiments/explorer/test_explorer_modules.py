@@ -116,7 +116,7 @@ return Promise.all(given.map(async (packed) => {
   return { values: [...values], range: describeRange([values]), strengths: [...strengthsOf([values])[0]] };
 }));
 """
-  packed = json.loads(json.dumps([recorded._export_weights(weights) for weights in arrays]))
+  packed = json.loads(json.dumps([recorded._quantize(weights) for weights in arrays]))
   results = browser.in_node(program, packed)
   for ((low, high), are_shares), weights, result in zip(ranges.items(), arrays, results, strict=True):
     np.testing.assert_allclose(result["values"], weights.ravel(), atol=(high - low) / 65535)

@@ -68,7 +68,7 @@ def _recorded(weights, sources, targets, links=()):
   pair = SentencePair(" ".join(sources), " ".join(targets), frozenset(links))
   translation = Translation(pair.target, tuple(targets), 0.0, None)
   heads = Heads(tuple(sources), tuple(targets), None, np.asarray(weights, np.float32)[None, None])
-  sentence = recorded._export_sentence(pair, translation, heads)
+  sentence = recorded._sentence(pair, translation, heads)
   return {"name": "mine", "summary": "", "why": "it is a test", "sentences": [sentence]}
 
 
@@ -320,7 +320,7 @@ def test_a_thousand_tokens_are_drawn(tmp_path):
   rng = np.random.default_rng(0)
   tokens = [f"w{i}" for i in range(1000)]
   weights = rng.random((2, 2, 1001, 1001), np.float32)
-  sentence = recorded._export_sentence(
+  sentence = recorded._sentence(
     SentencePair(" ".join(tokens), ""), Translation("t", (), 0.0, None), Heads(tokens, tokens, None, weights)
   )
   path = tmp_path / "long.html"

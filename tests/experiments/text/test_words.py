@@ -118,10 +118,10 @@ def test_long_words_are_fast():
 
 
 WORDS = """
-const { tokenize, join } = await load("tokenizer");
+const { tokenize, detokenize } = await load("tokenizer");
 return given.texts.map((text) => {
   const tokens = tokenize(given.language, text);
-  return [tokens, join(given.language, tokens)];
+  return [tokens, detokenize(given.language, tokens)];
 });
 """
 LANGUAGE = {"unit": "word", "joins": "text", "lowercase": False, "words": [], "pattern": words.PATTERN}
