@@ -43,6 +43,7 @@ from attention.layers import LocalAttention as LocalAttention
 from attention.layers import LocationAwareAttention as LocationAwareAttention
 from attention.layers import MonotonicAttention as MonotonicAttention
 from attention.layers import MultiHeadAttention as MultiHeadAttention
+from attention.layers import ProjectedAttention as ProjectedAttention
 from attention.linear import merge_heads as merge_heads
 from attention.linear import project_heads as project_heads
 from attention.masks import Mask as Mask

@@ -109,7 +109,7 @@ def ring_attention(
       num_segments=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )
-  return options.returned(output._replace(context=output.context.astype(queries.dtype)))
+  return options.select_output(output._replace(context=output.context.astype(queries.dtype)))
 
 
 def zigzag_layout(length: int, num_devices: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from attention.arrays.sharding import matmul_precision
 from attention.engines.attention_inputs import Options, prepare
 from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
-from attention.engines.choice import fastest
+from attention.engines.choice import choose_implementation
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.softmax import Normalizer, Softmax
 from attention.masks import Array, Mask
@@ -47,9 +47,9 @@ def attend(
   returns NaN, with zero gradients. Scores, softmax and sums are computed in float32 (float64 for float64
   inputs).
 
-  Outside `jax.jit`, calls are compiled and cached by shapes and options. A call whose mask or bias is a
-  function, or whose score, mask or bias is a user-defined class, is not compiled, since the code may refer to
-  values that change. Put such calls inside `jax.jit`.
+  Outside `jax.jit`, calls are compiled and cached by shapes and options. A call is not compiled if its bias
+  is a function, its mask is from `masks.from_function`, or its score, mask, bias or normalizer is a
+  user-defined class, since the code may refer to values that change. Put such calls inside `jax.jit`.
 
   Args:
     score: a score function: `ScaledDotProduct()`, `Additive(score_vector)`, `Bilinear(matrix)`,
@@ -59,9 +59,9 @@ def attend(
     values: [... S D]. Queries, keys and values must have the same floating-point dtype.
     mask: a mask from `attention.masks`, or a boolean array broadcastable to [... T S]. True means "may
       attend".
-    bias: added to the scores: an array broadcastable to [... T S], or a function of query positions [T 1] and
-      key positions [1 S]. The function is traced with T = S = 1 under `jax.vmap`, so it must index by t and s
-      (`table[t, s]`) and not depend on their shapes. A bias of -inf masks a pair.
+    bias: added to the scores: an array broadcastable to [... T S], or a function of query and key positions
+      that returns the bias of a pair. It is applied to each pair under `jax.vmap`, so use t and s elementwise
+      or as indices: `table[t, s]`. A bias of -inf masks a pair.
     dropout_rate: probability of dropping a weight, in [0, 1): a number or a scalar array. It may be traced;
       a new rate does not recompile.
     dropout_rng: PRNG key, required if `dropout_rate` is not 0.
@@ -70,8 +70,9 @@ def attend(
     return_weights: also return the weights, before dropout.
     return_logsumexp: also return the logarithm of the softmax denominator.
     implementation: "dense" stores all scores. "blockwise" uses memory linear in T + S, except for returned
-      weights; sums of values near the largest float may overflow. "auto" chooses the faster one that fits in
-      memory; a symbolic size of `jax.export` counts as 4,096.
+      weights; sums of values near the largest float may overflow. "auto" uses "blockwise" for more than 2^24
+      scores and, on CPUs, for T S of at least 2^16 if no weights are returned; otherwise "dense". A symbolic
+      size of `jax.export` counts as 4,096.
     block_sizes: maximum tile size of "blockwise", (queries, keys). Default: chosen for speed. With several
       devices, a tile contains all leading axes. No effect on "dense", nor on the choice of "auto".
 
@@ -104,7 +105,7 @@ def attend(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return options.returned(attend_checked(*check_vectors(queries, keys, values), options))
+  return options.select_output(attend_checked(*check_vectors(queries, keys, values), options))
 
 
 @eager_jit
@@ -116,7 +117,9 @@ def attend_checked(
   implementation = options.implementation
   if implementation == "auto":
     is_softmax = type(options.normalizer) is Softmax  # a subclass may compute other weights
-    implementation = fastest(queries, keys, values, options.return_weights) if is_softmax else "dense"
+    implementation = (
+      choose_implementation(queries, keys, values, options.return_weights) if is_softmax else "dense"
+    )
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)
     return_logsumexp = options.return_logsumexp

@@ -80,7 +80,7 @@ def attend_heads(
     block_sizes=block_sizes,
   )
   queries, keys, values = map(as_array, ("queries", "keys", "values"), (queries, keys, values))
-  return options.returned(attend_heads_checked(queries, keys, values, options))
+  return options.select_output(attend_heads_checked(queries, keys, values, options))
 
 
 @eager_jit

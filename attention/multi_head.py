@@ -118,7 +118,7 @@ def multi_head_attention(
     implementation=implementation,
     block_sizes=block_sizes,
   )
-  return options.returned(_multi_head_attention(inputs_q, inputs_kv, weights, options))
+  return options.select_output(_multi_head_attention(inputs_q, inputs_kv, weights, options))
 
 
 @eager_jit

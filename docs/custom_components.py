@@ -20,7 +20,6 @@ import numpy as np
 from flax import linen as nn
 
 import attention
-from attention.layers.attention_layers import ProjectedAttention
 from experiments.tasks import Example
 from experiments.text.batches import make_batch
 from experiments.text.text_processor import TextProcessor
@@ -110,7 +109,7 @@ class NegativeDistance(attention.Score):
     return -self.sharpness * jnp.mean(difference**2, axis=-1)
 
 
-class GaussianAttention(ProjectedAttention):
+class GaussianAttention(attention.ProjectedAttention):
   @nn.compact
   def score(self, queries, keys):
     return NegativeDistance(self.param("sharpness", nn.initializers.ones, ()))

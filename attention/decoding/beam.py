@@ -54,7 +54,7 @@ class BackPointers(NamedTuple):
   weights: jax.Array | None
 
 
-def beam(
+def beam_search(
   step: Step,
   state: Any,
   *,
@@ -75,13 +75,12 @@ def beam(
   occupy the beam. The search stops when no alive hypothesis can enter the `n_best`: log-probabilities only
   decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
-  As long as no prefix has been pruned, every hypothesis may finish, so a beam as wide as the number of
-  prefixes finds the best of all finished sequences. With `beam_size` 1 and no penalty, the result equals that
+  Until a prefix is pruned, every hypothesis may finish. If `beam_size` is at least the number of prefixes,
+  the search is exhaustive. With `beam_size` 1 and no penalty, the result equals that
   of `greedy`, except for ties, and for truncated sequences: at `max_length`, finished hypotheses rank before
   truncated ones.
 
-  Works under `jax.jit`: shapes are static, and the loop stops when all sequences are finished. The result of
-  a sequence does not depend on others in the batch.
+  Works under `jax.jit`, with static shapes. The result of a sequence does not depend on others in the batch.
 
   References:
     Sutskever et al. 2014, arXiv:1409.3215, section 3.2; the penalty: Wu et al. 2016, arXiv:1609.08144,
@@ -103,13 +102,13 @@ def beam(
     n_best: number of hypotheses to return, at most beam_size.
 
   Returns:
-    SearchResult with an axis for the best N, the best first. Those that have ended come before those that
-    were cut. If there are fewer, the others have the score -inf and nothing but padding.
+    A `SearchResult` with tokens [B n_best T], scores [B n_best] and weights [B n_best T S], best first.
+    Finished hypotheses precede truncated ones. Missing hypotheses have score -inf and only padding.
 
   Raises:
-    ValueError: if an argument is out of its range.
+    ValueError: if an argument is out of range.
   """
-  B, T, first, last, padding = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
+  B, T, bos, eos, pad = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
   K, n_best = check_size("beam_size", beam_size), check_size("n_best", n_best)
   if n_best > K:
     raise ValueError(f"n_best must be at most beam_size={K}, got {n_best}")
@@ -124,7 +123,7 @@ def beam(
   step = jax.vmap(step, in_axes=1, out_axes=1)
   alive = Alive(
     state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
-    tokens=jnp.full((B, K), first),
+    tokens=jnp.full((B, K), bos),
     scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # K copies of one hypothesis: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
@@ -150,10 +149,11 @@ def beam(
     state, logits, weights = step(alive.state, alive.tokens)
     log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     V = logits.shape[-1]
-    is_end = jnp.arange(V) == last
+    is_end = jnp.arange(V) == eos
     end_scores = jnp.max(jnp.where(is_end, log_probabilities, -jnp.inf), axis=-1)
     continuations = jnp.where(is_end, -jnp.inf, log_probabilities).reshape(B, K * V)
     scores, indices = jax.lax.top_k(continuations, K)
+    # Whether no prefix has been pruned; pruning at the last step has no effect.
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
     parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
 
@@ -163,7 +163,7 @@ def beam(
       scores=jnp.where(can_end, penalized(end_scores, i + 1), -jnp.inf),
       last=jnp.full_like(tokens, i),
       parent=jnp.broadcast_to(jnp.arange(K, dtype=jnp.int32), (B, K)),
-      token=jnp.full_like(tokens, last),
+      token=jnp.full_like(tokens, eos),
     )
     both = _concatenate(finished, ends)
     finished = _gather(both, jax.lax.top_k(both.scores, K)[1])
@@ -180,7 +180,7 @@ def beam(
     _with_truncated(finished, alive, back_pointers, penalized(alive.scores, T)),
     back_pointers,
     n_best,
-    padding,
+    pad,
   )
 
 

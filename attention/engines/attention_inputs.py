@@ -45,7 +45,7 @@ class Options:
   implementation: str = dataclasses.field(metadata={"static": True})
   block_sizes: tuple[int, int] | None = dataclasses.field(metadata={"static": True})
 
-  def returned(self, output: Any) -> Any:
+  def select_output(self, output: Any) -> Any:
     """Returns the context, or the whole output if weights or logsumexp were requested."""
     return output if self.return_weights or self.return_logsumexp else output.context
 

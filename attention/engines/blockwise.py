@@ -5,10 +5,12 @@ subtracted before exponentials, the sum l of the exponentials, and the weighted 
 Milakov and Gimelshein 2018, arXiv:1805.02867). Tiles are not stored: derivatives recompute them from the
 logsumexp (Rabe and Staats 2021, arXiv:2112.05682; Dao et al. 2022, arXiv:2205.14135). There is a single
 differentiation rule, in forward mode; JAX transposes it for gradients, and differentiates it for second
-derivatives. With P = exp(S - logsumexp):
+derivatives:
 
-    d logsumexp[t] = sum over s of P[t, s] dS[t, s]
-    d context[t] = sum over s of P[t, s] (dS[t, s] values[s] + d values[s]) - context[t] d logsumexp[t]
+    weights[t, s] = exp(scores[t, s] - logsumexp[t])
+    d logsumexp[t] = sum over s of weights[t, s] d scores[t, s]
+    d context[t] = sum over s of weights[t, s] (d scores[t, s] values[s] + d values[s])
+                   - context[t] d logsumexp[t]
 
 The engine uses the features and `scores` of a score, `mask_mod` and `block_summary` of a mask, and the tiles
 of a bias. The loops are in tiles.py.
@@ -26,7 +28,7 @@ from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import AttentionOutput, dense
 from attention.engines.masking import finish_rows, is_valid_row, mask_value, masked_scores, softmax_shift
-from attention.engines.tiles import over_tiles
+from attention.engines.tiles import Operands, over_tiles
 from attention.engines.tiling import TilingPlan, make_tiling_plan
 
 Tree = TypeVar("Tree")
@@ -34,10 +36,6 @@ Tree = TypeVar("Tree")
 
 class OnlineSoftmax(NamedTuple):
   """The running sums of a block of queries over blocks of keys.
-
-  To add a statistic that is linear in the weights, add it to this file wherever `context` is used. For
-  example, the entropy of a row is its logsumexp minus its mean score (exact unless scores are large). Scores
-  may be infinite where a pair has no weight: replace those by 0.
 
   Attributes:
     row_max: the largest masked score so far, [... T 1].
@@ -98,7 +96,7 @@ def blockwise(
     shape: of the scores, [... T S].
     block_sizes: maximum tile size, (queries, keys). Default: chosen for speed.
     ring: the mesh axis along which queries and keys are sharded, or None.
-    num_segments: number of equally long segments that this shard consists of, each contiguous.
+    num_segments: number of contiguous parts of the sequence in this shard, of equal length; 2 for zigzag.
     return_logsumexp: as in `dense`.
 
   Raises:
@@ -126,20 +124,26 @@ def blockwise(
 def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
   """Computes the results of all queries over all keys."""
 
-  def initial(cut: Any, leading: tuple[int, ...]) -> OnlineSoftmax:
-    tile = plan.inputs(cut[0])
+  def initial(operands: Operands, leading: tuple[int, ...]) -> OnlineSoftmax:
+    tile = plan.inputs(operands.arrays)
     rows, dtype = (*leading, tile.t.shape[0]), tile.values.dtype
     row_max = jnp.full((*rows, 1), mask_value(dtype))
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, tile.values.shape[-1]), dtype))
 
-  def finish(cut: Any, carry: OnlineSoftmax) -> Any:
+  def finish(operands: Operands, carry: OnlineSoftmax) -> Any:
     # Finish each block of queries while it is in the cache, unless other devices hold more keys.
     return carry.results() if plan.ring is None else carry
 
   tile_fn = functools.partial(_attend_to_tile, plan)
   none = [None] * len(arrays)
   sums_or_results = over_tiles(
-    plan, tile_fn, OnlineSoftmax.merge, initial, finish, (arrays, none, None), (plan.axes, none, None)
+    plan,
+    tile_fn,
+    OnlineSoftmax.merge,
+    initial,
+    finish,
+    Operands(arrays, none, None),
+    Operands(plan.axes, none, None),
   )
   return sums_or_results if plan.ring is None else sums_or_results.results()
 
@@ -167,21 +171,23 @@ def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockR
   tangent_axes = [None if zero else letters for zero, letters in zip(is_zero, plan.axes, strict=True)]
   results = flash_attention(plan, arrays)
 
-  def initial(cut: Any, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    return jax.tree.map(jnp.zeros_like, (cut[2].log_denominator, cut[2].context))
+  def initial(operands: Operands, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    return jax.tree.map(jnp.zeros_like, (operands.results.log_denominator, operands.results.context))
 
   def add(first: Tree, second: Tree) -> Tree:
     return jax.tree.map(jnp.add, first, second)
 
-  def finish(cut: Any, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+  def finish(operands: Operands, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     d_logsumexp, d_context = totals
-    is_valid = is_valid_row(cut[2].row_max)  # NaN of other rows must not reach derivatives
-    context = jnp.where(is_valid, cut[2].context, 0)
+    is_valid = is_valid_row(operands.results.row_max)  # NaN of other rows must not reach derivatives
+    context = jnp.where(is_valid, operands.results.context, 0)
     return d_logsumexp, jnp.where(is_valid, d_context - context * d_logsumexp, 0)
 
   tile_fn = functools.partial(_differentiate_tile, plan)
-  axes = plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results)
-  d_logsumexp, d_context = over_tiles(plan, tile_fn, add, initial, finish, (arrays, tangents, results), axes)
+  axes = Operands(plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results))
+  operands = Operands(arrays, tangents, results)
+  d_logsumexp, d_context = over_tiles(plan, tile_fn, add, initial, finish, operands, axes)
+  # Only the sum of shift and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, BlockResults(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 
 
@@ -189,17 +195,19 @@ def _differentiate_tile(
   plan: TilingPlan, arrays: list[Any], tangents: list[Any], results: BlockResults, use_mask: bool
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the terms of a tile in the two sums of the docstring of this file, [... T 1] and [... T D]."""
-  variables = [None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)]
+  differentiated = [
+    None if tangent is None else array for array, tangent in zip(arrays, tangents, strict=True)
+  ]
 
-  def scores_and_values(variables: list[Any]) -> Any:
-    tile = plan.inputs(combine(variables, arrays))
+  def scores_and_values(differentiated: list[Any]) -> Any:
+    tile = plan.inputs(combine(differentiated, arrays))
     scores, allowed = tile.scores_and_allowed(use_mask)
     # Rows have all leading axes of a tile; scores may have fewer.
     scores = jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, results.row_max.shape))
     return (scores, tile.values), (tile, allowed if allowed is None else with_rank(allowed, scores.ndim))
 
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
-    scores_and_values, (variables,), (tangents,), has_aux=True
+    scores_and_values, (differentiated,), (tangents,), has_aux=True
   )
   exponents = masked_scores(scores, allowed) - softmax_shift(results.row_max) - results.log_denominator
   weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, mask_value(scores.dtype)))

@@ -12,8 +12,10 @@ MAX_DENSE_SCORES = 2**24
 MIN_TILED_SCORES = 2**16
 
 
-def fastest(queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool) -> str:
-  """Returns the implementation that was measured to be fastest, or "blockwise" if there are too many scores.
+def choose_implementation(
+  queries: jax.Array, keys: jax.Array, values: jax.Array, return_weights: bool
+) -> str:
+  """Returns the implementation that was measured to be fastest, or "blockwise" for many scores.
 
   `jax.nn.dot_product_attention(implementation="cudnn")` is not used: it does not support forward mode, so
   neither `jvp` nor Hessian-vector products.

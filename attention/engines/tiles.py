@@ -6,7 +6,7 @@ each query, along "S" for each key. Arrays without these axes are the same for a
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,20 @@ from attention.engines.tiling import Blocks, TilingPlan
 Tree = TypeVar("Tree")
 
 
+class Operands(NamedTuple):
+  """The arrays of a loop over tiles, or their axis letters.
+
+  Attributes:
+    arrays: leaves of the Inputs.
+    tangents: their tangents; None for zero tangents.
+    results: results of each query, or None.
+  """
+
+  arrays: Any
+  tangents: Any
+  results: Any
+
+
 def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None:
   """Returns the axis with the given letter, counted from the end; None if it is missing or broadcasts."""
   axis = axes.find(letter) - len(axes)
@@ -30,10 +44,10 @@ def over_tiles(
   plan: TilingPlan,
   tile_fn: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
-  initial: Callable[[Any, tuple[int, ...]], Tree],
-  finish: Callable[[Any, Tree], Any],
-  cut: tuple[Any, Any, Any],
-  axes: tuple[Any, Any, Any],
+  initial: Callable[[Operands, tuple[int, ...]], Tree],
+  finish: Callable[[Operands, Tree], Any],
+  operands: Operands,
+  axes: Operands,
 ) -> Any:
   """Computes the results of all tiles, merged for each query.
 
@@ -41,34 +55,39 @@ def over_tiles(
     plan: the tiling plan.
     tile_fn: takes the arrays of a tile, and whether some of its pairs may be masked; returns its results.
     merge: merges the results of two blocks of keys, for the same queries.
-    initial: takes the arrays and leading axes; returns the results for no keys.
-    finish: takes the arrays and the merged results of a block of queries.
-    cut: the arrays, their tangents, and results per query; None for missing tangents or results.
-    axes: the axis letters of each.
+    initial: takes operands and leading axes; returns the results for no keys.
+    finish: takes operands and the merged results of a block of queries.
+    operands: the arrays, their tangents, and results of each query.
+    axes: their axis letters.
   """
 
   @rematerialized
-  def over_keys(cut: Any) -> Any:
-    return finish(cut, scan_key_blocks(plan, tile_fn, merge, initial(cut, plan.leading), cut, axes))
+  def attend_to_keys(operands: Operands) -> Any:
+    return finish(
+      operands, scan_key_blocks(plan, tile_fn, merge, initial(operands, plan.leading), operands, axes)
+    )
 
   @rematerialized
-  def over_queries(cut: Any) -> Any:
-    arrays, tangents, results = cut
-    finite = plan.finite(arrays, arrays), plan.finite(arrays, tangents), results
-    return map_query_blocks(plan, over_keys, finite, axes)
+  def attend_at_index(operands: Operands) -> Any:
+    arrays, tangents, results = operands
+    finite = Operands(plan.finite(arrays, arrays), plan.finite(arrays, tangents), results)
+    return map_query_blocks(plan, attend_to_keys, finite, axes)
 
-  # The loop over leading axes is inside the rule: JAX's derivative of it would store replicated arrays.
-  over_local_keys = functools.partial(
+  # The loop over leading axes is inside the custom rule, since JAX's derivative of it would store arrays that
+  # broadcast once per index.
+  attend_locally = functools.partial(
     map_leading_axes,
-    over_queries,
+    attend_at_index,
     trailing_ranks=jax.tree.map(len, axes),
     leading=plan.looped,
     per_step=plan.indices_per_step,
   )
   with jax.default_matmul_precision(plan.precision):
     if plan.ring is None:
-      return over_local_keys(cut)
-    return ring_scan(plan, over_local_keys, merge, initial(cut, (*plan.looped, *plan.leading)), cut, axes)
+      return attend_locally(operands)
+    return ring_scan(
+      plan, attend_locally, merge, initial(operands, (*plan.looped, *plan.leading)), operands, axes
+    )
 
 
 def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
@@ -77,7 +96,7 @@ def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: 
   if blocks.count == 1 and windows is None:
     return function(arrays)
 
-  def cut(array: jax.Array, letters: str) -> jax.Array | None:
+  def split_block(array: jax.Array, letters: str) -> jax.Array | None:
     t, s = axis_of(array, letters, "T", blocks.length), axis_of(array, letters, "S", plan.num_keys)
     if t is not None:
       array = split(array, t, blocks)
@@ -85,8 +104,8 @@ def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: 
       return windows_of(array, s, windows, plan.keys.length, of_blocks=t is not None)
     return None if t is None else array
 
-  moving = jax.tree.map(cut, arrays, axes)
-  stacked = map_chunked(lambda block: function(combine(block, arrays)), moving, plan.query_blocks_per_step)
+  per_block = jax.tree.map(split_block, arrays, axes)
+  stacked = map_chunked(lambda block: function(combine(block, arrays)), per_block, plan.query_blocks_per_step)
   return jax.tree.map(lambda array: join(array, -2, blocks), stacked)
 
 
@@ -95,7 +114,7 @@ def scan_key_blocks(
   tile_fn: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
   initial: Tree,
-  cut: Any,
+  operands: Any,
   axes: Any,
 ) -> Tree:
   """Merges the results of a query block over all key blocks, skipping empty tiles; see `over_tiles`."""
@@ -117,26 +136,27 @@ def scan_key_blocks(
       axes,
       is_leaf=lambda leaf: leaf is None,
     )
-    return combine(swapped, cut)
+    return combine(swapped, operands)
 
-  moving = jax.tree.map(split_keys, cut, axes)
+  per_block = jax.tree.map(split_keys, operands, axes)
   if blocks.count == 1:
-    return tile_fn(*tile_of(jax.tree.map(lambda array: array[0], moving)), plan.has_mask)
+    return tile_fn(*tile_of(jax.tree.map(lambda array: array[0], per_block)), plan.has_mask)
 
   def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
     return merge(carry, rematerialized(functools.partial(tile_fn, use_mask=use_mask))(*tile_of(block)))
 
-  # Branches of the switch would store residuals for their derivatives. With rematerialization of the whole
-  # step, only its block is stored, which the loop keeps anyway.
+  # Under `lax.switch`, JAX would store the residuals of all branches. Rematerializing the step stores only
+  # the carry and the block, which the loop keeps anyway.
   @rematerialized
   def at_block(carry: Tree, block: Any) -> tuple[Tree, None]:
-    # A branch requires the same decision on all devices.
+    # Tiles are skipped only on CPUs, where blocks are computed one at a time, and not if leading axes may be
+    # sharded, since all devices must take the same branch.
     if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_sharded():
       return step(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
-    assert tile.mask is not None
-    any_allowed, all_allowed = tile.mask.block_summary(tile.t, tile.s)
-    choice = unvmap_any(any_allowed).astype(jnp.int32) + (~unvmap_any(~all_allowed)).astype(jnp.int32)
+    is_nonempty, is_full = tile.mask.block_summary(tile.t, tile.s)  # type: ignore[union-attr]
+    is_nonempty, is_full = unvmap_any(is_nonempty), ~unvmap_any(~is_full)
+    choice = is_nonempty.astype(jnp.int32) + is_full.astype(jnp.int32)  # 0: empty, 1: partial, 2: full
     # Blocks are transposed back inside each branch, so that XLA fuses this with the products.
     cases = [
       lambda carry, block: carry,
@@ -145,7 +165,7 @@ def scan_key_blocks(
     ]
     return jax.lax.switch(choice, cases, carry, block), None
 
-  return jax.lax.scan(at_block, match_vma(initial, cut), moving)[0]
+  return jax.lax.scan(at_block, match_vma(initial, operands), per_block)[0]
 
 
 def ring_scan(
@@ -197,7 +217,8 @@ def ring_scan(
 def split(array: jax.Array, axis: int, blocks: Blocks) -> jax.Array:
   """Splits an array along an axis (counted from the end) into blocks, [count ...].
 
-  The last block is padded with the last entries, which keeps results finite if the others are, or with False.
+  The last block is padded with copies of the last entry, so that finite arrays stay finite. Boolean arrays
+  are padded with False.
   """
   axis += array.ndim
   # jnp.pad is not used: with sharded leading axes, its derivative communicates zeros between devices.

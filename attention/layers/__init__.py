@@ -5,6 +5,7 @@ from attention.layers.attention_layers import BilinearAttention as BilinearAtten
 from attention.layers.attention_layers import CosineAttention as CosineAttention
 from attention.layers.attention_layers import DotProductAttention as DotProductAttention
 from attention.layers.attention_layers import LocalAttention as LocalAttention
+from attention.layers.attention_layers import ProjectedAttention as ProjectedAttention
 from attention.layers.cache import KVCache as KVCache
 from attention.layers.decoder_layer import DecoderLayer as DecoderLayer
 from attention.layers.encoder_layer import EncoderLayer as EncoderLayer

@@ -23,9 +23,11 @@ from attention.scores.score import Score
 class MultiHeadAttention(nn.Module):
   """Multi-head attention: `multi_head_attention` with parameters.
 
-  It has the arguments, parameters and initializers of `flax.linen.MultiHeadDotProductAttention` (kernels
-  query, key and value [D N H], out [N H D]; scales query_ln and key_ln [H]), so that either can use the
-  parameters of the other.
+  It has the parameters and initializers of `flax.linen.MultiHeadDotProductAttention` (kernels query, key and
+  value [D N H], out [N H D]; scales query_ln and key_ln [H]), so that either can use the parameters of the
+  other. Most arguments have the same names; pass attributes by keyword. Differences: `cache` replaces
+  `decode`, `return_weights` replaces `sow_weights`, `score` replaces `attention_fn`, and dropout is off
+  unless `deterministic=False` is given. `broadcast_dropout` and `precision` are not supported.
 
   References:
     Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. `normalize_qk`: Henry et al. 2020, arXiv:2010.04245,
@@ -39,9 +41,8 @@ class MultiHeadAttention(nn.Module):
     dropout_rate: probability of dropping an attention weight.
     implementation, normalizer: see `attend`.
     out_features: width of the output, D. Default: the width of `inputs_q`.
-    score: score function. Default: `ScaledDotProduct()`. For a score with trained parameters, a Flax module
-      or another function that takes the projected queries [... N T H] and keys [... N S H] and returns the
-      score.
+    score: a `Score`, or a function (such as a Flax module, for trained parameters) that takes the projected
+      queries [... N T H] and keys [... N S H] and returns a `Score`. Default: `ScaledDotProduct()`.
     position_fn: a function of vectors [... N T H] and of their positions (integers that broadcast to
       [... N T]), such as `positions.rotary`. It is applied to projected queries and keys.
     normalize_qk: whether the projected queries and keys of each head are normalized, before `position_fn`.
@@ -52,8 +53,8 @@ class MultiHeadAttention(nn.Module):
     bias_init: initializer of the biases.
     out_kernel_init: initializer of the output kernel, as a matrix [(N H) D]. Default: kernel_init.
     out_bias_init: initializer of the output bias. Default: bias_init.
-    deterministic: whether dropout is off. Default: given at each call. Set it here under `nn.remat` and
-      `nn.scan`, which trace the arguments of a call.
+    deterministic: whether dropout is off, unless given in a call. Default: True. Set it here under `nn.remat`
+      and `nn.scan`, which trace the arguments of a call.
 
   Raises:
     ValueError: if num_heads does not divide qkv_features, or num_key_value_heads does not divide num_heads;
@@ -126,11 +127,11 @@ class MultiHeadAttention(nn.Module):
 
     With a cache, the queries also attend to the tokens of earlier calls. Masks and biases that are functions
     of positions, such as `masks.causal()`, count positions from the first token in the cache, so they are the
-    same in every call. Arrays are for the T queries and the S slots of the cache. Attention is not causal by
-    itself: without a mask, tokens of one call attend to each other.
+    same in every call. Arrays must broadcast to [... N T S], where S is the number of slots. Attention is not
+    causal by itself: without a mask, tokens of one call attend to each other.
 
-    If the cache is too small, an error is raised where its lengths are known, as outside `jax.jit`; elsewhere
-    the outputs of that sequence are NaN.
+    If the cache is full, the call raises an error outside `jax.jit`, and returns NaN for that sequence
+    inside.
 
     Args:
       inputs_q: [... T D].
@@ -139,10 +140,11 @@ class MultiHeadAttention(nn.Module):
       inputs_kv: the same as giving inputs_k alone, as in Flax.
       mask: broadcastable to [... N T S]; for lengths [B], pass `masks.lengths(source=lengths[:, None])`.
       bias: broadcastable to [... N T S].
-      cache: from `init_cache` or an earlier call; inputs_q are appended to it. It excludes the other inputs.
+      cache: from `init_cache` or an earlier call; inputs_q are appended to it. It cannot be combined with
+        inputs_k, inputs_v or inputs_kv.
       deterministic: whether dropout is off; otherwise it uses the rng "dropout". Default: that of the layer,
         or True.
-      return_weights: whether the weights [... N T S] are returned too.
+      return_weights: also return the weights [... N T S].
 
     Returns:
       The output [... T D]; or a tuple of it, the weights if `return_weights`, and the new cache if there is
@@ -159,20 +161,23 @@ class MultiHeadAttention(nn.Module):
       keys_values = self.project_kv(inputs_k, inputs_v, qkv_features=inputs_q.shape[-1])
       return self.attend_with_kv(inputs_q, keys_values, mask=mask, bias=bias, **options)
     if inputs_k is not None or inputs_v is not None:
-      raise ValueError("inputs_k and inputs_v must be None with a cache; see `attend_with_kv`")
-    before = KVCache(*map(jnp.asarray, cache))
-    positions = caches.next_positions(before, inputs_q)
-    after = caches.write(before, *self.project_kv(inputs_q, positions=positions), positions)
+      raise ValueError(
+        "inputs_k, inputs_v and inputs_kv must be None with a cache; to attend to other inputs, use "
+        "project_kv and attend_with_kv"
+      )
+    cache = KVCache(*map(jnp.asarray, cache))
+    positions = caches.next_positions(cache, inputs_q)
+    new_cache = caches.write(cache, *self.project_kv(inputs_q, positions=positions), positions)
     outputs = self.attend_with_kv(
       inputs_q,
-      (after.keys, after.values),
+      (new_cache.keys, new_cache.values),
       positions=positions,
-      mask=caches.mask_after(before, after, mask),
-      bias=caches.bias_after(before, bias),
+      mask=caches.mask_after(cache, new_cache, mask),
+      bias=caches.bias_after(cache, bias),
       **options,
     )
     outputs = outputs if return_weights else (outputs,)
-    return (*(caches.nan_on_overflow(after, output) for output in outputs), after)
+    return (*(caches.nan_on_overflow(new_cache, output) for output in outputs), new_cache)
 
   def init_cache(self, inputs: jax.Array, max_length: int) -> KVCache:
     """Returns an empty cache with `max_length` slots for inputs like these, [... T D]."""
@@ -192,7 +197,8 @@ class MultiHeadAttention(nn.Module):
       inputs_k: [... S E].
       inputs_v: [... S F]. Default: inputs_k.
       positions: positions of the keys for `position_fn`, integers [... S]. Default: 0 to S - 1.
-      qkv_features: for a layer without `qkv_features`. Default: E.
+      qkv_features: total width of all heads, if the layer's `qkv_features` is None. Default: E. For
+        cross-attention, pass the width of `inputs_q`.
     """
     inputs_k = as_array("inputs_k", inputs_k)
     inputs_v = inputs_k if inputs_v is None else as_array("inputs_v", inputs_v)
@@ -219,7 +225,7 @@ class MultiHeadAttention(nn.Module):
     deterministic: bool | None = None,
     return_weights: bool = False,
   ) -> Any:
-    """Is `__call__` with the keys and values that `project_kv` returned.
+    """Computes `__call__` with keys and values from `project_kv`.
 
     Args:
       inputs_q: [... T D].

@@ -30,8 +30,10 @@ class Band(Mask):
     return _all_within(jnp.less_equal, (t - s, self.before), (s - t, self.after))
 
   def block_summary(self, t, s):
-    nearest, farthest = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # the smallest and the largest s - t
-    return _block_within(jnp.less_equal, (-farthest, -nearest, self.before), (nearest, farthest, self.after))
+    min_offset, max_offset = s[0, 0] - t[-1, 0], s[0, -1] - t[0, 0]  # of s - t
+    return _block_within(
+      jnp.less_equal, (-max_offset, -min_offset, self.before), (min_offset, max_offset, self.after)
+    )
 
   def band(self):
     return tuple(bound if isinstance(bound, int) else None for bound in (self.before, self.after))
@@ -66,12 +68,14 @@ def causal(offset: int | Array = 0) -> Mask:
 def sliding_window(before: int | Array, after: int | Array) -> Mask:
   """Each query may attend to neighboring keys: t - before <= s <= t + after.
 
+  If both bounds are Python integers, "blockwise" computes only keys near the window, at a cost of T times the
+  window. This applies to long sequences (S of 512 or more, windows of at most about S / 4 and 14,000 keys,
+  and no small block sizes), also if the window is combined with other masks by `&`, but not by `|`.
+  Otherwise, CPUs skip empty tiles, as for any mask.
+
   Args:
     before: number of keys before the query's position, an integer or integers [...]. Python integers are
-      static under `jax.jit`: a new value compiles again. If both are static, "blockwise" does not compute
-      keys outside the window, so that the cost is T times the window instead of T times S, if the window is
-      smaller than S / 4 and 14,000 keys and no small block sizes are given. This also holds for a window
-      combined with other masks by `&`, but not by `|`. Otherwise only CPUs skip empty tiles, as for any mask.
+      static under `jax.jit`: a new value compiles again.
     after: number of keys after the query's position, like before.
 
   Raises:

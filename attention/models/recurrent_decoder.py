@@ -54,8 +54,12 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       features_t = tanh(W_r [state_t; context_t; embedding of the previous word])
       logits_t = W_o features_t
 
-  With `attend_order` "after", the GRU only reads the word, and its new state is the query for the context of
-  the features. With `input_feeding`, the GRU also reads the features of the previous step.
+  With `attend_order` "after":
+
+      state_t = GRU(state_{t-1}, embedding of the previous word)
+      context_t = attention(state_t, memory)
+
+  With `input_feeding`, the features of the previous step are another input of the GRU.
 
   With attention "none", the context is the final state of the encoder at every step: the fixed-length vector
   of models without attention.
@@ -74,7 +78,8 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       `layers.stateful_attention.StatefulAttention`.
     qk_features: width of projected queries and keys. Default: the width of the state.
     num_heads: number of heads of "multi_head", which must divide qk_features.
-    implementation, normalizer: as in `attend`; "monotonic" and "local" do not support a normalizer.
+    implementation, normalizer: as in `attend`; "monotonic", "local" and "none"
+      do not support a normalizer.
     tied_embeddings: whether the output kernel is the transposed embedding. The features then have the width
       of the embedding.
     attend_order: "before" or "after": whether attention comes before or after reading the word.
@@ -144,7 +149,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
   def step(
     self, state: State, tokens: jax.Array, memory: DecoderMemory
   ) -> tuple[State, jax.Array, jax.Array | None]:
-    """Decodes one token per sentence.
+    """Decodes one token per sentence. Monotonic attention attends to a single key (`hard`).
 
     Args:
       state: from `prepare` or the previous step.
@@ -176,9 +181,9 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     return self.dropout(features, deterministic=deterministic), mean_of_heads(weights)
 
   def attention_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
-    """Returns the weights of each head, [B 1 N T S], of which `__call__` returns the mean over N.
+    """Returns the weights of each head, [B L N T S] with L = 1 layer, or None without attention.
 
-    N is 1 where the attention has no heads. None without attention.
+    N is 1 for attention without heads.
     """
     weights = self._read_whole(state, targets, memory, deterministic=True)[1]
     return None if weights is None else weights[:, None]

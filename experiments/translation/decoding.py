@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import attention
-from attention.decoding import SearchResult, beam, greedy, sample
+from attention.decoding import SearchResult, beam_search, greedy, sample
 from experiments.text.batches import Batch
 from experiments.text.vocabularies import BOS_ID, EOS_ID, PAD_ID
 from experiments.translation.loss import linear_losses
@@ -21,7 +21,7 @@ class DecodeOptions(NamedTuple):
   Attributes:
     max_length: maximum number of tokens, including EOS.
     beam_size: beam size. 1 is greedy decoding.
-    length_penalty: see `attention.decoding.beam`.
+    length_penalty: see `attention.decoding.beam_search`.
     n_best: number of translations per sentence, at most beam_size. Sampling returns one.
     temperature: sampling temperature, see `attention.decoding.sample`. 0 disables sampling.
     top_k: sample from the k most probable tokens. 0 means all.
@@ -84,7 +84,7 @@ def decode(
     result = sample(step, state, rngs, **arguments, **options)
   elif search.beam_size > 1:
     options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
-    return beam(step, state, **arguments, **options, n_best=search.n_best)
+    return beam_search(step, state, **arguments, **options, n_best=search.n_best)
   else:
     result = greedy(step, state, **arguments)
   return jax.tree.map(lambda array: array[:, None], result)

@@ -38,7 +38,7 @@ def compiled(step, beam_size, batch_size, max_length, **options):
 
 
 def uncompiled(step, beam_size, states, max_length, **options):
-  return decoding.beam(
+  return decoding.beam_search(
     step,
     states,
     batch_size=len(states),
@@ -159,7 +159,9 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   state = jnp.zeros(B, int), jnp.arange(B)
   options = {"batch_size": B, "max_length": T, "bos_id": START, "eos_id": END, "pad_id": PAD}
   for num_prefixes in ((V - 1) ** (T - 1), V ** (T - 1)):
-    found = decoding.beam(by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options)
+    found = decoding.beam_search(
+      by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options
+    )
     for b in range(B):
       score, tokens = best_of_all(logits[b], V, T, length_penalty)
       assert words_of(np.asarray(found.tokens[b, 0])) == tokens

@@ -395,5 +395,5 @@ def test_sizes_may_be_integer_arrays():
 def test_end_outside_vocabulary_is_never_reached(eos_id):
   options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": eos_id}
   greedy = decoding.greedy(step, STATES, **options)
-  found = decoding.beam(step, STATES, beam_size=1, **options)
+  found = decoding.beam_search(step, STATES, beam_size=1, **options)
   np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attention.engines import tiles, tiling
-from attention.engines.choice import fastest
+from attention.engines.choice import choose_implementation
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_windows_are_slices_from_their_starts(of_blocks):
 
 def test_returned_weights_make_auto_dense():
   array = jnp.ones((1, 512, 2))
-  assert fastest(array, array, array, return_weights=True) == "dense"
-  assert fastest(array, array, array, return_weights=False) == "blockwise"
+  assert choose_implementation(array, array, array, return_weights=True) == "dense"
+  assert choose_implementation(array, array, array, return_weights=False) == "blockwise"

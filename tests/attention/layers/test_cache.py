@@ -379,7 +379,7 @@ def test_beam_search_with_a_cache():
   prompt = jnp.asarray([[3, 4], [5, 6], [7, 8]])  # so that the sequences differ
   cache = model.apply(variables, prompt, 5 + 2, method="init_cache")
   _, cache = compiled(model)(variables, prompt, cache)
-  found = jax.jit(lambda cache: decoding.beam(step, cache, **options))(cache)
+  found = jax.jit(lambda cache: decoding.beam_search(step, cache, **options))(cache)
 
   def slow_step(state, words):  # stores the words and rereads all of them
     history, count = state
@@ -388,7 +388,7 @@ def test_beam_search_with_a_cache():
     return (history, count + 1), last, None
 
   history = jnp.pad(prompt, ((0, 0), (0, 5)))
-  slow = jax.jit(lambda state: decoding.beam(slow_step, state, **options))
+  slow = jax.jit(lambda state: decoding.beam_search(slow_step, state, **options))
   desired = slow((history, jnp.full(B, 2)))
   np.testing.assert_array_equal(found.tokens, desired.tokens)
   assert_close(found.scores, desired.scores, 10 * MODEL)
@@ -485,7 +485,7 @@ def test_the_last_slot_is_used():
       {"length": jnp.zeros((), jnp.int32)},
       r"leading axes of the inputs, \(3,\), got cache.length of shape \(\)",
     ),
-    ({"inputs_k": tokens}, "inputs_k and inputs_v must be None with a cache"),
+    ({"inputs_k": tokens}, "inputs_k, inputs_v and inputs_kv must be None with a cache"),
     ({"mask": np.ones((7, 7), bool)}, r"mask must be broadcastable .* 7, 11\), got shape \(7, 7\)"),
     (
       {"mask": EverySecond(np.zeros((B, 1), int))},

@@ -288,7 +288,7 @@ def test_search_with_caches_matches_rereading(encoder, places):
   found = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
   np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
   # Beams change places together with their caches: a score is that of the tokens read at once.
-  found = jax.jit(lambda state: decoding.beam(step, state, beam_size=4, n_best=4, **how))(state)
+  found = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=4, n_best=4, **how))(state)
   for k in range(4):
     targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
     logits, weights = compiled(model)(variables, sources, lengths, targets)
