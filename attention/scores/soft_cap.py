@@ -44,7 +44,7 @@ class SoftCap(Score):
 
   def validate(self):
     if not isinstance(self.score, Score):
-      raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {self.score!r}")
+      raise ValueError(f"SoftCap.score must be a Score such as ScaledDotProduct(), got {self.score!r}")
     check_numbers("cap", self.cap, "positive and finite in float32", lambda cap: (cap > 0) & np.isfinite(cap))
     self.score.validate()
 

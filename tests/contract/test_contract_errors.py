@@ -55,7 +55,7 @@ INPUTS = {
   "queries_without_positions": ((zeros(11), KEYS, VALUES), "queries T H 11"),
   "keys_without_positions": ((QUERIES, zeros(11), VALUES), "keys S H 11"),
   "values_without_positions": ((QUERIES, KEYS, zeros(13)), "values S D 13"),
-  "other_values_than_keys": ((QUERIES, KEYS, zeros(2, 23, 13)), "keys values S 5 23"),
+  "other_values_than_keys": ((QUERIES, KEYS, zeros(2, 23, 13)), "keys values length 5 23"),
   "leading_axes": ((QUERIES, zeros(29, 5, 11), zeros(29, 5, 13)), "queries keys values 2 29"),
   "leading_axes_of_values": ((QUERIES, KEYS, zeros(29, 5, 13)), "queries keys values 2 29"),
   "dtype_of_keys": (
@@ -130,12 +130,12 @@ OPTIONS = {
     "dropout_rate 0 1 1.0",
   ),
   "dropout_without_rng": ({"dropout_rate": 0.25}, "dropout_rng dropout_rate 0.25 None"),
-  "dropout_with_a_number": ({"dropout_rate": 0.25, "dropout_rng": 7}, "dropout_rng one key 7"),
+  "dropout_with_a_number": ({"dropout_rate": 0.25, "dropout_rng": 7}, "dropout_rng single key 7"),
   "dropout_with_many_keys": (
     {"dropout_rate": 0.25, "dropout_rng": jax.random.split(jax.random.key(0), 7)},
-    "dropout_rng one key 7",
+    "dropout_rng single key 7",
   ),
-  "dropout_with_no_key": ({"dropout_rate": 0.25, "dropout_rng": np.ones(2)}, "dropout_rng one key array"),
+  "dropout_with_no_key": ({"dropout_rate": 0.25, "dropout_rng": np.ones(2)}, "dropout_rng single key array"),
   "implementation": ({"implementation": "fast"}, "implementation auto dense fast"),
 }
 
@@ -385,7 +385,7 @@ def test_custom_score_result_is_checked(score, words):
   [
     ("alibi", "bias array alibi"),
     (lambda t, s: None, "bias array None"),
-    (masks.causal(), "bias array mask argument"),
+    (masks.causal(), "bias array pass masks"),
     (lambda t, s: positions.ALiBi(np.float32(1)), "bias array ALiBi"),
   ],
   ids=["name", "nothing", "mask", "function"],
@@ -568,5 +568,5 @@ def test_missing_head_axis_hint_names_place(implementation, shape, advice):
     attention.scaled_dot_product_attention(
       queries, keys, values, mask=np.ones(shape, bool), implementation=implementation
     )
-  hint = str(error.value).partition("put in a 1 for one that is not there, ")[2]
+  hint = str(error.value).partition("insert axes of size 1, ")[2]
   assert hint == (advice or "")
