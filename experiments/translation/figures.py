@@ -28,6 +28,7 @@ INK = "#333333"
 RULE = "#e3e6e8"
 EDGE = "#c4c9cd"
 _LINES = ("#1f5fa8", "#e8590c", "#2b8a3e", "#862e9c", "#b8860b", "#0c8599", "#5c636a")
+_MAX_COLUMNS = 4  # panels per row, so that figures fit on a page
 _MAX_GROUP_LABEL = 80  # characters
 
 
@@ -87,9 +88,13 @@ def dot_plot(metrics: Mapping[str, Mapping[str, Sequence[float]]], *, title: str
   """
   groups = list(dict.fromkeys(group for values_by_group in metrics.values() for group in values_by_group))
   names = [labels.shorten(group, _MAX_GROUP_LABEL) for group in groups]
-  figure = new_figure(labels.inches(names, 9) + 2.4 * len(metrics), 0.4 * len(groups) + 1.0)
-  panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-  for axes, (metric, values_by_group) in zip(panels, metrics.items(), strict=True):
+  columns = max(1, min(len(metrics), _MAX_COLUMNS))
+  rows = max(1, -(-len(metrics) // columns))
+  figure = new_figure(labels.inches(names, 9) + 2.4 * columns, (0.4 * len(groups) + 1.0) * rows)
+  panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+  for axes in panels[len(metrics) :]:
+    axes.set_visible(False)
+  for axes, (metric, values_by_group) in zip(panels, metrics.items(), strict=False):
     for row, group in enumerate(groups):
       values, color = values_by_group.get(group, ()), _LINES[row % len(_LINES)]
       axes.plot(values, [row] * len(values), "o", color=color, markersize=5, alpha=0.6, markeredgewidth=0)
