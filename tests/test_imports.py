@@ -41,7 +41,7 @@ PARTS = {
 }
 # Each package of the experiments may import the packages before it; packages that are not listed may import
 # any of these.
-ROOMS = ("cli", "runs", "text", "tasks", "translation")
+PACKAGES = ("cli", "runs", "text", "tasks", "translation")
 LIBRARY_FILES = sorted((ROOT / "attention").rglob("*.py"))
 FILES = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
 
@@ -69,12 +69,12 @@ def imports(path):
 
 def library_imports(path):
   """Returns the library packages that a file imports; `from attention import masks` counts as masks."""
-  found = set()
+  output = set()
   for name in imports(path):
     package, *rest = name.split(".")
     if package == "attention":
-      found.add(rest[0] if rest and rest[0] in ORDER else "__init__")
-  return found
+      output.add(rest[0] if rest and rest[0] in ORDER else "__init__")
+  return output
 
 
 def test_order_names_every_module():
@@ -110,8 +110,8 @@ def test_no_package_imports_upwards(path):
 def test_experiment_packages_import_only_earlier_ones(path):
   # Packages import no scripts, which are modules of `experiments` itself.
   own = [name.split(".") for name in imports(path) if name.split(".")[0] == "experiments"]
-  room = path.parent.name
-  allowed = {room, *(ROOMS[: ROOMS.index(room)] if room in ROOMS else ROOMS)}
+  package = path.parent.name
+  allowed = {package, *(PACKAGES[: PACKAGES.index(package)] if package in PACKAGES else PACKAGES)}
   assert all(len(words) > 1 and words[1] in allowed for words in own)
 
 

@@ -32,8 +32,8 @@ def in_parts(kind, inputs, sizes, **options):
   for start, end in zip(ends - sizes, ends, strict=True):
     part = inputs._replace(keys=inputs.keys[..., start:end, :], values=inputs.values[..., start:end, :])
     mask = masks.causal(1 - int(start))
-    found = attend(kind, part, mask=mask, return_logsumexp=True, **options)
-    partials.append((found.context, found.logsumexp))
+    result = attend(kind, part, mask=mask, return_logsumexp=True, **options)
+    partials.append((result.context, result.logsumexp))
   return merge_partials(partials)
 
 
@@ -102,13 +102,13 @@ def test_logsumexps_of_any_size_merge():
 
 
 def test_empty_nan_partials_are_ignored():
-  nothing = jnp.full((2, 3), jnp.nan), jnp.full(2, -jnp.inf)
+  empty = jnp.full((2, 3), jnp.nan), jnp.full(2, -jnp.inf)
   something = jnp.ones((2, 3)), jnp.array([0.0, -jnp.inf])
 
-  def run(nothing, something):
-    return merge_partials([nothing, something])
+  def run(empty, something):
+    return merge_partials([empty, something])
 
-  (context, logsumexp), pull = jax.vjp(run, nothing, something)
+  (context, logsumexp), pull = jax.vjp(run, empty, something)
   np.testing.assert_array_equal(context, [[1.0] * 3, [0.0] * 3])
   np.testing.assert_array_equal(logsumexp, [0.0, -np.inf])
   assert_trees_finite(pull((jnp.ones((2, 3)), jnp.ones(2))))

@@ -224,8 +224,8 @@ def test_values_may_have_extra_leading_axes(implementation):
   actual = attention.scaled_dot_product_attention(
     queries, keys, values, mask=allowed, bias=np.ones((3, 5), np.float32), implementation=implementation
   )
-  each = [attention.scaled_dot_product_attention(queries, keys, one, mask=allowed) for one in values]
-  assert_close(actual, np.stack(each), FLOAT32)
+  item = [attention.scaled_dot_product_attention(queries, keys, one, mask=allowed) for one in values]
+  assert_close(actual, np.stack(item), FLOAT32)
 
 
 @jax.tree_util.register_dataclass

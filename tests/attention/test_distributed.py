@@ -40,8 +40,8 @@ def whole(kind, inputs, **options):
   """Returns context and logsumexp computed on one device."""
   parameters, *vectors = inputs
   score = SCORES[kind].score(**parameters)
-  found = attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
-  return found.context, found.logsumexp
+  result = attention.attend(score, *vectors, return_logsumexp=True, implementation="dense", **options)
+  return result.context, result.logsumexp
 
 
 def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
@@ -49,7 +49,7 @@ def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
 
   def run(parameters, queries, keys, values, *parts):
     score = SCORES[kind].score(**parameters)
-    found = attention.ring_attention(
+    result = attention.ring_attention(
       score,
       queries,
       keys,
@@ -60,7 +60,7 @@ def in_ring(kind, inputs, parts=(), specs=(), rules=lambda: {}, **options):
       **rules(*parts),
       **options,
     )
-    return found.context, found.logsumexp
+    return result.context, result.logsumexp
 
   devices = inputs[1].shape[-2] // T
   sharded = jax.shard_map(
@@ -137,9 +137,9 @@ def compare(kind, parts, specs, rules, devices=DEVICES):
 
   def loss(function):
     def run(inputs, trained):
-      each = iter(trained)
+      item = iter(trained)
       context, logsumexp = function(
-        inputs, [next(each) if part.dtype == np.float32 else part for part in parts]
+        inputs, [next(item) if part.dtype == np.float32 else part for part in parts]
       )
       counted = jnp.where(jnp.isfinite(logsumexp), logsumexp, 0)
       value = jnp.sum(of_loss[0].astype(np.float32) * context) + jnp.sum(

@@ -142,8 +142,8 @@ def test_known_arrays_are_accepted_inside_jit():
   rate, base = jnp.float32(0.3), jnp.float32(5e5)
   dropped = {"dropout_rate": rate, "dropout_rng": key}
   desired = attention.scaled_dot_product_attention(x, x, x, **dropped)
-  found = jax.jit(lambda x: attention.scaled_dot_product_attention(x, x, x, **dropped))(x)
-  np.testing.assert_allclose(found, desired, rtol=1e-6)
+  result = jax.jit(lambda x: attention.scaled_dot_product_attention(x, x, x, **dropped))(x)
+  np.testing.assert_allclose(result, desired, rtol=1e-6)
   rotated = jax.jit(lambda x: positions.rotary(x, jnp.arange(3), base=base))(x)
   np.testing.assert_allclose(rotated, positions.rotary(x, jnp.arange(3), base=5e5), rtol=1e-6)
 

@@ -75,8 +75,8 @@ def test_positions_restart_in_each_segment(leading):
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
 def test_segments_of_any_integer_dtype(dtype):
   # More positions than the dtype can represent.
-  found = positions.segment_positions(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
-  np.testing.assert_array_equal(found, [*range(300), 0, 1, 0])
+  result = positions.segment_positions(np.repeat(np.array([1, 0, 5], dtype), (300, 2, 1)))
+  np.testing.assert_array_equal(result, [*range(300), 0, 1, 0])
 
 
 def test_there_may_be_no_position():

@@ -80,7 +80,7 @@ def draw_inputs(kind, normalizer):
 
 def run(kind, normalizer, inputs, arrays, mask=None, **options):
   """Returns context and weights."""
-  found = attention.attend(
+  result = attention.attend(
     SCORES[kind].score(**inputs.parameters),
     *inputs[:3],
     bias=inputs.bias,
@@ -89,7 +89,7 @@ def run(kind, normalizer, inputs, arrays, mask=None, **options):
     return_weights=True,
     **options,
   )
-  return found.context, found.weights
+  return result.context, result.weights
 
 
 def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss):
@@ -110,7 +110,7 @@ def _results_and_gradients(kind, inputs, arrays, mask, of_loss):
 
 def expected(kind, normalizer, inputs, arrays, **options):
   arrays = (np.asarray(array).astype(np.float64) for array in arrays)
-  found = reference.attend(
+  result = reference.attend(
     SCORES[kind].pair_score,
     *inputs[:3],
     bias=inputs.bias,
@@ -118,7 +118,7 @@ def expected(kind, normalizer, inputs, arrays, **options):
     **inputs.parameters,
     **options,
   )
-  return found.context, found.weights
+  return result.context, result.weights
 
 
 def random_loss(seed=1):
@@ -150,11 +150,11 @@ HAND_VALUES = {
 def test_weights_match_hand_values(normalizer):
   normalizer, weights = HAND_VALUES[normalizer]
   queries, keys = np.float32([[1.0]]), np.float32([[1.0], [0.0], [-1.0]])
-  found = attention.attend(
+  result = attention.attend(
     attention.ScaledDotProduct(1.0), queries, keys, keys, normalizer=normalizer, return_weights=True
   )
-  assert_close(found.weights, [weights], FLOAT32)
-  assert_close(found.context, [[weights[0] - weights[2]]], FLOAT32)
+  assert_close(result.weights, [weights], FLOAT32)
+  assert_close(result.context, [[weights[0] - weights[2]]], FLOAT32)
 
 
 @normalizers
@@ -162,19 +162,19 @@ def test_weights_match_hand_values(normalizer):
 def test_results_match_reference(kind, normalizer):
   inputs, arrays = draw_inputs(kind, normalizer)
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
-    found, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
-    assert_trees_close(found, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
+    result, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
+    assert_trees_close(result, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
   # Some weights must be zero for the sparse normalizers; otherwise this does not test the threshold.
   are_sparse = normalizer in ("sparsemax", "entmax15")
-  assert are_sparse == bool(np.any(np.asarray(found[1]) == 0))
+  assert are_sparse == bool(np.any(np.asarray(result[1]) == 0))
 
 
 def loss_of(normalizer, of_loss, mask):
   """Returns a function of inputs and arrays, with additive scores."""
 
   def loss(inputs, arrays):
-    found = run("additive", normalizer, inputs, arrays, mask)
-    return sum(jnp.sum(one * other) for one, other in zip(of_loss, found, strict=True))
+    result = run("additive", normalizer, inputs, arrays, mask)
+    return sum(jnp.sum(one * other) for one, other in zip(of_loss, result, strict=True))
 
   return loss
 
@@ -347,21 +347,21 @@ def test_hard_monotonic_matches_certain_probabilities():
   weights = BEFORE[0, :1].astype(np.float32) * 0 + np.eye(S, dtype=np.float32)[2]
   for start, stop in ((0, 1), (1, 1), (2, 3), (3, 3), (4, None)):
     before = np.eye(S, dtype=np.float32)[start][None]
-    found = attention.attend(
+    result = attention.attend(
       attention.ScaledDotProduct(1.0),
       scores,
       keys,
       keys,
       normalizer=attention.Monotonic(before, hard=True),
     )
-    np.testing.assert_array_equal(found[0], np.zeros(S) if stop is None else np.eye(S)[stop])
+    np.testing.assert_array_equal(result[0], np.zeros(S) if stop is None else np.eye(S)[stop])
   assert weights.shape == (1, S)
 
 
 def test_sigmoid_counts_allowed_keys():
   queries, keys = np.zeros((3, 1), np.float32), np.zeros((4, 1), np.float32)
   mask = np.array([[True] * 4, [True, False, True, False], [False, False, False, True]])
-  found = attention.attend(
+  result = attention.attend(
     attention.ScaledDotProduct(),
     queries,
     keys,
@@ -371,7 +371,7 @@ def test_sigmoid_counts_allowed_keys():
     return_weights=True,
   )
   # Scores of 0 minus log n: 1 / (1 + n) each.
-  np.testing.assert_allclose(found.weights, mask / (1 + mask.sum(axis=-1, keepdims=True)), rtol=1e-6)
+  np.testing.assert_allclose(result.weights, mask / (1 + mask.sum(axis=-1, keepdims=True)), rtol=1e-6)
 
 
 def test_invalid_values_raise():
@@ -471,9 +471,9 @@ class ByHead(attention.Normalizer):
 
 def test_normalizer_parameters_per_grouped_head():
   queries, keys, values = (jnp.asarray(draw_heads(heads)) for heads in (4, 2, 2))
-  found = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
+  result = attention.attend_heads(queries, keys, values, normalizer=ByHead(jnp.arange(1.0, 5)[:, None, None]))
   plain = attention.attend_heads(queries, keys, values)
-  assert_close(found, plain * np.float32(np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
+  assert_close(result, plain * np.float32(np.arange(4) * np.arange(1, 5))[:, None, None], FLOAT32)
 
 
 def draw_heads(count):

@@ -91,10 +91,10 @@ def test_sharded_arrays_are_not_gathered(kind, axis, implementation):
   given = Inputs(queries, keys, values, inputs.parameters)
   compiled = function.lower(given).compile()
   assert moved_shapes(compiled) == []
-  found = compiled(given)
-  for array in found[:3]:
+  result = compiled(given)
+  for array in result[:3]:
     assert array.sharding.is_equivalent_to(queries.sharding, 4)
-  assert_trees_close(found, gradients_on_one_device(kind), 1e-4)
+  assert_trees_close(result, gradients_on_one_device(kind), 1e-4)
 
 
 # Additive scores are excluded, since they choose their formula by the largest number of all devices.
@@ -161,15 +161,15 @@ def test_layers_do_not_gather_sharded_batches(name, implementation):
 
 
 def test_shard_map_arrays_are_not_sharded():
-  found = []
+  result = []
 
   def remember(array):
-    found.append(sharding.leading_axes_may_be_sharded())
+    result.append(sharding.leading_axes_may_be_sharded())
     return array
 
   array = np.ones((B, T), np.float32)
   jax.shard_map(remember, mesh=mesh(), in_specs=PartitionSpec("shares"), out_specs=PartitionSpec("shares"))(
     array
   )
-  assert found == [False]
+  assert result == [False]
   assert sharding.leading_axes_may_be_sharded()

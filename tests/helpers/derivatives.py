@@ -257,8 +257,8 @@ def check_of_each_example(kinds: Iterable[str], size: Size, engine: str, name: s
 
   @jax.jit
   def differentiate(cases):
-    each = {kind: functools.partial(DERIVATIVES[name], function) for kind, function in functions.items()}
-    return {kind: jax.vmap(each[kind], in_axes=(of_own,))(case) for kind, case in cases.items()}
+    item = {kind: functools.partial(DERIVATIVES[name], function) for kind, function in functions.items()}
+    return {kind: jax.vmap(item[kind], in_axes=(of_own,))(case) for kind, case in cases.items()}
 
   actual = jax.tree.map(np.asarray, differentiate(cases))
   for kind in cases:

@@ -224,12 +224,12 @@ def decoder_layer(parameters, inputs, sources, norm, attend, source_mask=True):
   first, second, third = (parameters[f"{name}_norm"] for name in names)
   if norm == "post":
     inputs = layer_norm(first, inputs + attend(own, inputs))
-    found, weights = multi_head(source, inputs, sources, mask=source_mask)
-    inputs = layer_norm(second, inputs + found)
+    output, weights = multi_head(source, inputs, sources, mask=source_mask)
+    inputs = layer_norm(second, inputs + output)
     return layer_norm(third, inputs + feed_forward(network, inputs)), weights
   inputs = inputs + attend(own, layer_norm(first, inputs))
-  found, weights = multi_head(source, layer_norm(second, inputs), sources, mask=source_mask)
-  inputs = inputs + found
+  output, weights = multi_head(source, layer_norm(second, inputs), sources, mask=source_mask)
+  inputs = inputs + output
   return inputs + feed_forward(network, layer_norm(third, inputs)), weights
 
 
@@ -361,10 +361,10 @@ def decoder(
   fed = np.zeros(parameters["readout"]["bias"].shape if input_feeding else 0)
   for token in targets:
     looked = memory, summary, weights
-    states, features, *found = decoder_step(
+    states, features, *output = decoder_step(
       kind, parameters, states, token, *looked, fed, residual, attend_order
     )
     fed = features if input_feeding else fed
-    logits.append(found[0])
-    weights.append(found[1])
+    logits.append(output[0])
+    weights.append(output[1])
   return np.stack(logits), None if kind == "none" else np.stack(weights)

@@ -46,8 +46,8 @@ def test_equal_calls_share_a_program():
 )
 def test_other_options_are_another_program(options):
   function, traced = counted()
-  for each in options:
-    function(jnp.ones(3), **each)
+  for item in options:
+    function(jnp.ones(3), **item)
   assert len(traced) == 2
 
 

@@ -65,13 +65,13 @@ def follow(state, tokens):
 def all_that_end(state, length_penalty=0.0):
   """Returns all sequences of at most T tokens that end, with scores, best first."""
   others = [token for token in range(DIMS.V) if token != END]
-  found = []
+  result = []
   for length in range(DIMS.T):
     for words in itertools.product(others, repeat=length):
       tokens = (*words, END)
       penalty = ((5 + len(tokens)) / 6) ** length_penalty
-      found.append((follow(state, tokens)[0] / penalty, tokens))
-  return sorted(found, reverse=True)
+      result.append((follow(state, tokens)[0] / penalty, tokens))
+  return sorted(result, reverse=True)
 
 
 def by_a_loop(state, beam_size, max_length, length_penalty, n_best):
@@ -111,11 +111,11 @@ def test_beam_search_matches_a_loop(
   if end_is_likely:
     monkeypatch.setitem(globals(), "LOGITS", LOGITS + 2 * (np.arange(DIMS.V) == END).astype(np.float32))
   states = jnp.arange(17)
-  found = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, n_best=n_best)
+  result = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, n_best=n_best)
   for b, state in enumerate(range(17)):
     desired = by_a_loop(state, beam_size, max_length, length_penalty, n_best)
-    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for tokens, _ in desired]
-    assert_close(found.scores[b], [score for _, score in desired], FLOAT32)
+    assert [words_of(row) for row in np.asarray(result.tokens[b])] == [tokens for tokens, _ in desired]
+    assert_close(result.scores[b], [score for _, score in desired], FLOAT32)
 
 
 def words_of(row):
@@ -159,13 +159,13 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
   state = jnp.zeros(B, int), jnp.arange(B)
   options = {"batch_size": B, "max_length": T, "bos_id": START, "eos_id": END, "pad_id": PAD}
   for num_prefixes in ((V - 1) ** (T - 1), V ** (T - 1)):
-    found = decoding.beam_search(
+    result = decoding.beam_search(
       by_table, state, beam_size=num_prefixes, length_penalty=length_penalty, **options
     )
     for b in range(B):
       score, tokens = best_of_all(logits[b], V, T, length_penalty)
-      assert words_of(np.asarray(found.tokens[b, 0])) == tokens
-      assert_close(found.scores[b, 0], score, FLOAT32)
+      assert words_of(np.asarray(result.tokens[b, 0])) == tokens
+      assert_close(result.scores[b, 0], score, FLOAT32)
 
 
 def test_search_waits_for_better_hypotheses():
@@ -180,17 +180,17 @@ def test_search_waits_for_better_hypotheses():
     return state, jnp.asarray(table)[tokens], None
 
   for beam_size in (1, 2, 3, 4):
-    found = find(beam_size, states=[0], step=by_table, max_length=8)
-    assert_close(found.scores, [[np.log(0.56)]], FLOAT32)
-    assert words_of(np.asarray(found.tokens[0, 0])) == (3, 4, 5, 6, END)
+    result = find(beam_size, states=[0], step=by_table, max_length=8)
+    assert_close(result.scores, [[np.log(0.56)]], FLOAT32)
+    assert words_of(np.asarray(result.tokens[0, 0])) == (3, 4, 5, 6, END)
 
 
 def test_wide_beam_finds_the_best():
-  found = find(ALL, length_penalty=0.6, n_best=6)
+  result = find(ALL, length_penalty=0.6, n_best=6)
   for b, state in enumerate(STATES):
     desired = all_that_end(state, 0.6)[:6]
-    assert [words_of(row) for row in np.asarray(found.tokens[b])] == [tokens for _, tokens in desired]
-    assert_close(found.scores[b], [score for score, _ in desired], FLOAT32)
+    assert [words_of(row) for row in np.asarray(result.tokens[b])] == [tokens for _, tokens in desired]
+    assert_close(result.scores[b], [score for score, _ in desired], FLOAT32)
 
 
 def test_length_penalty_changes_the_best():
@@ -202,8 +202,8 @@ def test_length_penalty_changes_the_best():
 def test_one_beam_is_greedy(max_length):
   options = {"max_length": max_length, "bos_id": START, "eos_id": END, "pad_id": PAD}
   desired = decoding.greedy(step, jnp.asarray(STATES), batch_size=len(STATES), **options)
-  found = find(1, max_length=max_length)
-  for one, other in zip(found, desired, strict=True):
+  result = find(1, max_length=max_length)
+  for one, other in zip(result, desired, strict=True):
     assert_close(one[:, 0], other, FLOAT32)
 
 
@@ -218,33 +218,33 @@ def test_two_beams_beat_greedy():
   def by_table(state, tokens):
     return state, jnp.asarray(table)[tokens], None
 
-  found = find(2, states=[0], step=by_table, max_length=2)
-  np.testing.assert_array_equal(found.tokens, [[[b, END]]])
-  assert_close(found.scores, np.log([[0.4]]), FLOAT32)
-  assert found.weights is None
+  result = find(2, states=[0], step=by_table, max_length=2)
+  np.testing.assert_array_equal(result.tokens, [[[b, END]]])
+  assert_close(result.scores, np.log([[0.4]]), FLOAT32)
+  assert result.weights is None
 
 
 @pytest.mark.parametrize(("beam_size", "length_penalty"), [(2, 1.0), (5, 0.0)])
 def test_scores_and_weights_match_tokens(beam_size, length_penalty):
-  found = find(beam_size, max_length=6, length_penalty=length_penalty, n_best=beam_size)
+  result = find(beam_size, max_length=6, length_penalty=length_penalty, n_best=beam_size)
   for b, n in np.ndindex(len(STATES), beam_size):
-    tokens = words_of(np.asarray(found.tokens[b, n]))
+    tokens = words_of(np.asarray(result.tokens[b, n]))
     score, weights = follow(STATES[b], tokens)
-    assert_close(found.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
-    assert_close(found.weights[b, n, : len(tokens)], weights, FLOAT32)
-    np.testing.assert_array_equal(found.weights[b, n, len(tokens) :], 0.0)
-    np.testing.assert_array_equal(found.tokens[b, n, len(tokens) :], PAD)
+    assert_close(result.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
+    assert_close(result.weights[b, n, : len(tokens)], weights, FLOAT32)
+    np.testing.assert_array_equal(result.weights[b, n, len(tokens) :], 0.0)
+    np.testing.assert_array_equal(result.tokens[b, n, len(tokens) :], PAD)
 
 
 def test_hypotheses_are_distinct_and_ordered():
-  found = find(5, max_length=3, n_best=5)
+  result = find(5, max_length=3, n_best=5)
   for b in range(len(STATES)):
-    rows = [words_of(row) for row in np.asarray(found.tokens[b])]
+    rows = [words_of(row) for row in np.asarray(result.tokens[b])]
     assert len(set(rows)) == 5
     ended = [END in row for row in rows]
     assert ended == sorted(ended, reverse=True)
     for group in (True, False):
-      scores = [score for score, own in zip(found.scores[b], ended, strict=True) if own == group]
+      scores = [score for score, own in zip(result.scores[b], ended, strict=True) if own == group]
       assert scores == sorted(scores, reverse=True)
 
 
@@ -267,12 +267,12 @@ def test_missing_hypotheses_score_minus_infinity():
   def by_table(state, tokens):
     return state, jnp.asarray(table)[tokens], jnp.ones((len(tokens), 3))
 
-  found = find(4, states=[0], step=by_table, max_length=5, n_best=4)
+  result = find(4, states=[0], step=by_table, max_length=5, n_best=4)
   np.testing.assert_array_equal(
-    found.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
+    result.tokens[0], [[3, END, PAD, PAD, PAD], [END, PAD, PAD, PAD, PAD], [PAD] * 5, [PAD] * 5]
   )
-  assert_close(found.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], FLOAT32)
-  np.testing.assert_array_equal(found.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
+  assert_close(result.scores[0], [np.log(0.7), np.log(0.3), -np.inf, -np.inf], FLOAT32)
+  np.testing.assert_array_equal(result.weights[0].sum(axis=(1, 2)), [6, 3, 0, 0])
 
 
 def test_search_stops_early():
@@ -300,10 +300,10 @@ def test_closed_over_memory_is_not_repeated():
 
     return with_row
 
-  found = find(3, step=with_memory(memory), max_length=6)
+  result = find(3, step=with_memory(memory), max_length=6)
   for b in (0, 3):
     alone = find(3, step=with_memory(memory[b : b + 1]), states=STATES[b : b + 1], max_length=6)
-    np.testing.assert_array_equal(alone.tokens[0], found.tokens[b])
+    np.testing.assert_array_equal(alone.tokens[0], result.tokens[b])
 
 
 @pytest.mark.parametrize(

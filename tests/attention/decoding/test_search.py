@@ -58,17 +58,17 @@ def by_a_loop(state, max_length=DIMS.T, bos_id=START, eos_id=END, pad_id=PAD):
   return tokens, score, weights
 
 
-def assert_found(found, states=STATES, **options):
+def assert_found(result, states=STATES, **options):
   desired = [by_a_loop(state, **options) for state in states]
   tokens, scores, weights = (np.stack(parts) for parts in zip(*desired, strict=True))
-  np.testing.assert_array_equal(found.tokens, tokens)
-  assert_close(found.scores, scores, FLOAT32)
-  assert_close(found.weights, weights, 0.0)
+  np.testing.assert_array_equal(result.tokens, tokens)
+  assert_close(result.scores, scores, FLOAT32)
+  assert_close(result.weights, weights, 0.0)
 
 
 def test_table_covers_all_endings():
   lengths = [np.flatnonzero(by_a_loop(state)[0] == END) for state in STATES]
-  ends = [int(found[0]) if found.size else None for found in lengths]
+  ends = [int(result[0]) if result.size else None for result in lengths]
   assert None in ends and len(set(ends)) >= 3
 
 
@@ -104,9 +104,9 @@ def test_score_matches_hand_value():
   def step(state, tokens):
     return state + 1, table[state], None
 
-  found = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, bos_id=0, eos_id=0, pad_id=7)
-  np.testing.assert_array_equal(found.tokens, [[1, 0, 7, 7, 7]])
-  assert_close(found.scores, [-0.393042588], FLOAT32)
+  result = decoding.greedy(step, jnp.asarray([1]), batch_size=1, max_length=5, bos_id=0, eos_id=0, pad_id=7)
+  np.testing.assert_array_equal(result.tokens, [[1, 0, 7, 7, 7]])
+  assert_close(result.scores, [-0.393042588], FLOAT32)
 
 
 @pytest.mark.parametrize("b", range(DIMS.B))
@@ -117,10 +117,10 @@ def test_single_sequence_matches_batch(b):
 
 
 def test_steps_without_weights():
-  found, desired = search_greedily(step_without_weights), search_greedily()
-  assert found.weights is None
-  np.testing.assert_array_equal(found.tokens, desired.tokens)
-  np.testing.assert_array_equal(found.scores, desired.scores)
+  result, desired = search_greedily(step_without_weights), search_greedily()
+  assert result.weights is None
+  np.testing.assert_array_equal(result.tokens, desired.tokens)
+  np.testing.assert_array_equal(result.scores, desired.scores)
 
 
 def test_search_stops_at_last_end():
@@ -133,8 +133,8 @@ def test_search_stops_at_last_end():
     jax.debug.callback(lambda: calls.append(1))
     return step(state, tokens)
 
-  found = search_greedily(counted, states=np.array(states), max_length=1009)
-  jax.block_until_ready(found)
+  result = search_greedily(counted, states=np.array(states), max_length=1009)
+  jax.block_until_ready(result)
   jax.effects_barrier()
   assert len(calls) == longest
 
@@ -143,8 +143,8 @@ def test_infinite_logits_are_chosen():
   def step(state, tokens):
     return state, jnp.array([[0.0, 1.0, jnp.inf, 0.0]]), None
 
-  found = attention.decoding.greedy(step, None, batch_size=1, max_length=3, bos_id=1, eos_id=2)
-  assert found.tokens.tolist() == [[2, 0, 0]]
+  result = attention.decoding.greedy(step, None, batch_size=1, max_length=3, bos_id=1, eos_id=2)
+  assert result.tokens.tolist() == [[2, 0, 0]]
 
 
 def test_half_precision_logits_sum_in_float32():
@@ -156,16 +156,16 @@ def test_half_precision_logits_sum_in_float32():
     state, logits, weights = half(state, tokens)
     return state, logits.astype(jnp.float32), weights
 
-  found, desired = search_greedily(half), search_greedily(rounded)
-  assert found.scores.dtype == jnp.float32
-  np.testing.assert_array_equal(found.tokens, desired.tokens)
-  assert_close(found.scores, desired.scores, 0.0)
+  result, desired = search_greedily(half), search_greedily(rounded)
+  assert result.scores.dtype == jnp.float32
+  np.testing.assert_array_equal(result.tokens, desired.tokens)
+  assert_close(result.scores, desired.scores, 0.0)
 
 
 def test_empty_batches_return_empty_results():
-  found = search_greedily(states=np.zeros(0, int))
-  assert found.tokens.shape == (0, DIMS.T)
-  assert found.weights.shape == (0, DIMS.T, DIMS.S)
+  result = search_greedily(states=np.zeros(0, int))
+  assert result.tokens.shape == (0, DIMS.T)
+  assert result.weights.shape == (0, DIMS.T, DIMS.S)
 
 
 @pytest.mark.parametrize("max_length", [0, -3])
@@ -196,8 +196,8 @@ def test_model_translation_matches_a_loop(kind):
       eos_id=END,
     )
 
-  found = translate(variables, sources, lengths)
-  tokens = np.asarray(found.tokens)
+  result = translate(variables, sources, lengths)
+  tokens = np.asarray(result.tokens)
   # Teacher forcing with the result: each word must be the most likely, and the scores add up.
   before = np.concatenate([np.full((B, 1), START), tokens[:, :-1]], axis=1)
   logits, weights = compiled(model)(variables, sources, lengths, jnp.asarray(before))
@@ -205,12 +205,12 @@ def test_model_translation_matches_a_loop(kind):
   has_ended = np.cumsum(tokens == END, axis=1) - (tokens == END) > 0
   np.testing.assert_array_equal(tokens, np.where(has_ended, 0, np.argmax(logits, axis=-1)))
   gained = np.max(logits, axis=-1) - np.log(np.sum(np.exp(logits), axis=-1))
-  assert_close(found.scores, np.sum(np.where(has_ended, 0, gained), axis=1), 10 * FLOAT32)
+  assert_close(result.scores, np.sum(np.where(has_ended, 0, gained), axis=1), 10 * FLOAT32)
   if kind == "none":
-    assert found.weights is None
+    assert result.weights is None
   else:
     desired = np.where(has_ended[:, :, None], 0, weights)
-    assert_close(found.weights, desired, FLOAT32)
+    assert_close(result.weights, desired, FLOAT32)
 
 
 def draw(rng=0, states=STATES, step=step, max_length=DIMS.T, **options):
@@ -231,9 +231,9 @@ def test_tokens_are_drawn_by_their_probabilities():
   states = np.full(20_011, STATES[0])
   first = np.asarray(draw(states=states, max_length=1).tokens)[:, 0]
   desired = np.asarray(jax.nn.softmax(LOGITS[STATES[0], START]))
-  found = np.bincount(first, minlength=DIMS.V) / len(states)
+  result = np.bincount(first, minlength=DIMS.V) / len(states)
   # Four standard deviations of a fraction.
-  assert np.all(np.abs(found - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
+  assert np.all(np.abs(result - desired) < 4 * np.sqrt(desired * (1 - desired) / len(states)))
 
 
 @pytest.mark.parametrize(
@@ -256,12 +256,12 @@ def test_token_probabilities_match_hand_values(options, probabilities):
   def step(state, tokens):
     return state, jnp.broadcast_to(logits, (count, 4)), None
 
-  found = draw(states=np.zeros(count, int), step=step, max_length=1, **options)
-  shares = np.bincount(np.asarray(found.tokens)[:, 0], minlength=4) / count
+  result = draw(states=np.zeros(count, int), step=step, max_length=1, **options)
+  shares = np.bincount(np.asarray(result.tokens)[:, 0], minlength=4) / count
   np.testing.assert_array_equal(shares == 0, np.asarray(probabilities) == 0)
   assert np.max(np.abs(shares - probabilities)) < 0.02
   # Scores are the model's log-probabilities, whatever the limits.
-  assert_close(found.scores, logits[found.tokens[:, 0]], FLOAT32)
+  assert_close(result.scores, logits[result.tokens[:, 0]], FLOAT32)
 
 
 @pytest.mark.parametrize(
@@ -277,25 +277,25 @@ def test_token_probabilities_match_hand_values(options, probabilities):
 )
 def test_ties_do_not_exceed_top_k(function, limit, kept):
   logits = jnp.log(jnp.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.2] * 5]))
-  found = function(logits, limit)
-  np.testing.assert_array_equal(found[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
+  result = function(logits, limit)
+  np.testing.assert_array_equal(result[0], jnp.where(jnp.array(kept), logits[0], -jnp.inf))
   count = limit if isinstance(limit, int) else round(5 * limit + 0.49)
-  assert np.isfinite(found[1]).sum() == min(count, 5)
-  assert np.isfinite(found[1, : min(count, 5)]).all()
+  assert np.isfinite(result[1]).sum() == min(count, 5)
+  assert np.isfinite(result[1, : min(count, 5)]).all()
 
 
 def test_lowest_temperature_is_greedy():
-  for found in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
-    np.testing.assert_array_equal(found.tokens, search_greedily().tokens)
-    assert_close(found.scores, search_greedily().scores, FLOAT32)
+  for result in (draw(temperature=1e-4), draw(top_k=1), draw(top_p=1e-6)):
+    np.testing.assert_array_equal(result.tokens, search_greedily().tokens)
+    assert_close(result.scores, search_greedily().scores, FLOAT32)
 
 
 @pytest.mark.parametrize("temperature", [1e-10, 1e-38])
 def test_tiny_temperatures_are_greedy(temperature):
   options = {"top_k": 2, "top_p": 0.9}
   desired = search_greedily().tokens
-  found = jax.jit(lambda temperature: draw(temperature=temperature, **options))(temperature)
-  np.testing.assert_array_equal(found.tokens, desired)
+  result = jax.jit(lambda temperature: draw(temperature=temperature, **options))(temperature)
+  np.testing.assert_array_equal(result.tokens, desired)
   np.testing.assert_array_equal(jax.jit(lambda: draw(temperature=temperature, **options))().tokens, desired)
 
 
@@ -359,12 +359,12 @@ def test_high_temperature_respects_forbidden_tokens():
     return state, jnp.broadcast_to(jnp.asarray([-jnp.inf, 0.0, -jnp.inf, 1.0]), (2, 4)), None
 
   for temperature in (1e38, 3e38):
-    found = jax.jit(
+    result = jax.jit(
       lambda rng, temperature=temperature: decoding.sample(
         forbids, jnp.zeros(2), rng, batch_size=2, max_length=50, bos_id=1, eos_id=9, temperature=temperature
       )
     )(jax.random.key(0))
-    assert set(np.ravel(found.tokens).tolist()) == {1, 3}
+    assert set(np.ravel(result.tokens).tolist()) == {1, 3}
   with pytest.raises(ValueError, match="temperature must be a number above 0, and finite"):
     decoding.sample(
       forbids,
@@ -385,8 +385,8 @@ def test_smallest_top_p_keeps_the_likeliest():
 
 
 def test_sizes_may_be_integer_arrays():
-  found = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
-  assert found.tokens.shape[1] == 3
+  result = search_greedily(max_length=jnp.max(jnp.asarray([2, 3])))
+  assert result.tokens.shape[1] == 3
   with pytest.raises(ValueError, match="bos_id must be a single token, got shape"):
     search_greedily(bos_id=jnp.asarray([0, 2]))
 
@@ -395,5 +395,5 @@ def test_sizes_may_be_integer_arrays():
 def test_end_outside_vocabulary_is_never_reached(eos_id):
   options = {"batch_size": len(STATES), "max_length": 4, "bos_id": START, "eos_id": eos_id}
   greedy = decoding.greedy(step, STATES, **options)
-  found = decoding.beam_search(step, STATES, beam_size=1, **options)
-  np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
+  result = decoding.beam_search(step, STATES, beam_size=1, **options)
+  np.testing.assert_array_equal(result.tokens[:, 0], greedy.tokens)

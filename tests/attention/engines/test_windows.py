@@ -45,7 +45,7 @@ def cut_to(mask, rows, columns):
 @pytest.mark.parametrize("name", MASKS)
 def test_block_masks_agree_with_their_masks(name):
   rng = np.random.default_rng(0)
-  said = set()
+  printed = set()
   for _ in range(40):
     mask = MASKS[name](rng)
     t, s = rng.integers(0, 15), rng.integers(0, 13)
@@ -57,10 +57,10 @@ def test_block_masks_agree_with_their_masks(name):
     any_allowed, all_allowed = (np.asarray(one) for one in here.block_summary(*tile))
     assert np.all(any_allowed | ~np.any(allowed, axis=(-2, -1)))
     assert np.all(~all_allowed | np.all(allowed, axis=(-2, -1)))
-    said |= {(bool(np.any(any_allowed)), bool(np.all(all_allowed)))}
+    printed |= {(bool(np.any(any_allowed)), bool(np.all(all_allowed)))}
   # It has empty tiles, full tiles, and others. (Unsorted segments only have these by chance.)
   known = {(False, False), (True, True), (True, False)}
-  assert said >= known if name != "unsorted_segments" else said
+  assert printed >= known if name != "unsorted_segments" else printed
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -223,10 +223,10 @@ def test_masks_without_bounds_allow_everything():
 def test_one_sided_bands_have_no_windows():
   queries = jnp.asarray(np.random.default_rng(0).normal(size=(37, 3)), jnp.float32)
   for mask in (masks.Band(2, None), masks.Band(None, 2)):
-    found, wanted = (
+    result, wanted = (
       attention.scaled_dot_product_attention(
         queries, queries, queries, mask=mask, implementation=implementation, block_sizes=(5, 7)
       )
       for implementation in ("blockwise", "dense")
     )
-    assert_close(found, wanted, FLOAT32)
+    assert_close(result, wanted, FLOAT32)

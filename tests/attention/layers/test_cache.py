@@ -63,18 +63,18 @@ def expected(inputs=tokens, mask=CAUSAL, bias=0.0, module=layer):
   """Returns the results of whole sequences in float64, and the weights [B N T T]."""
   parameters = float64(variables_of(module)["params"])
   mask, bias = (np.broadcast_to(given, (len(inputs), N, T, T)) for given in (mask, bias))
-  found = [
+  output = [
     model_reference.multi_head(parameters, row, row, rotates=True, mask=mask[b], bias=bias[b])
     for b, row in enumerate(np.float64(inputs))
   ]
-  return tuple(np.stack(parts) for parts in zip(*found, strict=True))
+  return tuple(np.stack(parts) for parts in zip(*output, strict=True))
 
 
 # Number of tokens per call.
 @pytest.mark.parametrize("counts", always("412", of=["1111111", "412", "25", "7"]))
 def test_cached_decoding_matches_the_whole_sequence(counts):
-  found, cache = decode(tuple(map(int, counts)), mask=masks.causal())
-  assert_close(found, expected()[0], 10 * MODEL)
+  output, cache = decode(tuple(map(int, counts)), mask=masks.causal())
+  assert_close(output, expected()[0], 10 * MODEL)
   np.testing.assert_array_equal(cache.length, np.full(B, T))
   keys, values = compiled(layer, "project_kv")(variables_of(layer), tokens)
   assert_close(cache.keys[:, :, :T], keys, MODEL)
@@ -139,15 +139,15 @@ def test_mask_rules_hold_at_every_call(name, implementation):
 
 def test_prefix_is_visible_to_its_tokens():
   mask = masks.causal() | masks.prefix(4)
-  found, _ = decode((4, 1, 2), mask=mask)
-  assert_close(found, expected(mask=CAUSAL | (s < 4))[0], 10 * MODEL)
+  output, _ = decode((4, 1, 2), mask=mask)
+  assert_close(output, expected(mask=CAUSAL | (s < 4))[0], 10 * MODEL)
 
 
 def test_unwritten_slots_are_masked():
   mask = masks.sliding_window(3, 2)
-  found, _ = decode((4, 1, 2), mask=mask)
+  output, _ = decode((4, 1, 2), mask=mask)
   end = np.repeat([4, 5, 7], [4, 1, 2])[:, None]
-  assert_close(found, expected(mask=(t - s <= 3) & (s - t <= 2) & (s < end))[0], 10 * MODEL)
+  assert_close(output, expected(mask=(t - s <= 3) & (s - t <= 2) & (s < end))[0], 10 * MODEL)
 
 
 def test_mask_arrays_cover_queries_and_slots():
@@ -157,8 +157,8 @@ def test_mask_arrays_cover_queries_and_slots():
     mask = jnp.asarray(allowed[..., start:stop, :])
     result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
     results.append(result)
-  found = jnp.concatenate(results, axis=1)
-  assert_close(found, expected(mask=allowed[..., :T])[0], 10 * MODEL)
+  output = jnp.concatenate(results, axis=1)
+  assert_close(output, expected(mask=allowed[..., :T])[0], 10 * MODEL)
 
 
 def test_segments_cover_queries_and_slots():
@@ -168,8 +168,8 @@ def test_segments_cover_queries_and_slots():
     mask = masks.causal() & masks.segments(jnp.asarray(of_slots[start:stop]), jnp.asarray(of_slots))
     result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], mask=mask, cache=cache)
     results.append(result)
-  found = jnp.concatenate(results, axis=1)
-  assert_close(found, expected(mask=CAUSAL & ((t - s) % 3 == 0))[0], 10 * MODEL)
+  output = jnp.concatenate(results, axis=1)
+  assert_close(output, expected(mask=CAUSAL & ((t - s) % 3 == 0))[0], 10 * MODEL)
 
 
 TABLE = np.random.default_rng(4).normal(size=(N, 32)).astype(np.float32)
@@ -200,8 +200,8 @@ def test_position_biases_hold_at_every_call(name, implementation):
     part = tokens[:, start:stop]
     result, cache = apply(variables_of(module), part, mask=masks.causal(), cache=cache)
     results.append(result)
-  found = jnp.concatenate(results, axis=1)
-  assert_close(found, expected(bias=whole, module=module)[0], 10 * MODEL)
+  output = jnp.concatenate(results, axis=1)
+  assert_close(output, expected(bias=whole, module=module)[0], 10 * MODEL)
 
 
 def test_bias_arrays_cover_queries_and_slots():
@@ -211,8 +211,8 @@ def test_bias_arrays_cover_queries_and_slots():
     options = {"mask": masks.causal(), "bias": terms[:, start:stop], "cache": cache}
     result, cache = compiled(layer)(variables_of(layer), tokens[:, start:stop], **options)
     results.append(result)
-  found = jnp.concatenate(results, axis=1)
-  assert_close(found, expected(bias=np.float64(terms[..., :T]))[0], 10 * MODEL)
+  output = jnp.concatenate(results, axis=1)
+  assert_close(output, expected(bias=np.float64(terms[..., :T]))[0], 10 * MODEL)
 
 
 def test_causal_tokens_attend_to_earlier_tokens():
@@ -230,21 +230,21 @@ def test_causal_tokens_attend_to_earlier_tokens():
 
 
 def test_weights_are_of_all_slots():
-  found = []
+  output = []
   cache = empty()
   for start, stop in ((0, 4), (4, 7)):
     apply = compiled(layer, return_weights=True)
     _, weights, cache = apply(variables_of(layer), tokens[:, start:stop], mask=masks.causal(), cache=cache)
     assert weights.shape == (B, N, stop - start, S)
-    found.append(weights)
-  weights = np.concatenate(found, axis=2)
+    output.append(weights)
+  weights = np.concatenate(output, axis=2)
   assert_close(weights[..., :T], expected()[1], MODEL)
   np.testing.assert_array_equal(weights[..., T:], 0.0)
 
 
 def test_unmasked_tokens_attend_to_written_slots():
-  found, _ = decode((4, 3))
-  assert_close(found, expected(mask=(s < 4) | (t >= 4))[0], 10 * MODEL)
+  output, _ = decode((4, 3))
+  assert_close(output, expected(mask=(s < 4) | (t >= 4))[0], 10 * MODEL)
 
 
 def test_one_program_per_token_count():
@@ -266,8 +266,8 @@ def test_jit_equals_eager():
   for start, stop in ((0, 4), (4, 7)):
     result, cache = layer.apply(variables_of(layer), tokens[:, start:stop], mask=masks.causal(), cache=cache)
     results.append(result)
-  found, of_jit = decode((4, 3), mask=masks.causal())
-  assert_close(jnp.concatenate(results, axis=1), found, MODEL)
+  output, of_jit = decode((4, 3), mask=masks.causal())
+  assert_close(jnp.concatenate(results, axis=1), output, MODEL)
   assert_trees_close(cache, of_jit, MODEL)
 
 
@@ -289,10 +289,10 @@ def test_tokens_can_be_scanned():
 def test_sequences_have_any_leading_axes(num_axes):
   leading = (2, 3)[:num_axes]
   inputs = tokens[0] if leading == () else array(*leading, T, DIMS.D)
-  found, cache = decode((4, 1, 2), inputs=inputs, mask=masks.causal())
+  output, cache = decode((4, 1, 2), inputs=inputs, mask=masks.causal())
   assert cache.length.shape == leading
   desired, _ = expected(inputs.reshape(-1, T, DIMS.D))
-  assert_close(found, desired.reshape(inputs.shape), 10 * MODEL)
+  assert_close(output, desired.reshape(inputs.shape), 10 * MODEL)
 
 
 def test_sequences_have_separate_lengths():
@@ -303,12 +303,12 @@ def test_sequences_have_separate_lengths():
   prompt, cache = compiled(layer)(variables_of(layer), jnp.asarray(padded), mask=mask, cache=empty())
   cache = cache._replace(length=lengths)
   after = jnp.stack([tokens[b, length : length + 3] for b, length in enumerate(lengths)])
-  found, cache = decode((1, 2), inputs=after, cache=cache, mask=mask)
+  output, cache = decode((1, 2), inputs=after, cache=cache, mask=mask)
   np.testing.assert_array_equal(cache.length, lengths + 3)
   desired, _ = expected(mask=CAUSAL & (t - s <= 2))
   for b, length in enumerate(lengths):
     assert_close(prompt[b, :length], desired[b, :length], 10 * MODEL)
-    assert_close(found[b], desired[b, length : length + 3], 10 * MODEL)
+    assert_close(output[b], desired[b, length : length + 3], 10 * MODEL)
 
 
 def test_unwritten_slots_are_ignored():
@@ -317,30 +317,30 @@ def test_unwritten_slots_are_ignored():
   spoilt = cache._replace(
     keys=np.where(unwritten, np.nan, cache.keys), values=np.where(unwritten, np.inf, cache.values)
   )
-  found = [
+  output = [
     decode((1, 2), inputs=tokens[:, 4:], cache=given, mask=masks.causal())[0] for given in (cache, spoilt)
   ]
-  np.testing.assert_array_equal(*found)
+  np.testing.assert_array_equal(*output)
 
 
 def test_nan_padding_reaches_no_token():
   is_padding = (np.arange(T) < 7 - REAL[:, None])[..., None]
   mask = masks.causal() & ~masks.prefix(7 - REAL[:, None])
-  found, clean = (
+  output, clean = (
     decode((4, 1, 2), inputs=jnp.where(is_padding, filling, tokens), mask=mask)[0]
     for filling in (np.nan, 0.0)
   )
-  np.testing.assert_array_equal(np.where(is_padding, 0, found), np.where(is_padding, 0, clean))
-  assert np.all(np.isfinite(np.where(is_padding, 0, found)))
+  np.testing.assert_array_equal(np.where(is_padding, 0, output), np.where(is_padding, 0, clean))
+  assert np.all(np.isfinite(np.where(is_padding, 0, output)))
 
 
 def test_beams_are_reordered_like_any_pytree():
   _, cache = decode((4,), inputs=tokens[:, :4], mask=masks.causal())
   chosen = np.array([2, 2, 0])
   cache = jax.tree.map(lambda leaf: leaf[chosen], cache)
-  found, _ = decode((1, 2), inputs=tokens[:, 4:], cache=cache, mask=masks.causal())
+  output, _ = decode((1, 2), inputs=tokens[:, 4:], cache=cache, mask=masks.causal())
   desired, _ = expected(jnp.concatenate([tokens[chosen, :4], tokens[:, 4:]], axis=1))
-  assert_close(found, desired[:, 4:], 10 * MODEL)
+  assert_close(output, desired[:, 4:], 10 * MODEL)
 
 
 class LanguageModel(nn.Module):
@@ -357,8 +357,8 @@ class LanguageModel(nn.Module):
   def __call__(self, words, cache=None):
     """Returns logits [B T V] of words [B T], and with a cache the new cache."""
     options = {"mask": masks.causal(), "cache": cache}
-    found = self.layer(self.embedding(words), **options)
-    return self.logits(found) if cache is None else (self.logits(found[0]), found[1])
+    output = self.layer(self.embedding(words), **options)
+    return self.logits(output) if cache is None else (self.logits(output[0]), output[1])
 
 
 def our_attention_of(*args, **options):
@@ -379,7 +379,7 @@ def test_beam_search_with_a_cache():
   prompt = jnp.asarray([[3, 4], [5, 6], [7, 8]])  # so that the sequences differ
   cache = model.apply(variables, prompt, 5 + 2, method="init_cache")
   _, cache = compiled(model)(variables, prompt, cache)
-  found = jax.jit(lambda cache: decoding.beam_search(step, cache, **options))(cache)
+  output = jax.jit(lambda cache: decoding.beam_search(step, cache, **options))(cache)
 
   def slow_step(state, words):  # stores the words and rereads all of them
     history, count = state
@@ -390,21 +390,21 @@ def test_beam_search_with_a_cache():
   history = jnp.pad(prompt, ((0, 0), (0, 5)))
   slow = jax.jit(lambda state: decoding.beam_search(slow_step, state, **options))
   desired = slow((history, jnp.full(B, 2)))
-  np.testing.assert_array_equal(found.tokens, desired.tokens)
-  assert_close(found.scores, desired.scores, 10 * MODEL)
+  np.testing.assert_array_equal(output.tokens, desired.tokens)
+  assert_close(output.scores, desired.scores, 10 * MODEL)
 
 
 @pytest.mark.parametrize("norm", always("pre", of=["pre", "post"]))
 def test_encoder_layer_with_a_cache(norm):
   module = attention.EncoderLayer(N, 17, norm_position=norm, self_attention_cls=our_attention_of)
-  found, _ = decode((4, 1, 2), module, mask=masks.causal())
+  output, _ = decode((4, 1, 2), module, mask=masks.causal())
   parameters = float64(variables_of(module)["params"])
 
   def attend(parameters, inputs):
     return model_reference.multi_head(parameters, inputs, inputs, rotates=True, mask=CAUSAL)[0]
 
   desired = [model_reference.encoder_layer(parameters, row, norm, attend) for row in np.float64(tokens)]
-  assert_close(found, desired, 10 * MODEL)
+  assert_close(output, desired, 10 * MODEL)
 
 
 def test_gradients_through_the_cache():
@@ -421,19 +421,19 @@ def test_gradients_through_the_cache():
   def whole(variables, inputs):
     return jnp.sum(random * layer.apply(variables, inputs, mask=masks.causal()))
 
-  found = jax.jit(jax.grad(functools.partial(loss, counts=(4, 1, 2)), argnums=(0, 1)))(
+  output = jax.jit(jax.grad(functools.partial(loss, counts=(4, 1, 2)), argnums=(0, 1)))(
     variables_of(layer), tokens
   )
   desired = jax.jit(jax.grad(whole, argnums=(0, 1)))(variables_of(layer), tokens)
-  assert_trees_close(found, desired, 10 * MODEL)
+  assert_trees_close(output, desired, 10 * MODEL)
 
 
 def test_cache_has_the_keys_dtype():
   halves = tokens.astype(jnp.bfloat16)
   module = our_attention(dtype=jnp.bfloat16)
-  found, cache = decode((4, 1, 2), module, halves, mask=masks.causal())
-  assert found.dtype == cache.keys.dtype == cache.values.dtype == jnp.bfloat16
-  assert_close(np.float32(found), expected(halves, module=module)[0], 0.2)
+  output, cache = decode((4, 1, 2), module, halves, mask=masks.causal())
+  assert output.dtype == cache.keys.dtype == cache.values.dtype == jnp.bfloat16
+  assert_close(np.float32(output), expected(halves, module=module)[0], 0.2)
   assert empty(our_attention(), halves).keys.dtype == jnp.float32  # like the parameters
 
 
@@ -453,22 +453,22 @@ def test_too_many_traced_tokens_are_nan():
   cache = cache._replace(length=np.array([4, 3, 4]))
   apply = compiled(layer, return_weights=True)
   mask = masks.causal() & masks.sliding_window(0, 0)  # overwrites all slots with NaN
-  found, weights, after = apply(variables_of(layer), tokens[:, 4:6], mask=mask, cache=cache)
-  for results in map(np.asarray, (found, weights)):
+  output, weights, after = apply(variables_of(layer), tokens[:, 4:6], mask=mask, cache=cache)
+  for results in map(np.asarray, (output, weights)):
     assert np.all(np.isnan(results[[0, 2]]))
     assert np.all(np.isfinite(results[1]))
   # The first sequence's token 4 is in the last slot; token 5 has no slot and did not replace it.
   keys, values = compiled(layer, "project_kv")(variables_of(layer), tokens[:, :5])
   assert_close(after.keys[0], keys[0], MODEL)
   assert_close(after.values[0], values[0], MODEL)
-  found, after = compiled(layer)(variables_of(layer), tokens[:, 6:], mask=mask, cache=after)
-  assert np.all(np.isnan(found))
+  output, after = compiled(layer)(variables_of(layer), tokens[:, 6:], mask=mask, cache=after)
+  assert np.all(np.isnan(output))
   np.testing.assert_array_equal(after.length, [7, 6, 7])
 
 
 def test_the_last_slot_is_used():
-  found, _ = decode((4, 3), cache=empty(slots=T), mask=masks.causal())
-  assert_close(found, expected()[0], 10 * MODEL)
+  output, _ = decode((4, 3), cache=empty(slots=T), mask=masks.causal())
+  assert_close(output, expected()[0], 10 * MODEL)
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,13 @@ def test_remat_preserves_results(name, deterministic):
   plain = layer(dropout_rate=0.4, **options)
   rematerialized = nn.remat(layer)(dropout_rate=0.4, deterministic=deterministic, **options)
   params = random_parameters(plain, *inputs)
-  found = loss_and_gradient(rematerialized, params, inputs)
+  result = loss_and_gradient(rematerialized, params, inputs)
   # Flax draws from the path of a module, which is the same at the top level.
   assert_trees_close(
-    found, loss_and_gradient(plain, params, inputs, deterministic=deterministic), 10 * FLOAT32
+    result, loss_and_gradient(plain, params, inputs, deterministic=deterministic), 10 * FLOAT32
   )
   other = loss_and_gradient(plain, params, inputs, deterministic=not deterministic)
-  assert not np.allclose(found[0], other[0])
+  assert not np.allclose(result[0], other[0])
 
 
 def test_deterministic_is_given_once():
@@ -105,8 +105,8 @@ def test_scanned_layers_match_a_loop():
   for i in range(3):
     of_one = jax.tree.map(lambda leaf, i=i: leaf[i], params["params"]["layer"])
     desired = attention.EncoderLayer(2, 7).apply({"params": of_one}, desired, mask=mask)
-  found = jax.jit(stack(deterministic=True).apply)(params, INPUTS, mask)[0]
-  assert_close(found, desired, 10 * FLOAT32)
+  result = jax.jit(stack(deterministic=True).apply)(params, INPUTS, mask)[0]
+  assert_close(result, desired, 10 * FLOAT32)
 
   @jax.jit
   def outputs_and_gradient(params, rng):
@@ -117,7 +117,7 @@ def test_scanned_layers_match_a_loop():
     return jax.grad(total, has_aux=True)(params)[::-1]
 
   outputs, gradients = outputs_and_gradient(params, jax.random.key(1))
-  assert not np.allclose(outputs, found)
+  assert not np.allclose(outputs, result)
   assert not np.allclose(outputs, outputs_and_gradient(params, jax.random.key(2))[0])
   chex.assert_tree_all_finite(gradients)
   assert all(jnp.any(leaf[i] != 0) for leaf in jax.tree.leaves(gradients) for i in range(3))
@@ -139,8 +139,8 @@ def test_keys_and_values_prepared_together():
   layer = attention.MultiHeadAttention(2, qkv_features=6)
   params = random_parameters(layer, INPUTS, SOURCES, VALUES)
   keys_values = layer.apply(params, SOURCES, VALUES, method="project_kv")
-  found = layer.apply(params, INPUTS, keys_values, method="attend_with_kv")
-  assert_close(found, layer.apply(params, INPUTS, SOURCES, VALUES), FLOAT32)
+  result = layer.apply(params, INPUTS, keys_values, method="attend_with_kv")
+  assert_close(result, layer.apply(params, INPUTS, SOURCES, VALUES), FLOAT32)
 
 
 @pytest.mark.parametrize("name", LAYERS)

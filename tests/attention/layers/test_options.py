@@ -278,17 +278,17 @@ def test_encoder_layer_uses_its_options(norm):
 
 
 def test_encoder_layer_passes_options_on():
-  found = {}
+  result = {}
 
   def self_attention_cls(**options):
-    found.update(options)
+    result.update(options)
     return attention.MultiHeadAttention(**options)
 
   layer = attention.EncoderLayer(
     DIMS.N, DIMS.F, 0.3, "pre", "blockwise", jnp.bfloat16, jnp.float16, self_attention_cls
   )
   variables = jax.eval_shape(layer.init, jax.random.key(0), array(DIMS.T, WIDTH))
-  assert found == {
+  assert result == {
     "num_heads": DIMS.N,
     "dropout_rate": 0.3,
     "implementation": "blockwise",

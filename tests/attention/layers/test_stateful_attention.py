@@ -131,8 +131,8 @@ def test_unsupported_calls_raise():
     (attention.LocalAttention(normalizer=attention.Sparsemax()), "for local attention, got Sparsemax"),
   ],
 )
-def test_stepwise_attention_takes_no_normalizer(layer, told):
-  with pytest.raises(ValueError, match="normalizer must be None " + told):
+def test_stepwise_attention_takes_no_normalizer(layer, message):
+  with pytest.raises(ValueError, match="normalizer must be None " + message):
     layer.init(jax.random.key(0), jnp.ones((B, 2, H)), jnp.ones((B, S, D)))
 
 

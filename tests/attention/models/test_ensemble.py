@@ -40,10 +40,10 @@ def test_ensemble_averages_probabilities():
   ]
   for t in range(T):
     state, scores, weights = compiled(ensemble, "step")(variables, state, TARGETS[:, t], memory)
-    logits = [np.asarray(each[:, t], np.float64) for each, _ in alone]
-    expected = np.mean([np.exp(each) / np.exp(each).sum(-1, keepdims=True) for each in logits], axis=0)
+    logits = [np.asarray(item[:, t], np.float64) for item, _ in alone]
+    expected = np.mean([np.exp(item) / np.exp(item).sum(-1, keepdims=True) for item in logits], axis=0)
     assert_close(np.exp(scores), expected, MODEL)
-    attended = [each[:, t] for _, each in alone if each is not None]
+    attended = [item[:, t] for _, item in alone if item is not None]
     assert len(attended) == 2
     assert_close(weights, np.mean(attended, axis=0), MODEL)
 
@@ -51,14 +51,14 @@ def test_ensemble_averages_probabilities():
 def test_members_have_separate_parameters():
   model = translator("additive")
   params = [random_parameters(model, SOURCES, LENGTHS, TARGETS, seed=seed)["params"] for seed in (0, 1)]
-  found = []
+  result = []
   for first, second in ((0, 1), (1, 0), (0, 0)):
     variables = {"params": [params[first], params[second]]}
     ensemble = attention.Ensemble((model, model))
     state, memory = compiled(ensemble, "encode")(variables, SOURCES, LENGTHS)
-    found.append(compiled(ensemble, "step")(variables, state, TARGETS[:, 0], memory)[1])
-  assert_close(found[0], found[1], MODEL)
-  assert np.max(np.abs(found[0] - found[2])) > 0.01
+    result.append(compiled(ensemble, "step")(variables, state, TARGETS[:, 0], memory)[1])
+  assert_close(result[0], result[1], MODEL)
+  assert np.max(np.abs(result[0] - result[2])) > 0.01
 
 
 def test_invalid_members_raise():

@@ -351,12 +351,12 @@ def test_loops_carry_no_weight_gradient():
 
 def shapes_carried(jaxpr):
   """Returns the shapes that the scans of a program carry from step to step."""
-  found = set()
+  result = set()
   for equation in jaxpr.eqns:
     if equation.primitive.name == "scan":
       # Carried arrays are outputs of the last step; all others are stacked.
       results = zip(equation.outvars, equation.params["jaxpr"].out_avals, strict=True)
-      found |= {one.aval.shape for one, of_a_step in results if one.aval.shape == of_a_step.shape}
+      result |= {one.aval.shape for one, of_a_step in results if one.aval.shape == of_a_step.shape}
     for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      found |= shapes_carried(inner)
-  return found
+      result |= shapes_carried(inner)
+  return result

@@ -131,12 +131,12 @@ def test_cached_reading_matches_the_whole(options, reads):
   for count in map(int, reads):
     tokens, now = jnp.asarray(TARGETS[:, start : start + count]), slice(start, start + count)
     if count == 1:
-      state, *found = compiled(module, "step")(variables, state, tokens[:, 0], memory)
-      found = [array[:, None] for array in found]
+      state, *result = compiled(module, "step")(variables, state, tokens[:, 0], memory)
+      result = [array[:, None] for array in result]
     else:
-      state, *found = compiled(module, "read")(variables, state, tokens, memory)
-    assert_close(found[0], logits[:, now], 10 * MODEL)
-    assert_close(found[1], weights[:, now], 10 * MODEL)
+      state, *result = compiled(module, "read")(variables, state, tokens, memory)
+    assert_close(result[0], logits[:, now], 10 * MODEL)
+    assert_close(result[1], weights[:, now], 10 * MODEL)
     start += count
   for cache in state:
     np.testing.assert_array_equal(cache.length, DIMS.B * [DIMS.T])
@@ -285,17 +285,17 @@ def test_search_with_caches_matches_rereading(encoder, places):
     return model.apply(variables, state, tokens, memory, method="step")
 
   how = {"batch_size": DIMS.B, "max_length": 6, "bos_id": 1, "eos_id": V}  # no sentence ends
-  found = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
-  np.testing.assert_array_equal(found.tokens, greedily(model, variables, sources, lengths, 6))
+  result = jax.jit(lambda state: decoding.greedy(step, state, **how))(state)
+  np.testing.assert_array_equal(result.tokens, greedily(model, variables, sources, lengths, 6))
   # Beams change places together with their caches: a score is that of the tokens read at once.
-  found = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=4, n_best=4, **how))(state)
+  result = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=4, n_best=4, **how))(state)
   for k in range(4):
-    targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), found.tokens[:, k, :-1]], axis=1)
+    targets = jnp.concatenate([jnp.ones((DIMS.B, 1), int), result.tokens[:, k, :-1]], axis=1)
     logits, weights = compiled(model)(variables, sources, lengths, targets)
     log_probabilities = jax.nn.log_softmax(logits)
-    chosen = jnp.take_along_axis(log_probabilities, found.tokens[:, k, :, None], axis=-1)[..., 0]
-    assert_close(found.scores[:, k], jnp.sum(chosen, axis=-1), 100 * MODEL)
-    assert_close(found.weights[:, k], weights, 10 * MODEL)
+    chosen = jnp.take_along_axis(log_probabilities, result.tokens[:, k, :, None], axis=-1)[..., 0]
+    assert_close(result.scores[:, k], jnp.sum(chosen, axis=-1), 100 * MODEL)
+    assert_close(result.weights[:, k], weights, 10 * MODEL)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_location_draws_attention():
   # tanh(0 + 0 + 5) is 0.9999: the score of the marked key is 0.9999 above the others.
   locations = np.zeros((1, 3, 1), np.float32)
   locations[0, 2] = 5.0
-  found = attend(
+  result = attend(
     np.zeros((1, 1), np.float32),
     np.zeros((3, 1), np.float32),
     np.zeros((3, 1), np.float32),
@@ -128,7 +128,7 @@ def test_a_location_draws_attention():
     return_weights=True,
   )
   more = np.exp(np.tanh(5.0))
-  assert_close(found.weights[0], np.array([1, 1, more]) / (2 + more), FLOAT32)
+  assert_close(result.weights[0], np.array([1, 1, more]) / (2 + more), FLOAT32)
 
 
 def test_location_features_match_convolution():

@@ -195,9 +195,9 @@ def test_the_script_writes_its_results(tmp_path):
   )
   finished = scripts.run("benchmark", *flags)
   assert finished.code == 0, finished.errors
-  found = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
-  assert found["machine"]["cores"] >= 1
-  assert {record["length"] for record in found["records"]} == {64}
+  result = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
+  assert result["machine"]["cores"] >= 1
+  assert {record["length"] for record in result["records"]} == {64}
   written = (tmp_path / "benchmark.md").read_text("utf-8")
   assert f"Python {platform.python_version()}, jax {jax.__version__}" in written
   assert "is the median of 1;" in written

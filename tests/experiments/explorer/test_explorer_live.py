@@ -67,19 +67,19 @@ def run_of(config, translator):
 
 def texts_of(translator):
   splits = "test", "length"
-  examples = [each for split in splits for each in translator.task.examples(split, SENTENCES // len(splits))]
-  return [each.source_text for each in examples]
+  examples = [item for split in splits for item in translator.task.examples(split, SENTENCES // len(splits))]
+  return [item.source_text for item in examples]
 
 
-def assert_same(found, translation):
-  assert tuple(found["words"]) == translation.tokens
-  assert found["text"] == translation.text
-  assert found["isTruncated"] == translation.is_truncated
-  np.testing.assert_allclose(found["score"], translation.score, atol=1e-3)
+def assert_same(output, translation):
+  assert tuple(output["words"]) == translation.tokens
+  assert output["text"] == translation.text
+  assert output["isTruncated"] == translation.is_truncated
+  np.testing.assert_allclose(output["score"], translation.score, atol=1e-3)
   if translation.attention is None:
-    assert found["weights"] is None
+    assert output["weights"] is None
   else:
-    np.testing.assert_allclose(found["weights"], translation.attention, atol=1e-4)
+    np.testing.assert_allclose(output["weights"], translation.attention, atol=1e-4)
 
 
 def translate(run, states):
@@ -99,7 +99,7 @@ def test_translations_are_those_of_jax(name, beam_size):
   texts = texts_of(translator)
   translations = translator.with_search(beam_size=beam_size).translate(texts)
   # Translations depend on the sentence.
-  assert len({round(each.score, 4) for each in translations}) > SENTENCES / 2
+  assert len({round(item.score, 4) for item in translations}) > SENTENCES / 2
   # A run has its own beams, unless the user wants others.
   state = {} if beam_size == 3 else {"beamSize": beam_size}
   results = translate(run, [{"text": text, **state} for text in texts])

@@ -96,8 +96,8 @@ return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
 """
   *rates, without_links = browser.in_node(program, [*given, {"weights": [[0, 0], [1, 0]], "links": []}])
   expected = [
-    alignment_error_rate([AlignedAttention(np.array(each["weights"]), {*map(tuple, each["links"])})])
-    for each in given
+    alignment_error_rate([AlignedAttention(np.array(item["weights"]), {*map(tuple, item["links"])})])
+    for item in given
   ]
   np.testing.assert_allclose(rates, expected, atol=1e-12)
   assert without_links is None
@@ -105,7 +105,7 @@ return given.map(({ weights, links }) => alignmentErrorRate(weights, links));
 
 def test_recorded_weights_are_decoded():
   ranges = {(0, 1): True, (-1e-6, 1 + 1e-6): True, (-0.5, 0.5): False, (0, 300): False}
-  arrays = [np.random.default_rng(0).uniform(*each, (1, 2, 3, 5)).astype(np.float32) for each in ranges]
+  arrays = [np.random.default_rng(0).uniform(*item, (1, 2, 3, 5)).astype(np.float32) for item in ranges]
   for weights, limits in zip(arrays, ranges, strict=True):
     weights[0, 0, 0, :2] = limits
   program = """

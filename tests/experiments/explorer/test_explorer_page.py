@@ -39,10 +39,10 @@ def path(translators, tmp_path_factory):
     "odd": [known._replace(source_text="a cat", target_text="un zzz")],
   }
   runs = []
-  for name, (config, each) in zip(("one", "other"), translators, strict=True):
+  for name, (config, item) in zip(("one", "other"), translators, strict=True):
     # The parameters of the first checkpoint are half those of the second.
-    kept = KeptCheckpoints({3: jax.tree.map(lambda leaf: leaf / 2, each.params), 7: each.params}, 7)
-    runs.append({"name": name, "summary": "/* program */", **live_model(config, each, kept, examples)})
+    kept = KeptCheckpoints({3: jax.tree.map(lambda leaf: leaf / 2, item.params), 7: item.params}, 7)
+    runs.append({"name": name, "summary": "/* program */", **live_model(config, item, kept, examples)})
   runs[1]["checkpoints"][0]["step"] = 5
   rare = SentencePair("</script><b>a cat", "un gatto", frozenset({(0, 1)}))
   long = SentencePair("the cat " * 30, "il gatto " * 20, frozenset({(2, 2)}))
@@ -86,8 +86,8 @@ def computed(path, translators):
 
 def test_translations_are_those_of_jax(computed, translators):
   translations = translators[1][1].translate(computed["texts"])
-  for found, translation in zip(computed["translations"], translations, strict=True):
-    assert_same(found, translation)
+  for result, translation in zip(computed["translations"], translations, strict=True):
+    assert_same(result, translation)
 
 
 def test_steps_are_explained(computed, translators):
@@ -101,8 +101,8 @@ def test_steps_are_explained(computed, translators):
   np.testing.assert_allclose(stages["Score"]["number"], adds.sum(), atol=1e-6)
   heaviest = np.argsort(-np.abs(adds))[:5]
   terms = stages["Score"]["terms"]
-  assert [each["unit"] for each in terms] == heaviest.tolist()
-  np.testing.assert_allclose([each["term"] for each in terms], adds[heaviest], atol=1e-6)
+  assert [item["unit"] for item in terms] == heaviest.tolist()
+  np.testing.assert_allclose([item["term"] for item in terms], adds[heaviest], atol=1e-6)
   weights = translation_of(translator, "a big dog").attention
   np.testing.assert_allclose(stages["Weight"]["number"], weights[1, 2], atol=1e-5)
   assert len(stages["Context"]["vector"]) == 34 and len(stages["State"]["vector"]) == 17
@@ -134,7 +134,7 @@ def test_hovered_words_are_highlighted(path, translators):
 
     def highlighted(side):
       elements = shown.locator(f"article .heatmap [data-{side}], article .arcs [data-{side}]").all()
-      return [i for i, each in enumerate(elements) if "highlighted" in (each.get_attribute("class") or "")]
+      return [i for i, item in enumerate(elements) if "highlighted" in (item.get_attribute("class") or "")]
 
     shown.hover("article [data-target='1']")
     assert highlighted("source") == [s for s in range(7) if weights[1, s] >= 0.1]
@@ -225,11 +225,11 @@ def test_beams_are_listed_and_drawn(path, translators):
     items.nth(1).click()
     assert shown.locator("tbody th[data-target]").all_inner_texts() == texts[1].replace("…", "").split()[:-1]
     drawn = [
-      float(each.get_attribute("style").split()[1])
-      for each in shown.locator("tbody tr").nth(1).locator("td").all()
+      float(item.get_attribute("style").split()[1])
+      for item in shown.locator("tbody tr").nth(1).locator("td").all()
     ]
     tokens = texts[1].replace("…", "").split()[:-1]
-    (scored,) = translator.score_tokens([(TEXT.split(), [each for each in tokens if each != "</s>"])])
+    (scored,) = translator.score_tokens([(TEXT.split(), [item for item in tokens if item != "</s>"])])
     np.testing.assert_allclose(drawn, scored.attention[1], atol=6e-4)
     assert shown.locator(".beams svg text").count() > 3
     shown.locator(".beams summary").click()
@@ -272,13 +272,13 @@ def test_steps_checkpoints_and_two_runs(path, translators):
     shown.select_option("#compare", "1")
     shown.locator("article").nth(1).wait_for()
     shown.fill("#text", "a cat")
-    names = [each.split()[0] for each in shown.locator("article h2").all_inner_texts()]
+    names = [item.split()[0] for item in shown.locator("article h2").all_inner_texts()]
     assert names == ["one", "other"]
-    texts = [translation_of(each, "a cat").text for _, each in translators]
+    texts = [translation_of(item, "a cat").text for _, item in translators]
     assert shown.locator("article .text").all_inner_texts() == texts
     shown.locator("article").nth(1).locator("td[data-cell='1,1']").click()
     panels = shown.locator(".panel")
-    assert [each.split(":")[0] for each in panels.locator("h3").all_inner_texts()] == ["one", "other"]
+    assert [item.split(":")[0] for item in panels.locator("h3").all_inner_texts()] == ["one", "other"]
     panels.nth(1).get_by_role("button", name="uniform").press("Enter")
     program = "[...document.querySelectorAll('.panel')].findIndex((each) => each.matches(':focus-within'))"
     assert shown.evaluate(program) == 1

@@ -124,7 +124,7 @@ def test_selected_steps_are_visible(path, width, height):
   with opened(path, width=width, height=height) as shown:
     for selector in ("tbody th button >> nth=-1", "td[data-cell='9,1']", "td[data-cell='0,0']"):
       shown.click(selector)
-      panel, selected = (shown.locator(each).bounding_box() for each in (".panels", selector))
+      panel, selected = (shown.locator(item).bounding_box() for item in (".panels", selector))
       assert panel["y"] >= -1 and panel["y"] + panel["height"] <= height
       assert selected["y"] >= 0 and selected["y"] + selected["height"] <= height
       # The panel is beside the map, or below the selected cell on a phone.
@@ -145,7 +145,7 @@ def test_selected_steps_are_visible(path, width, height):
 def test_panel_covers_nothing_at_the_end(path):
   with opened(path, "#cell=1,1", width=390, height=844) as shown:
     shown.evaluate("window.scrollTo(0, 1e6)")
-    last, panel = (shown.locator(each).bounding_box() for each in ("article", ".panels"))
+    last, panel = (shown.locator(item).bounding_box() for item in ("article", ".panels"))
     assert last["y"] + last["height"] <= panel["y"]
 
 
@@ -162,7 +162,7 @@ def test_facts_are_those_of_the_first_steps(path, expected):
     assert f"Alignment error {rate:.2f}" in shown.inner_text(".reference")
     text = " ".join(TARGET.split()[:5]) + " …"
     assert shown.inner_text("#spoken") == shown.inner_text("article .text") == text
-    cells = [each.get_attribute("data-cell") for each in shown.locator("td.true").all()]
+    cells = [item.get_attribute("data-cell") for item in shown.locator("td.true").all()]
     assert cells == [f"{t},{s}" for t, s in sorted(LINKS) if t < 5]
     shown.click("#all")
     assert "Matches the reference translation" in shown.inner_text(".reference")
@@ -258,7 +258,7 @@ def test_arrow_keys_move_in_the_map(path):
     for s in range(16, 4, -1):
       # The cell is visible, not behind the row labels.
       cell, word = (
-        shown.locator(each).bounding_box() for each in (f"td[data-cell='0,{s}']", "tbody th >> nth=0")
+        shown.locator(item).bounding_box() for item in (f"td[data-cell='0,{s}']", "tbody th >> nth=0")
       )
       assert word["x"] + word["width"] <= cell["x"] and cell["x"] + cell["width"] <= 360
       assert press("ArrowLeft") == f"0,{s - 1}"
@@ -285,7 +285,7 @@ def test_large_maps_have_labels(path_of):
     for side in ("column-labels", "row-labels"):
       assert shown.locator(f"svg.{side} text").evaluate_all(texts_of) == [*sixty, "</s>"]
     cells, label = (
-      shown.locator(each).bounding_box() for each in ("canvas", "svg.row-labels text >> nth=30")
+      shown.locator(item).bounding_box() for item in ("canvas", "svg.row-labels text >> nth=30")
     )
     middle = label["y"] + label["height"] / 2
     assert abs(middle - (cells["y"] + 1 + 30.5 * 16)) < 4  # beside its row
@@ -302,13 +302,13 @@ def test_signed_weights_and_long_words(path_of):
   with opened(path, "#run=0") as shown:
     cells = shown.locator("td[data-cell]")
     assert cells.all_inner_texts() == ["2.50", f"{MINUS}1.25", "", ".50", ".25", ""]
-    drawn = [float(each.get_attribute("style").split()[1]) for each in cells.all()]
+    drawn = [float(item.get_attribute("style").split()[1]) for item in cells.all()]
     np.testing.assert_allclose(drawn, np.abs(weights.ravel()) / 2.5, atol=1e-3)
-    negative = [each.get_attribute("data-cell") for each in shown.locator("td.negative").all()]
+    negative = [item.get_attribute("data-cell") for item in shown.locator("td.negative").all()]
     assert negative == ["0,1"]
     assert f"Weights range from {MINUS}1.25 to 2.5" in shown.inner_text("article")
     shown.check("input[value=arcs]")
-    assert [each.get_attribute("data-cell") for each in shown.locator("path.negative").all()] == ["0,1"]
+    assert [item.get_attribute("data-cell") for item in shown.locator("path.negative").all()] == ["0,1"]
     shown.evaluate("location.hash = 'run=1'")
     shown.locator("thead th").nth(2).wait_for()
     assert shown.locator("thead th").all_inner_texts() == ["the", "a" * 39 + "…", "</s>"]

@@ -115,11 +115,11 @@ def test_float16_is_summed_in_float64():
 
 
 def test_missing_links_are_errors():
-  nothing = AlignedAttention(np.array([[0.0, 1.0], [0.0, 1.0]]), ())
+  empty = AlignedAttention(np.array([[0.0, 1.0], [0.0, 1.0]]), ())
   with pytest.raises(ValueError, match=r"must have at least one true or predicted link, got none$"):
-    alignment_error_rate([nothing])
+    alignment_error_rate([empty])
   with pytest.raises(ValueError, match=r"must have at least one true link, got none$"):
-    attention_mass([nothing])
+    attention_mass([empty])
 
 
 @pytest.mark.parametrize("metric", [alignment_error_rate, attention_mass])

@@ -326,8 +326,8 @@ def test_biases_and_scales_are_not_decayed():
     num_train_steps=10, warmup_fraction=0.0, learning_rate=0.5, schedule="constant", weight_decay=0.1
   )
   optimizer = make_optimizer(train)
-  nothing = jax.tree.map(jnp.zeros_like, params)
-  updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+  empty = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimizer.update(empty, optimizer.init(params), params)
   np.testing.assert_allclose(updates["kernel"], [[-0.05, 0.1]], rtol=1e-6)
   np.testing.assert_allclose(updates["score_vector"], [-0.05, 0.1], rtol=1e-6)
   for name in ("bias", "recurrent_bias", "scale"):
