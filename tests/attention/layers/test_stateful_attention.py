@@ -122,7 +122,7 @@ def test_unsupported_calls_raise():
 
 
 @pytest.mark.parametrize(
-  ("layer", "told"),
+  ("layer", "message"),
   [
     (
       MonotonicAttention(features=A, normalizer=attention.Sparsemax()),
