@@ -22,7 +22,7 @@ PROGRAMS = {
   for found in re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 }
 OF_A_RUN = {place: program for place, program in PROGRAMS.items() if "runs/" in program}
-ALONE = {place: program for place, program in PROGRAMS.items() if place not in OF_A_RUN}
+STANDALONE = {place: program for place, program in PROGRAMS.items() if place not in OF_A_RUN}
 CELLS = re.findall(r"^```\{code-cell\}\n(.*?)^```", TEXTS["docs/tutorial.md"], flags=re.DOTALL | re.MULTILINE)
 
 
@@ -31,11 +31,11 @@ def run(program, place, names=None):
   exec(compile(program, place, "exec"), {"__name__": "__main__"} if names is None else names)
 
 
-@pytest.mark.parametrize("place", ALONE)
+@pytest.mark.parametrize("place", STANDALONE)
 @pytest.mark.exhaustive
 def test_programs_run(place):
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-    run(ALONE[place], place)
+    run(STANDALONE[place], place)
 
 
 @pytest.mark.exhaustive
@@ -69,7 +69,7 @@ def test_tutorial_runs(monkeypatch, capsys):
 
 
 def test_programs_exist():
-  assert len(ALONE) >= 15
+  assert len(STANDALONE) >= 15
 
 
 @pytest.mark.parametrize("name", TEXTS)

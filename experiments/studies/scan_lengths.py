@@ -72,7 +72,7 @@ def get_sweep() -> dict[str, dict[str, list[Any]]]:
 def measure(translator: Translator) -> dict[str, float]:
   """Returns how often outputs are right but end early, and exact match with the true length given.
 
-  `told/exact_match` is the exact match of outputs that are truncated to the true number of actions.
+  `oracle_length/exact_match` is the exact match of outputs that are truncated to the true number of actions.
   """
   examples = translator.task.examples("test", 0)
   sources = [example.source for example in examples]
@@ -91,7 +91,7 @@ def measure(translator: Translator) -> dict[str, float]:
   ]
   return {
     "test/ends_early": sum(is_proper_prefix) / len(examples),
-    "told/exact_match": sum(is_right) / len(examples),
+    "oracle_length/exact_match": sum(is_right) / len(examples),
   }
 
 
@@ -104,12 +104,12 @@ def write(runs: Runs) -> StudyReport:
     f"Transformer, {kind}": runs.filter(group="transformer", position_encoding=kind)
     for kind in POSITION_ENCODINGS
   }
-  metrics = {"exact match": "test/exact_match", "exact match, length given": "told/exact_match"}
+  metrics = {"exact match": "test/exact_match", "exact match, length given": "oracle_length/exact_match"}
   additive = runs.filter(decoder="recurrent", attention="additive")
   evaluations = {
     "trained with EOS": (additive.filter(train_eos=True), "test/exact_match"),
-    "trained with EOS, length given": (additive.filter(train_eos=True), "told/exact_match"),
-    "trained without EOS, length given": (runs.filter(group="no EOS"), "told/exact_match"),
+    "trained with EOS, length given": (additive.filter(train_eos=True), "oracle_length/exact_match"),
+    "trained without EOS, length given": (runs.filter(group="no EOS"), "oracle_length/exact_match"),
   }
   lines: dict[str, dict[float, list[float]]] = {
     name: {cutoff: group.filter(scan_max_train_actions=cutoff).values(metric) for cutoff in CUTOFFS}

@@ -44,7 +44,7 @@ def get_sweep() -> dict[str, list[Any]]:
 
 
 def write(runs: Runs) -> StudyReport:
-  metrics = ["test/exact_match", "test/ends_early", "told/exact_match"]
+  metrics = ["test/exact_match", "test/ends_early", "oracle_length/exact_match"]
   rows = []
   for split, published in PUBLISHED.items():
     exact_match, ends_early, length_given = (runs.filter(split=split).values(metric) for metric in metrics)
@@ -65,5 +65,5 @@ def write(runs: Runs) -> StudyReport:
     f"{markdown(['seed', 'exact match', *titles], by_seed)}"
   )
   groups = {split: runs.filter(split=split) for split in PUBLISHED}
-  panels = {"exact match": "test/exact_match", "exact match, length given": "told/exact_match"}
+  panels = {"exact match": "test/exact_match", "exact match, length given": "oracle_length/exact_match"}
   return StudyReport(text, {"splits": figures.dot_plot(compare.metric_panels(groups, panels))})

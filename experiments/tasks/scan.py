@@ -13,17 +13,18 @@ from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
 
-_NUM_SEEN = 1000  # commands in the split "seen"
+_NUM_TRAIN_SUBSET = 1000  # commands in the split "train_subset"
 
 
 class Scan:
   """The commands of a split of scan_grammar.py. `config.seed` selects the split "simple".
 
-  SCAN has no validation set. During training, the split "seen" is evaluated: at most 1,000 training commands.
+  SCAN has no validation set. The split "train_subset", at most 1,000 training commands, is evaluated during
+  training.
   """
 
-  splits: tuple[str, ...] = ("seen", "test")
-  validation_split = "seen"
+  splits: tuple[str, ...] = ("train_subset", "test")
+  validation_split = "train_subset"
   config_fields: tuple[str, ...] = ("split", "scan_max_train_actions", "num_buckets")
   is_infinite = False
 
@@ -31,7 +32,11 @@ class Scan:
     training, test = scan_grammar.split(config.data.split, config.seed, config.data.scan_max_train_actions)
     # Random commands, because the first commands of the grammar are similar.
     order = np.random.default_rng(0).permutation(len(training))
-    self._commands = {"train": training, "seen": [training[i] for i in order[:_NUM_SEEN]], "test": test}
+    self._commands = {
+      "train": training,
+      "train_subset": [training[i] for i in order[:_NUM_TRAIN_SUBSET]],
+      "test": test,
+    }
     self._name = config.data.split
     words = Vocabulary.build(command.words for command in scan_grammar.commands())
     actions = Vocabulary.build(command.actions for command in scan_grammar.commands())

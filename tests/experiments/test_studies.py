@@ -223,7 +223,7 @@ def test_early_ends_are_counted():
   no_eos_outputs = "abcde", "abccc", "acbcc", "abcd", "xbcde"
   assert scan_lengths.measure(FakeTranslator(numbered_examples(["abc"] * 5), outputs, no_eos_outputs)) == {
     "test/ends_early": 0.4,
-    "told/exact_match": 0.6,
+    "oracle_length/exact_match": 0.6,
   }
 
 

@@ -114,11 +114,13 @@ def test_beam_search_matches_a_loop(
   result = uncompiled(step, beam_size, states, max_length, length_penalty=length_penalty, n_best=n_best)
   for b, state in enumerate(range(17)):
     desired = by_a_loop(state, beam_size, max_length, length_penalty, n_best)
-    assert [words_of(row) for row in np.asarray(result.tokens[b])] == [tokens for tokens, _ in desired]
+    assert [tokens_before_end(row) for row in np.asarray(result.tokens[b])] == [
+      tokens for tokens, _ in desired
+    ]
     assert_close(result.scores[b], [score for _, score in desired], FLOAT32)
 
 
-def words_of(row):
+def tokens_before_end(row):
   """Returns the tokens of a row up to its end."""
   row = row.tolist()
   return tuple(row[: row.index(END) + 1]) if END in row else tuple(row)
@@ -164,7 +166,7 @@ def test_wide_beams_find_the_best_sequence(V, T, length_penalty):
     )
     for b in range(B):
       score, tokens = best_of_all(logits[b], V, T, length_penalty)
-      assert words_of(np.asarray(result.tokens[b, 0])) == tokens
+      assert tokens_before_end(np.asarray(result.tokens[b, 0])) == tokens
       assert_close(result.scores[b, 0], score, FLOAT32)
 
 
@@ -182,19 +184,24 @@ def test_search_waits_for_better_hypotheses():
   for beam_size in (1, 2, 3, 4):
     result = find(beam_size, states=[0], step=by_table, max_length=8)
     assert_close(result.scores, [[np.log(0.56)]], FLOAT32)
-    assert words_of(np.asarray(result.tokens[0, 0])) == (3, 4, 5, 6, END)
+    assert tokens_before_end(np.asarray(result.tokens[0, 0])) == (3, 4, 5, 6, END)
 
 
 def test_wide_beam_finds_the_best():
   result = find(ALL, length_penalty=0.6, n_best=6)
   for b, state in enumerate(STATES):
     desired = all_that_end(state, 0.6)[:6]
-    assert [words_of(row) for row in np.asarray(result.tokens[b])] == [tokens for _, tokens in desired]
+    assert [tokens_before_end(row) for row in np.asarray(result.tokens[b])] == [
+      tokens for _, tokens in desired
+    ]
     assert_close(result.scores[b], [score for score, _ in desired], FLOAT32)
 
 
 def test_length_penalty_changes_the_best():
-  best = {p: [words_of(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)] for p in (0.0, 2.0)}
+  best = {
+    p: [tokens_before_end(row[0]) for row in np.asarray(find(ALL, length_penalty=p).tokens)]
+    for p in (0.0, 2.0)
+  }
   assert sum(map(len, best[2.0])) > sum(map(len, best[0.0]))
 
 
@@ -228,7 +235,7 @@ def test_two_beams_beat_greedy():
 def test_scores_and_weights_match_tokens(beam_size, length_penalty):
   result = find(beam_size, max_length=6, length_penalty=length_penalty, n_best=beam_size)
   for b, n in np.ndindex(len(STATES), beam_size):
-    tokens = words_of(np.asarray(result.tokens[b, n]))
+    tokens = tokens_before_end(np.asarray(result.tokens[b, n]))
     score, weights = follow(STATES[b], tokens)
     assert_close(result.scores[b, n], score / ((5 + len(tokens)) / 6) ** length_penalty, FLOAT32)
     assert_close(result.weights[b, n, : len(tokens)], weights, FLOAT32)
@@ -239,7 +246,7 @@ def test_scores_and_weights_match_tokens(beam_size, length_penalty):
 def test_hypotheses_are_distinct_and_ordered():
   result = find(5, max_length=3, n_best=5)
   for b in range(len(STATES)):
-    rows = [words_of(row) for row in np.asarray(result.tokens[b])]
+    rows = [tokens_before_end(row) for row in np.asarray(result.tokens[b])]
     assert len(set(rows)) == 5
     ended = [END in row for row in rows]
     assert ended == sorted(ended, reverse=True)

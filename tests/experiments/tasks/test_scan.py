@@ -57,17 +57,17 @@ def test_examples_are_test_commands(split):
 
 
 @pytest.mark.parametrize("split", list(scan_grammar.SPLITS))
-def test_seen_commands_are_training_commands(split):
+def test_train_subset_has_training_commands(split):
   training, _ = scan_grammar.split(split, 0)
-  seen = _task(split).examples("seen", 0)
-  assert len(seen) == 1000
+  subset = _task(split).examples("train_subset", 0)
+  assert len(subset) == 1000
   positions = collections.defaultdict(list)
   for position, command in enumerate(training):
     positions[command.words].append(position)
-  first = [positions[example.source][0] for example in seen[:200] if len(positions[example.source]) == 1]
+  first = [positions[example.source][0] for example in subset[:200] if len(positions[example.source]) == 1]
   quarters = np.histogram(first, bins=4, range=(0, len(training)))[0]
   assert min(quarters) > 20
-  assert _task(split).examples("seen", 200) == seen[:200]
+  assert _task(split).examples("train_subset", 200) == subset[:200]
 
 
 def test_seed_changes_split_and_order():
