@@ -240,13 +240,13 @@ def test_layers_and_models(which):
   check({name: applied(*LAYERS[name]) for name in LAYERS if (name in FEW_LAYERS) == (which == "few")})
 
 
-@pytest.mark.parametrize("method", always("beam", of=["greedy", "beam", "sample"]))
+@pytest.mark.parametrize("method", always("beam_search", of=["greedy", "beam_search", "sample"]))
 def test_search_with_symbolic_batch(method):
   table = normal("11 11")
 
   def run(state):
     options = {"batch_size": state.shape[0], "max_length": 4, "bos_id": 1, "eos_id": 2}
-    options |= {"beam": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
+    options |= {"beam_search": {"beam_size": 3}, "sample": {"rng": jax.random.key(0)}}.get(method, {})
     return getattr(decoding, method)(lambda state, token: (state, table[token], None), state, **options)
 
   check({method: (run, (("b 4", normal("b 4")),))})
