@@ -33,17 +33,17 @@ class DecoderLayer(TransformerLayer):
   >>> import jax.numpy as jnp
   >>> layer = DecoderLayer(num_heads=2, mlp_dim=32)
   >>> targets, source = jnp.ones((3, 5, 8)), jnp.ones((3, 7, 8))
-  >>> parameters = layer.init(jax.random.key(0), targets, source)
-  >>> layer.apply(parameters, targets, source).shape
+  >>> params = layer.init(jax.random.key(0), targets, source)
+  >>> layer.apply(params, targets, source).shape
   (3, 5, 8)
 
   For decoding, compute keys and values of the source once, and cache those of the target (see
   `MultiHeadAttention`):
 
-  >>> keys_values = layer.apply(parameters, source, method="project_kv")
-  >>> cache = layer.apply(parameters, targets, 5, method="init_cache")
+  >>> keys_values = layer.apply(params, source, method="project_kv")
+  >>> cache = layer.apply(params, targets, 5, method="init_cache")
   >>> first, cache = layer.apply(
-  ...   parameters, targets[:, :1], keys_values, cache=cache, method="attend_with_kv"
+  ...   params, targets[:, :1], keys_values, cache=cache, method="attend_with_kv"
   ... )
   """
 

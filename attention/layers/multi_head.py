@@ -65,14 +65,14 @@ class MultiHeadAttention(nn.Module):
 
   >>> from attention import masks, positions
   >>> layer = MultiHeadAttention(num_heads=4, num_key_value_heads=2, position_fn=positions.rotary)
-  >>> tokens = jax.random.normal(jax.random.key(0), (3, 7, 16))  # batch, positions, features
-  >>> parameters = layer.init(jax.random.key(1), tokens)
+  >>> inputs = jax.random.normal(jax.random.key(0), (3, 7, 16))  # batch, positions, features
+  >>> params = layer.init(jax.random.key(1), inputs)
   >>> mask = masks.causal() & masks.sliding_window(before=4, after=0)
-  >>> whole = layer.apply(parameters, tokens, mask=mask)
-  >>> cache = layer.apply(parameters, tokens, 11, method="init_cache")  # with room for 11 tokens
-  >>> prompt, cache = layer.apply(parameters, tokens[:, :5], mask=mask, cache=cache)
-  >>> sixth, cache = layer.apply(parameters, tokens[:, 5:6], mask=mask, cache=cache)
-  >>> seventh, cache = layer.apply(parameters, tokens[:, 6:], mask=mask, cache=cache)
+  >>> whole = layer.apply(params, inputs, mask=mask)
+  >>> cache = layer.apply(params, inputs, 11, method="init_cache")  # with room for 11 tokens
+  >>> prompt, cache = layer.apply(params, inputs[:, :5], mask=mask, cache=cache)
+  >>> sixth, cache = layer.apply(params, inputs[:, 5:6], mask=mask, cache=cache)
+  >>> seventh, cache = layer.apply(params, inputs[:, 6:], mask=mask, cache=cache)
   >>> bool(jnp.allclose(jnp.concatenate([prompt, sixth, seventh], axis=1), whole, atol=1e-5))
   True
   >>> cache.length.tolist()
