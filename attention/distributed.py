@@ -105,7 +105,7 @@ def ring_attention(
       inputs,
       shape,
       block_sizes=options.block_sizes,
-      ring=axis_name,
+      axis_name=axis_name,
       num_segments=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )

@@ -83,7 +83,7 @@ def blockwise(
   shape: tuple[int, ...],
   *,
   block_sizes: tuple[int, int] | None = None,
-  ring: str | None = None,
+  axis_name: str | None = None,
   num_segments: int = 1,
   return_logsumexp: bool,
 ) -> AttentionOutput:
@@ -95,7 +95,7 @@ def blockwise(
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
     block_sizes: maximum tile size, (queries, keys). Default: chosen for speed.
-    ring: the mesh axis along which queries and keys are sharded, or None.
+    axis_name: the mesh axis along which queries and keys are sharded, or None.
     num_segments: number of contiguous parts of the sequence in this shard, of equal length; 2 for zigzag.
     return_logsumexp: as in `dense`.
 
@@ -107,9 +107,9 @@ def blockwise(
       '"blockwise" does not support arrays that are sharded over a mesh with AxisType.Explicit: '
       "call it inside jax.shard_map, or use a mesh with AxisType.Auto"
     )
-  if 0 in shape or (inputs.values.shape[-1] == 0 and ring is None):
+  if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
-  plan, arrays = make_tiling_plan(inputs, shape, block_sizes, ring, num_segments)
+  plan, arrays = make_tiling_plan(inputs, shape, block_sizes, axis_name, num_segments)
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
   arrays = match_vma(arrays, arrays)
@@ -132,7 +132,7 @@ def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
 
   def finish(operands: Operands, carry: OnlineSoftmax) -> Any:
     # Finish each block of queries while it is in the cache, unless other devices hold more keys.
-    return carry.results() if plan.ring is None else carry
+    return carry.results() if plan.axis_name is None else carry
 
   tile_fn = functools.partial(_attend_to_tile, plan)
   none = [None] * len(arrays)
@@ -145,7 +145,7 @@ def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
     Operands(arrays, none, None),
     Operands(plan.axes, none, None),
   )
-  return sums_or_results if plan.ring is None else sums_or_results.results()
+  return sums_or_results if plan.axis_name is None else sums_or_results.results()
 
 
 def _attend_to_tile(

@@ -83,7 +83,7 @@ def over_tiles(
     per_step=plan.indices_per_step,
   )
   with jax.default_matmul_precision(plan.precision):
-    if plan.ring is None:
+    if plan.axis_name is None:
       return attend_locally(operands)
     return ring_scan(
       plan, attend_locally, merge, initial(operands, (*plan.looped, *plan.leading)), operands, axes
@@ -192,7 +192,7 @@ def ring_scan(
   References:
     Liu et al. 2023, arXiv:2310.01889.
   """
-  count = jax.lax.axis_size(plan.ring)
+  count = jax.lax.axis_size(plan.axis_name)
 
   def only_keys(array: jax.Array, letters: str) -> jax.Array | None:
     return None if axis_of(array, letters, "S", plan.num_keys) is None else array
@@ -201,7 +201,9 @@ def ring_scan(
 
   def receive_from(distance: int, keys: Any) -> Any:
     routes = [(source, (source + distance) % count) for source in range(count)]
-    return jax.tree.map(lambda array: jax.lax.ppermute(array, plan.ring, routes), keys) if distance else keys
+    return (
+      jax.tree.map(lambda array: jax.lax.ppermute(array, plan.axis_name, routes), keys) if distance else keys
+    )
 
   @rematerialized
   def at_distance(distance: jax.Array, arrays: Any, keys: Any) -> Tree:

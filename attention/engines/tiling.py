@@ -70,7 +70,7 @@ class TilingPlan:
     keys: blocks of the keys that a block of queries attends to: all keys, or one window.
     windows: start of the window of each block of queries; None if each block attends to all keys.
     num_keys: S.
-    ring: mesh axis along which keys are sharded, or None.
+    axis_name: mesh axis along which keys are sharded, or None.
     precision: precision of matrix products, since derivatives are traced after `attend` has returned.
     query_blocks_per_step: number of query blocks that are computed together.
     indices_per_step: number of indices of the looped axes that are computed together.
@@ -86,7 +86,7 @@ class TilingPlan:
   keys: Blocks
   windows: tuple[int, ...] | None
   num_keys: int
-  ring: str | None
+  axis_name: str | None
   precision: str
   query_blocks_per_step: int
   indices_per_step: int
@@ -109,7 +109,7 @@ def make_tiling_plan(
   inputs: Inputs,
   shape: tuple[int, ...],
   block_sizes: tuple[int, int] | None,
-  ring: str | None,
+  axis_name: str | None,
   num_segments: int = 1,
 ) -> tuple[TilingPlan, list[jax.Array]]:
   """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
@@ -118,14 +118,14 @@ def make_tiling_plan(
     inputs: from `prepare`, as is the shape.
     shape: of the scores.
     block_sizes: maximum tile size. Default: chosen for speed.
-    ring: mesh axis along which sequences are sharded, or None.
+    axis_name: mesh axis along which sequences are sharded, or None.
     num_segments: number of segments that the queries and keys consist of.
   """
   *axes, T, S = shape
   has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_sharded()
   looped, leading = ((), tuple(axes)) if has_leading_axes else (tuple(axes), ())
   num_leading = assumed_product(leading)
-  band = (None, None) if inputs.mask is None or ring is not None else inputs.mask.band()
+  band = (None, None) if inputs.mask is None or axis_name is not None else inputs.mask.band()
   sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
   # A window that would not be faster is treated like any other mask.
   queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
@@ -153,7 +153,7 @@ def make_tiling_plan(
     keys=keys,
     windows=windows,
     num_keys=S,
-    ring=ring,
+    axis_name=axis_name,
     precision=matmul_precision(),
     query_blocks_per_step=blocks_per_step,
     indices_per_step=max(1, (PAIRS_ON_CPU if is_cpu else PAIRS_IN_PARALLEL) // together),

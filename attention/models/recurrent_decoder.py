@@ -161,7 +161,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     """
     embedded = self.embedding(tokens[:, None])
     dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=True)
-    state, features, weights = self._read(state, embedded, memory, dropout_masks, hard=True)
+    state, features, weights = self._decode(state, embedded, memory, dropout_masks, hard=True)
     weights = mean_of_heads(weights)
     logits = logits_of(features[:, 0], *self.output_projection())
     return state, logits, None if weights is None else weights[:, 0]
@@ -177,7 +177,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     Returns:
       Features [B T H], with tied embeddings [B T E], and weights [B T S], or None without attention.
     """
-    features, weights = self._read_whole(state, targets, memory, deterministic=deterministic)
+    features, weights = self._decode_all(state, targets, memory, deterministic=deterministic)
     return self.dropout(features, deterministic=deterministic), mean_of_heads(weights)
 
   def attention_weights(self, state: State, targets: jax.Array, memory: DecoderMemory) -> jax.Array | None:
@@ -185,10 +185,10 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
 
     N is 1 for attention without heads.
     """
-    weights = self._read_whole(state, targets, memory, deterministic=True)[1]
+    weights = self._decode_all(state, targets, memory, deterministic=True)[1]
     return None if weights is None else weights[:, None]
 
-  def _read_whole(
+  def _decode_all(
     self, state: State, targets: jax.Array, memory: DecoderMemory, *, deterministic: bool
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns the features [B T H] at each position of the targets, and the weights [B N T S]."""
@@ -196,11 +196,11 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     embedded = self.dropout(embedded, deterministic=deterministic)
     dropout_masks = self._draw_dropout_masks(state, embedded, deterministic=deterministic)
     if not (self.input_feeding or is_stateful(self.attention_layer)):
-      return self._read(state, embedded, memory, dropout_masks, deterministic=deterministic)[1:]
+      return self._decode(state, embedded, memory, dropout_masks, deterministic=deterministic)[1:]
 
     def step(self: "RecurrentDecoder", state: State, inputs: Any) -> tuple[State, Any]:
       embedded, outputs = jax.tree.map(lambda array: array[:, None], inputs)
-      state, features, weights = self._read(
+      state, features, weights = self._decode(
         state, embedded, memory, dropout_masks._replace(outputs=outputs), deterministic=deterministic
       )
       return state, (features[:, 0], None if weights is None else weights[:, :, 0])
@@ -217,7 +217,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     ones = jnp.ones((*embedded.shape[:2], self.features), embedded.dtype)
     return DropoutMasks(states, tuple(self.dropout(ones, deterministic=False) for _ in states[1:]))
 
-  def _read(
+  def _decode(
     self,
     state: State,
     embedded: jax.Array,
@@ -239,7 +239,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
 
     B, T, _ = embedded.shape
     if self.attend_order == "before" and T != 1 and self.attention_layer is not None:
-      last, states, result = self._attend_and_read(state.layers[0], embedded, memory, dropout_masks.states[0])
+      last, states, result = self._first_layer(state.layers[0], embedded, memory, dropout_masks.states[0])
     else:
       inputs = [embedded]
       if self.attend_order == "before":  # with one query, or without attention, the context is just an input
@@ -252,8 +252,8 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       last, states = gru(cell, state.layers[0], concatenated, recurrent_mask=dropout_masks.states[0])
     layers, outputs = [last], self.norm[0](states) if self.layer_norm else states
     for i in range(1, self.num_layers):
-      mask = dropout_masks.outputs[i - 1]
-      dropped = outputs if mask is None else outputs * mask
+      output_mask = dropout_masks.outputs[i - 1]
+      dropped = outputs if output_mask is None else outputs * output_mask
       cell = self.cells[i](self.features)
       last, states = gru(cell, state.layers[i], dropped, recurrent_mask=dropout_masks.states[i])
       layers.append(last)
@@ -265,8 +265,8 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
     input_feed = None if state.input_feed is None else features[:, 0]
     return State(tuple(layers), result.state, input_feed), features, result.weights
 
-  def _attend_and_read(
-    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, mask: jax.Array | None
+  def _first_layer(
+    self, state: jax.Array, embedded: jax.Array, memory: DecoderMemory, recurrent_mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array, AttentionResult]:
     """Returns the last state and all states [B T H] of the first layer, and the attention of each previous
     state.
@@ -283,7 +283,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
 
     projected = project_inputs(words, embedded)
     states, contexts = attention_gru(
-      context_cell, state, projected, attend_fn, (variables, memory), recurrent_mask=mask
+      context_cell, state, projected, attend_fn, (variables, memory), recurrent_mask=recurrent_mask
     )
     queries = jnp.concatenate([state[:, None], states], axis=1)
     # Weights are recomputed for all states at once, and not at all if they are unused.

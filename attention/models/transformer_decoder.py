@@ -105,21 +105,21 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
       raise ValueError(
         "state must contain caches, from prepare(encoded, source_lengths, max_length), got none"
       )
-    features, heads, caches = self._read(tokens, memory, state)
+    features, heads, caches = self._decode(tokens, memory, state)
     return caches, logits_of(features, *self.output_projection()), self._summarize(heads)
 
   def output_features(
     self, state: Caches, targets: jax.Array, memory: TransformerMemory, *, deterministic: bool = True
   ) -> tuple[jax.Array, jax.Array]:
     """Computes `__call__` up to the output projection, features [B T D] and weights [B T S]."""
-    features, heads, _ = self._read(targets, memory, deterministic=deterministic)
+    features, heads, _ = self._decode(targets, memory, deterministic=deterministic)
     return features, self._summarize(heads)
 
   def attention_weights(self, state: Caches, targets: jax.Array, memory: TransformerMemory) -> jax.Array:
     """Returns the weights of each layer and head, [B L N T S]."""
-    return jnp.stack(self._read(targets, memory)[1], axis=1)
+    return jnp.stack(self._decode(targets, memory)[1], axis=1)
 
-  def _read(
+  def _decode(
     self, tokens: jax.Array, memory: TransformerMemory, caches: Caches = (), *, deterministic: bool = True
   ) -> tuple[jax.Array, list[jax.Array], Caches]:
     """Decodes tokens [B T], as whole sentences or appended to the caches.
