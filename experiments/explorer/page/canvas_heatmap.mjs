@@ -1,4 +1,4 @@
-// A heat-map with too many cells for a table. A line of text describes the cell under the pointer.
+// A heatmap with too many cells for a table. A line of text describes the cell under the pointer.
 
 import { columnLabels, LABEL_SIZE, rowLabels } from "./canvas_labels.mjs";
 import { html } from "./dom.mjs";
@@ -34,7 +34,7 @@ export function canvasHeatmap({ id, change }, grid) {
     tabindex: 0,
     role: "application",
     "data-key": `${id}-heatmap`,
-    "aria-label": `heat-map of ${rows.length} by ${columns.length} weights; arrow keys move, Enter selects`,
+    "aria-label": `heatmap of ${rows.length} by ${columns.length} weights; arrow keys move, Enter selects`,
   });
   const description = html("p", { class: "description", "aria-live": "polite" });
   const image = drawWeights(grid);

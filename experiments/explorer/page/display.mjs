@@ -30,7 +30,7 @@ import { detokenize } from "./tokenizer.mjs";
  */
 
 /**
- * @typedef {object} Grid the contents of a heat-map, or of arcs.
+ * @typedef {object} Grid the contents of a heatmap, or of arcs.
  * @property {Vector[]} weights a row for each target word.
  * @property {string[]} rows
  * @property {string[]} columns

@@ -1,4 +1,4 @@
-// A heat-map of weights: a table, or a canvas if there are many cells.
+// A heatmap of weights: a table, or a canvas if there are many cells.
 
 import { canvasHeatmap } from "./canvas_heatmap.mjs";
 import { cellOf, html, toggleButton } from "./dom.mjs";
@@ -17,7 +17,7 @@ const MIN_LABELED_WEIGHT = 0.005;
 const [MANY_CHARACTERS, SOME_CHARACTERS] = [90, 45]; // of all column labels
 
 /**
- * Returns whether the heat-map of a grid is a table.
+ * Returns whether the heatmap of a grid is a table.
  *
  * @param {Grid} grid
  */
@@ -26,7 +26,7 @@ export function isTable({ rows, columns, hiddenRows = [] }) {
 }
 
 /**
- * Draws a heat-map.
+ * Draws a heatmap.
  *
  * @param {Display<LiveRun | RecordedRun>} display
  * @param {Grid} grid

@@ -1,4 +1,4 @@
-// The keys that move in a heat-map.
+// The keys that move in a heatmap.
 
 /** @import { Cell } from "./data" */
 

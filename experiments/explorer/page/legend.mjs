@@ -1,4 +1,4 @@
-// The legend of a heat-map or of arcs.
+// The legend of a heatmap or of arcs.
 
 import { html } from "./dom.mjs";
 import { describeRange } from "./weight_range.mjs";

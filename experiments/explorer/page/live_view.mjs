@@ -121,7 +121,7 @@ function wordActions({ translation, cell, change }) {
 }
 
 /**
- * Draws the source words as buttons, for a heat-map that is too large for words that are buttons.
+ * Draws the source words as buttons, for a heatmap that is too large for words that are buttons.
  *
  * @param {TranslationDisplay} display
  * @param {WordActions} actions
