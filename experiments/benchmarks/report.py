@@ -154,9 +154,10 @@ def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
 def _figure(records: Records, field: str, label: str) -> Figure:
   """Returns a figure with a panel per score and pass, and a line per baseline."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
-  for (score, which), panel_records in _grouped(records, "score", "pass").items():
+  measured = [record for record in records if record[field]]
+  for (score, which), panel_records in _grouped(measured, "score", "pass").items():
     panels[f"{score.replace('_', ' ')}, {which}"] = {
-      baseline: {record["length"]: [record[field]] for record in baseline_records if record[field]}
+      baseline: {record["length"]: [record[field]] for record in baseline_records}
       for (baseline,), baseline_records in _grouped(panel_records, "baseline").items()
     }
   figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
