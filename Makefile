@@ -19,7 +19,7 @@ help:
 	@echo "make check        run the linter, the formatter and the type checkers"
 	@echo "make format       fix and format the code"
 	@echo "make docs         build the documentation in docs/_build/html"
-	@echo "make clean        remove everything that these commands created, except runs/"
+	@echo "make clean        remove .venv, build files and caches; runs/ stays"
 	@echo "Each command creates .venv and installs what it needs. Python 3.11 or later: make PYTHON=python3.12"
 
 train: $(INSTALLED)
@@ -72,7 +72,8 @@ docs: $(INSTALLED) $(DOCS_INSTALLED)
 	$(BIN)/python -m sphinx --builder=html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 clean:
-	rm -rf .venv .jax_cache build docs/_build *.egg-info $(PAGE)/node_modules
+	rm -rf .venv .jax_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build *.egg-info \
+	  $(PAGE)/node_modules
 
 $(INSTALLED): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'

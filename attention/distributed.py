@@ -106,7 +106,7 @@ def ring_attention(
       shape,
       block_sizes=options.block_sizes,
       axis_name=axis_name,
-      num_segments=1 + zigzag,
+      num_parts=1 + zigzag,
       return_logsumexp=return_logsumexp,
     )
   return options.select_output(output._replace(context=output.context.astype(queries.dtype)))

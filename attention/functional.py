@@ -71,8 +71,8 @@ def attend(
     return_logsumexp: also return the logarithm of the softmax denominator.
     implementation: "dense" stores all scores. "blockwise" uses memory linear in T + S, except for returned
       weights; sums of values near the largest float may overflow. "auto" uses "blockwise" for more than 2^24
-      scores and, on CPUs, for T S of at least 2^16 if no weights are returned; otherwise "dense". A symbolic
-      size of `jax.export` counts as 4,096.
+      scores and, on CPUs, for T S of at least 2^16 if no weights are returned; otherwise, and for arrays with
+      explicit sharding, "dense". A symbolic size of `jax.export` counts as 4,096.
     block_sizes: maximum tile size of "blockwise", (queries, keys). Default: chosen for speed. With several
       devices, a tile contains all leading axes. No effect on "dense", nor on the choice of "auto".
 

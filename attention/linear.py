@@ -43,9 +43,7 @@ def project(function: Callable[[jax.Array], jax.Array], inputs: jax.Array) -> ja
     ValueError: if the dtype of the vectors is not floating-point.
   """
   if not jnp.issubdtype(inputs.dtype, jnp.floating):
-    raise ValueError(
-      f"queries, keys, inputs_q, inputs_kv and contexts must be floating-point, got {inputs.dtype}"
-    )
+    raise ValueError(f"vectors must be floating-point, got {inputs.dtype}")
   finite = jnp.all(jnp.isfinite(inputs), axis=-1, keepdims=True)
   with jax.default_matmul_precision(matmul_precision()):
     outputs = function(jnp.where(finite, inputs, 0))

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from attention.arrays.checks import as_array, check_rank
+from attention.arrays.checks import as_floating, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcast_leading
@@ -97,7 +97,7 @@ def multi_head_attention(
   >>> multi_head_attention(jnp.ones((5, 6)), jnp.ones((7, 6)), weights).shape
   (5, 6)
   """
-  inputs_q, inputs_kv = as_array("inputs_q", inputs_q), as_array("inputs_kv", inputs_kv)
+  inputs_q, inputs_kv = as_floating("inputs_q", inputs_q), as_floating("inputs_kv", inputs_kv)
   check_rank("inputs_q", inputs_q, "[... T D]")
   check_rank("inputs_kv", inputs_kv, "[... S D]")
   if not isinstance(weights, MultiHeadWeights):

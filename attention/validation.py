@@ -81,7 +81,8 @@ def check_options(
 ) -> Options:
   """Returns the score and the options of `attend`, or raises ValueError if one is invalid."""
   if not isinstance(score, Score):
-    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {score!r}")
+    got = f"an array of shape {score.shape}" if hasattr(score, "shape") else repr(score)
+    raise ValueError(f"score must be a Score such as ScaledDotProduct(), got {got}")
   if implementation not in IMPLEMENTATIONS:
     raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
   if block_sizes is not None:

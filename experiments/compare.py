@@ -1,6 +1,6 @@
 """Compares the results of runs.
 
-    python -m experiments.compare --workdirs=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
+    python -m experiments.compare --workdir=runs/additive_0,runs/additive_1,runs/bilinear_0,runs/bilinear_1
 
 Runs that differ only in their seeds share one line: mean and standard deviation of each metric.
 
@@ -11,7 +11,6 @@ translations, use sacrebleu:
     sacrebleu test.en --input ours.en theirs.en --metrics bleu chrf --paired-ar
 """
 
-import pathlib
 import sys
 
 from absl import flags
@@ -20,25 +19,21 @@ from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
 from experiments.translation import compare
 
-_WORKDIRS = flags.DEFINE_list("workdirs", None, "folders of finished runs, separated by commas (required)")
+_WORKDIR = cli.define_workdir(None, "folders of finished runs, separated by commas (required)")
 _SPLIT = flags.DEFINE_string(
   "split", None, 'split to compare; default: "test" if all runs have it, else "validation"'
 )
 _SIGNIFICANCE = flags.DEFINE_bool(
   "significance", False, "also translate the split and test the differences in BLEU and chrF"
 )
-flags.declare_key_flag("trust_workdir")
 
 
 def main() -> None:
-  folders = [pathlib.Path(name) for name in _WORKDIRS.value or []]
-  workdirs = ",".join(_WORKDIRS.value or [])
-  if not folders:
-    raise UsageError("--workdirs must name folders of runs, got none")
+  folders = cli.workdir_paths(_WORKDIR)
   if len({folder.resolve() for folder in folders}) < len(folders):
-    raise UsageError(f"--workdirs must be different folders, got {workdirs!r}")
+    raise UsageError(f"--workdir must name different folders, got {_WORKDIR.value!r}")
   if _SIGNIFICANCE.value and len(folders) < 2:
-    raise UsageError(f"--significance needs at least two --workdirs, got {workdirs!r}")
+    raise UsageError(f"--significance needs at least two folders in --workdir, got {_WORKDIR.value!r}")
   groups = compare.group_runs(folders)
   splits_of_runs = compare.splits_of_runs(groups)
   has_test = all("test" in splits for splits in splits_of_runs)

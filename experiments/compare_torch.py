@@ -36,7 +36,7 @@ _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "number of sentence pairs 
 _LENGTH = flags.DEFINE_integer("length", 16, "tokens per sentence, including the end", lower_bound=2)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 5893, "vocabulary size of each language", lower_bound=8)
 _EMBED_DIM = flags.DEFINE_integer("embed_dim", 256, "embedding width", lower_bound=1)
-_WIDTH = flags.DEFINE_integer("width", 512, "width of the states and of the attention", lower_bound=1)
+_FEATURES = flags.DEFINE_integer("features", 512, "width of the states and of the attention", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
 # Maximum difference of losses, due to rounding.
@@ -47,7 +47,7 @@ def main() -> None:
   if importlib.util.find_spec("torch") is None:
     raise cli.UsageError("compare_torch needs PyTorch: pip install torch")
   config = base.Config()
-  config.model.embed_dim, config.model.features = _EMBED_DIM.value, _WIDTH.value
+  config.model.embed_dim, config.model.features = _EMBED_DIM.value, _FEATURES.value
   # Sentences of random words and full length.
   shape = 2, _BATCH_SIZE.value, _LENGTH.value - 1
   sources, targets = np.random.default_rng(0).integers(NUM_SPECIAL_IDS, _VOCABULARY.value, shape)
@@ -70,7 +70,7 @@ def main() -> None:
     low, median, high = np.percentile(times, (25, 50, 75))
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
     time = f"{median:.3f} s/step ({low:.3f} to {high:.3f})"
-    print(f"{name:26}{time}, {tokens:,.0f} tokens/s; attention is {ratio:.2f}x as fast")
+    print(f"{name:26}{time}, {tokens:,.0f} tokens/s; speedup of attention {ratio:.2f}×")
 
 
 def _make_jax_step(config: base.Config, batch: Batch):

@@ -2,7 +2,7 @@
 
     python -m experiments.evaluate --workdir=runs/toy_translation --beam_size=5
     python -m experiments.evaluate --workdir=runs/mine --data=new.tsv --output=scores.json
-    python -m experiments.evaluate --workdir=runs/mine --metrics=docs/custom_components.py:length_ratio
+    python -m experiments.evaluate --workdir=runs/mine --custom_metrics=docs/custom_components.py:length_ratio
 
 A --data file has one source TAB target per line, and may be compressed (.gz).
 """
@@ -25,17 +25,17 @@ from experiments.translation.validation import validate
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
-_SEARCH_FLAGS = decoding_flags.define_search()
-_SENTENCES = flags.DEFINE_integer(
-  "sentences",
+_DECODE_FLAGS = decoding_flags.define_decode_flags()
+_NUM_EXAMPLES = flags.DEFINE_integer(
+  "num_examples",
   None,
   "number of sentences per split; 0 means all; default: from the config, or all with --data",
   lower_bound=0,
 )
-_METRICS = flags.DEFINE_string(
-  "metrics",
+_CUSTOM_METRICS = flags.DEFINE_string(
+  "custom_metrics",
   None,
-  "custom metrics, package.module:name or file.py:name, separated by commas; default: from the config",
+  "package.module:name or file.py:name, separated by commas; default: from the config",
 )
 _DATA = flags.DEFINE_string("data", None, "file of pairs to evaluate on, instead of the splits of the task")
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
@@ -44,24 +44,24 @@ _OUTPUT = define_output("JSON file for the results: split -> metric -> value")
 
 def main() -> None:
   folder = cli.workdir_path(_WORKDIR)
-  search = decoding_flags.decode_options(_SEARCH_FLAGS)
+  decode_options = decoding_flags.decode_options(_DECODE_FLAGS)
   config = read_config(folder)
-  if _METRICS.value is not None:
-    config.evaluation.custom_metrics = _METRICS.value
+  if _CUSTOM_METRICS.value is not None:
+    config.evaluation.custom_metrics = _CUSTOM_METRICS.value
     validate(config, imports=False)
   check_files(_DATA, _OUTPUT)
   if _DATA.value is None and flags.FLAGS["alignment_tokens"].present:
     raise cli.UsageError("--alignment_tokens needs --data")
   if _DATA.value is None:
     provenance.check_same_data(folder, data_files(config, "validation", "test"))
-  translator = load(folder, checkpoint=_CHECKPOINT.value, search=search)
-  decoding_flags.check_search(_SEARCH_FLAGS, translator.search.beam_size)
-  num_examples = config.evaluation.num_eval_examples if _SENTENCES.value is None else _SENTENCES.value
+  translator = load(folder, checkpoint=_CHECKPOINT.value, decode_options=decode_options)
+  decoding_flags.check_decode_flags(_DECODE_FLAGS, translator.decode_options.beam_size)
+  num_examples = config.evaluation.num_eval_examples if _NUM_EXAMPLES.value is None else _NUM_EXAMPLES.value
   custom_metrics = load_custom_metrics(config.evaluation)
   if _DATA.value is None:
     results = reporting.evaluate_splits(translator, num_examples, custom_metrics)
   else:
-    pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _SENTENCES.value or None]
+    pairs = read_pairs(_DATA.value, alignment_tokens=_ALIGNMENT_TOKENS.value)[: _NUM_EXAMPLES.value or None]
     examples = [make_example(pair, translator.task.source, translator.task.target) for pair in pairs]
     results = {pathlib.Path(_DATA.value).name: evaluate(translator, examples, custom_metrics)}
   print(reporting.table(results))

@@ -6,7 +6,7 @@ r"""Writes an interactive page with a trained translator, to inspect and change 
 
 The page is one file and needs no network. It runs recurrent translators of words or characters in the
 browser. For other models it shows recorded attention of the sentences of --input, or of the first sentences
-of the task. Several runs are compared side by side.
+of the task. Two of several runs can be compared side by side.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 r"""Writes sentence pairs of a task as tab-separated text, for other toolkits.
 
-    python -m experiments.export_data --config=configs/toy_translation.py --split=train --count=10000 \
+    python -m experiments.export_data --config=configs/toy_translation.py --split=train --num_examples=10000 \
         --output=pairs.tsv
 
 Each line is source TAB target, and TAB alignment in Pharaoh format (source-target positions of words, 0-0
@@ -16,7 +16,7 @@ from experiments.translation.validation import validate
 
 cli.define_config()
 _SPLIT = flags.DEFINE_string("split", "train", "split of the task")
-_COUNT = flags.DEFINE_integer("count", 10_000, "number of pairs; 0 means all", lower_bound=0)
+_NUM_EXAMPLES = flags.DEFINE_integer("num_examples", 10_000, "number of pairs; 0 means all", lower_bound=0)
 _OUTPUT = flags.DEFINE_string("output", None, "file to write, compressed if it ends in .gz (required)")
 
 
@@ -26,7 +26,7 @@ def main() -> None:
   if not _OUTPUT.value:
     raise cli.UsageError("--output must name a file, got none")
   task = make_task(config)
-  examples = task.examples(_SPLIT.value, _COUNT.value)
+  examples = task.examples(_SPLIT.value, _NUM_EXAMPLES.value)
   pairs = [SentencePair(example.source_text, example.target_text, example.alignment) for example in examples]
   write_pairs(_OUTPUT.value, pairs)
   print(f"wrote {len(pairs):,} pairs to {_OUTPUT.value}")

@@ -1,4 +1,4 @@
-"""Writes the attention weights of all layers and heads for one sentence.
+r"""Writes the attention weights of all layers and heads for one sentence.
 
     python -m experiments.plot_heads --workdir=runs/transformer --text="the red cat sees the dog" \
         --output=heads
@@ -27,7 +27,11 @@ _OUTPUT = flags.DEFINE_string(
 
 def main() -> None:
   folder = cli.workdir_path(_WORKDIR)
-  text, output = _required(_TEXT), pathlib.Path(_required(_OUTPUT))
+  if not _TEXT.value:
+    raise UsageError("--text must be the source text, got none")
+  if not _OUTPUT.value:
+    raise UsageError("--output must name a folder such as heads, got none")
+  text, output = _TEXT.value, pathlib.Path(_OUTPUT.value)
   translator = load(folder, checkpoint=_CHECKPOINT.value, batch_size=1)
   if _TRANSLATION.value is None:
     (translation,) = translator.translate([text])
@@ -41,12 +45,6 @@ def main() -> None:
     raise UsageError(f"--workdir must be a run with attention, got {folder}")
   for path in paths:
     print(f"wrote {path}")
-
-
-def _required(flag: flags.FlagHolder) -> str:
-  if not flag.value:
-    raise UsageError(f"--{flag.name} is required")
-  return flag.value
 
 
 if __name__ == "__main__":

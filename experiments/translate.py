@@ -36,7 +36,7 @@ _TEXT = flags.DEFINE_string("text", None, "text to translate; default: standard 
 _INPUT = define_input("file to translate, one sentence per line")
 _OUTPUT = define_output("file for the translations of --input; default: standard output")
 _FIGURE = flags.DEFINE_string("attention_png", None, "PNG file for the attention map of --text")
-_SEARCH_FLAGS = decoding_flags.define_search()
+_DECODE_FLAGS = decoding_flags.define_decode_flags()
 _N_BEST = flags.DEFINE_integer(
   "n_best", 1, "number of translations per line, at most --beam_size", lower_bound=1
 )
@@ -45,15 +45,18 @@ _TOKENS = flags.DEFINE_bool("tokens", False, "write tokens separated by spaces i
 
 def main() -> None:
   folders = cli.workdir_paths(_WORKDIR)
-  search = decoding_flags.decode_options(_SEARCH_FLAGS) | {"n_best": _N_BEST.value}
-  _check_flags(search)
+  decode_options = decoding_flags.decode_options(_DECODE_FLAGS) | {"n_best": _N_BEST.value}
+  _check_flags(decode_options)
   lines = None if _INPUT.value is None else read_lines(pathlib.Path(_INPUT.value))
   translator = load_ensemble(
-    folders, checkpoint=_CHECKPOINT.value, batch_size=1 if lines is None else None, search=search
+    folders,
+    checkpoint=_CHECKPOINT.value,
+    batch_size=1 if lines is None else None,
+    decode_options=decode_options,
   )
-  decoding_flags.check_search(_SEARCH_FLAGS, translator.search.beam_size)
-  if _N_BEST.value > translator.search.beam_size:
-    beam_size = translator.search.beam_size
+  decoding_flags.check_decode_flags(_DECODE_FLAGS, translator.decode_options.beam_size)
+  if _N_BEST.value > translator.decode_options.beam_size:
+    beam_size = translator.decode_options.beam_size
     raise cli.UsageError(f"--n_best must be at most --beam_size={beam_size}, got {_N_BEST.value}")
   if lines is not None:
     write_lines(_OUTPUT, _translate(translator, lines))
@@ -62,10 +65,10 @@ def main() -> None:
     print(*_translate(translator, [text], number), sep="\n", flush=True)
 
 
-def _check_flags(search: Mapping[str, Any]) -> None:
+def _check_flags(decode_options: Mapping[str, Any]) -> None:
   """Raises UsageError if flags conflict."""
-  if _N_BEST.value > 1 and search.get("temperature"):
-    raise cli.UsageError(f"--n_best must not be set with --temperature={search['temperature']}")
+  if _N_BEST.value > 1 and decode_options.get("temperature"):
+    raise cli.UsageError(f"--n_best must not be set with --temperature={decode_options['temperature']}")
   if "\n" in (_TEXT.value or ""):
     raise cli.UsageError("--text must be one line; use --input for several lines")
   if _TEXT.value is not None and _INPUT.value is not None:
@@ -102,7 +105,7 @@ def _translate(translator: Translator, texts: Sequence[str], first: int = 1) -> 
   if _FIGURE.value is not None:
     _draw(source, sources[0], n_best[0][0], pathlib.Path(_FIGURE.value))
   if num_truncated := sum(translations[0].is_truncated for translations in n_best):
-    max_length = translator.search.max_length
+    max_length = translator.decode_options.max_length
     _print_error(f"translations truncated to --max_length={max_length} tokens: {num_truncated:,}")
   if _N_BEST.value == 1:
     return [_format(best) for (best,) in n_best]

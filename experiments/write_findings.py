@@ -24,7 +24,7 @@ from experiments.translation.sweep import make_runs
 
 _NAMES = sorted(module.name for module in pkgutil.iter_modules(studies.__path__) if module.name != "analysis")
 _STUDY = flags.DEFINE_enum("study", None, _NAMES, "name of the study (required)")
-_WORKDIR = cli.define_workdir(None)
+_WORKDIR = cli.define_workdir(None, "folder of the sweep; without it, the stored metrics are used")
 _OUTPUT = flags.DEFINE_string("output", "docs/findings", "folder of the pages, figures and CSV files")
 
 

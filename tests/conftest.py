@@ -90,20 +90,20 @@ def additive_in_loops(fresh_programs, monkeypatch):
 # Applied to every test, since the simulated devices would change how it is compiled.
 @pytest.fixture(autouse=True)
 def alone(request, monkeypatch):
-  """Runs a test as if there were one device, unless it uses `spread`."""
-  if "spread" not in request.fixturenames:
+  """Runs a test as if there were one device, unless it uses `several_devices`."""
+  if "several_devices" not in request.fixturenames:
     monkeypatch.setattr(sharding, "leading_axes_may_be_sharded", lambda: False)
 
 
 @pytest.fixture
-def spread(fresh_programs):
+def several_devices(fresh_programs):
   """Runs a test as if there were several devices."""
 
 
 # Applied to every file, since a program uses several memory maps, of which Linux allows a process 65,530.
 # Beyond that, the compiler crashes.
 @pytest.fixture(scope="module", autouse=True)
-def forget_programs():
+def clear_programs():
   """Frees the programs that the tests of a file compiled."""
   yield
   jax.clear_caches()

@@ -71,9 +71,7 @@ def map_leading_axes(
   """
   if not leading:
     return function(arrays)
-  arrays = jax.tree.map(
-    lambda array, letters: with_rank(array, len(leading) + letters), arrays, trailing_ranks
-  )
+  arrays = jax.tree.map(lambda array, rank: with_rank(array, len(leading) + rank), arrays, trailing_ranks)
 
   def moves(axis: int) -> list[bool]:
     return [array.shape[axis] != 1 for array in jax.tree.leaves(arrays)]

@@ -76,9 +76,9 @@ def beam_search(
   decrease, so its score is at most its log-probability divided by the penalty of `max_length`.
 
   Until a prefix is pruned, every hypothesis may finish. If `beam_size` is at least the number of prefixes,
-  the search is exhaustive. With `beam_size` 1 and no penalty, the result equals that
-  of `greedy`, except for ties, and for truncated sequences: at `max_length`, finished hypotheses rank before
-  truncated ones.
+  the search is exhaustive. Otherwise, with `beam_size` 1 and no penalty, the result equals that of `greedy`,
+  except for ties, and for truncated sequences: at `max_length`, finished hypotheses rank before truncated
+  ones.
 
   Works under `jax.jit`, with static shapes. The result of a sequence does not depend on others in the batch.
 
@@ -223,5 +223,5 @@ def _concatenate(first: Finished, second: Finished) -> Finished:
 
 
 def _gather(tree: Any, indices: jax.Array) -> Any:
-  """Gathers leaves [B K ...] at the indices [B N] of their second axis, [B N ...]."""
+  """Gathers leaves [B K ...] at the indices [B M] of their second axis, [B M ...]."""
   return jax.tree.map(lambda leaf: jax.vmap(lambda row, index: row[index])(leaf, indices), tree)

@@ -15,10 +15,10 @@ class SearchResult(NamedTuple):
   """The result of decoding.
 
   Attributes:
-    tokens: [B T], including the end symbol, then padding; for beam search [B N T], the N best sequences.
+    tokens: [B T], including the end symbol, then padding; for beam search [B n_best T], best first.
     scores: log-probability of each sequence in nats, including the end symbol, float32 [B]; for beam search
-      [B N], divided by the length penalty.
-    weights: attention weights of each token, [B T S] or [B N T S], zero after the end; None if the step
+      [B n_best], divided by the length penalty.
+    weights: attention weights of each token, [B T S] or [B n_best T S], zero after the end; None if the step
       function returns none.
   """
 

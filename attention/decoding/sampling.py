@@ -138,8 +138,7 @@ def mask_top_k(logits: jax.Array, k: int) -> jax.Array:
 
 
 def mask_top_p(logits: jax.Array, p: float | jax.Array) -> jax.Array:
-  """Sets logits [... V] to -inf, except the smallest set of largest ones with total probability of at least
-  p.
+  """Sets logits [... V] to -inf, except the smallest set of the largest with total probability at least p.
 
   Of equal logits, the first are kept.
 

@@ -251,6 +251,12 @@ def check_pairs(name: str, got: tuple[int, ...], shape: tuple[int, ...]) -> None
   """Raises ValueError unless the shape of a mask or bias broadcasts to the scores [... T S]."""
   if not broadcasts_to(got, shape):
     message = f"{name} must be broadcastable to [... T S] = {shape}, got shape {got}"
-    heads_are_last = len(shape) > 3 and got[-2:] == (shape[-3], shape[-3])
-    layout_hint = f"; {LAYOUT}" if heads_are_last else ""
-    raise ValueError(message + ones_hint(axes_lacking(got, shape)) + layout_hint)
+    if hint := ones_hint(axes_lacking(got, shape)):
+      message += hint
+    elif len(got) > 1 and broadcasts_to((*got[:-2], got[-1], got[-2]), shape):
+      message += "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"
+    elif len(got) > len(shape) and broadcasts_to(got[:-3] + got[-2:], shape):
+      message += "; the scores have no axis for heads: omit [:, None]"
+    elif len(shape) > 3 and got[-2:] == (shape[-3], shape[-3]):
+      message += f"; {LAYOUT}"
+    raise ValueError(message)

@@ -38,7 +38,7 @@ class OnlineSoftmax(NamedTuple):
   """The running sums of a block of queries over blocks of keys.
 
   Attributes:
-    row_max: the largest masked score so far, [... T 1].
+    row_max: the largest score after masking so far, [... T 1].
     denominator: sum of the weights exp(score - row_max), [... T 1].
     context: sum of weights (after dropout) times values, [... T D].
   """
@@ -69,7 +69,7 @@ class BlockResults(NamedTuple):
 
   Attributes:
     context: [... T D]; 0 in empty rows, NaN in non-finite rows.
-    row_max: the largest masked score, [... T 1].
+    row_max: the largest score after masking, [... T 1].
     log_denominator: logarithm of the sum of exp(score - shift), [... T 1]; 0 in empty and non-finite rows.
   """
 
@@ -84,7 +84,7 @@ def blockwise(
   *,
   block_sizes: tuple[int, int] | None = None,
   axis_name: str | None = None,
-  num_segments: int = 1,
+  num_parts: int = 1,
   return_logsumexp: bool,
 ) -> AttentionOutput:
   """Computes the same as `dense`, without weights.
@@ -96,7 +96,7 @@ def blockwise(
     shape: of the scores, [... T S].
     block_sizes: maximum tile size, (queries, keys). Default: chosen for speed.
     axis_name: the mesh axis along which queries and keys are sharded, or None.
-    num_segments: number of contiguous parts of the sequence in this shard, of equal length; 2 for zigzag.
+    num_parts: number of contiguous parts of the sequence in this shard, of equal length; 2 for zigzag.
     return_logsumexp: as in `dense`.
 
   Raises:
@@ -109,7 +109,7 @@ def blockwise(
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
-  plan, arrays = make_tiling_plan(inputs, shape, block_sizes, axis_name, num_segments)
+  plan, arrays = make_tiling_plan(inputs, shape, block_sizes, axis_name, num_parts)
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
   arrays = match_vma(arrays, arrays)

@@ -1,11 +1,11 @@
-"""Masked scores, and the classification of rows by their largest masked score.
+"""Masked scores, and the classification of rows by their largest score.
 
 0 * NaN is NaN, so the engines compute with finite vectors, and a row that attends to a non-finite vector is
 set to NaN at the end.
 
 The score of a masked pair is the lowest finite number of its dtype, not -inf. The score of a non-finite pair
 is infinity, not NaN, since XLA for CPUs ignores NaN in a maximum of more than some thousand numbers (JAX 0.10
-to 0.12). The largest masked score of a row thus tells whether the row is empty, non-finite or valid.
+to 0.12). The largest score of a row after masking thus determines whether it is empty, non-finite or valid.
 Constants stay inside `jax.jit`, so `jax_debug_nans` and `jax_debug_infs` only stop at non-finite rows.
 """
 
@@ -65,7 +65,7 @@ def masked_scores(
 
 
 def is_valid_row(row_max: jax.Array) -> jax.Array:
-  """Returns which rows are neither empty nor non-finite, from the largest masked score of each row."""
+  """Returns which rows are neither empty nor non-finite, from their largest scores after masking."""
   return (row_max > mask_value(row_max.dtype, 1)) & jnp.isfinite(row_max)
 
 
@@ -81,7 +81,7 @@ def finish_rows(row_max: jax.Array, numbers: jax.Array, empty: str = "0") -> jax
   Invalid rows have zero gradients, even if the incoming gradient is NaN.
 
   Args:
-    row_max: the largest masked score of each row, [... T 1].
+    row_max: the largest score of each row after masking, [... T 1].
     numbers: results of each row, [... T X].
     empty: the result of an empty row, "0" or "-inf".
   """

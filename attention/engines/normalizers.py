@@ -156,8 +156,7 @@ def monotonic_weights(probabilities: jax.Array, previous_weights: jax.Array) -> 
       weights[s] = probabilities[s] reached[s]
 
   Probabilities between 0 and 1 give expected weights, which have gradients. Probabilities of 0 and 1 give
-  hard
-  attention: one key, or none if the end is reached, which also holds for all later queries.
+  hard attention: one key, or none if the end is reached, which also holds for all later queries.
 
   Args:
     probabilities: probability of stopping at each key, [... S]; 0 for masked keys.

@@ -46,7 +46,7 @@ class MaskedScores(NamedTuple):
     shifted_scores: scores minus the maximum of their row; the lowest finite number for invalid pairs. Its
       derivatives are those of the scores.
     valid: which pairs are valid, booleans broadcastable to [... T S].
-    row_max: the largest masked score, [... T 1].
+    row_max: the largest score after masking, [... T 1].
   """
 
   scores: jax.Array

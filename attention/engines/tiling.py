@@ -34,21 +34,21 @@ class Blocks:
     return self.count * self.size - self.length
 
 
-def even_blocks(length: int, max_size: int, num_segments: int = 1) -> Blocks:
+def even_blocks(length: int, max_size: int, num_parts: int = 1) -> Blocks:
   """Returns the smallest number of blocks of at most `max_size` positions, with nearly equal sizes.
 
   If the length is symbolic, all blocks have size `max_size`. If the positions consist of several equally long
-  segments, no block contains positions of two segments.
+  parts, no block contains positions of two parts.
 
   >>> even_blocks(10, 4)
   Blocks(length=10, count=3, size=4)
-  >>> even_blocks(12, 5, num_segments=2)
+  >>> even_blocks(12, 5, num_parts=2)
   Blocks(length=12, count=4, size=3)
   """
   if not is_known(length):
     return Blocks(length, -(-length // max_size), max_size)
-  if num_segments > 1:
-    size = max(size for size in range(1, max_size + 1) if length // num_segments % size == 0)
+  if num_parts > 1:
+    size = max(size for size in range(1, max_size + 1) if length // num_parts % size == 0)
     return Blocks(length, length // size, size)
   count = math.ceil(length / max_size)
   return Blocks(length, count, math.ceil(length / count))
@@ -110,7 +110,7 @@ def make_tiling_plan(
   shape: tuple[int, ...],
   block_sizes: tuple[int, int] | None,
   axis_name: str | None,
-  num_segments: int = 1,
+  num_parts: int = 1,
 ) -> tuple[TilingPlan, list[jax.Array]]:
   """Returns the plan for scores of the given shape, [... T S], and the arrays that it cuts.
 
@@ -119,7 +119,7 @@ def make_tiling_plan(
     shape: of the scores.
     block_sizes: maximum tile size. Default: chosen for speed.
     axis_name: mesh axis along which sequences are sharded, or None.
-    num_segments: number of segments that the queries and keys consist of.
+    num_parts: number of contiguous parts that the queries and keys consist of.
   """
   *axes, T, S = shape
   has_leading_axes = tile_has_leading_axes(inputs) or sharding.leading_axes_may_be_sharded()
@@ -129,8 +129,8 @@ def make_tiling_plan(
   sizes = block_sizes or default_block_sizes(assumed(T), assumed(S), inputs.mask is not None, num_leading)
   # A window that would not be faster is treated like any other mask.
   queries, keys, windows = _windows(T, S, band, num_leading, block_sizes) or (
-    even_blocks(T, sizes[0], num_segments),
-    even_blocks(S, sizes[1], num_segments),
+    even_blocks(T, sizes[0], num_parts),
+    even_blocks(S, sizes[1], num_parts),
     None,
   )
   if keys.padding != 0:

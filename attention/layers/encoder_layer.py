@@ -81,10 +81,10 @@ class TransformerLayer(nn.Module):
   ) -> tuple[Any, ...]:
     """Applies a sublayer with dropout, a residual connection and a norm; returns its other results too."""
     results = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
-    residual, *extras = results if isinstance(results, tuple) else (results,)
-    residual = dropout(residual, deterministic=deterministic)
-    inputs, residual = promote(inputs, residual, dtype=self.dtype)
-    outputs = inputs + residual
+    update, *extras = results if isinstance(results, tuple) else (results,)
+    update = dropout(update, deterministic=deterministic)
+    inputs, update = promote(inputs, update, dtype=self.dtype)
+    outputs = inputs + update
     return (outputs if self.norm_position == "pre" else norm(outputs), *extras)
 
 

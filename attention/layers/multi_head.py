@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
-from attention.arrays.checks import as_array, check_size
+from attention.arrays.checks import as_floating, check_size
 from attention.engines.bias import BiasLike
 from attention.engines.softmax import Normalizer
 from attention.grouped_heads import attend_heads
@@ -152,9 +152,11 @@ class MultiHeadAttention(nn.Module):
     """
     if inputs_kv is not None:
       if inputs_k is not None or inputs_v is not None:
-        raise ValueError("inputs_kv must be None if inputs_k or inputs_v is given")
+        raise ValueError(
+          f"inputs_kv must be None if inputs_k or inputs_v is given, got shape {jnp.shape(inputs_kv)}"
+        )
       inputs_k = inputs_kv
-    inputs_q = as_array("inputs_q", inputs_q)
+    inputs_q = as_floating("inputs_q", inputs_q)
     options: dict[str, Any] = {"deterministic": deterministic, "return_weights": return_weights}
     if cache is None:
       inputs_k = inputs_q if inputs_k is None else inputs_k
@@ -200,8 +202,8 @@ class MultiHeadAttention(nn.Module):
       qkv_features: total width of all heads, if the layer's `qkv_features` is None. Default: E. For
         cross-attention, pass the width of `inputs_q`.
     """
-    inputs_k = as_array("inputs_k", inputs_k)
-    inputs_v = inputs_k if inputs_v is None else as_array("inputs_v", inputs_v)
+    inputs_k = as_floating("inputs_k", inputs_k)
+    inputs_v = inputs_k if inputs_v is None else as_floating("inputs_v", inputs_v)
     sizes = self.qkv_features, qkv_features, inputs_k.shape[-1]
     features = next(size for size in sizes if size is not None)
     N, K = self.num_heads, self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
@@ -234,7 +236,7 @@ class MultiHeadAttention(nn.Module):
       mask, bias, deterministic, return_weights: see `__call__`.
     """
     keys, values = keys_values
-    inputs_q = as_array("inputs_q", inputs_q)
+    inputs_q = as_floating("inputs_q", inputs_q)
     queries = self.query.project(inputs_q, self.num_heads, keys.shape[-1])
     queries = self._normalize_and_position(queries, self.query_ln, positions)
     queries, keys, values = promote(queries, keys, values, dtype=self.dtype)

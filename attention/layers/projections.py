@@ -26,8 +26,7 @@ def is_deterministic(module: Any, value: bool | None) -> bool:
 
 
 def promote(inputs: jax.Array, *others: jax.Array | None, dtype: Dtype | None) -> list[Any]:
-  """Returns all arrays in `dtype`, or if it is None in the dtype to which JAX promotes them, as Flax layers
-  do.
+  """Returns all arrays in one dtype, as Flax layers do: `dtype`, or that to which JAX promotes them.
 
   For example, bfloat16 inputs and float32 parameters give float32. None among the others stays None.
 

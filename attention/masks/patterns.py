@@ -74,8 +74,8 @@ def sliding_window(before: int | Array, after: int | Array) -> Mask:
   Otherwise, CPUs skip empty tiles, as for any mask.
 
   Args:
-    before: number of keys before the query's position, an integer or integers [...]. Python integers are
-      static under `jax.jit`: a new value compiles again.
+    before: number of keys before the query's position, an integer or integers [...]; may be negative, which
+      moves the window. Python integers are static under `jax.jit`: a new value compiles again.
     after: number of keys after the query's position, like before.
 
   Raises:

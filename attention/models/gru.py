@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from attention.arrays.eager_jit import eager_jit
 from attention.linear import linear
-from attention.models.gru_rule import GRUInputs, GRUWeights, by_gate, gate_inputs, next_state, read
+from attention.models.gru_rule import GRUInputs, GRUWeights, by_gate, gate_inputs, next_state, run_gru
 
 # attend_fn(memory, queries [B T H]) -> contexts [B T D]
 AttendFn: TypeAlias = Callable[[Any, jax.Array], jax.Array]
@@ -100,7 +100,7 @@ def gru(
     is_valid = is_valid[:, order]
   projected = project_inputs(weights, inputs)[:, order]
   mask = _check_mask(recurrent_mask, state)
-  states, _ = read(None, GRUInputs(weights, state, projected, mask, is_valid))
+  states, _ = run_gru(None, GRUInputs(weights, state, projected, mask, is_valid))
   return states[:, -1] if T else state, states[:, order]
 
 
@@ -144,8 +144,8 @@ def attention_gru(
     )
   gru_inputs = GRUInputs(weights, state, projected, _check_mask(recurrent_mask, state), memory=memory)
   if attend_fn is None:
-    return read(None, gru_inputs)
-  return read(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], gru_inputs)
+    return run_gru(None, gru_inputs)
+  return run_gru(lambda memory, state: attend_fn(memory, state[:, None])[:, 0], gru_inputs)
 
 
 def _check_mask(recurrent_mask: jax.Array | None, state: jax.Array) -> jax.Array | None:

@@ -97,14 +97,14 @@ def next_state(state: jax.Array, *gates: jax.Array, is_valid: jax.Array | None =
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def read(attend_fn: AttendStep | None, gru_inputs: GRUInputs) -> tuple[jax.Array, Any]:
+def run_gru(attend_fn: AttendStep | None, gru_inputs: GRUInputs) -> tuple[jax.Array, Any]:
   """Returns the state after each step [B T H], and the contexts [B T D], or None without attention."""
   states, contexts, _ = _steps(attend_fn, gru_inputs)
   return _swap((states, contexts))
 
 
-@read.defjvp
-def _read_tangent(attend_fn, primals, tangents):
+@run_gru.defjvp
+def _run_gru_tangent(attend_fn, primals, tangents):
   """The tangent of a state is the sum of the tangents of its inputs, each times a derivative [... H]."""
   (gru_inputs,), (d_gru_inputs,) = primals, tangents
   states, contexts, gates = _steps(attend_fn, gru_inputs)

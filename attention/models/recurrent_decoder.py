@@ -78,8 +78,7 @@ class RecurrentDecoder(RecurrentModel, TokenDecoder):
       `layers.stateful_attention.StatefulAttention`.
     qk_features: width of projected queries and keys. Default: the width of the state.
     num_heads: number of heads of "multi_head", which must divide qk_features.
-    implementation, normalizer: as in `attend`; "monotonic", "local" and "none"
-      do not support a normalizer.
+    implementation, normalizer: as in `attend`; "monotonic", "local" and "none" do not support a normalizer.
     tied_embeddings: whether the output kernel is the transposed embedding. The features then have the width
       of the embedding.
     attend_order: "before" or "after": whether attention comes before or after reading the word.

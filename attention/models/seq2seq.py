@@ -40,8 +40,7 @@ class Decoder(Protocol):
   """The interface of decoders for `Seq2Seq`, Flax modules.
 
   The state is a pytree of arrays [B ...], which a search reorders with its hypotheses. A source may have
-  length
-  0: a batch that is sharded over devices may end with rows of padding.
+  length 0: a batch that is sharded over devices may end with rows of padding.
 
   A decoder with several layers or heads can also define `attention_weights(state, targets, memory)`, which
   returns their weights [B L N T S].

@@ -79,17 +79,17 @@ class TransformerDecoder(TransformerModel, TokenDecoder):
     """Decodes one token per sentence.
 
     Args:
-      state: from `prepare`, `read` or the previous step.
+      state: from `prepare`, `prefill` or the previous step.
       tokens: the previous words, integers [B].
       memory: from `prepare`.
 
     Returns:
       The next state, logits [B V], and weights [B S].
     """
-    state, logits, weights = self.read(state, tokens[:, None], memory)
+    state, logits, weights = self.prefill(state, tokens[:, None], memory)
     return state, logits[:, 0], weights[:, 0]
 
-  def read(
+  def prefill(
     self, state: Caches, tokens: jax.Array, memory: TransformerMemory
   ) -> tuple[Caches, jax.Array, jax.Array]:
     """Decodes several given tokens at once, [B T], such as the beginning of a translation.

@@ -31,7 +31,7 @@ ROWS = 8
 # Up to this number of terms, loops are slower than one expression.
 MAX_TERMS_WITHOUT_LOOPS = 2**13
 
-# Units whose |query| + |key| are all below this value are computed with tanh.
+# If |query| + |key| of any unit is always below this value, all units are computed with tanh.
 MIN_FACTORED = 2**-4
 
 

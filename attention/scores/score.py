@@ -75,4 +75,4 @@ class Score(NamedAxes):
 
   def scores(self, query_features: Any, key_features: Any) -> jax.Array:
     """Returns the scores [... T S] of a tile of query features and key features."""
-    raise NotImplementedError(f"{type(self).__name__} must define scores(query_features, key_features)")
+    raise NotImplementedError(f"{type(self).__name__} must define scores(queries, keys)")

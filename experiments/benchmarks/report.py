@@ -154,11 +154,11 @@ def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
 def _figure(records: Records, field: str, label: str) -> Figure:
   """Returns a figure with a panel per score and pass, and a line per baseline."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
-  measured = [record for record in records if record[field]]
-  for (score, which), panel_records in _grouped(measured, "score", "pass").items():
+  for (score, which), panel_records in _grouped(records, "score", "pass").items():
     panels[f"{score.replace('_', ' ')}, {which}"] = {
-      baseline: {record["length"]: [record[field]] for record in baseline_records}
+      baseline: {record["length"]: [record[field]] for record in baseline_records if record[field]}
       for (baseline,), baseline_records in _grouped(panel_records, "baseline").items()
+      if any(record[field] for record in baseline_records)
     }
   figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
   for axes in figure.axes[:: len(PASSES)]:

@@ -81,6 +81,8 @@ def run_function(path: str, name: str) -> Any:
   Raises:
     UsageError: if the file or function does not exist, or fails.
   """
+  if not pathlib.Path(path).is_file():
+    raise UsageError(f"{path}: no such file; expected a Python file such as configs/toy_translation.py")
   try:
     function = runpy.run_path(path).get(name)
     result = function() if function else None
@@ -199,10 +201,16 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     rest = flags.FLAGS(arguments)
   except flags.UnrecognizedFlagError as error:
     name, by_field = error.flagname, {flag.rpartition(".")[2]: flag for flag in flags.FLAGS}
-    matches = difflib.get_close_matches(name, flags.FLAGS, 1, 0.8) or [
-      by_field[field] for field in difflib.get_close_matches(name.rpartition(".")[2], by_field, 1)
-    ]
-    _fail(f"unknown flag --{name}" + (f"; did you mean --{matches[0]}?" if matches else ""))
+    section, _, field = name.rpartition(".")
+    matches = (
+      [flag for flag in flags.FLAGS if section and flag.startswith(section) and field in flag]
+      or difflib.get_close_matches(name, flags.FLAGS, 1, 0.8)
+      or [by_field[close] for close in difflib.get_close_matches(field, by_field, 1)]
+    )
+    _fail(f"unknown flag --{name}" + (f"; did you mean --{' or --'.join(matches)}?" if matches else ""))
+  except flags.IllegalFlagValueError as error:
+    number = re.sub(r"invalid literal for int\(\).*", "must be an integer", str(error))
+    _fail(re.sub("could not convert string to float.*", "must be a number", number))
   except (flags.Error, UsageError, UnicodeDecodeError) as error:
     _fail(str(error))
   if len(rest) > 1:

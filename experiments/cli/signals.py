@@ -21,7 +21,7 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     requested = number
     with contextlib.suppress(OSError):  # Ctrl-C may also end the reader, as in `2>&1 | tee log`
       # `print` is not reentrant, and the interrupted code may be writing to the same stream.
-      os.write(2, b"stopping after this step; press Ctrl-C again to stop immediately\n")
+      os.write(2, b"stopping; press Ctrl-C again to stop immediately\n")
     signal.signal(signal.SIGINT, previous_handlers[signal.SIGINT])
 
   # `signal.signal` returns None for a handler that was not set from Python. It is replaced by the default.

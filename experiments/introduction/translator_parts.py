@@ -39,24 +39,24 @@ def decoder_step(rng: jax.Array) -> dict[str, Any]:
       state = GRU(state, [embedding of the previous word; context])
 
   Returns:
-    A dict of memory [B S D], summary [B D], tokens [B] (the previous words), params, logits [B V], state [B
-    H] after the step, and weights [B S].
+    A dict of memory [B S D], final_state [B D], tokens [B] (the previous words), params, logits [B V],
+    state [B H] after the step, and weights [B S].
 
   >>> jax.eval_shape(decoder_step, jax.random.key(0))["weights"].shape
   (32, 50)
   """
   B, S, D, V = 32, 50, 512, 10_000
-  memory_rng, summary_rng, tokens_rng, params_rng = jax.random.split(rng, 4)
+  memory_rng, final_state_rng, tokens_rng, params_rng = jax.random.split(rng, 4)
   memory = jax.random.normal(memory_rng, (B, S, D))
-  summary = jax.random.normal(summary_rng, (B, D))
+  final_state = jax.random.normal(final_state_rng, (B, D))
   tokens = jax.random.randint(tokens_rng, (B,), 0, V)
   decoder = attention.RecurrentDecoder(vocabulary_size=V, embed_dim=256, features=512)
   (state, logits, weights), variables = decoder.init_with_output(
-    params_rng, attention.Encoded(memory, summary), tokens, method=_first_step
+    params_rng, attention.Encoded(memory, final_state), tokens, method=_first_step
   )
   return {
     "memory": memory,
-    "summary": summary,
+    "final_state": final_state,
     "tokens": tokens,
     "params": variables["params"],
     "logits": logits,

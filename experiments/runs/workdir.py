@@ -78,7 +78,9 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
   """
   path = folder / "config.json"
   if not path.is_file():
-    raise WorkdirError(f"{folder}: no run here (config.json is missing); train with --workdir={folder}")
+    names = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
+    hint = f"its subfolders with runs: {', '.join(names)}" if names else f"train with --workdir={folder}"
+    raise WorkdirError(f"{folder}: no run here (config.json is missing); {hint}")
   try:
     return json.loads(path.read_text("utf-8"))
   except (ValueError, RecursionError) as error:

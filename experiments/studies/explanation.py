@@ -6,11 +6,11 @@ weights, the probability falls to 0.306. For articles and sentence ends, other w
 output.
 
 * For aligned words, shuffled weights move 0.78 to 0.85 of the probability of the next word, except for
-  sigmoid weights (0.48). Adversarial weights exist for 3.8 % to 11.4 % of the words (sigmoid: 12.1 %).
-* The better the weights align, the fewer adversaries exist: 11.4 % for additive attention and 5.0 % with the
+  sigmoid weights (0.48). Adversarial weights exist for 3.8% to 11.4% of the words (sigmoid: 12.1%).
+* The better the weights align, the fewer adversaries exist: 11.4% for additive attention and 5.0% with the
   guided alignment loss.
 * For articles, which have no true link, and for sentence ends, shuffling changes little, and adversaries
-  exist for 70.6 % to 87.9 % of the positions (sigmoid: 26.5 %). The decoder predicts these without attention.
+  exist for 70.6% to 87.9% of the positions (sigmoid: 26.5%). The decoder predicts these without attention.
 
 **Setup.** Six models of the study `alignment` process 200 test sentences with their true translations. At
 each target word only the attention weights change; the decoder state before it stays. The effect is the total
@@ -57,18 +57,22 @@ MAX_ADVERSARIAL_TVD = 0.05  # adversaries change the distribution by less
 MIN_ADVERSARIAL_JSD = 0.5
 METRICS = {
   "shuffled": "tvd/shuffled",
-  "uniform": "tvd/alike",
+  "uniform": "tvd/uniform",
   "true words removed": "tvd/without",
   "true words alone": "tvd/alone",
   "adversarial JSD": "jsd/adversarial",
   "adversary found": "share/adversarial",
 }
 UNALIGNED_METRICS = {
-  title: f"{METRICS[title]} elsewhere"
+  title: f"{METRICS[title]}/unaligned"
   for title in ("shuffled", "uniform", "adversarial JSD", "adversary found")
 }
 
-PROBABILITIES = {"model's weights": "p/own", "true words removed": "p/without", "true words alone": "p/alone"}
+PROBABILITIES = {
+  "model's weights": "p/model",
+  "true words removed": "p/without",
+  "true words alone": "p/alone",
+}
 
 
 def get_config() -> base.Config:
@@ -92,8 +96,8 @@ class FixedWeights(nn.Module):
 def measure(translator: Translator) -> dict[str, float]:
   """Returns how much changed weights change the distribution of the next word.
 
-  Means are over words with a true link. Metrics that end in "elsewhere" are over words without one and
-  sentence ends. "share/elsewhere" is the proportion of these.
+  Means are over words with a true link. Metrics that end in "unaligned" are over words without one and
+  sentence ends. "share/unaligned" is the proportion of these.
   """
   examples = translator.task.examples("test", 200)
   source, target = translator.task.source.vocabulary, translator.task.target.vocabulary
@@ -112,14 +116,14 @@ def measure(translator: Translator) -> dict[str, float]:
   is_unlinked = np.asarray(batch.targets != PAD_ID) & ~is_linked
   values = {name: float(np.mean(array[is_linked])) for name, array in measures.items()}
   for metric in UNALIGNED_METRICS.values():
-    name = metric.removesuffix(" elsewhere")
+    name = metric.removesuffix("/unaligned")
     values[metric] = float(np.mean(measures[name][is_unlinked]))
-  return values | {"share/elsewhere": float(is_unlinked.sum() / (is_unlinked.sum() + is_linked.sum()))}
+  return values | {"share/unaligned": float(is_unlinked.sum() / (is_unlinked.sum() + is_linked.sum()))}
 
 
 def write(runs: Runs) -> StudyReport:
   groups = {name: runs.filter(group=name) for name in VARIANTS}
-  share = compare.format_mean(groups[VARIANTS[0]].values("share/elsewhere")[:1])
+  share = compare.format_mean(groups[VARIANTS[0]].values("share/unaligned")[:1])
   text = (
     "Words with a true link: TVD of the next word's distribution (mean over shuffles), and adversaries:\n\n"
     f"{analysis.table(groups, METRICS)}\n\n"
@@ -138,7 +142,7 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
   variables = {"params": params}
   state, memory = model.apply(variables, batch.sources, batch.source_lengths, method="encode")
   decoder = model.decoder.clone(attention=FixedWeights(), normalizer=None, parent=None)
-  is_real = jnp.arange(batch.sources.shape[1])[None] < jnp.asarray(batch.source_lengths)[:, None]
+  is_valid = jnp.arange(batch.sources.shape[1])[None] < jnp.asarray(batch.source_lengths)[:, None]
 
   def step(state: Any, inputs: Any) -> Any:
     tokens, targets, links, rng = inputs
@@ -153,26 +157,26 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
     def target_probability(probs: jax.Array) -> jax.Array:
       return jnp.take_along_axis(probs, targets[:, None], axis=-1)[:, 0]
 
-    shuffles = jax.vmap(lambda rng: _shuffle(model_weights, is_real, rng))(
+    shuffles = jax.vmap(lambda rng: _shuffle(model_weights, is_valid, rng))(
       jax.random.split(rng, NUM_SHUFFLES)
     )
     S, dtype = model_weights.shape[1], model_weights.dtype
     one_hot = jax.nn.one_hot(jnp.arange(S), S, dtype=dtype)
     total = jnp.sum(model_weights, axis=-1, keepdims=True)  # all changed weights keep this sum
-    one_hot = jnp.where(is_real.T[:, :, None], one_hot[:, None] * total[None], model_weights[None])
+    one_hot = jnp.where(is_valid.T[:, :, None], one_hot[:, None] * total[None], model_weights[None])
     candidates = jnp.concatenate([shuffles, one_hot])
     distances = jax.lax.map(lambda weights: _total_variation(expected, probabilities(weights)), candidates)
     divergences = jax.vmap(lambda weights: _jensen_shannon(model_weights, weights))(candidates)
-    real = is_real.astype(dtype)
+    real = is_valid.astype(dtype)
     uniform = total * real / jnp.sum(real, axis=-1, keepdims=True)
-    without, alone = (probabilities(_restrict(model_weights, kept & is_real)) for kept in (~links, links))
+    without, alone = (probabilities(_restrict(model_weights, kept & is_valid)) for kept in (~links, links))
     return next_state, {
       "tvd/shuffled": jnp.mean(distances[:NUM_SHUFFLES], axis=0),
-      "tvd/alike": _total_variation(expected, probabilities(uniform)),
+      "tvd/uniform": _total_variation(expected, probabilities(uniform)),
       "tvd/without": _total_variation(expected, without),
       "tvd/alone": _total_variation(expected, alone),
       "jsd/adversarial": jnp.max(jnp.where(distances < MAX_ADVERSARIAL_TVD, divergences, 0), axis=0),
-      "p/own": target_probability(expected),
+      "p/model": target_probability(expected),
       "p/without": target_probability(without),
       "p/alone": target_probability(alone),
     }
@@ -184,9 +188,9 @@ def _measure_batch(params: Any, batch: Batch, rng: jax.Array, *, model: Any) -> 
   return jax.tree.map(lambda array: array.T, measures)
 
 
-def _shuffle(weights: jax.Array, is_real: jax.Array, rng: jax.Array) -> jax.Array:
+def _shuffle(weights: jax.Array, is_valid: jax.Array, rng: jax.Array) -> jax.Array:
   """Returns weights [B S], shuffled among the positions that are not padding."""
-  order = jnp.argsort(jnp.where(is_real, jax.random.uniform(rng, weights.shape), 2.0), axis=-1)
+  order = jnp.argsort(jnp.where(is_valid, jax.random.uniform(rng, weights.shape), 2.0), axis=-1)
   return jnp.take_along_axis(weights, order, axis=-1)
 
 

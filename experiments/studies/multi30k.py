@@ -77,7 +77,7 @@ def get_sweep() -> dict[str, dict[str, list[Any]]]:
 
 def measure(translator: Translator) -> dict[str, float]:
   """Returns the scores of greedy decoding, the number of parameters, and the training time in minutes."""
-  scores = evaluate(translator.with_search(beam_size=1), translator.task.examples("validation", 0))
+  scores = evaluate(translator.with_decode_options(beam_size=1), translator.task.examples("validation", 0))
   return {
     "greedy/bleu": scores["bleu"],
     "greedy/chrf": scores["chrf"],

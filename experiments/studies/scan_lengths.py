@@ -1,14 +1,14 @@
 r"""Does attention generalize to longer SCAN commands?
 
-**No attention type is significantly better than additive attention (26.3 % exact)**, and stopping is half of
-the problem: with the true output length given, additive attention is right for 61.0 % of the commands.
-Transformers with sinusoidal positions improve from 0.1 % to 53.4 %.
+**No attention type is significantly better than additive attention (26.3% exact)**, and stopping is half of
+the problem: with the true output length given, additive attention is right for 61.0% of the commands.
+Transformers with sinusoidal positions improve from 0.1% to 53.4%.
 
-* Location-aware attention (29.1 %), the best on the toy translation task, and models without attention (32.7
-  %) do not differ significantly from additive attention. Coverage (19.8 %) and monotonic attention (0.5 %)
+* Location-aware attention (29.1%), the best on the toy translation task, and models without attention (32.7%
+  ) do not differ significantly from additive attention. Coverage (19.8%) and monotonic attention (0.5%)
   are worse.
 * Longer training commands help more than any attention type: with up to 26 actions in training, additive
-  attention is right for 86.7 % of the longer commands.
+  attention is right for 86.7% of the longer commands.
 * Training without end-of-sequence tokens hardly helps: the difference is not significant with up to 22
   training actions, and is 0.4 points with up to 26.
 
@@ -76,7 +76,7 @@ def measure(translator: Translator) -> dict[str, float]:
   """
   examples = translator.task.examples("test", 0)
   sources = [example.source for example in examples]
-  no_eos_translator = translator.with_search(allow_eos=False)
+  no_eos_translator = translator.with_decode_options(allow_eos=False)
   outputs, no_eos_outputs = (
     [best.tokens for best, *_ in model.n_best(sources, with_attention=False)]
     for model in (translator, no_eos_translator)
@@ -132,7 +132,7 @@ def write(runs: Runs) -> StudyReport:
     "Here an asterisk marks a difference from the second row, with the same test."
   )
   figures_by_name = {
-    "ways": figures.dot_plot(compare.metric_panels(groups, metrics)),
+    "attention": figures.dot_plot(compare.metric_panels(groups, metrics)),
     "cutoffs": figures.curves({"exact match": lines}, x="maximum number of training actions"),
   }
   return StudyReport(text, figures_by_name)

@@ -1,11 +1,11 @@
 r"""How much do SCAN results vary with the seed?
 
-**On two of four splits, very much**: exact match ranges from 17.4 % to 81.9 % on `length`, and from 18.5 % to
-66.3 % on `add_turn_left`. On `simple` all seeds reach at least 99.9 %, and on `add_jump` none exceeds 1.6 %.
+**On two of four splits, very much**: exact match ranges from 17.4% to 81.9% on `length`, and from 18.5% to
+66.3% on `add_turn_left`. On `simple` all seeds reach at least 99.9%, and on `add_jump` none exceeds 1.6%.
 
 * On `length`, models often stop too early. About half of the errors of the three worst seeds are outputs that
-  are right but end early. With the true length given, the ten seeds reach 59.6 % to 89.6 %.
-* On `add_turn_left`, models stop too late. With the true length given, the mean rises from 52.2 % to 86.4 %.
+  are right but end early. With the true length given, the ten seeds reach 59.6% to 89.6%.
+* On `add_turn_left`, models stop too late. With the true length given, the mean rises from 52.2% to 86.4%.
 
 **Setup.** The four splits of Lake and Baroni 2018 (arXiv:1711.00350) with `configs/scan.py`, ten seeds each:
 two hours on two CPU cores. "Length given" decodes without end-of-sequence tokens and truncates to the true

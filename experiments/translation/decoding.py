@@ -41,7 +41,7 @@ class DecodeOptions(NamedTuple):
   allow_eos: bool = True
 
 
-@functools.partial(jax.jit, static_argnames=("model", "search", "with_weights"))
+@functools.partial(jax.jit, static_argnames=("model", "decode_options", "with_weights"))
 def decode(
   params: Any,
   sources: jax.Array,
@@ -50,7 +50,7 @@ def decode(
   seed: jax.Array,
   *,
   model: attention.Seq2Seq | attention.Ensemble,
-  search: DecodeOptions,
+  decode_options: DecodeOptions,
   with_weights: bool,
   banned_ids: tuple[int, ...],
 ) -> SearchResult:
@@ -63,12 +63,12 @@ def decode(
     example_ids: ids of the sentences, uint32 [B]. Together with `seed` they determine the samples.
     seed: random seed for sampling, uint32.
     model: the model.
-    search: options of decoding. Its seed is not used.
+    decode_options: options of decoding. Its seed is not used.
     with_weights: also return the attention weights, float32 [B N T S].
     banned_ids: token ids that are never generated.
   """
   variables = {"params": params}
-  state, memory = model.apply(variables, sources, source_lengths, search.max_length, method="encode")
+  state, memory = model.apply(variables, sources, source_lengths, decode_options.max_length, method="encode")
 
   def step(state: Any, tokens: jax.Array) -> Any:
     outputs: Any = model.apply(variables, state, tokens, memory, method="step")
@@ -76,15 +76,19 @@ def decode(
     logits = logits.at[:, jnp.array(banned_ids)].set(-jnp.inf)
     return state, logits, _float32(weights) if with_weights else None
 
-  arguments: Any = {"batch_size": sources.shape[0], "max_length": search.max_length}
+  arguments: Any = {"batch_size": sources.shape[0], "max_length": decode_options.max_length}
   arguments |= {"bos_id": BOS_ID, "eos_id": EOS_ID, "pad_id": PAD_ID}
-  if search.temperature:
-    options: Any = {"temperature": search.temperature, "top_k": search.top_k or None, "top_p": search.top_p}
+  if decode_options.temperature:
+    options: Any = {
+      "temperature": decode_options.temperature,
+      "top_k": decode_options.top_k or None,
+      "top_p": decode_options.top_p,
+    }
     rngs = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), example_ids)
     result = sample(step, state, rngs, **arguments, **options)
-  elif search.beam_size > 1:
-    options = {"beam_size": search.beam_size, "length_penalty": search.length_penalty}
-    return beam_search(step, state, **arguments, **options, n_best=search.n_best)
+  elif decode_options.beam_size > 1:
+    options = {"beam_size": decode_options.beam_size, "length_penalty": decode_options.length_penalty}
+    return beam_search(step, state, **arguments, **options, n_best=decode_options.n_best)
   else:
     result = greedy(step, state, **arguments)
   return jax.tree.map(lambda array: array[:, None], result)

@@ -38,7 +38,7 @@ def define_alignment_tokens() -> flags.FlagHolder:
   )
 
 
-def define_search() -> list[flags.FlagHolder]:
+def define_decode_flags() -> list[flags.FlagHolder]:
   """Defines the flags for decoding, named like the fields of `DecodeOptions`."""
   return [
     flags.DEFINE_integer(
@@ -72,13 +72,13 @@ def define_search() -> list[flags.FlagHolder]:
   ]
 
 
-def decode_options(search_flags: list[flags.FlagHolder]) -> dict[str, Any]:
+def decode_options(decode_flags: list[flags.FlagHolder]) -> dict[str, Any]:
   """Returns the values of the decoding flags that are set.
 
   Raises:
     UsageError: if a value is invalid, or flags conflict.
   """
-  options = {flag.name: flag.value for flag in search_flags if flag.value is not None}
+  options = {flag.name: flag.value for flag in decode_flags if flag.value is not None}
   is_sampling = options.get("temperature", 0.0) != 0
   for name in options:
     if name in ("top_k", "top_p", "seed") and not is_sampling:
@@ -97,9 +97,9 @@ def decode_options(search_flags: list[flags.FlagHolder]) -> dict[str, Any]:
   return options
 
 
-def check_search(search_flags: list[flags.FlagHolder], beam_size: int) -> None:
+def check_decode_flags(decode_flags: list[flags.FlagHolder], beam_size: int) -> None:
   """Raises UsageError if --length_penalty is set without beam search."""
   if beam_size == 1 and any(
-    flag.name == "length_penalty" and flag.value is not None for flag in search_flags
+    flag.name == "length_penalty" and flag.value is not None for flag in decode_flags
   ):
     raise UsageError("--length_penalty needs --beam_size of at least 2, got 1")

@@ -113,5 +113,5 @@ def _softmax_losses(
   losses = jnp.log(denominator) + row_max - (1 - smoothing) * target_logits - smoothing * mean
   one_hot = (targets[:, None] == jnp.arange(V)[None]).astype(dtype)
   d_logits = exponentials / denominator - (1 - smoothing) * one_hot - smoothing / V
-  is_real = targets != PAD_ID
-  return jnp.where(is_real, losses[:, 0], 0.0), d_logits * is_real[:, None].astype(dtype)
+  is_valid = targets != PAD_ID
+  return jnp.where(is_valid, losses[:, 0], 0.0), d_logits * is_valid[:, None].astype(dtype)

@@ -45,7 +45,7 @@ def load(
   *,
   checkpoint: str | None = None,
   batch_size: int | None = None,
-  search: Mapping[str, Any] = MappingProxyType({}),
+  decode_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
   """Returns the translator of a run.
 
@@ -53,7 +53,7 @@ def load(
     folder: folder of the run.
     checkpoint: "best", "last" or "average". Default: from the config.
     batch_size: number of sentences per batch. Default: from the config.
-    search: fields of `DecodeOptions` that override the config.
+    decode_options: fields of `DecodeOptions` that override the config.
 
   Raises:
     WorkdirError: if the folder has no run or no checkpoint.
@@ -70,7 +70,7 @@ def load(
   check_trusted(folder, config)
   validate(config)
   task, spec, params = _restore(config, folder)
-  return make_translator(config, task, spec.model, params, search)
+  return make_translator(config, task, spec.model, params, decode_options)
 
 
 def load_ensemble(
@@ -78,7 +78,7 @@ def load_ensemble(
   *,
   checkpoint: str | None = None,
   batch_size: int | None = None,
-  search: Mapping[str, Any] = MappingProxyType({}),
+  decode_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
   """Returns an ensemble of the translators of several runs. It cannot `score`.
 
@@ -86,7 +86,7 @@ def load_ensemble(
     folders: folders of runs with the same vocabularies. Options of decoding come from the first one.
     checkpoint: as in `load`.
     batch_size: as in `load`.
-    search: as in `load`.
+    decode_options: as in `load`.
 
   Raises:
     WorkdirError: as in `load`, or if the vocabularies differ.
@@ -95,7 +95,11 @@ def load_ensemble(
   """
   if isinstance(folders, (str, os.PathLike)) or not folders:
     raise WorkdirError(f"folders must be a list of at least one folder, got {folders!r}")
-  options: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "search": search}
+  options: dict[str, Any] = {
+    "checkpoint": checkpoint,
+    "batch_size": batch_size,
+    "decode_options": decode_options,
+  }
   first, *rest = members = [load(folder, **options) for folder in folders]
   for folder, member in zip(folders[1:], rest, strict=True):
     if vocabulary_words(member.task) != vocabulary_words(first.task):
@@ -108,7 +112,9 @@ def load_ensemble(
   models: Any = [member.model for member in members]
   model = attention.Ensemble(tuple(models))
   params = [member.params for member in members]
-  return Translator(first.task, model, params, batch_size=first.batch_size, search=first.search)
+  return Translator(
+    first.task, model, params, batch_size=first.batch_size, decode_options=first.decode_options
+  )
 
 
 def check_warm_start(config: base.Config, spec: TrainSpec) -> None:

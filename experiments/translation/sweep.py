@@ -68,9 +68,11 @@ def make_runs(config: base.Config, choices: Mapping[str, Any]) -> list[Run]:
         config_fields.set_field(run.config, name, value)
       validate(run.config)
       runs.append(run)
-  if len({run.name for run in runs}) < len(runs):
+  names = [run.name for run in runs]
+  if duplicates := sorted({name for name in names if names.count(name) > 1}):
     raise ConfigError(
-      "choices must give each run its own folder name, which keeps only letters, digits and _.=+-"
+      "choices must give each run its own folder name, which keeps only letters, digits and _.=+-, got "
+      f"{', '.join(duplicates)} more than once"
     )
   return runs
 

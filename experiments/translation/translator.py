@@ -49,7 +49,7 @@ class Translation(NamedTuple):
 
 
 class PairScore(NamedTuple):
-  """Score of a reference translation (teacher forcing).
+  """Score of a given translation (teacher forcing).
 
   Attributes:
     log_probability: log-probability in nats of the tokens, and of EOS if the model is trained with it,
@@ -64,7 +64,7 @@ class PairScore(NamedTuple):
 
 
 class Heads(NamedTuple):
-  """Attention weights of each layer and head for a reference translation.
+  """Attention weights of each layer and head for a given translation.
 
   Attributes:
     source: source tokens without EOS. The weights have one more position for EOS.
@@ -91,7 +91,7 @@ class Translator:
     model: Flax module.
     params: parameters of the model.
     batch_size: number of sentences per batch.
-    search: options of decoding.
+    decode_options: options of decoding.
     train_eos: the model is trained with EOS. Otherwise scores do not include EOS.
   """
 
@@ -100,12 +100,12 @@ class Translator:
   params: Any
   _: dataclasses.KW_ONLY
   batch_size: int
-  search: DecodeOptions
+  decode_options: DecodeOptions
   train_eos: bool = True
 
-  def with_search(self, **options: Any) -> "Translator":
-    """Returns a translator with some fields of `search` replaced."""
-    return dataclasses.replace(self, search=self.search._replace(**options))
+  def with_decode_options(self, **options: Any) -> "Translator":
+    """Returns a translator with some fields of `decode_options` replaced."""
+    return dataclasses.replace(self, decode_options=self.decode_options._replace(**options))
 
   def translate(self, texts: Sequence[str]) -> list[Translation]:
     """Returns the best translation of each text.
@@ -176,7 +176,8 @@ class Translator:
   ) -> list[list[Translation]]:
     """Returns the translations of each source, best first.
 
-    A source without tokens has one empty translation. Other sources have 1 to `search.n_best` translations.
+    A source without tokens has one empty translation. Other sources have 1 to
+    `decode_options.n_best` translations.
 
     Args:
       sources: sequences of tokens.
@@ -192,14 +193,22 @@ class Translator:
       indices = [nonempty[row] for row in rows]
       batch_ids = np.zeros(self.batch_size, np.uint32)
       batch_ids[: len(indices)] = indices if example_ids is None else [example_ids[i] for i in indices]
-      arguments = self.params, batch.sources, batch.source_lengths, batch_ids, np.uint32(self.search.seed)
-      search = self.search._replace(seed=0)  # the seed is a dynamic argument, to compile once for all seeds
+      arguments = (
+        self.params,
+        batch.sources,
+        batch.source_lengths,
+        batch_ids,
+        np.uint32(self.decode_options.seed),
+      )
+      decode_options = self.decode_options._replace(
+        seed=0
+      )  # the seed is a dynamic argument, to compile once for all seeds
       result = decoding.decode(
         *arguments,
         model=self.model,
-        search=search,
+        decode_options=decode_options,
         with_weights=with_attention,
-        banned_ids=self._banned_ids(allow_eos=search.allow_eos),
+        banned_ids=self._banned_ids(allow_eos=decode_options.allow_eos),
       )
       result = jax.tree.map(np.asarray, result)
       for row, i in enumerate(indices):
@@ -230,7 +239,7 @@ class Translator:
     scored: dict[int, PairScore] = {}
     for indices, batch in self._batches(pairs):
       scored_batch = batch if self.train_eos else remove_eos(batch)
-      banned_ids = self._banned_ids(allow_eos=self.search.allow_eos)
+      banned_ids = self._banned_ids(allow_eos=self.decode_options.allow_eos)
       losses, weights = decoding.score(self.params, scored_batch, model=self.model, banned_ids=banned_ids)
       losses = np.asarray(losses)
       weights = None if weights is None else np.asarray(weights)
@@ -317,7 +326,7 @@ def make_translator(
   task: Task,
   model: attention.Seq2Seq,
   params: Any,
-  search: Mapping[str, Any] = MappingProxyType({}),
+  decode_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Translator:
   """Returns a translator with the evaluation settings of a config.
 
@@ -326,14 +335,14 @@ def make_translator(
     task: the task.
     model: the model.
     params: parameters of the model.
-    search: fields of `DecodeOptions` that override the config.
+    decode_options: fields of `DecodeOptions` that override the config.
 
   Raises:
-    ConfigError: if a field of `search` does not exist.
+    ConfigError: if a field of `decode_options` does not exist.
   """
-  if unknown := search.keys() - {*DecodeOptions._fields}:
+  if unknown := decode_options.keys() - {*DecodeOptions._fields}:
     raise ConfigError(
-      f"fields of search must be among {', '.join(DecodeOptions._fields)}, got {', '.join(unknown)}"
+      f"decode_options must have fields among {', '.join(DecodeOptions._fields)}, got {', '.join(unknown)}"
     )
   defaults = {
     "max_length": config.evaluation.max_decode_length,
@@ -345,7 +354,7 @@ def make_translator(
     model,
     cast(params, config.model.dtype),
     batch_size=config.evaluation.batch_size,
-    search=DecodeOptions(**{**defaults, **search}),
+    decode_options=DecodeOptions(**{**defaults, **decode_options}),
     train_eos=config.train.train_eos,
   )
 

@@ -139,7 +139,8 @@ def _data_rules(config: base.Config, imports: bool) -> Iterator[tuple[str, bool,
   for name in all_fields:
     default = getattr(defaults, name)
     is_allowed = name in task_fields or getattr(data, name) == default
-    yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}"
+    hint = " (text files are for configs/parallel_text.py)" if name.endswith("_file") else ""
+    yield f"data.{name}", is_allowed, f"{default!r} for config.data.task={data.task}{hint}"
   for name in ("num_eval_examples", "num_validation_examples"):
     is_finite = not getattr(task, "is_infinite", False) or getattr(config.evaluation, name) > 0
     yield f"evaluation.{name}", is_finite, "at least 1, because the task has unlimited sentences"
@@ -165,7 +166,7 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
     yield "model.qk_features", model.qk_features % model.num_heads == 0, multiple_of_heads
   if plugins.is_plugin(model.normalizer):
     is_used = has_normalizer and not plugins.is_plugin(model.attention)
-    yield "model.normalizer", is_used, "softmax, because the model does not use it"
+    yield "model.normalizer", is_used, "softmax, since this model does not use it"
   if any(map(plugins.is_plugin, (model.encoder, model.decoder, model.attention))):
     return  # custom components may use any field
   for name, is_used in (
@@ -185,7 +186,7 @@ def _model_rules(model: base.Model) -> Iterator[tuple[str, bool, str]]:
   ):
     default = getattr(base.Model(), name)
     is_allowed = is_used or getattr(model, name) == default
-    yield f"model.{name}", is_allowed, f"{default}, because the model does not use it"
+    yield f"model.{name}", is_allowed, f"{default} (the default), since this model does not use it"
 
 
 def _train_rules(config: base.Config) -> Iterator[tuple[str, bool, str]]:

@@ -229,7 +229,7 @@ def test_ring_empty_rows_are_zero():
 
 def test_ring_derivatives_store_no_remote_keys():
   def gradient_memory(devices, length):
-    spread = PartitionSpec("ring")
+    ring_spec = PartitionSpec("ring")
     vectors = jnp.ones((devices * length, 8))
 
     def loss(vectors):
@@ -238,8 +238,8 @@ def test_ring_derivatives_store_no_remote_keys():
           attention.ScaledDotProduct(), x, x, x, axis_name="ring", block_sizes=(64, 64)
         ),
         mesh=mesh_of(devices),
-        in_specs=spread,
-        out_specs=spread,
+        in_specs=ring_spec,
+        out_specs=ring_spec,
       )(vectors)
       return jnp.sum(context**2)
 
@@ -296,8 +296,8 @@ def test_zigzag_ring_matches_one_device(kind):
 
     specs = (SPREAD, SPREAD, SPREAD, PartitionSpec("ring"))
     sharded = jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=specs, out_specs=SPREAD)
-    spread = (array[..., order, :] for array in (queries, keys, values))
-    return sharded(*spread, jnp.asarray(documents[order]))[..., back, :]
+    permuted = (array[..., order, :] for array in (queries, keys, values))
+    return sharded(*permuted, jnp.asarray(documents[order]))[..., back, :]
 
   def on_one(parameters, *vectors):
     score = SCORES[kind].score(**parameters)
@@ -344,9 +344,11 @@ def test_zigzag_balances_causal_tiles(zigzag, tiles):
       zigzag=zigzag,
     )
 
-  spread = PartitionSpec("ring")
+  ring_spec = PartitionSpec("ring")
   vectors = jnp.ones((16, 3))
-  jax.jit(jax.shard_map(run, mesh=mesh_of(4), in_specs=spread, out_specs=spread))(vectors).block_until_ready()
+  jax.jit(jax.shard_map(run, mesh=mesh_of(4), in_specs=ring_spec, out_specs=ring_spec))(
+    vectors
+  ).block_until_ready()
   jax.effects_barrier()
   assert [calculated.count(device) for device in range(4)] == tiles
 
@@ -394,8 +396,8 @@ def test_single_query_per_device(num_keys):
       attention.ScaledDotProduct(), queries, keys, keys, axis_name="ring", mask=allowed
     )
 
-  spread = PartitionSpec("ring")
-  sharded = jax.jit(jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=spread, out_specs=spread))
+  ring_spec = PartitionSpec("ring")
+  sharded = jax.jit(jax.shard_map(run, mesh=mesh_of(DEVICES), in_specs=ring_spec, out_specs=ring_spec))
   if num_keys == 1:
     with pytest.raises(
       ValueError, match=r"one query and one key per device, an array \[... 1 1\] is ambiguous"

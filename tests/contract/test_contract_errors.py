@@ -570,3 +570,21 @@ def test_missing_head_axis_hint_names_place(implementation, shape, advice):
     )
   hint = str(error.value).partition("insert axes of size 1, ")[2]
   assert hint == (advice or "")
+
+
+@pytest.mark.parametrize(
+  ("shape", "hint"),
+  [
+    ((5, 3), "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"),
+    ((2, 1, 3, 5), "; the scores have no axis for heads: omit [:, None]"),
+    ((3, 2, 3, 5), ""),
+  ],
+)
+@engines
+def test_mask_shape_hint_names_mistake(implementation, shape, hint):
+  queries, keys, values = (np.zeros((2, length, 11), np.float32) for length in (3, 5, 5))
+  with pytest.raises(ValueError, match="mask must be broadcastable") as error:
+    attention.scaled_dot_product_attention(
+      queries, keys, values, mask=np.ones(shape, bool), implementation=implementation
+    )
+  assert str(error.value).splitlines()[0].endswith(f"got shape {shape}{hint}")

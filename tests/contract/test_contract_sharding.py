@@ -15,7 +15,7 @@ import attention
 from attention import masks
 from attention.arrays import sharding
 
-pytestmark = pytest.mark.usefixtures("spread", "additive_in_loops")
+pytestmark = pytest.mark.usefixtures("several_devices", "additive_in_loops")
 
 NUM_DEVICES = 4
 B, N, T, S, H, D = 8, 4, 23, 31, 6, 10
@@ -28,7 +28,7 @@ def mesh():
   )
 
 
-def spread_over_devices(array, axis):
+def shard_over_devices(array, axis):
   """Returns an array that is sharded along an axis."""
   spec = [None] * array.ndim
   spec[axis] = "shares"
@@ -87,7 +87,7 @@ def gradients_on_one_device(kind):
 def test_sharded_arrays_are_not_gathered(kind, axis, implementation):
   inputs = draw(kind)
   function = gradients(kind, implementation, block_sizes=(7, 9))
-  queries, keys, values = (spread_over_devices(array, axis) for array in inputs[:3])
+  queries, keys, values = (shard_over_devices(array, axis) for array in inputs[:3])
   given = Inputs(queries, keys, values, inputs.parameters)
   compiled = function.lower(given).compile()
   assert moved_shapes(compiled) == []
@@ -112,13 +112,13 @@ def test_forward_pass_needs_no_communication(kind, implementation):
     )
 
   inputs = draw(kind)
-  given = Inputs(*(spread_over_devices(array, 0) for array in inputs[:3]), inputs.parameters)
-  compiled = contexts.lower(given, spread_over_devices(np.arange(B) * 4, 0)).compile()
+  given = Inputs(*(shard_over_devices(array, 0) for array in inputs[:3]), inputs.parameters)
+  compiled = contexts.lower(given, shard_over_devices(np.arange(B) * 4, 0)).compile()
   assert moved_shapes(compiled) == [] and "all-reduce" not in compiled.as_text()
 
 
 def test_moved_arrays_are_detected():
-  array = spread_over_devices(np.ones((B, N, T, H), np.float32), 0)
+  array = shard_over_devices(np.ones((B, N, T, H), np.float32), 0)
   compiled = jax.jit(lambda array: jnp.flip(array, 0)).lower(array).compile()
   assert moved_shapes(compiled) != []
 
@@ -154,7 +154,7 @@ def test_layers_do_not_gather_sharded_batches(name, implementation):
 
   lengths = np.arange(B) * 3
   function = jax.jit(jax.grad(loss, argnums=(0, 1)))
-  given = (parameters, spread_over_devices(vectors, 0), spread_over_devices(lengths, 0))
+  given = (parameters, shard_over_devices(vectors, 0), shard_over_devices(lengths, 0))
   compiled = function.lower(*given).compile()
   assert moved_shapes(compiled) == []
   assert_trees_close(compiled(*given), jax.device_get(function(parameters, vectors, lengths)), 1e-4)

@@ -319,7 +319,7 @@ def test_explicitly_sharded_arrays_are_dense(kind):
   mesh = jax.make_mesh(
     (2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2]
   )
-  spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
   vectors = np.random.default_rng(0).normal(size=(2, length, 11)).astype(np.float32)
   parameters = draw(kind).parameters
 
@@ -327,9 +327,9 @@ def test_explicitly_sharded_arrays_are_dense(kind):
     score = SCORES[kind].score(**parameters)
     return attention.attend(score, *[vectors] * 3, implementation=implementation)
 
-  assert_close(attend(jax.device_put(vectors, spread), "auto"), attend(vectors, "dense"), FLOAT32)
+  assert_close(attend(jax.device_put(vectors, sharding), "auto"), attend(vectors, "dense"), FLOAT32)
   with pytest.raises(ValueError, match=r"does not support arrays .* AxisType\.Explicit"):
-    attend(jax.device_put(vectors, spread), "blockwise")
+    attend(jax.device_put(vectors, sharding), "blockwise")
 
 
 @pytest.mark.parametrize("kind", always("scaled_dot_product", of=["scaled_dot_product", "additive"]))
@@ -346,8 +346,8 @@ def test_explicit_mesh_axes_stay_sharded(kind):
   desired = jax.grad(loss)(inputs)
   vectors, (parameters, _) = inputs[:3], inputs[3:]
   with jax.set_mesh(mesh):
-    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    here = Inputs(*(jax.device_put(array, spread) for array in vectors), parameters)
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    here = Inputs(*(jax.device_put(array, sharding) for array in vectors), parameters)
     assert jax.typeof(attend(kind, here)).sharding.spec[0] == "data"
     actual = jax.jit(jax.grad(loss))(here)
   assert_trees_close(actual, desired, 8 * FLOAT32)

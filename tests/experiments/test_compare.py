@@ -27,7 +27,7 @@ def run_folder(folder, seed, attention, bleu):
 
 
 def run_compare(*folders, flags=()):
-  return scripts.run("compare", f"--workdirs={','.join(map(str, folders))}", *flags)
+  return scripts.run("compare", f"--workdir={','.join(map(str, folders))}", *flags)
 
 
 def test_seeds_share_one_line(tmp_path):
@@ -84,10 +84,10 @@ def test_missing_results_are_errors(tmp_path):
 @pytest.mark.parametrize(
   ("flags", "line"),
   [
-    ((), "--workdirs must name folders of runs, got none"),
-    (("--workdirs=nowhere",), "nowhere: no run here"),
-    (("--workdirs=a", "--significance"), "--significance needs at least two --workdirs, got 'a'"),
-    (("--workdirs=a,a/",), "--workdirs must be different folders, got 'a,a/'"),
+    ((), "--workdir must name the folder of a run, got none"),
+    (("--workdir=nowhere",), "nowhere: no run here"),
+    (("--workdir=a", "--significance"), "--significance needs at least two folders in --workdir, got 'a'"),
+    (("--workdir=a,a/",), "--workdir must name different folders, got 'a,a/'"),
   ],
 )
 def test_user_errors_are_one_line(flags, line):

@@ -54,7 +54,7 @@ def test_custom_components_train_and_translate(tmp_path):
   translated = scripts.run("translate", f"--workdir={folder}", "--text=a b c")
   assert translated.code == 0, translated.errors
   (tmp_path / "mine.py").write_text("def first(translations, *_):\n  return len(translations)\n", "utf-8")
-  custom = scripts.run("evaluate", f"--workdir={folder}", f"--metrics={tmp_path}/mine.py:first")
+  custom = scripts.run("evaluate", f"--workdir={folder}", f"--custom_metrics={tmp_path}/mine.py:first")
   assert custom.code == 0, custom.errors
   assert custom.output.split("\n")[0].split()[-1] == "first" and "length_ratio" not in custom.output
 
@@ -177,7 +177,7 @@ def test_invalid_normalizer_raises(tmp_path, name, message):
 def test_unused_normalizer_raises(fields):
   config = base.Config(model=base.Model(normalizer=f"{FILE}:linear", **fields))
   with pytest.raises(
-    ConfigError, match=r"config\.model\.normalizer must be softmax, because the model does not use it"
+    ConfigError, match=r"config\.model\.normalizer must be softmax, since this model does not use it"
   ):
     validate(config)
 
@@ -238,7 +238,7 @@ def test_custom_decoder_with_beam_search(tmp_path):
   )
   text = "a b c d"
   with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-    translator = load(folder, search={"beam_size": 3})
+    translator = load(folder, decode_options={"beam_size": 3})
     assert type(translator.model.decoder).__name__ == "FeedbackDecoder"
     (translation,) = translator.translate([text])
     (scored,) = translator.score([(text, translation.text)])
@@ -388,7 +388,7 @@ def untrusted_run(tmp_path):
 
 
 def test_compare_does_not_import_components(untrusted_run):
-  finished = scripts.run("compare", f"--workdirs={untrusted_run[0]}")
+  finished = scripts.run("compare", f"--workdir={untrusted_run[0]}")
   assert finished.code == 0, finished.errors
   assert "40.000" in finished.output and "imported" not in finished.output
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-  assert scripts.run("export_data", "--split=test", "--count=5", f"--output={path}").code == 0
+  assert scripts.run("export_data", "--split=test", "--num_examples=5", f"--output={path}").code == 0
   return path
 
 
@@ -76,7 +76,7 @@ def test_any_file_can_be_evaluated(folder, pairs, tmp_path):
   assert "alignment_error_rate" in values
   assert finished.output == f"{reporting.table({split: values})}\n"
   # The same sentences from the test split have the same metrics.
-  split_table = succeed("evaluate", folder, "--sentences=5")
+  split_table = succeed("evaluate", folder, "--num_examples=5")
   row = next(line for line in split_table.output.splitlines() if line.startswith("test "))
   assert row.split()[1:] == finished.output.splitlines()[1].split()[1:]
 

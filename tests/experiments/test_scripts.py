@@ -236,7 +236,7 @@ def test_evaluate_prints_the_training_table(trained, run):
 @pytest.mark.exhaustive
 def test_evaluate_uses_sentences(trained, run):
   before = _contents(trained[0])
-  header, *rows = run("evaluate", f"--workdir={trained[0]}", "--sentences=10").output.splitlines()
+  header, *rows = run("evaluate", f"--workdir={trained[0]}", "--num_examples=10").output.splitlines()
   column = header.split().index("sentences")
   assert [row.split()[column] for row in rows] == ["10"] * len(SPLITS)
   assert _contents(trained[0]) == before
@@ -255,7 +255,7 @@ def test_evaluate_uses_checkpoint(trained, run, tmp_path):
 
 def test_evaluate_needs_a_number_of_sentences(trained):
   before = _contents(trained[0])
-  finished = scripts.run("evaluate", f"--workdir={trained[0]}", "--sentences=0")
+  finished = scripts.run("evaluate", f"--workdir={trained[0]}", "--num_examples=0")
   assert (finished.code, finished.errors.count("\n")) == (2, 1), finished
   assert _contents(trained[0]) == before
 
@@ -327,9 +327,9 @@ def exported(tmp_path_factory, run):
   folder = tmp_path_factory.mktemp("exported")
   train, validation = folder / "train.tsv", folder / "validation.tsv.gz"
   flags = ("--config.seed=5",)
-  finished = run("export_data", *flags, "--count=50", f"--output={train}")
+  finished = run("export_data", *flags, "--num_examples=50", f"--output={train}")
   assert finished.output == f"wrote 50 pairs to {train}\n"
-  run("export_data", *flags, "--split=validation", "--count=10", f"--output={validation}")
+  run("export_data", *flags, "--split=validation", "--num_examples=10", f"--output={validation}")
   return train, validation
 
 

@@ -200,7 +200,7 @@ class FakeTranslator:
     self.task = types.SimpleNamespace(examples=lambda split, count: examples)
     self._outputs, self._no_eos_outputs = outputs, no_eos_outputs
 
-  def with_search(self, *, allow_eos):
+  def with_decode_options(self, *, allow_eos):
     assert not allow_eos
     return FakeTranslator(self.task.examples("test", 0), self._no_eos_outputs)
 
@@ -277,7 +277,7 @@ def test_weights_are_restricted_to_links(linked):
   # If all words are linked, restricting the weights to the links changes nothing; if none is, removing does.
   same, different = ("alone", "without") if linked else ("without", "alone")
   np.testing.assert_allclose(measures[f"tvd/{same}"], 0.0, atol=1e-5)
-  np.testing.assert_allclose(measures[f"p/{same}"], measures["p/own"], atol=1e-5)
+  np.testing.assert_allclose(measures[f"p/{same}"], measures["p/model"], atol=1e-5)
   assert np.all(np.asarray(measures[f"tvd/{different}"]) > 1e-3)
   assert np.all(np.asarray(measures["tvd/shuffled"]) > 0)
 

@@ -15,8 +15,10 @@ MODULES = pathlib.Path(__file__).parents[2] / "experiments" / "explorer" / "page
 NODE = shutil.which("node")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node: the page's modules are not tested")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: the page is not tested")
+needs_node = pytest.mark.skipif(
+  NODE is None, reason="Node is not installed: the page's modules are not tested"
+)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 
 def in_node(program, given=None):

@@ -1,7 +1,7 @@
 """All derivatives of attention compared with `vectorized_reference`, at sizes at which compilers fuse.
 
 Results that are correct for 3 queries and 5 keys can be wrong for more: with jaxlib 0.10.2, many batched
-derivatives of "blockwise" were off by up to 350 %, while all tests of small arrays passed.
+derivatives of "blockwise" were off by up to 350%, while all tests of small arrays passed.
 """
 
 import functools

@@ -1,4 +1,4 @@
-// Beam search, as in attention.decoding.beam.
+// Beam search, as in attention.decoding.beam_search.
 
 import { topK } from "./linalg.mjs";
 import { predict } from "./sampling.mjs";

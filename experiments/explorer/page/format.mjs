@@ -28,15 +28,15 @@ export function formatWeight(weight) {
 }
 
 /**
- * Returns a probability in percent: "94 %", "99.7 %", "0.32 %", "0.02 %", "< 0.01 %".
+ * Returns a probability in percent: "94%", "99.7%", "0.32%", "0.02%", "< 0.01%".
  *
  * @param {number} probability
  */
 export function formatPercent(probability) {
   const percent = 100 * probability;
-  if (percent > 0 && percent < 0.01) return "< 0.01 %";
+  if (percent > 0 && percent < 0.01) return "< 0.01%";
   const numDigits = percent > 99 ? 3 : percent > 0.1 ? 2 : 1;
-  return `${Number(percent.toPrecision(numDigits))} %`;
+  return `${Number(percent.toPrecision(numDigits))}%`;
 }
 
 /**

@@ -165,6 +165,7 @@ export class Page {
     if (last?.key === key) return last.translation;
     const translation = this.client.translate(id, { run, checkpoint, state });
     this.requests.set(id, { key, translation });
+    translation.catch(() => this.requests.delete(id)); // so that it can be tried again
     return translation;
   }
 }

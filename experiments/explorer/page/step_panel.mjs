@@ -13,7 +13,6 @@ import { displayToken } from "./tokenizer.mjs";
  * @import { WeightOverride } from "./url_state.mjs"
  */
 
-const TUTORIAL = "docs/tutorial.md"; // relative to the root of the project
 const PAPER = "https://arxiv.org/abs/1409.0473";
 
 /**
@@ -146,9 +145,7 @@ function sources() {
   return html(
     "p",
     { class: "sources-line" },
-    "Formulas: ",
-    html("a", { href: TUTORIAL }, "tutorial, section 5"),
-    "; ",
+    "Formulas: docs/tutorial.md, section 5; ",
     html("a", { href: PAPER }, "Bahdanau et al. 2015"),
     ", A.1.2 and A.2.2",
   );

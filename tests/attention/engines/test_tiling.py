@@ -32,7 +32,7 @@ def test_joined_blocks_are_the_array(axis):
 
 def test_blocks_do_not_cross_parts():
   for length, max_size, size in ((10, 2, 1), (12, 5, 3), (12, 9, 6)):
-    blocks = tiling.even_blocks(length, max_size, num_segments=2)
+    blocks = tiling.even_blocks(length, max_size, num_parts=2)
     assert (blocks.count * blocks.size, blocks.size, blocks.padding) == (length, size, 0)
 
 

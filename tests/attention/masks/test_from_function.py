@@ -305,13 +305,13 @@ def test_block_mask_gets_tile_bounds():
 
 # Sequences that are sharded over devices.
 
-SPREAD, SAME = PartitionSpec("data", "ring"), PartitionSpec()
+SHARDED, SAME = PartitionSpec("data", "ring"), PartitionSpec()
 WHOLE = 12  # positions on 3 devices
 
 
-def spread(function, in_specs=(SPREAD,), **options):
+def run_sharded(function, in_specs=(SHARDED,), **options):
   mesh = jax.make_mesh((2, 3), ("data", "ring"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:6])
-  return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=SPREAD, **options))
+  return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=SHARDED, **options))
 
 
 def in_ring(vectors, mask):
@@ -340,7 +340,7 @@ def expected_within(vectors, documents):
 
 def test_ring_positions_are_global():
   vectors, documents = vectors_and_documents()
-  actual = spread(lambda vectors: in_ring(vectors, causal_within(documents)))(vectors)
+  actual = run_sharded(lambda vectors: in_ring(vectors, causal_within(documents)))(vectors)
   assert_close(actual, expected_within(vectors, documents), FLOAT32)
 
 
@@ -355,7 +355,7 @@ def test_ring_closures_vary_over_devices(check_vma):
 
   def sharded(is_declared):
     function = functools.partial(run, is_declared=is_declared)
-    return spread(function, (SPREAD, SAME), check_vma=check_vma)(vectors, documents)
+    return run_sharded(function, (SHARDED, SAME), check_vma=check_vma)(vectors, documents)
 
   desired = expected_within(vectors, documents)
   assert_close(sharded(True), desired, FLOAT32)
@@ -374,7 +374,7 @@ def test_mixed_device_variation_raises():
     return in_ring(vectors, masks.from_function(lambda t, s: documents[t] == other[s]))
 
   with pytest.raises(ValueError, match=r"inside jax.shard_map, traced arrays .* jax.lax.pcast"):
-    spread(run, (SPREAD, SAME))(vectors, documents)
+    run_sharded(run, (SHARDED, SAME))(vectors, documents)
 
 
 # User errors.

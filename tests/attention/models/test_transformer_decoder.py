@@ -134,7 +134,7 @@ def test_cached_reading_matches_the_whole(options, reads):
       state, *result = compiled(module, "step")(variables, state, tokens[:, 0], memory)
       result = [array[:, None] for array in result]
     else:
-      state, *result = compiled(module, "read")(variables, state, tokens, memory)
+      state, *result = compiled(module, "prefill")(variables, state, tokens, memory)
     assert_close(result[0], logits[:, now], 10 * MODEL)
     assert_close(result[1], weights[:, now], 10 * MODEL)
     start += count
@@ -147,7 +147,7 @@ def test_different_lengths_continue_together():
   variables = variables_of(module)
   logits, _ = run("relative")
   state, memory = prepare(module, DIMS.T)
-  state, *_ = compiled(module, "read")(variables, state, jnp.asarray(TARGETS[:, :4]), memory)
+  state, *_ = compiled(module, "prefill")(variables, state, jnp.asarray(TARGETS[:, :4]), memory)
   begun = np.array([2, 4, 3])
   state = tuple(cache._replace(length=jnp.asarray(begun)) for cache in state)
   tokens = jnp.asarray(TARGETS[np.arange(DIMS.B), begun])

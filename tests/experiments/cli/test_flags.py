@@ -61,9 +61,9 @@ def test_unknown_flags_suggest_a_flag(tmp_path, flag, line):
 @pytest.mark.parametrize(
   ("flag", "line"),
   [
-    ("train.num_train_steps=abc", "invalid literal for int() with base 10: 'abc'"),
-    ("train.num_train_steps=1.5", "invalid literal for int() with base 10: '1.5'"),
-    ("train.learning_rate=fast", "could not convert string to float: 'fast'"),
+    ("train.num_train_steps=abc", "must be an integer"),
+    ("train.num_train_steps=1.5", "must be an integer"),
+    ("train.learning_rate=fast", "must be a number"),
     ("data.lowercase=maybe", "('Non-boolean argument to boolean flag', 'maybe')"),
   ],
 )
@@ -159,7 +159,7 @@ def test_flag_files_set_fields(tmp_path, text, before, after, width):
 def test_errors_in_flag_files_are_reported(tmp_path):
   path = tmp_path / "flags"
   path.write_text("--config=nothing.py\n", "utf-8")
-  assert "nothing.py: FileNotFoundError" in _train_error(tmp_path, f"--flagfile={path}")
+  assert "nothing.py: no such file" in _train_error(tmp_path, f"--flagfile={path}")
   path.write_text("--config.train.num_train_stepps=5\n", "utf-8")
   assert "did you mean --config.train.num_train_steps?" in _train_error(tmp_path, "--flagfile", str(path))
 
@@ -344,8 +344,8 @@ def test_attention_png_is_checked(tmp_path, flags, line):
   ("flags", "line"),
   [
     ([], "--output must name a file, got none"),
-    (["--count=0"], "the number of examples of toy_translation must be at least 1, got 0"),
-    (["--count=-1"], "--count=-1"),
+    (["--num_examples=0"], "the number of examples of toy_translation must be at least 1, got 0"),
+    (["--num_examples=-1"], "--num_examples=-1"),
     (
       ["--split=training"],
       "split must be one of train, validation, test, length, composition, got 'training'",

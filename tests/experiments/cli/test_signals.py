@@ -14,7 +14,7 @@ def test_signals_are_reported(number, capfd):
     assert requested() == 0
     os.kill(os.getpid(), number)
     assert requested() == number
-  assert capfd.readouterr().err == "stopping after this step; press Ctrl-C again to stop immediately\n"
+  assert capfd.readouterr().err == "stopping; press Ctrl-C again to stop immediately\n"
 
 
 def test_signals_work_with_closed_streams():

@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers import scripts
 
-SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embed_dim=4", "--width=5", "--repeats=1")
+SMALL = ("--batch_size=2", "--length=3", "--vocabulary=11", "--embed_dim=4", "--features=5", "--repeats=1")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
@@ -23,4 +23,4 @@ def test_all_versions_are_timed():
   rows = finished.output.splitlines()
   assert [row[:26].strip() for row in rows] == ["attention", "PyTorch, straightforward", "PyTorch, optimized"]
   for row in rows:
-    assert re.search(r"\d\.\d{3} s/step .* tokens/s; attention is \d+\.\d\dx as fast$", row)
+    assert re.search(r"\d\.\d{3} s/step .* tokens/s; speedup of attention \d+\.\d\d×$", row)

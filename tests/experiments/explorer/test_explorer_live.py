@@ -94,10 +94,10 @@ def translate(run, states):
 )
 def test_translations_are_those_of_jax(name, beam_size):
   config, translator = make(name, **MODELS[name])
-  translator = translator.with_search(beam_size=3)
+  translator = translator.with_decode_options(beam_size=3)
   run = run_of(config, translator)
   texts = texts_of(translator)
-  translations = translator.with_search(beam_size=beam_size).translate(texts)
+  translations = translator.with_decode_options(beam_size=beam_size).translate(texts)
   # Translations depend on the sentence.
   assert len({round(item.score, 4) for item in translations}) > SENTENCES / 2
   # A run has its own beams, unless the user wants others.

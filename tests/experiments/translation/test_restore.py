@@ -140,8 +140,8 @@ def test_warm_starts_need_same_vocabularies(trained, tmp_path):
 def test_ensembles_need_same_vocabularies(tmp_path, monkeypatch):
   for seed in (0, 1):
     loop.train(dataclasses.replace(CONFIG, seed=seed), tmp_path / str(seed))
-  both = load_ensemble([tmp_path / "0", tmp_path / "1"], search={"beam_size": 2})
-  assert both.search.beam_size == 2
+  both = load_ensemble([tmp_path / "0", tmp_path / "1"], decode_options={"beam_size": 2})
+  assert both.decode_options.beam_size == 2
   (translation,) = both.translate(["the cat"])
   assert np.isfinite(translation.score)
   (same_twice,) = load_ensemble([tmp_path / "0", tmp_path / "0"]).translate(["the cat sees"])

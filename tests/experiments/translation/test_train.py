@@ -224,6 +224,6 @@ def test_launch_errors_write_nothing(tmp_path, monkeypatch):
 
 
 def test_load_overrides_options(trained):
-  translator = load(trained, batch_size=1, search={"beam_size": 4, "length_penalty": 0.5})
-  assert (translator.search.beam_size, translator.search.length_penalty) == (4, 0.5)
-  assert translator.search.max_length == 3
+  translator = load(trained, batch_size=1, decode_options={"beam_size": 4, "length_penalty": 0.5})
+  assert (translator.decode_options.beam_size, translator.decode_options.length_penalty) == (4, 0.5)
+  assert translator.decode_options.max_length == 3

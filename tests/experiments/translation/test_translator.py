@@ -69,12 +69,16 @@ def _model(name):
   return model, params
 
 
-def _translator(attention="additive", batch_size=5, change=None, max_length=MAX_LENGTH, **search):
+def _translator(attention="additive", batch_size=5, change=None, max_length=MAX_LENGTH, **decode_options):
   """Returns a translator. `change` modifies its parameters."""
   model, params = _model(attention)
   params = params if change is None else change(params)
   return Translator(
-    LetterTask(), model, params, batch_size=batch_size, search=DecodeOptions(max_length, **search)
+    LetterTask(),
+    model,
+    params,
+    batch_size=batch_size,
+    decode_options=DecodeOptions(max_length, **decode_options),
   )
 
 
@@ -184,7 +188,7 @@ def test_eos_can_be_disallowed():
 
 def test_untrained_eos_is_not_scored(scored):
   model, params = _model("additive")
-  options = {"batch_size": 5, "search": DecodeOptions(MAX_LENGTH), "train_eos": False}
+  options = {"batch_size": 5, "decode_options": DecodeOptions(MAX_LENGTH), "train_eos": False}
   pairs = Translator(LetterTask(), model, params, **options).score_tokens(_pairs())
   for (source, target), pair, full_pair in zip(_pairs(), pairs, scored, strict=True):
     inputs = LetterTask.target.vocabulary.encode(target)
@@ -253,8 +257,8 @@ BEAM_SIZE, N_BEST, LENGTH_PENALTY = 4, 3, 0.7
 
 @pytest.fixture(scope="module")
 def n_best():
-  search = {"beam_size": BEAM_SIZE, "n_best": N_BEST, "length_penalty": LENGTH_PENALTY}
-  return _translator(**search).n_best(_sources())
+  decode_options = {"beam_size": BEAM_SIZE, "n_best": N_BEST, "length_penalty": LENGTH_PENALTY}
+  return _translator(**decode_options).n_best(_sources())
 
 
 def _normalized(score, length):
@@ -358,7 +362,7 @@ def test_pairs_must_be_strings(pairs):
 
 def test_unknown_search_fields_are_errors():
   model, params = _model("none")
-  with pytest.raises(ConfigError, match=r"^fields of search must be among max_length, .*, got beam$"):
+  with pytest.raises(ConfigError, match=r"^decode_options must have fields among max_length, .*, got beam$"):
     make_translator(base.Config(), LetterTask(), model, params, {"beam": 2})
 
 
@@ -387,8 +391,8 @@ def test_decoded_scores_match_teacher_forcing(tokenization):
     params["decoder"]["logits"]["bias"].at[np.array([PAD_ID, BOS_ID, UNK_ID])].add(4.0).at[EOS_ID].add(4.0)
   )
   params["decoder"]["logits"]["bias"] = bias
-  search = DecodeOptions(max_length=9, beam_size=4, n_best=4, length_penalty=0.0)
-  translator = Translator(task, model, params, batch_size=4, search=search)
+  decode_options = DecodeOptions(max_length=9, beam_size=4, n_best=4, length_penalty=0.0)
+  translator = Translator(task, model, params, batch_size=4, decode_options=decode_options)
   n_best = translator.n_best(translator.source_tokens(TEXTS))
   finished = [
     (text, translation)

@@ -27,7 +27,11 @@ INVALID = [
   ("data.tokenization", "words", "one of word, character, subword"),
   ("data.tokenization", "subword", "'word' for config.data.task=toy_translation"),
   ("data.subword_model", "BPE", "one of unigram, bpe"),
-  ("data.train_file", "train.tsv", "'' for config.data.task=toy_translation"),
+  (
+    "data.train_file",
+    "train.tsv",
+    "'' for config.data.task=toy_translation (text files are for configs/parallel_text.py)",
+  ),
   ("data.split", "length", "'simple' for config.data.task=toy_translation"),
   ("data.scan_max_train_actions", 48, "from 1 to 47"),
   ("data.scan_max_train_actions", 21, "22 unless config.data.split is length"),
@@ -46,15 +50,15 @@ INVALID = [
   ("model.attend_order", "never", "one of before, after"),
   ("model.input_feeding", 1, "of type bool"),
   ("model.position_encoding", "learnt", "one of sinusoidal, relative, rotary, none"),
-  ("model.position_encoding", "rotary", "sinusoidal, because the model does not use it"),
+  ("model.position_encoding", "rotary", "sinusoidal (the default), since this model does not use it"),
   ("model.embed_dim", 0, "from 1 to 1,048,576"),
   ("model.features", -2, "from 1 to 1,048,576"),
   ("model.num_layers", 0, "from 1 to 1,048,576"),
   ("model.num_decoder_layers", 0, "from 1 to 1,048,576"),
   ("model.num_heads", 0, "from 1 to 1,048,576"),
   ("model.mlp_dim", 0, "from 1 to 1,048,576"),
-  ("model.num_heads", 8, "4, because the model does not use it"),
-  ("model.mlp_dim", 512, "256, because the model does not use it"),
+  ("model.num_heads", 8, "4 (the default), since this model does not use it"),
+  ("model.mlp_dim", 512, "256 (the default), since this model does not use it"),
   ("model.dropout_rate", 1.0, "in [0, 1)"),
   ("model.recurrent_dropout_rate", 1.0, "in [0, 1)"),
   ("model.word_dropout_rate", -0.1, "in [0, 1)"),
@@ -212,7 +216,8 @@ def test_unused_fields_are_errors(field, value):
   default = getattr(base.Model(), field)
   with pytest.raises(ConfigError) as caught:
     validate(config)
-  assert f"config.model.{field} must be {default}, because the model does not use it" in str(caught.value)
+  allowed = f"{default} (the default), since this model does not use it"
+  assert f"config.model.{field} must be {allowed}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["alignment_loss_weight", "coverage_loss_weight"])
