@@ -45,6 +45,7 @@ def main() -> None:
     raise UsageError(f"--split must be one of {', '.join(choices)}, got {split!r}")
   for warning in compare.duplicate_run_warnings(folders):
     print(warning, file=sys.stderr)
+  print(f"split: {split}")
   print(compare.table(groups, split))
   if _SIGNIFICANCE.value:
     systems, references = compare.translate_split(folders, split)

@@ -165,8 +165,8 @@ def from_array(array: Array) -> Mask:
   array = as_array("mask", array, "a mask such as causal(), or a boolean array")
   if array.dtype != jnp.bool_:
     raise ValueError(
-      f"mask must be boolean (True = may attend), got {array.dtype}; for 0 and 1 use `mask != 0`, "
-      "for an additive mask use `bias`"
+      f"mask must be boolean (True = may attend), got {array.dtype}; for 0 and 1, as in Flax, use "
+      "`mask > 0`; for terms added to the scores use `bias`"
     )
   return FromArray(with_rank(array, max(array.ndim, 2)))
 

@@ -38,7 +38,7 @@ def unsupported_reason(config: base.Config, translator: Translator) -> str:
     if value not in values:
       return f"config.model.{name} is {value}"
   if any(type(language.tokenizer) not in _JOINS for language in languages):
-    return f"its tokenizer is {type(languages[0].tokenizer).__name__}"
+    return "it uses subwords or a custom tokenizer"
   return "" if config.train.train_eos else "config.train.train_eos is False"
 
 

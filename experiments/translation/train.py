@@ -212,7 +212,7 @@ def _description(task: Task, state: TrainState) -> str:
   count = f"{len(devices)} x " if len(devices) > 1 else ""
   num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
   first = (
-    f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target words; "
+    f"{task}; {len(task.source.vocabulary):,} source and {len(task.target.vocabulary):,} target tokens; "
     f"{num_parameters:,} parameters; on {count}{devices[0].device_kind}"
   )
   return "\n".join([first, *getattr(task, "warnings", ())])

@@ -41,6 +41,7 @@ def test_seeds_share_one_line(tmp_path):
   assert finished.code == 0, finished.errors
   deviation = np.std([40.0, 43.0, 49.0], ddof=1)
   assert [line.replace(" ± ", "±").split() for line in finished.output.splitlines()] == [
+    ["split:", "test"],
     ["group", "runs", "bleu", "loss"],
     ["model.attention=additive", "3", f"44.000±{deviation:.3f}", "0.500±0.000"],
     ["model.attention=bilinear", "1", "37.000", "0.500"],
