@@ -5,8 +5,9 @@ No tanh is computed for a pair of query and key. With
     r = 1 / (1 + exp(2 query) exp(2 key))
 
 tanh(query + key) is 1 - 2 r, and its derivative is 4 (r - r^2). Each query and each key is exponentiated
-once, and two reciprocals share one division: 1 / a = b / (a b) and 1 / b = a / (a b). This requires that a b
-does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed directly.
+once, and the terms of four units share one division: u / a + v / b = (u b + v a) / (a b). This requires that
+the product of four divisors does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed
+directly.
 
 Each loop runs along one axis and adds to a matrix over the other two: along the units A for the sums, along
 the keys or queries for their gradients. A step takes several rows, each as a separate array, since only then
@@ -16,7 +17,7 @@ XLA fuses the step into one fast pass over the matrix.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,9 @@ from attention.arrays.sharding import match_vma, matmul_precision
 
 # Number of rows per step. More would exceed the registers of a CPU.
 ROWS = 8
+
+# Number of units whose terms share a division.
+TERMS_PER_DIVISION = 4
 
 # Up to this number of terms, loops are slower than one expression.
 MAX_TERMS_WITHOUT_LOOPS = 2**13
@@ -97,20 +101,24 @@ def _zero_for_each_query(queries: jax.Array, keys: jax.Array) -> jax.Array:
 
 def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax.Array:
   """Returns score_vector . tanh, [... T S], with one of the formulas."""
+  # Factors of at most 1, since they are multiplied by the divisors of other terms.
+  largest = jnp.max(jnp.abs(score_vector), axis=-1, keepdims=True)
+  largest = jnp.where(largest == 0, 1, largest)
   x, y, factors = (
-    jnp.moveaxis(array, -1, 0) for array in (formula.prepare(queries), formula.prepare(keys), score_vector)
+    jnp.moveaxis(array, -1, 0)
+    for array in (formula.prepare(queries), formula.prepare(keys), score_vector / largest)
   )
 
   def step(sums, units):
-    pairs = [(x[..., :, None], y[..., None, :]) for x, y, _ in units]
-    for (_, _, factor), value in zip(units, formula.values(pairs), strict=True):
-      sums += factor[..., None] * value
+    terms = [(factor[..., None], x[..., :, None], y[..., None, :]) for x, y, factor in units]
+    for i in range(0, len(terms), TERMS_PER_DIVISION):
+      sums += formula.sum_terms(terms[i : i + TERMS_PER_DIVISION])
     return sums, None
 
   # Computed from the arrays, because their types may contain a sharding.
   initial = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
-  sums = formula.scale * jax.lax.scan(step, match_vma(initial, (x, y, factors)), units)[0]
+  sums = formula.scale * largest * jax.lax.scan(step, match_vma(initial, (x, y, factors)), units)[0]
   return (
     sums if formula.offset == 0 else sums + formula.offset * jnp.sum(score_vector, axis=-1, keepdims=True)
   )
@@ -135,18 +143,33 @@ def _sweep(
 ) -> jax.Array:
   """Returns sum over a of function(value of matrix[x, a] and rows[r, a]) factors[x, a], [... R X].
 
-  It is linear in the factors. Its transpose is a single loop over the rows.
+  It is linear in the factors. Its transpose is a single loop over the rows, which adds to the gradient of the
+  factors. The two halves of the units are the real and the imaginary part of one array, since XLA would
+  compute two arrays in two passes, each with its own divisions.
   """
-  x, y = formula.prepare(matrix), jnp.moveaxis(formula.prepare(rows), -2, 0)
+  x, y = (_halves(formula.prepare(array)) for array in (matrix, rows))
+  factors = jax.lax.complex(*_halves(factors))
 
   @rematerialized
   def step(x, factors, rows):
-    # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
-    values = [formula.values([(x, row[..., None, :])])[0] for row in rows]
-    return [jnp.sum(function(value) * factors, axis=-1) for value in values]
+    sums = []
+    for row in rows:
+      # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
+      first, second = formula.value_pair(x, [half[..., None, :] for half in row])
+      sums.append(jnp.sum(function(first) * factors.real + function(second) * factors.imag, axis=-1))
+    return sums
 
-  _, sums = jax.lax.scan(lambda _, rows: (None, step(x, factors, rows)), None, _rows(y))
-  return jnp.moveaxis(jnp.concatenate(sums)[: y.shape[0]], 0, -2)
+  halves = [_rows(jnp.moveaxis(half, -2, 0)) for half in y]
+  _, sums = jax.lax.scan(
+    lambda _, rows: (None, step(x, factors, rows)), None, list(zip(*halves, strict=True))
+  )
+  return jnp.moveaxis(jnp.concatenate(sums)[: rows.shape[-2]], 0, -2)
+
+
+def _halves(array: jax.Array) -> list[jax.Array]:
+  """Returns the two halves of an array along its last axis, padded with a zero if the axis is odd."""
+  array = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, array.shape[-1] % 2)])
+  return jnp.split(array, 2, axis=-1)
 
 
 def _rows(array: jax.Array) -> list[jax.Array]:
@@ -159,43 +182,62 @@ def _rows(array: jax.Array) -> list[jax.Array]:
   return [array[i * size : (i + 1) * size] for i in range(count)]
 
 
+Term: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
+
+
 class Formula(NamedTuple):
   """A formula for tanh and its derivative.
 
   Attributes:
     prepare: computed once for each query and key.
-    values: maps pairs of prepared queries and keys to values.
+    value_pair: maps the two halves of prepared queries and keys to the two halves of the values.
+    sum_terms: returns the sum of factor * value over terms (factor, prepared query, prepared key).
     scale: tanh is offset + scale * value.
     offset: see scale.
     slope: maps a value to the derivative of tanh.
   """
 
   prepare: Callable[[jax.Array], jax.Array]
-  values: Callable[[list[tuple[jax.Array, jax.Array]]], list[jax.Array]]
+  value_pair: Callable[[list[jax.Array], list[jax.Array]], list[jax.Array]]
+  sum_terms: Callable[[list[Term]], jax.Array]
   scale: int
   offset: int
   slope: Callable[[jax.Array], jax.Array]
 
 
-def _by_division(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns r = 1 / (1 + x y) for each pair, with one division for two pairs."""
-  divisors = [1 + x * y for x, y in pairs]
-  results = []
-  for first, second in zip(divisors[::2], divisors[1::2], strict=False):
-    inverse = 1 / (first * second)
-    results += [second * inverse, first * inverse]
-  return results if len(divisors) % 2 == 0 else [*results, 1 / divisors[-1]]
+def _sum_fractions(terms: list[Term]) -> jax.Array:
+  """Returns the sum of factor / (1 + x y) over the terms, with one division."""
+  fractions = [(factor, 1 + x * y) for factor, x, y in terms]
+  while len(fractions) > 1:
+    (a, b), (c, d), *others = fractions
+    fractions = [*others, (a * d + c * b, b * d)]
+  numerator, divisor = fractions[0]
+  return numerator / divisor
 
 
-def _by_tanh(pairs: list[tuple[jax.Array, jax.Array]]) -> list[jax.Array]:
-  """Returns tanh(x + y) for each pair."""
-  return [jnp.tanh(x + y) for x, y in pairs]
+def _reciprocals(x: list[jax.Array], y: list[jax.Array]) -> list[jax.Array]:
+  """Returns 1 / (1 + x y) of both halves, with one division: 1 / a = b / (a b) and 1 / b = a / (a b)."""
+  first, second = (1 + half * other for half, other in zip(x, y, strict=True))
+  inverse = 1 / (first * second)
+  return [second * inverse, first * inverse]
 
 
 FACTORED_FORMULA = Formula(
-  lambda vectors: jnp.exp(2 * vectors), _by_division, -2, 1, lambda r: 4 * (r - r * r)
+  prepare=lambda vectors: jnp.exp(2 * vectors),
+  value_pair=_reciprocals,
+  sum_terms=_sum_fractions,
+  scale=-2,
+  offset=1,
+  slope=lambda r: 4 * (r - r * r),
 )
-TANH_FORMULA = Formula(lambda vectors: vectors, _by_tanh, 1, 0, lambda tanh: 1 - tanh * tanh)
+TANH_FORMULA = Formula(
+  prepare=lambda vectors: vectors,
+  value_pair=lambda x, y: [jnp.tanh(first + second) for first, second in zip(x, y, strict=True)],
+  sum_terms=lambda terms: sum(factor * jnp.tanh(x + y) for factor, x, y in terms),
+  scale=1,
+  offset=0,
+  slope=lambda tanh: 1 - tanh * tanh,
+)
 
 
 def _by_platform(
@@ -208,7 +250,7 @@ def _by_platform(
     largest = sum(maxima)
     # If all values of a unit are small, 1 - 2 r loses precision by cancellation.
     is_imprecise = (largest > 0) & (largest < MIN_FACTORED)
-    use_tanh = unvmap_any((largest > _max_factored(queries.dtype)) | is_imprecise)
+    use_tanh = unvmap_any(_may_overflow(largest)) | unvmap_any(is_imprecise)
     branches = functools.partial(function, TANH_FORMULA), functools.partial(function, FACTORED_FORMULA)
     return jax.lax.cond(use_tanh, *branches, queries, keys, factors)
 
@@ -217,6 +259,14 @@ def _by_platform(
   )
 
 
-def _max_factored(dtype: jnp.dtype) -> float:
-  """Returns the largest |query| + |key| for which the product of two exp(2 (query + key)) cannot overflow."""
-  return math.log(float(jnp.finfo(dtype).max)) / 4 - 1
+def _may_overflow(largest: jax.Array) -> jax.Array:
+  """Returns whether the product of the divisors of terms that share a division may overflow.
+
+  Args:
+    largest: largest |query| + |key| of each unit, [A].
+  """
+  rows = _rows(largest)
+  groups = [sum(rows[i : i + TERMS_PER_DIVISION]) for i in range(0, len(rows), TERMS_PER_DIVISION)]
+  # A divisor is at most 2 exp(2 (|query| + |key|)).
+  max_sum = math.log(float(jnp.finfo(largest.dtype).max)) / 2 - TERMS_PER_DIVISION
+  return functools.reduce(jnp.maximum, groups) > max_sum
