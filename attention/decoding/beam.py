@@ -147,15 +147,22 @@ def beam_search(
   def body_fn(carry):
     i, alive, finished, is_exhaustive, back_pointers = carry
     state, logits, weights = step(alive.state, alive.tokens)
-    log_probabilities = alive.scores[:, :, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
+    logits = logits.astype(jnp.float32)
+    # A log-probability is a logit plus a term of its hypothesis, so the best continuations of each hypothesis
+    # are found among the logits: an array of all log-probabilities would take as long as the model's step.
+    offsets = alive.scores - jax.nn.logsumexp(logits, axis=-1)
     V = logits.shape[-1]
-    is_end = jnp.arange(V) == eos
-    end_scores = jnp.max(jnp.where(is_end, log_probabilities, -jnp.inf), axis=-1)
-    continuations = jnp.where(is_end, -jnp.inf, log_probabilities).reshape(B, K * V)
+    end = jnp.where(eos < 0, V, eos)  # a symbol outside the vocabulary is never generated
+    end_scores = offsets + jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf)
+    # With one more than K, the number of continuations shows whether a prefix is pruned.
+    best = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), min(K + 1, V))
+    words = best[1].reshape(B, -1).astype(jnp.int32)
+    continuations = (offsets[..., None] + best[0]).reshape(B, -1)
     scores, indices = jax.lax.top_k(continuations, K)
     # Whether no prefix has been pruned; pruning at the last step has no effect.
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
-    parents, tokens = (indices // V).astype(jnp.int32), (indices % V).astype(jnp.int32)
+    parents = (indices // best[1].shape[-1]).astype(jnp.int32)
+    tokens = jnp.take_along_axis(words, indices, axis=1)
 
     # Not scores[:, -1:]: slicing the result of `top_k` makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))

@@ -45,7 +45,7 @@ def greedy(
     ValueError: if max_length is less than 1.
   """
   sizes_and_tokens = check_search(batch_size, max_length, bos_id, eos_id, pad_id)
-  return _decode(step, state, lambda i, logits: jnp.argmax(logits, axis=-1), *sizes_and_tokens)
+  return _decode(step, state, lambda i, logits: _argmax(logits), *sizes_and_tokens)
 
 
 def sample(
@@ -163,6 +163,11 @@ def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> ja
   return jnp.where(mask, logits, -jnp.inf)
 
 
+def _argmax(logits: jax.Array) -> jax.Array:
+  """Returns the index of the largest of logits [... V]. On CPUs it is faster than `jnp.argmax`."""
+  return jax.lax.top_k(logits, 1)[1][..., 0]
+
+
 def _decode(
   step: Step,
   state: Any,
@@ -190,8 +195,8 @@ def _decode(
     i, state, tokens, finished, result = carry
     state, logits, weights = step(state, tokens)
     chosen = choose(i, logits).astype(jnp.int32)
-    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
-    gained = jnp.take_along_axis(log_probabilities, chosen[:, None], axis=-1)[:, 0]
+    logits = logits.astype(jnp.float32)
+    gained = jnp.take_along_axis(logits, chosen[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
     tokens = jnp.where(finished, pad_id, chosen)
     if weights is not None:
       weights = result.weights.at[:, i].set(jnp.where(finished[:, None], 0, weights))
