@@ -95,6 +95,20 @@ class Translator(nn.Module):
     is_padding = torch.arange(sources.shape[1])[None] >= lengths[:, None]
     return self.decoder(inputs, memory, summary, is_padding)
 
+  def start(self, sources: torch.Tensor, lengths: torch.Tensor, beam_size: int) -> tuple[Any, Any]:
+    """Returns the state of each hypothesis before the first step, and the memory of all steps."""
+    memory, summary = (array.repeat_interleave(beam_size, 0) for array in self.encoder(sources, lengths))
+    is_padding = torch.arange(sources.shape[1])[None] >= lengths.repeat_interleave(beam_size)[:, None]
+    state = torch.tanh(self.decoder.initial(summary))
+    return state, (memory, is_padding, self.decoder.attention.key(memory))
+
+  def step(self, state: torch.Tensor, tokens: torch.Tensor, memory: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the next state, and logits [B V]."""
+    embedded = self.decoder.embedding(tokens)
+    context = self.decoder.attention(state, *memory)
+    state = self.decoder.cell(torch.cat([embedded, context], dim=-1), state)
+    return state, self.decoder.output_logits(torch.cat([state, context, embedded], dim=-1))
+
 
 def load(translator: Translator, params: Any) -> None:
   """Loads the parameters of an `attention.Seq2Seq` with one recurrent encoder layer."""

@@ -1,0 +1,185 @@
+"""Compares the decoding speed of this library's translators with PyTorch and CTranslate2.
+
+    python -m experiments.benchmark_decoding
+
+The models are those of configs/toy_translation.py and configs/toy_translation_transformer.py with the sizes
+below and random parameters. All decode the same number of tokens: the end of the sentence is not allowed.
+The PyTorch models (comparisons/torch_translator.py and torch_transformer.py) cache keys and values. Before
+they are timed, outputs are compared. PyTorch and CTranslate2 are included if they are installed:
+pip install torch ctranslate2.
+"""
+
+import functools
+import os
+import pathlib
+import tempfile
+import timeit
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from configs import base
+from experiments.cli import flags as cli
+from experiments.cli.tables import markdown
+from experiments.text.vocabularies import BOS_ID, EOS_ID, NUM_SPECIAL_IDS, PAD_ID, UNK_ID
+from experiments.translation.decoding import DecodeOptions, decode
+from experiments.translation.model import make_model
+
+_BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["1", "16", "200"], "numbers of sentences")
+_BEAM_SIZES = flags.DEFINE_list("beam_sizes", ["1", "5"], "beam sizes; 1 is greedy decoding")
+_LENGTH = flags.DEFINE_integer("length", 20, "tokens per source and translation", lower_bound=1)
+_VOCABULARY = flags.DEFINE_integer("vocabulary", 4000, "vocabulary size of each language", lower_bound=8)
+_FEATURES = flags.DEFINE_integer("features", 256, "width of the models", lower_bound=4)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
+
+_NUM_HEADS, _NUM_LAYERS = 4, 2
+_BANNED_IDS = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)
+# Share of tokens that must be equal. Nearly equal probabilities may be ranked differently.
+_MIN_EQUAL = 0.98
+
+
+def main() -> None:
+  rows = []
+  for kind in ("recurrent", "transformer"):
+    config = _model_config(kind)
+    sizes = {"source_vocabulary_size": _VOCABULARY.value, "target_vocabulary_size": _VOCABULARY.value}
+    model = make_model(config, **sizes)
+    sources = np.ones((1, _LENGTH.value), np.int32)
+    params = model.init(jax.random.key(0), sources, np.array([_LENGTH.value]), sources)["params"]
+    with tempfile.TemporaryDirectory() as folder:
+      baselines = _baselines(kind, config, model, params, pathlib.Path(folder))
+      for batch_size in map(int, _BATCH_SIZES.value):
+        for beam_size in map(int, _BEAM_SIZES.value):
+          rates = _measure(baselines, batch_size, beam_size)
+          row = [kind, f"{batch_size:,}", f"{beam_size}", f"{rates['attention']:,.0f}"]
+          ours = rates.pop("attention")
+          row += [f"{ours / rates[name]:.2f}×" if name in rates else "-" for name in _OTHERS]
+          rows.append(row)
+          print(" | ".join(row), flush=True)
+  header = ["model", "sentences", "beam size", "attention, tokens/s", *(f"vs. {name}" for name in _OTHERS)]
+  print(f"\n{markdown(header, rows)}")
+
+
+_OTHERS = ("PyTorch", "CTranslate2")
+
+
+def _model_config(kind: str) -> base.Model:
+  features = _FEATURES.value
+  if kind == "recurrent":
+    return base.Model(embed_dim=features, features=features)
+  return base.Model(
+    encoder="transformer",
+    decoder="transformer",
+    features=features,
+    num_heads=_NUM_HEADS,
+    mlp_dim=2 * features,
+    num_layers=_NUM_LAYERS,
+    num_decoder_layers=_NUM_LAYERS,
+  )
+
+
+# A baseline takes sources [B S] and a beam size, and returns tokens [B T].
+Baseline = Callable[[np.ndarray, int], np.ndarray]
+
+
+def _baselines(
+  kind: str, config: base.Model, model: Any, params: Any, folder: pathlib.Path
+) -> dict[str, Baseline]:
+  """Returns the baselines that are installed."""
+  baselines: dict[str, Baseline] = {"attention": _ours(model, params)}
+  try:
+    baselines["PyTorch"] = _torch(kind, config, params)
+  except ImportError:
+    print("not measured: PyTorch is not installed")
+  if kind == "transformer":
+    try:
+      baselines["CTranslate2"] = _ctranslate2(params, folder)
+    except ImportError:
+      print("not measured: CTranslate2 is not installed")
+  return baselines
+
+
+def _measure(baselines: dict[str, Baseline], batch_size: int, beam_size: int) -> dict[str, float]:
+  """Returns the tokens per second of each baseline."""
+  shape = batch_size, _LENGTH.value
+  sources = np.random.default_rng(0).integers(NUM_SPECIAL_IDS, _VOCABULARY.value, shape).astype(np.int32)
+  expected = baselines["attention"](sources, beam_size)
+  for name, baseline in baselines.items():
+    equal = np.mean(baseline(sources, beam_size) == expected)
+    if not equal >= _MIN_EQUAL:
+      raise RuntimeError(f"{name} must decode the same tokens, got {equal:.0%} equal")
+  seconds: dict[str, list[float]] = {name: [] for name in baselines}
+  for _ in range(_REPEATS.value):
+    for name, baseline in baselines.items():
+      seconds[name].append(timeit.timeit(functools.partial(baseline, sources, beam_size), number=1))
+  return {name: batch_size * _LENGTH.value / float(np.median(times)) for name, times in seconds.items()}
+
+
+def _ours(model: Any, params: Any) -> Baseline:
+  def run(sources: np.ndarray, beam_size: int) -> np.ndarray:
+    lengths = np.full(len(sources), sources.shape[1])
+    result = decode(
+      params,
+      sources,
+      lengths,
+      np.arange(len(sources), dtype=np.uint32),
+      np.uint32(0),
+      model=model,
+      decode_options=DecodeOptions(_LENGTH.value, beam_size),
+      with_weights=False,
+      banned_ids=_BANNED_IDS,
+    )
+    return np.asarray(result.tokens)[:, 0]
+
+  return run
+
+
+def _torch(kind: str, config: base.Model, params: Any) -> Baseline:
+  import torch
+
+  from experiments.comparisons import torch_search, torch_transformer, torch_translator
+
+  vocabularies = _VOCABULARY.value, _VOCABULARY.value
+  if kind == "recurrent":
+    module = torch_translator.Translator(vocabularies, config.embed_dim, config.features, optimized=True)
+    torch_translator.load(module, params)
+  else:
+    sizes = config.features, config.num_heads, config.mlp_dim, config.num_layers, _LENGTH.value
+    module = torch_transformer.Transformer(vocabularies, *sizes)
+    torch_transformer.load(module, params)
+  module.eval()
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  options = {"max_length": _LENGTH.value, "bos_id": BOS_ID, "banned_ids": list(_BANNED_IDS)}
+
+  def run(sources: np.ndarray, beam_size: int) -> np.ndarray:
+    tensor, lengths = torch.tensor(sources).long(), torch.full((len(sources),), sources.shape[1])
+    return torch_search.search(module, tensor, lengths, beam_size=beam_size, **options).numpy()
+
+  return run
+
+
+def _ctranslate2(params: Any, folder: pathlib.Path) -> Baseline:
+  from experiments.comparisons import ctranslate2_transformer
+
+  translator = ctranslate2_transformer.make_translator(
+    folder, params, num_heads=_NUM_HEADS, num_layers=_NUM_LAYERS, max_length=_LENGTH.value + 1
+  )
+
+  def run(sources: np.ndarray, beam_size: int) -> np.ndarray:
+    results = translator.translate_batch(
+      [[str(token) for token in row] for row in sources],
+      beam_size=beam_size,
+      max_decoding_length=_LENGTH.value,
+      min_decoding_length=_LENGTH.value,
+      suppress_sequences=[[str(token)] for token in _BANNED_IDS],
+    )
+    return np.array([[int(token) for token in result.hypotheses[0]] for result in results])
+
+  return run
+
+
+if __name__ == "__main__":
+  cli.run(main, uses_cache=False)
