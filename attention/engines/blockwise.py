@@ -56,8 +56,9 @@ class OnlineSoftmax(NamedTuple):
 
   def results(self) -> "BlockResults":
     # A non-finite pair of a tile without a mask makes the denominator non-finite.
-    row_max = jnp.where(jnp.isfinite(self.denominator), self.row_max, jnp.inf)
-    denominator = jnp.where(is_valid_row(row_max), self.denominator, 1)
+    is_finite = jnp.isfinite(self.denominator)
+    denominator = jnp.where(is_valid_row(self.row_max) & is_finite, self.denominator, 1)
+    row_max = jnp.where(is_finite, self.row_max, jnp.inf)
     return BlockResults(finish_rows(row_max, self.context / denominator), row_max, jnp.log(denominator))
 
 
@@ -159,11 +160,13 @@ def _attend_to_tile(
   scores = jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, nonfinite.shape))
   if allowed is None:  # without an array of masked scores
     row_max = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), mask_value(scores.dtype, 1))
-    weights = jnp.exp(scores - softmax_shift(row_max) + nonfinite)
+    shift = jax.lax.optimization_barrier(softmax_shift(row_max))
+    weights = jnp.exp(scores - shift + nonfinite)
   else:
     scores = masked_scores(scores, allowed, nonfinite)
     row_max = jnp.max(scores, axis=-1, keepdims=True)
-    weights = jnp.exp(scores - softmax_shift(row_max))
+    shift = jax.lax.optimization_barrier(softmax_shift(row_max))
+    weights = jnp.exp(scores - shift)
   context = jnp.einsum("...TS,...SD->...TD", tile.drop(weights), tile.values)
   return OnlineSoftmax(row_max, jnp.sum(weights, axis=-1, keepdims=True), context)
 
