@@ -125,7 +125,12 @@ def workdir_paths(flag: flags.FlagHolder) -> list[pathlib.Path]:
     UsageError: if it is missing, or names a file.
   """
   path = workdir_path(flag)
-  return [path] if path.is_dir() else [pathlib.Path(name) for name in str(path).split(",") if name]
+  if path.is_dir():
+    return [path]
+  paths = [pathlib.Path(name) for name in flag.value.split(",") if name]
+  if not paths:
+    raise UsageError(f"--workdir must name folders of runs, separated by commas, got {flag.value!r}")
+  return paths
 
 
 def run(main: Callable[[], None], *, uses_cache: bool = True) -> None:
