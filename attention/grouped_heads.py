@@ -11,6 +11,7 @@ from attention.arrays.checks import as_array, check_rank
 from attention.arrays.eager_jit import eager_jit, has_user_code
 from attention.arrays.pytrees import NamedAxes, leaf_axes, register_pytree
 from attention.arrays.shapes import LAYOUT, ones_hint
+from attention.arrays.sharding import compute_dtype
 from attention.engines.attention_inputs import Inputs, Options
 from attention.engines.bias import BiasLike, FunctionBias
 from attention.engines.dense import AttentionOutput
@@ -128,6 +129,7 @@ def _can_be_grouped(queries: jax.Array, keys: jax.Array, options: Options) -> bo
     return False  # `prepare` raises the error for empty inputs
   score = options.score
   T, S = queries.shape[-2], keys.shape[-2]
+  queries, keys = (array.astype(compute_dtype(array.dtype)) for array in (queries, keys))  # as `prepare` does
   inputs = Inputs(
     score=score,
     queries=score.query_features(queries),

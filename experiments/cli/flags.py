@@ -32,6 +32,12 @@ _DEFINE: dict[type, Callable[..., flags.FlagHolder]] = {
   str: flags.DEFINE_string,
 }
 _MAX_ERROR_LENGTH = 2_000  # characters
+# Beginnings of absl's error texts for values of a wrong type, and what is allowed.
+_WRONG_TYPES = {
+  r"invalid literal for int\(\)": "an integer",
+  "could not convert string to float": "a number",
+  r"\('Non-boolean argument": "true or false",
+}
 
 # Flags defined below are key flags of the script that calls the function, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -125,7 +131,12 @@ def workdir_paths(flag: flags.FlagHolder) -> list[pathlib.Path]:
     UsageError: if it is missing, or names a file.
   """
   path = workdir_path(flag)
-  return [path] if path.is_dir() else [pathlib.Path(name) for name in str(path).split(",") if name]
+  if path.is_dir():
+    return [path]
+  paths = [pathlib.Path(name) for name in flag.value.split(",") if name]
+  if not paths:
+    raise UsageError(f"--workdir must name folders of runs, separated by commas, got {flag.value!r}")
+  return paths
 
 
 def run(main: Callable[[], None], *, uses_cache: bool = True) -> None:
@@ -203,14 +214,16 @@ def _parse(arguments: Sequence[str]) -> list[str]:
     name, by_field = error.flagname, {flag.rpartition(".")[2]: flag for flag in flags.FLAGS}
     section, _, field = name.rpartition(".")
     matches = (
-      [flag for flag in flags.FLAGS if section and flag.startswith(section) and field in flag]
+      [flag for flag in flags.FLAGS if len(field) > 2 and flag.startswith(f"{section}.") and field in flag]
       or difflib.get_close_matches(name, flags.FLAGS, 1, 0.8)
       or [by_field[close] for close in difflib.get_close_matches(field, by_field, 1)]
     )
     _fail(f"unknown flag --{name}" + (f"; did you mean --{' or --'.join(matches)}?" if matches else ""))
   except flags.IllegalFlagValueError as error:
-    number = re.sub(r"invalid literal for int\(\).*", "must be an integer", str(error))
-    _fail(re.sub("could not convert string to float.*", "must be a number", number))
+    text = str(error)
+    for pattern, allowed in _WRONG_TYPES.items():
+      text = re.sub(f"{pattern}.*", f"must be {allowed}", text)
+    _fail(text)
   except (flags.Error, UsageError, UnicodeDecodeError) as error:
     _fail(str(error))
   if len(rest) > 1:

@@ -371,3 +371,13 @@ def test_projection_and_merge_match_loops():
     assert_close(heads[:, n], head, MODEL)
     desired += head @ np.float64(output[n])
   assert_close(merged, desired, MODEL)
+
+
+def test_grouped_heads_take_half_precision_with_float32_parameters():
+  rngs = jax.random.split(jax.random.key(0), 4)
+  queries = jax.random.normal(rngs[0], (4, 3, 7), jnp.bfloat16)
+  keys = jax.random.normal(rngs[1], (2, 5, 7), jnp.bfloat16)
+  score = attention.Bilinear(jax.random.normal(rngs[2], (7, 7)))
+  actual = attention.attend_heads(queries, keys, keys, score=score)
+  repeated = jnp.repeat(keys, 2, axis=0)
+  np.testing.assert_array_equal(actual, attention.attend(score, queries, repeated, repeated))

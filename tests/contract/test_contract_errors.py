@@ -578,6 +578,8 @@ def test_missing_head_axis_hint_names_place(implementation, shape, advice):
     ((5, 3), "; its last axes are queries and keys: use jnp.swapaxes(array, -1, -2)"),
     ((2, 1, 3, 5), "; the scores have no axis for heads: omit [:, None]"),
     ((3, 2, 3, 5), ""),
+    ((1, 3), ""),
+    ((4, 2, 3, 5), ""),
   ],
 )
 @engines

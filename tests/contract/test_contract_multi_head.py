@@ -187,7 +187,8 @@ def test_mask_needs_a_head_axis():
     (QUERIES, zeros(17), "inputs_kv S D 17"),
     (zeros(2, 3, 7, dtype=jnp.bfloat16), SOURCES, "inputs_q inputs_kv bfloat16 float32"),
     (QUERIES, zeros(29, 5, 17), "inputs_q inputs_kv 2 29"),
-    (zeros(2, 3, 7, dtype=jnp.int32), zeros(2, 5, 17, dtype=jnp.int32), "inputs_q inputs_kv floating int32"),
+    (zeros(2, 3, 7, dtype=jnp.int32), SOURCES, "inputs_q floating int32"),
+    (QUERIES, zeros(2, 5, 17, dtype=jnp.int32), "inputs_kv floating int32"),
   ],
 )
 def test_mismatched_inputs_raise(queries, sources, words):

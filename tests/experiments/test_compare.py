@@ -86,6 +86,7 @@ def test_missing_results_are_errors(tmp_path):
   ("flags", "line"),
   [
     ((), "--workdir must name the folder of a run, got none"),
+    (("--workdir=,",), "--workdir must name folders of runs, separated by commas, got ','"),
     (("--workdir=nowhere",), "nowhere: no run here"),
     (("--workdir=a", "--significance"), "--significance needs at least two folders in --workdir, got 'a'"),
     (("--workdir=a,a/",), "--workdir must name different folders, got 'a,a/'"),

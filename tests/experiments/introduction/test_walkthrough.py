@@ -236,7 +236,7 @@ def test_encoder_layer_matches_the_formula():
 def test_decoder_step_matches_the_formula():
   run = _run(translator_parts.decoder_step)
   attend, cell = run.params["attention_layer"], run.params["cell"]
-  before = np.tanh(_dense(run.params["initial"], run.summary))
+  before = np.tanh(_dense(run.params["initial"], run.final_state))
   # a_j = softmax(v_a . tanh(W_a state + U_a memory_j)), with the previous state.
   queries, keys = before @ attend["query"]["kernel"], run.memory @ attend["key"]["kernel"]
   hidden = np.tanh(queries[:, None] + keys)
