@@ -35,6 +35,7 @@ _VOCABULARY = flags.DEFINE_integer("vocabulary", 4000, "vocabulary size of each 
 _FEATURES = flags.DEFINE_integer("features", 256, "width of the models", lower_bound=4)
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of timed runs", lower_bound=1)
 
+_OTHERS = "PyTorch", "CTranslate2"
 _NUM_HEADS, _NUM_LAYERS = 4, 2
 _BANNED_IDS = (PAD_ID, BOS_ID, EOS_ID, UNK_ID)
 # Share of tokens that must be equal. Nearly equal probabilities may be ranked differently.
@@ -42,6 +43,7 @@ _MIN_EQUAL = 0.98
 
 
 def main() -> None:
+  batch_sizes, beam_sizes = _sizes(_BATCH_SIZES), _sizes(_BEAM_SIZES)
   rows = []
   for kind in ("recurrent", "transformer"):
     config = _model_config(kind)
@@ -51,8 +53,8 @@ def main() -> None:
     params = model.init(jax.random.key(0), sources, np.array([_LENGTH.value]), sources)["params"]
     with tempfile.TemporaryDirectory() as folder:
       baselines = _baselines(kind, config, model, params, pathlib.Path(folder))
-      for batch_size in map(int, _BATCH_SIZES.value):
-        for beam_size in map(int, _BEAM_SIZES.value):
+      for batch_size in batch_sizes:
+        for beam_size in beam_sizes:
           rates = _measure(baselines, batch_size, beam_size)
           row = [kind, f"{batch_size:,}", f"{beam_size}", f"{rates['attention']:,.0f}"]
           ours = rates.pop("attention")
@@ -63,7 +65,11 @@ def main() -> None:
   print(f"\n{markdown(header, rows)}")
 
 
-_OTHERS = ("PyTorch", "CTranslate2")
+def _sizes(flag: flags.FlagHolder) -> list[int]:
+  """Returns the values of a flag, or raises UsageError unless they are positive integers."""
+  if not all(value.isdecimal() and int(value) > 0 for value in flag.value):
+    raise cli.UsageError(f"--{flag.name} must be positive integers, got {','.join(flag.value)!r}")
+  return [int(value) for value in flag.value]
 
 
 def _model_config(kind: str) -> base.Model:

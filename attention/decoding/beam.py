@@ -156,8 +156,8 @@ def beam_search(
     end_scores = offsets + jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf).T
     # With one more than K, the number of continuations shows whether a prefix is pruned.
     num_kept = min(K + 1, V)
-    best = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), num_kept)
-    best, words = (jnp.swapaxes(array, 0, 1) for array in best)  # [B K K+1]
+    largest = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), num_kept)
+    best, words = (jnp.swapaxes(array, 0, 1) for array in largest)  # [B K K+1]
     continuations = (offsets[..., None] + best).reshape(B, K * num_kept)
     scores, indices = jax.lax.top_k(continuations, K)
     # Whether no prefix has been pruned; pruning at the last step has no effect.

@@ -233,7 +233,7 @@ FACTORED_FORMULA = Formula(
 TANH_FORMULA = Formula(
   prepare=lambda vectors: vectors,
   value_pair=lambda x, y: [jnp.tanh(first + second) for first, second in zip(x, y, strict=True)],
-  sum_terms=lambda terms: sum(factor * jnp.tanh(x + y) for factor, x, y in terms),
+  sum_terms=lambda terms: _sum_arrays([factor * jnp.tanh(x + y) for factor, x, y in terms]),
   scale=1,
   offset=0,
   slope=lambda tanh: 1 - tanh * tanh,
@@ -246,8 +246,9 @@ def _by_platform(
   """Returns `function(formula, queries, keys, factors)` with the formula that is fast on the platform."""
 
   def on_cpu(queries, keys, factors):
-    maxima = [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
-    largest = sum(maxima)
+    largest = _sum_arrays(
+      [jnp.max(jnp.abs(array), axis=range(array.ndim - 1), initial=0.0) for array in (queries, keys)]
+    )
     # If all values of a unit are small, 1 - 2 r loses precision by cancellation.
     is_imprecise = (largest > 0) & (largest < MIN_FACTORED)
     use_tanh = unvmap_any(_may_overflow(largest)) | unvmap_any(is_imprecise)
@@ -266,7 +267,11 @@ def _may_overflow(largest: jax.Array) -> jax.Array:
     largest: largest |query| + |key| of each unit, [A].
   """
   rows = _rows(largest)
-  groups = [sum(rows[i : i + TERMS_PER_DIVISION]) for i in range(0, len(rows), TERMS_PER_DIVISION)]
+  groups = [_sum_arrays(rows[i : i + TERMS_PER_DIVISION]) for i in range(0, len(rows), TERMS_PER_DIVISION)]
   # A divisor is at most 2 exp(2 (|query| + |key|)).
   max_sum = math.log(float(jnp.finfo(largest.dtype).max)) / 2 - TERMS_PER_DIVISION
-  return functools.reduce(jnp.maximum, groups) > max_sum
+  return ~(functools.reduce(jnp.maximum, groups) <= max_sum)  # also for NaN
+
+
+def _sum_arrays(arrays: list[jax.Array]) -> jax.Array:
+  return functools.reduce(jnp.add, arrays)
