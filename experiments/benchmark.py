@@ -2,21 +2,28 @@
 
     python -m experiments.benchmark --output=runs/benchmark
 
-Writes benchmark.json and benchmark.md, and with the suite `length` two figures, time and memory against
-length. The suite `gpu` requires a GPU and only runs if it is named. Other libraries are included if they are
-installed: pip install torch keras tokamax. With all of them it takes 46 minutes on 2 cores.
+Writes benchmark.json and benchmark.md, and with the suite `length` figures of time, memory and the share of
+the machine's speed against length. The suite `gpu` requires a GPU and only runs if it is named. Other
+libraries are included if they are installed: pip install torch keras tokamax. With all of them it takes 46
+minutes on 2 cores.
+
+To judge a change, measure it beside the version before:
+
+    git worktree add ../before HEAD~1
+    python -m experiments.benchmark --suites=dot_product --baselines=attention --compare=../before
 """
 
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
 from absl import flags
 
 from experiments.benchmarks import report
-from experiments.benchmarks.baselines import BASELINES
+from experiments.benchmarks.baselines import BASELINES, COMPARED, Unavailable, add_version
 from experiments.benchmarks.suites import SUITES
-from experiments.benchmarks.timing import measure
+from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
 
 _SUITES = flags.DEFINE_list(
@@ -29,6 +36,12 @@ _LENGTH_DIVISOR = flags.DEFINE_integer(
   "length_divisor", 1, "divides all lengths, for a quick trial", lower_bound=1
 )
 _OUTPUT = flags.DEFINE_string("output", "runs/benchmark", "output directory")
+_COMPARE = flags.DEFINE_string(
+  "compare",
+  None,
+  "benchmark.json of an earlier run, or the folder of another version of this library, which is then "
+  "measured in the same run",
+)
 
 
 def main() -> None:
@@ -36,8 +49,10 @@ def main() -> None:
     for name in flag.value:
       if name not in choices:
         raise cli.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
+  earlier = _earlier_records()
   folder = pathlib.Path(_OUTPUT.value)
   folder.mkdir(parents=True, exist_ok=True)
+  peaks = {dtype: peak_flops(dtype) for dtype in ("float32", "bfloat16")}
   records: list[dict[str, Any]] = []
   print(report.HEADER)
   for suite in _SUITES.value:
@@ -46,13 +61,38 @@ def main() -> None:
       length = max(1, case.length // _LENGTH_DIVISOR.value)
       case = dataclasses.replace(case, length=length, dtype=_DTYPE.value or case.dtype)
       baselines = [name for name in names if name in _BASELINES.value]
-      case_records = [{"suite": suite, **record} for record in measure(case, baselines, _REPEATS.value)]
+      baselines += [COMPARED] if COMPARED in BASELINES and COMPARED not in names else []
+      measured = measure(case, baselines, _REPEATS.value, peaks[case.dtype]) + earlier.get(case.name, [])
+      case_records = [{"suite": suite, **record} for record in measured]
       print(report.rows(case_records), flush=True)
       records += case_records
       report.write(folder / "benchmark.json", records)
   (folder / "benchmark.md").write_text(report.markdown(report.machine(), records), "utf-8")
   for path in [folder / "benchmark.json", folder / "benchmark.md", *report.draw(folder, records)]:
     print(f"wrote {path}")
+
+
+def _earlier_records() -> dict[str, list[dict[str, Any]]]:
+  """Returns the records of --compare by case. A folder is added to the baselines instead."""
+  if _COMPARE.value is None:
+    return {}
+  path = pathlib.Path(_COMPARE.value)
+  try:
+    if path.is_dir():
+      add_version(path)
+      return {}
+    records = json.loads(path.read_text("utf-8"))["records"]
+    ours = [record for record in records if record["baseline"] == "attention" and "pass" in record]
+    return {
+      case: [
+        {"peak_share": None, **record, "baseline": COMPARED} for record in ours if record["case"] == case
+      ]
+      for case in {record["case"] for record in ours}
+    }
+  except Unavailable as error:
+    raise cli.UsageError(f"--compare={path} {error}") from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise cli.UsageError(f"--compare must be a benchmark.json or a folder, got {path}") from error
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Each baseline gets its arrays in the layout that it documents.
 import functools
 import importlib
 import os
+import pathlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import attention
-from attention import masks
 from experiments.benchmarks.cases import Case, Inputs
 
 # Baselines that store all scores are skipped if these need more memory. A few such arrays must fit at once.
@@ -80,17 +81,18 @@ def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
   return _torch(attend, case, inputs) if name == "torch" else _jax(attend, case, inputs, baseline.heads_first)
 
 
-def _ours(case: Case, implementation: str = "auto"):
-  mask = None
+def _ours(case: Case, implementation: str = "auto", library: Any = attention):
+  masks, mask = library.masks, None
   if case.causal:
     mask = masks.causal() & masks.sliding_window(case.window - 1, 0) if case.window else masks.causal()
-  functions: dict[str, Callable[..., jax.Array]] = {
-    "dot_product": attention.scaled_dot_product_attention,
-    "additive": attention.additive_attention,
-    "bilinear": attention.bilinear_attention,
-    "cosine": attention.cosine_attention,
+  names = {
+    "dot_product": "scaled_dot_product_attention",
+    "additive": "additive_attention",
+    "bilinear": "bilinear_attention",
+    "cosine": "cosine_attention",
   }
-  return functools.partial(functions[case.score], mask=mask, implementation=implementation)
+  function = getattr(library, names[case.score])
+  return functools.partial(function, mask=mask, implementation=implementation)
 
 
 def _einsum(case: Case):
@@ -175,6 +177,7 @@ def _stored_by_torch(case: Case) -> int:
 
 _TWO = "dot_product", "additive"
 _ALL = *_TWO, "bilinear", "cosine"
+COMPARED = "compared version"
 BASELINES = {
   "attention": Baseline(_ours, _ALL, has_window=True, heads_first=True),
   "attention dense": Baseline(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
@@ -188,6 +191,29 @@ BASELINES = {
   "keras": Baseline(_keras, _TWO, stores=Case.hidden_bytes),
   "torch": Baseline(_torch_attention, _TWO, heads_first=True, stores=_stored_by_torch),
 }
+
+
+def add_version(folder: pathlib.Path) -> None:
+  """Adds the baseline `COMPARED`: the version of this library in another folder.
+
+  Raises:
+    Unavailable: if it cannot be imported.
+  """
+  own = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == "attention"}
+  sys.path.insert(0, str(folder))
+  try:
+    library = importlib.import_module("attention")
+  except Exception as error:
+    raise Unavailable(f"cannot be imported: {error}") from error
+  finally:
+    sys.path.remove(str(folder))
+    for name in [name for name in sys.modules if name.split(".")[0] == "attention"]:
+      del sys.modules[name]
+    sys.modules.update(own)
+  if not pathlib.Path(str(library.__file__)).resolve().is_relative_to(folder.resolve()):
+    raise Unavailable("has no folder `attention`")
+  ours = functools.partial(_ours, library=library)
+  BASELINES[COMPARED] = Baseline(ours, _ALL, has_window=True, heads_first=True)
 
 
 def _jax(attend: Callable[..., jax.Array], case: Case, inputs: Inputs, heads_first: bool) -> Prepared:

@@ -51,6 +51,21 @@ class Case:
     half = "" if self.dtype == "float32" else f" {self.dtype}"
     return f"{self.score} {sizes}{which}{half}"
 
+  def flops(self, *, both: bool) -> int | None:
+    """Returns the floating-point operations in the matrix products of the forward pass, or of both passes.
+
+    The forward pass has two products, the backward pass five, one of them to recompute the scores (Dao 2023,
+    arXiv:2307.08691, section 4.1). Masked pairs do not count. None for scores that are not products.
+    """
+    if self.score != "dot_product":
+      return None
+    pairs = self.length**2
+    if self.window:
+      pairs = sum(min(t + 1, self.window) for t in range(self.length))
+    elif self.causal:
+      pairs = self.length * (self.length + 1) // 2
+    return (7 if both else 2) * 2 * self.batch * self.heads * pairs * self.width
+
   def score_bytes(self) -> int:
     """Returns the size of all scores in bytes."""
     size = 4 if self.dtype == "float32" else 2

@@ -54,8 +54,9 @@ LEGEND = """\
 Sizes are (batch, T = S, heads, width). A time is the median of {repeats}; "both" is forward and backward.
 "speedup" is the time of a baseline divided by that of `attention` in the same run: above 1, `attention` is
 faster. `attention` uses the default implementation; `attention dense` uses implementation="dense". Results
-are compared with float64 before they are timed. Temporary memory of both passes is reported by XLA, without
-arguments and results.
+are compared with float64 before they are timed. The share of peak is the rate of the matrix products of
+unmasked pairs, relative to that of a product of two matrices [2048 2048]. Temporary memory of both passes is
+reported by XLA, without arguments and results.
 """
 
 _COLUMNS = (
@@ -106,11 +107,14 @@ def summary(records: Records) -> str:
       times = _times(case_records)
       ours = [record["milliseconds"] for record in times.get("attention", {}).values()]
       cells = [case, " / ".join(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in ours)]
+      shares = [record["peak_share"] for record in times.get("attention", {}).values()]
+      cells.append("-" if None in shares else " / ".join(f"{share:.0%}" for share in shares))
       for baseline in baselines:
         speedups = [_speedup(times, baseline, which) for which in PASSES]
         cells.append(" / ".join(filter(None, speedups)) or "-")
       lines.append(cells)
-    header = ["case", "attention, ms (forward / both)", *(f"vs. {baseline}" for baseline in baselines)]
+    ours = ["attention, ms (forward / both)", "share of peak"]
+    header = ["case", *ours, *(f"vs. {baseline}" for baseline in baselines)]
     texts.append(tables.markdown(header, lines))
   return "\n\n".join(texts)
 
@@ -141,17 +145,19 @@ def _speedup(times: dict[str, dict[str, dict[str, Any]]], baseline: str, which: 
 
 
 def draw(folder: pathlib.Path, records: Records) -> list[pathlib.Path]:
-  """Draws time and memory against length if several lengths were measured; returns the paths."""
+  """Draws figures against length if several lengths were measured; returns the paths."""
   timed = [record for record in records if record["suite"] == "length" and "pass" in record]
   if len({record["length"] for record in timed}) < 2:
     return []
-  paths = [folder / "time.png", folder / "memory.png"]
+  paths = [folder / "time.png", folder / "memory.png", folder / "peak_share.png"]
+  products = [record for record in timed if record["peak_share"] is not None]
   png.save(_figure(timed, "milliseconds", "milliseconds"), paths[0])
   png.save(_figure(timed, "temporary_mib", "temporary memory, MiB"), paths[1])
+  png.save(_figure(products, "peak_share", "share of the speed of a large product", log=False), paths[2])
   return paths
 
 
-def _figure(records: Records, field: str, label: str) -> Figure:
+def _figure(records: Records, field: str, label: str, *, log: bool = True) -> Figure:
   """Returns a figure with a panel per score and pass, and a line per baseline."""
   panels: dict[str, dict[str, dict[float, list[float]]]] = {}
   for (score, which), panel_records in _grouped(records, "score", "pass").items():
@@ -162,7 +168,8 @@ def _figure(records: Records, field: str, label: str) -> Figure:
     }
   figure = figures.curves(panels, x="length T = S", doubles=True, columns=len(PASSES))
   for axes in figure.axes[:: len(PASSES)]:
-    axes.set_yscale("log")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    if log:
+      axes.set_yscale("log")
+      axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel(label)
   return figure

@@ -23,6 +23,7 @@ SHORTEST_SECONDS = 0.02
 # replaced the contents of the cache and may have left busy threads.
 LONG_SECONDS = 0.2
 
+_PEAK_SIZE = 2048
 _STATUS = pathlib.Path("/proc/self/status")
 
 
@@ -30,7 +31,19 @@ class IncorrectResult(Exception):
   """Raised if the results of a baseline are wrong."""
 
 
-def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, Any]]:
+def peak_flops(dtype: str, repeats: int = 9) -> float:
+  """Returns the rate of a product of two matrices [2048 2048], in floating-point operations per second."""
+  matrix = jnp.ones((_PEAK_SIZE, _PEAK_SIZE), dtype)
+  with jax.default_matmul_precision("highest" if dtype == "float32" else None):
+    product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
+  jax.block_until_ready(product(matrix, matrix))
+  seconds = [
+    timeit.timeit(lambda: jax.block_until_ready(product(matrix, matrix)), number=1) for _ in range(repeats)
+  ]
+  return 2 * _PEAK_SIZE**3 / float(np.median(seconds))
+
+
+def measure(case: Case, names: Sequence[str], repeats: int, peak: float) -> list[dict[str, Any]]:
   """Returns a record for each baseline and pass, and one for each baseline that is unavailable or wrong.
 
   All baselines are compiled and checked first, then called in turn.
@@ -39,6 +52,7 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, An
     case: what to measure.
     names: names of the baselines.
     repeats: number of measurements of each.
+    peak: from `peak_flops`.
   """
   about = {"case": case.name, **dataclasses.asdict(case)}
   inputs = cases.draw(case)
@@ -60,6 +74,7 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, An
     calls = {name: baseline.both if number else baseline.forward for name, baseline in ready.items()}
     for name, seconds in _in_turn(calls, repeats).items():
       low, median, high = (round(1e3 * float(time), 3) for time in np.percentile(seconds, (25, 50, 75)))
+      flops = case.flops(both=bool(number))
       records.append(
         {
           **about,
@@ -70,6 +85,7 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> list[dict[str, An
           "repeats": repeats,
           "compile_seconds": ready[name].compile_seconds[number],
           "temporary_mib": ready[name].temporary_mib[number],
+          "peak_share": None if flops is None else round(flops / float(np.median(seconds)) / peak, 3),
         }
       )
   return records + unavailable

@@ -78,13 +78,15 @@ def test_times_are_medians_with_quartiles(monkeypatch):
   monkeypatch.setattr(timing, "_in_turn", lambda calls, repeats: {name: [5, 1, 4, 2, 3] for name in calls})
   monkeypatch.setitem(baselines.BASELINES, "fails", Baseline(lambda case: 1 / 0))
   monkeypatch.setitem(baselines.BASELINES, "wrong", Baseline(lambda case: lambda *arrays: 2 * arrays[2]))
-  records = timing.measure(CAUSAL, ("fails", "attention", "wrong", "torch", "einsum"), repeats=5)
+  records = timing.measure(CAUSAL, ("fails", "attention", "wrong", "torch", "einsum"), 5, peak=1e9)
   assert [(record["baseline"], record.get("pass")) for record in records[:4]] == [
     (baseline, which) for which in timing.PASSES for baseline in ("attention", "einsum")
   ]
   for record in records[:4]:
     assert (record["milliseconds"], record["quartiles"]) == (3000, [2000, 4000])
     assert record["compile_seconds"] > 0 and record["temporary_mib"] >= 0
+    flops = CAUSAL.flops(both=record["pass"] != "forward")
+    assert record["peak_share"] == round(flops / 3 / 1e9, 3)
   unavailable = {record["baseline"]: record["unavailable"] for record in records[4:]}
   assert unavailable["fails"] == "fails: ZeroDivisionError division by zero"
   assert unavailable["wrong"].startswith("wrong: context off by")
@@ -107,7 +109,7 @@ def test_own_errors_raise(name, monkeypatch):
   wrong = Baseline(lambda case: lambda *arrays: 2 * arrays[2], heads_first=True)
   monkeypatch.setitem(baselines.BASELINES, name, wrong)
   with pytest.raises(timing.IncorrectResult, match="context off by"):
-    timing.measure(CAUSAL, (name,), repeats=1)
+    timing.measure(CAUSAL, (name,), repeats=1, peak=1e9)
 
 
 def test_waits_for_freed_memory(monkeypatch):
@@ -128,6 +130,7 @@ def made_up(baseline, which, milliseconds, length=512):
     "milliseconds": milliseconds,
     "quartiles": [milliseconds - 0.5, milliseconds + 0.5],
     "temporary_mib": None if baseline == "torch" else 3.0,
+    "peak_share": 0.25,
   }
 
 
@@ -156,14 +159,14 @@ def test_suites_have_a_summary_each():
   records = [record for record in records if (record["length"], record["baseline"]) != (1024, "torch")]
   records += [{**record, "suite": "dot_product", "baseline": "attention"} for record in records[1:2]]
   assert report.summary(records).splitlines() == [
-    "| case | attention, ms (forward / both) | vs. torch |",
-    "| --- | --- | --- |",
-    "| dot 512 | 2,346 / 3 | 2.0× / 0.3× |",
-    "| dot 1024 | 2,346 / 3 | - |",
+    "| case | attention, ms (forward / both) | share of peak | vs. torch |",
+    "| --- | --- | --- | --- |",
+    "| dot 512 | 2,346 / 3 | 25% / 25% | 2.0× / 0.3× |",
+    "| dot 1024 | 2,346 / 3 | 25% / 25% | - |",
     "",
-    "| case | attention, ms (forward / both) |",
-    "| --- | --- |",
-    "| dot 512 | 4,691 |",
+    "| case | attention, ms (forward / both) | share of peak |",
+    "| --- | --- | --- |",
+    "| dot 512 | 4,691 | 25% |",
   ]
 
 
@@ -179,7 +182,7 @@ def test_lengths_are_plotted(tmp_path):
   assert [text.get_text() for text in panels[1].get_legend().get_texts()] == ["attention", "torch"]
   np.testing.assert_array_equal(panels[0].lines[0].get_xydata(), [[512, 5.12], [1024, 10.24]])
   paths = report.draw(tmp_path, records)
-  assert [path.name for path in paths] == ["time.png", "memory.png"]
+  assert [path.name for path in paths] == ["time.png", "memory.png", "peak_share.png"]
   assert all(path.stat().st_size > 10_000 for path in paths)
   assert report.draw(tmp_path, records[:1]) == []
 
@@ -212,3 +215,55 @@ def test_unknown_suites_raise(tmp_path):
   assert "--suites must be among dot_product, additive" in finished.errors
   assert "got 'widths'" in finished.errors
   assert not (tmp_path / "new").exists()
+
+
+def test_flops_count_allowed_pairs():
+  sizes = {"score": "dot_product", "batch": 2, "length": 5, "heads": 3, "width": 7}
+  for options, pairs in (({}, 25), ({"causal": True}, 15), ({"causal": True, "window": 2}, 9)):
+    case = Case(**sizes, **options)
+    assert case.flops(both=False) == 2 * 2 * 2 * 3 * pairs * 7
+    assert case.flops(both=True) == 7 * 2 * 2 * 3 * pairs * 7
+  assert Case(**(sizes | {"score": "additive"})).flops(both=True) is None
+
+
+QUICK_FLAGS = "--suites=window", "--baselines=attention", "--length_divisor=512", "--repeats=1"
+
+
+def test_another_version_is_measured_in_turn(tmp_path):
+  package = tmp_path / "before" / "attention"
+  package.mkdir(parents=True)
+  (package / "__init__.py").write_text(
+    "from attention import masks\n"
+    "def scaled_dot_product_attention(queries, keys, values, **options):\n"
+    "  return 2 * values\n",
+    "utf-8",
+  )
+  (package / "masks.py").write_text(
+    "def causal(): return 1\ndef sliding_window(*bounds): return 1\n", "utf-8"
+  )
+  finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path}", f"--compare={package.parent}")
+  assert finished.code == 0, finished.errors
+  assert "compared version wrong: context off by" in finished.output
+
+
+def test_earlier_results_are_compared(tmp_path):
+  first = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path / '1'}")
+  assert first.code == 0, first.errors
+  path = tmp_path / "1" / "benchmark.json"
+  second = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path / '2'}", f"--compare={path}")
+  assert second.code == 0, second.errors
+  records = json.loads((tmp_path / "2" / "benchmark.json").read_text("utf-8"))["records"]
+  times = [record["milliseconds"] for record in records if record["baseline"] == "compared version"]
+  earlier = json.loads(path.read_text("utf-8"))["records"]
+  assert times == [record["milliseconds"] for record in earlier]
+
+
+@pytest.mark.parametrize(
+  ("content", "error"), [(None, "has no folder `attention`"), ("[]", "must be a benchmark.json or a folder")]
+)
+def test_invalid_comparisons_are_errors(content, error, tmp_path):
+  path = tmp_path if content is None else tmp_path / "benchmark.json"
+  if content is not None:
+    path.write_text(content, "utf-8")
+  finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path}", f"--compare={path}")
+  assert finished.code == 2 and finished.errors.startswith("error: --compare") and error in finished.errors
