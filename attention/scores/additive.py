@@ -73,8 +73,8 @@ def _scores(queries: jax.Array, keys: jax.Array, score_vector: jax.Array) -> jax
 class Additive(Score):
   """Additive scores with a score vector, [A] or [... A]; see `additive_scores`.
 
-  On CPUs, one formula is chosen for all pairs, by the largest value of each unit. A key with a value above
-  about 20 can therefore change the last bits of other scores, even if it is masked.
+  On CPUs, one formula is chosen for all pairs, by the largest value of each unit. A key with values above
+  about 10 can therefore change the last bits of other scores, even if it is masked.
   """
 
   axes = {"score_vector": "A"}

@@ -5,8 +5,9 @@ No tanh is computed for a pair of query and key. With
     r = 1 / (1 + exp(2 query) exp(2 key))
 
 tanh(query + key) is 1 - 2 r, and its derivative is 4 (r - r^2). Each query and each key is exponentiated
-once, and the terms of four units share one division: u / a + v / b = (u b + v a) / (a b). This requires that
-the product of four divisors does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed
+once, and units share divisions, which take most of the time: four units in the sums, where
+u / a + v / b = (u b + v a) / (a b), and two in gradients, where 1 / a = b / (a b). This requires that the
+product of four divisors does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed
 directly.
 
 Each loop runs along one axis and adds to a matrix over the other two: along the units A for the sums, along

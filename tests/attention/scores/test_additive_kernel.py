@@ -93,6 +93,23 @@ def test_exact_at_range_limits(one):
   assert_close(pull(jnp.ones((1, 2)))[0], np.sum(slopes, axis=-2), tolerance(4))
 
 
+@pytest.mark.parametrize("size", [5.0, 10.0, 10.5, 10.6, 11.0, 21.5, 43.0, 89.0])
+@pytest.mark.parametrize("count", [1, 4, 16])  # units of that size; four share a division
+def test_exact_where_divisors_may_overflow(size, count):
+  rng = np.random.default_rng(0)
+  queries, keys = (rng.uniform(-1, 1, (length, 16)).astype(np.float32) for length in (29, 31))
+  signs = rng.choice(np.float32([-1, 1]), (29, count))
+  queries[:, :count] = signs * np.float32(size / 2)
+  keys[:, :count] = np.where(rng.random((31, count)) < 0.5, -size / 2, size / 2)
+  vector = rng.normal(size=(1, 16), scale=1e3).astype(np.float32)
+  desired, slopes, _ = exact(queries, keys, vector)
+  actual, pull = jax.vjp(jax.jit(sums_of_tanh), queries, keys, vector)
+  assert_close(actual / 1e3, desired / 1e3, tolerance(16))
+  d_queries, d_keys, _ = pull(jnp.ones((29, 31)))
+  assert_close(d_queries / 1e3, np.sum(slopes, axis=-2) / 1e3, tolerance(16))
+  assert_close(d_keys / 1e3, np.sum(slopes, axis=-3) / 1e3, tolerance(16))
+
+
 def test_vmap_over_small_and_large():
   T, S, A = SIZES[0]
   inputs = [np.stack(pair) for pair in zip(draw((), T, S, A), draw((), T, S, A, scale=1e4), strict=True)]
