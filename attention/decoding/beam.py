@@ -14,7 +14,7 @@ class Alive(NamedTuple):
   """The K unfinished hypotheses of each sequence.
 
   Attributes:
-    state: state of the step function, leaves [K B ...], so that `jax.vmap` over K transposes nothing.
+    state: state of the step function, leaves [B K ...].
     tokens: last token of each, [B K].
     scores: log-probabilities, [B K]; -inf for missing hypotheses.
   """
@@ -120,19 +120,19 @@ def beam_search(
     lambda penalty: penalty >= 0 and penalty * math.log((5 + T) / 6) < most,
   )
 
-  step = jax.vmap(step)
+  step = jax.vmap(step, in_axes=1, out_axes=1)
   alive = Alive(
-    state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], K, axis=0), state),
+    state=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[:, None], K, axis=1), state),
     tokens=jnp.full((B, K), bos),
     scores=jnp.full((B, K), -jnp.inf).at[:, 0].set(0.0),  # K copies of one hypothesis: only one counts
   )
   zeros = jnp.zeros((B, K), jnp.int32)
   finished = Finished(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
-  weights = jax.eval_shape(step, alive.state, alive.tokens.T)[2]
+  weights = jax.eval_shape(step, alive.state, alive.tokens)[2]
   back_pointers = BackPointers(
     jnp.zeros((T, B, K), jnp.int32),
     jnp.zeros((T, B, K), jnp.int32),
-    None if weights is None else jnp.zeros((T, B, K, weights.shape[-1]), weights.dtype),
+    None if weights is None else jnp.zeros((T, *weights.shape), weights.dtype),
   )
 
   def penalized(scores: jax.Array, length: jax.Array | int) -> jax.Array:
@@ -146,24 +146,23 @@ def beam_search(
 
   def body_fn(carry):
     i, alive, finished, is_exhaustive, back_pointers = carry
-    state, logits, weights = step(alive.state, alive.tokens.T)
-    logits = logits.astype(jnp.float32)  # [K B V]
+    state, logits, weights = step(alive.state, alive.tokens)
+    logits = logits.astype(jnp.float32)
     # A log-probability is a logit plus a term of its hypothesis, so the best continuations of each hypothesis
     # are found among the logits: an array of all log-probabilities would take as long as the model's step.
-    offsets = alive.scores - jax.nn.logsumexp(logits, axis=-1).T
+    offsets = alive.scores - jax.nn.logsumexp(logits, axis=-1)
     V = logits.shape[-1]
     end = jnp.where(eos < 0, V, eos)  # a symbol outside the vocabulary is never generated
-    end_scores = offsets + jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf).T
+    end_scores = offsets + jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf)
     # With one more than K, the number of continuations shows whether a prefix is pruned.
-    num_kept = min(K + 1, V)
-    largest = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), num_kept)
-    best, words = (jnp.swapaxes(array, 0, 1) for array in largest)  # [B K K+1]
-    continuations = (offsets[..., None] + best).reshape(B, K * num_kept)
+    best = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), min(K + 1, V))
+    words = best[1].reshape(B, -1).astype(jnp.int32)
+    continuations = (offsets[..., None] + best[0]).reshape(B, -1)
     scores, indices = jax.lax.top_k(continuations, K)
     # Whether no prefix has been pruned; pruning at the last step has no effect.
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
-    parents = (indices // num_kept).astype(jnp.int32)
-    tokens = jnp.take_along_axis(words.reshape(B, K * num_kept), indices, axis=1)
+    parents = (indices // best[1].shape[-1]).astype(jnp.int32)
+    tokens = jnp.take_along_axis(words, indices, axis=1)
 
     # Not scores[:, -1:]: slicing the result of `top_k` makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))
@@ -178,10 +177,9 @@ def beam_search(
     back_pointers = BackPointers(
       back_pointers.tokens.at[i].set(tokens),
       back_pointers.parents.at[i].set(parents),
-      None if weights is None else back_pointers.weights.at[i].set(jnp.swapaxes(weights, 0, 1)),
+      None if weights is None else back_pointers.weights.at[i].set(weights),
     )
-    state = jax.tree.map(lambda leaf: leaf[parents.T, jnp.arange(B)], state)
-    return i + 1, Alive(state, tokens, scores), finished, is_exhaustive, back_pointers
+    return i + 1, Alive(_gather(state, parents), tokens, scores), finished, is_exhaustive, back_pointers
 
   initial_carry = jnp.int32(0), alive, finished, jnp.ones(B, bool), back_pointers
   _, alive, finished, _, back_pointers = jax.lax.while_loop(cond_fn, body_fn, initial_carry)
