@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.arrays.pytrees import combine
-from attention.arrays.shapes import same_rank, with_rank
+from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import AttentionOutput, dense
@@ -55,11 +55,10 @@ class OnlineSoftmax(NamedTuple):
     return OnlineSoftmax(row_max, denominator, self.context * first + other.context * second)
 
   def results(self) -> "BlockResults":
-    # A non-finite pair of a tile without a mask makes the denominator non-finite.
-    is_finite = jnp.isfinite(self.denominator)
-    denominator = jnp.where(is_valid_row(self.row_max) & is_finite, self.denominator, 1)
-    row_max = jnp.where(is_finite, self.row_max, jnp.inf)
-    return BlockResults(finish_rows(row_max, self.context / denominator), row_max, jnp.log(denominator))
+    denominator = jnp.where(is_valid_row(self.row_max), self.denominator, 1)
+    return BlockResults(
+      finish_rows(self.row_max, self.context / denominator), self.row_max, jnp.log(denominator)
+    )
 
 
 class BlockResults(NamedTuple):
@@ -154,19 +153,10 @@ def _attend_to_tile(
 ) -> OnlineSoftmax:
   """Returns the sums of one tile."""
   tile = plan.inputs(arrays)
-  scores, allowed = tile.scores_and_allowed(use_mask)
-  # These have the leading axes of queries, keys and values.
-  scores, nonfinite = same_rank(scores, tile.nonfinite_pairs())
-  scores = jnp.broadcast_to(scores, jnp.broadcast_shapes(scores.shape, nonfinite.shape))
-  if allowed is None:  # without an array of masked scores
-    row_max = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), mask_value(scores.dtype, 1))
-    shift = jax.lax.optimization_barrier(softmax_shift(row_max))
-    weights = jnp.exp(scores - shift + nonfinite)
-  else:
-    scores = masked_scores(scores, allowed, nonfinite)
-    row_max = jnp.max(scores, axis=-1, keepdims=True)
-    shift = jax.lax.optimization_barrier(softmax_shift(row_max))
-    weights = jnp.exp(scores - shift)
+  # nonfinite_pairs has the leading axes of queries, keys and values, so the masked scores have them too.
+  scores = masked_scores(*tile.scores_and_allowed(use_mask), tile.nonfinite_pairs())
+  row_max = jnp.max(scores, axis=-1, keepdims=True)
+  weights = jnp.exp(scores - softmax_shift(row_max))
   context = jnp.einsum("...TS,...SD->...TD", tile.drop(weights), tile.values)
   return OnlineSoftmax(row_max, jnp.sum(weights, axis=-1, keepdims=True), context)
 
@@ -219,9 +209,8 @@ def _differentiate_tile(
   (scores, values), (d_scores, d_values), (tile, allowed) = jax.jvp(
     scores_and_values, (differentiated,), (tangents,), has_aux=True
   )
-  exponents = scores - softmax_shift(results.row_max) - results.log_denominator
-  is_valid = is_valid_row(results.row_max) if allowed is None else allowed & is_valid_row(results.row_max)
-  weights = jnp.exp(jnp.where(is_valid, exponents, mask_value(scores.dtype)))
+  exponents = masked_scores(scores, allowed) - softmax_shift(results.row_max) - results.log_denominator
+  weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, mask_value(scores.dtype)))
   # The weight of a masked pair is 0, but the derivative of its score may overflow.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)
   weighted_sum = functools.partial(jnp.einsum, "...TS,...SD->...TD")
