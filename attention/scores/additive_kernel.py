@@ -110,8 +110,10 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
     for array in (formula.prepare(queries), formula.prepare(keys), score_vector / largest)
   )
 
-  def step(sums, units):
-    terms = [(factor[..., None], x[..., :, None], y[..., None, :]) for x, y, factor in units]
+  def step(sums, indexed_units):
+    index, units = indexed_units
+    one = _one(index, sums.dtype)
+    terms = [(one * factor[..., None], x[..., :, None], y[..., None, :]) for x, y, factor in units]
     for i in range(0, len(terms), TERMS_PER_DIVISION):
       sums += formula.sum_terms(terms[i : i + TERMS_PER_DIVISION])
     return sums, None
@@ -119,7 +121,9 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
   # Computed from the arrays, because their types may contain a sharding.
   initial = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
   units = list(zip(*map(_rows, (x, y, factors)), strict=True))
-  sums = formula.scale * largest * jax.lax.scan(step, match_vma(initial, (x, y, factors)), units)[0]
+  indices = jnp.arange(units[0][0].shape[0])
+  sums = jax.lax.scan(step, match_vma(initial, (x, y, factors)), (indices, units))[0]
+  sums *= formula.scale * largest
   return (
     sums if formula.offset == 0 else sums + formula.offset * jnp.sum(score_vector, axis=-1, keepdims=True)
   )
@@ -152,19 +156,28 @@ def _sweep(
   factors = jax.lax.complex(*_halves(factors))
 
   @rematerialized
-  def step(x, factors, rows):
-    sums = []
+  def step(x, factors, index, rows):
+    one, sums = _one(index, x[0].dtype), []
     for row in rows:
       # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
       first, second = formula.value_pair(x, [half[..., None, :] for half in row])
-      sums.append(jnp.sum(function(first) * factors.real + function(second) * factors.imag, axis=-1))
+      sums.append(one * jnp.sum(function(first) * factors.real + function(second) * factors.imag, axis=-1))
     return sums
 
   halves = [_rows(jnp.moveaxis(half, -2, 0)) for half in y]
-  _, sums = jax.lax.scan(
-    lambda _, rows: (None, step(x, factors, rows)), None, list(zip(*halves, strict=True))
-  )
+  units = list(zip(*halves, strict=True))
+  indices = jnp.arange(units[0][0].shape[0])
+  _, sums = jax.lax.scan(lambda _, row: (None, step(x, factors, *row)), None, (indices, units))
   return jnp.moveaxis(jnp.concatenate(sums)[: rows.shape[-2]], 0, -2)
+
+
+def _one(index: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """Returns 1, by a matrix product that depends on the index of a loop.
+
+  On CPUs, XLA of JAX 0.12.0.1 runs loops on a single thread if they contain no matrix product.
+  """
+  identity = jnp.where(index >= 0, jnp.eye(8, dtype=dtype), 0)
+  return jnp.matmul(identity, identity, precision="highest")[0, 0]
 
 
 def _halves(array: jax.Array) -> list[jax.Array]:
