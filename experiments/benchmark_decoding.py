@@ -44,6 +44,8 @@ _MIN_EQUAL = 0.98
 
 def main() -> None:
   batch_sizes, beam_sizes = _sizes(_BATCH_SIZES), _sizes(_BEAM_SIZES)
+  if _FEATURES.value % (2 * _NUM_HEADS):
+    raise cli.UsageError(f"--features must be a multiple of {2 * _NUM_HEADS}, got {_FEATURES.value}")
   rows = []
   for kind in ("recurrent", "transformer"):
     config = _model_config(kind)

@@ -26,6 +26,7 @@ def test_all_models_and_searches_are_measured():
   [
     ("--batch_sizes=0", "--batch_sizes must be positive integers, got '0'"),
     ("--beam_sizes=x", "--beam_sizes must be positive integers, got 'x'"),
+    ("--features=6", "--features must be a multiple of 8, got 6"),
   ],
 )
 def test_invalid_sizes_are_errors(flag, error):
