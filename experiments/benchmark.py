@@ -7,7 +7,7 @@ the machine's speed against length. The suite `gpu` requires a GPU and only runs
 libraries are included if they are installed: pip install torch keras tokamax. With all of them it takes 46
 minutes on 2 cores.
 
-To judge a change, measure it beside the version before:
+To judge a change, measure it together with the previous version:
 
     git worktree add ../before HEAD~1
     python -m experiments.benchmark --suites=dot_product --baselines=attention --compare=../before
@@ -52,7 +52,6 @@ def main() -> None:
   earlier = _earlier_records()
   folder = pathlib.Path(_OUTPUT.value)
   folder.mkdir(parents=True, exist_ok=True)
-  peaks = {dtype: peak_flops(dtype) for dtype in ("float32", "bfloat16")}
   records: list[dict[str, Any]] = []
   print(report.HEADER)
   for suite in _SUITES.value:
@@ -62,7 +61,7 @@ def main() -> None:
       case = dataclasses.replace(case, length=length, dtype=_DTYPE.value or case.dtype)
       baselines = [name for name in names if name in _BASELINES.value]
       baselines += [COMPARED] if COMPARED in BASELINES and COMPARED not in names else []
-      measured = measure(case, baselines, _REPEATS.value, peaks[case.dtype]) + earlier.get(case.name, [])
+      measured = measure(case, baselines, _REPEATS.value, peak_flops(case.dtype)) + earlier.get(case.name, [])
       case_records = [{"suite": suite, **record} for record in measured]
       print(report.rows(case_records), flush=True)
       records += case_records

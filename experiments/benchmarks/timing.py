@@ -1,6 +1,7 @@
 """Times and memory of baselines, measured in turn."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -31,6 +32,7 @@ class IncorrectResult(Exception):
   """Raised if the results of a baseline are wrong."""
 
 
+@functools.cache
 def peak_flops(dtype: str, repeats: int = 9) -> float:
   """Returns the rate of a product of two matrices [2048 2048], in floating-point operations per second."""
   matrix = jnp.ones((_PEAK_SIZE, _PEAK_SIZE), dtype)

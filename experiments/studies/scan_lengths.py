@@ -4,8 +4,8 @@ r"""Does attention generalize to longer SCAN commands?
 the problem: with the true output length given, additive attention is right for 61.0% of the commands.
 Transformers with sinusoidal positions improve from 0.1% to 53.4%.
 
-* Location-aware attention (29.1%), the best on the toy translation task, and models without attention (32.7%
-  ) do not differ significantly from additive attention. Coverage (19.8%) and monotonic attention (0.5%)
+* Location-aware attention (29.1%), the best on the toy translation task, and models without attention
+  (32.7%) do not differ significantly from additive attention. Coverage (19.8%) and monotonic attention (0.5%)
   are worse.
 * Longer training commands help more than any attention type: with up to 26 actions in training, additive
   attention is right for 86.7% of the longer commands.
