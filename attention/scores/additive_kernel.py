@@ -5,13 +5,12 @@ No tanh is computed for a pair of query and key. With
     r = 1 / (1 + exp(2 query) exp(2 key))
 
 tanh(query + key) is 1 - 2 r, and its derivative is 4 (r - r^2). Each query and each key is exponentiated
-once, and units share divisions, which take most of the time: four units in the sums, where
-u / a + v / b = (u b + v a) / (a b), and two in gradients, where 1 / a = b / (a b). This requires that the
-product of four divisors does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed
+once. In the sums, four units share a division, since u / a + v / b = (u b + v a) / (a b). This requires that
+the product of four divisors does not overflow, and that 1 - 2 r is not close to 0; otherwise tanh is computed
 directly.
 
 Each loop runs along one axis and adds to a matrix over the other two: along the units A for the sums, along
-the keys or queries for their gradients. A step takes several rows, each as a separate array, since only then
+the keys or queries for the gradients. A step takes several rows, each as a separate array, since only then
 XLA fuses the step into one fast pass over the matrix.
 """
 
@@ -27,11 +26,8 @@ from attention.arrays.batched_loops import rematerialized, unvmap_any
 from attention.arrays.shapes import assumed_product, is_known
 from attention.arrays.sharding import match_vma, matmul_precision
 
-# Number of rows per step. More would exceed the registers of a CPU.
-ROWS = 8
-
-# Number of units whose terms share a division.
-TERMS_PER_DIVISION = 4
+# Number of rows per step; in the sums, they share a division. More would exceed the registers of a CPU.
+ROWS = 4
 
 # Up to this number of terms, loops are slower than one expression.
 MAX_TERMS_WITHOUT_LOOPS = 2**13
@@ -80,13 +76,15 @@ def _tangent(primals, tangents):
   )
   sums = _looped(*primals)
   d_sums = jnp.zeros_like(sums)
-  if d_queries is not None:
-    d_sums += jnp.swapaxes(_by_platform(_slopes, queries, keys, score_vector * d_queries), -1, -2)
+  if d_queries is not None or d_vector is not None:
+    zero = _zero_for_each_query(queries, keys)
+    slope_factors = zero if d_queries is None else score_vector * d_queries + zero
+    tanh_factors = zero if d_vector is None else d_vector + zero
+    d_sums += jnp.swapaxes(
+      _by_platform(_slopes_and_tanhs, queries, keys, jax.lax.complex(slope_factors, tanh_factors)), -1, -2
+    )
   if d_keys is not None:
     d_sums += _by_platform(_slopes, keys, queries, score_vector * d_keys)
-  if d_vector is not None:
-    factors = d_vector + _zero_for_each_query(queries, keys)
-    d_sums += jnp.swapaxes(_by_platform(_tanhs, queries, keys, factors), -1, -2)
   return sums, d_sums
 
 
@@ -114,9 +112,7 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
     index, units = indexed_units
     one = _one(index, sums.dtype)
     terms = [(one * factor[..., None], x[..., :, None], y[..., None, :]) for x, y, factor in units]
-    for i in range(0, len(terms), TERMS_PER_DIVISION):
-      sums += formula.sum_terms(terms[i : i + TERMS_PER_DIVISION])
-    return sums, None
+    return sums + formula.sum_terms(terms), None
 
   # Computed from the arrays, because their types may contain a sharding.
   initial = jnp.zeros_like(x[0][..., :, None] + y[0][..., None, :] + factors[0][..., None])
@@ -131,42 +127,46 @@ def _sum(formula: "Formula", queries: jax.Array, keys: jax.Array, score_vector: 
 
 def _slopes(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
   """Returns sum over a of (1 - tanh^2)(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
-  return _sweep(formula, formula.slope, matrix, rows, factors)
+  return _sweep(formula, lambda value, factors: formula.slope(value) * factors, matrix, rows, factors)
 
 
-def _tanhs(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array) -> jax.Array:
-  """Returns sum over a of tanh(matrix[x, a] + rows[r, a]) factors[x, a], [... R X]."""
-  return _sweep(formula, lambda value: formula.offset + formula.scale * value, matrix, rows, factors)
+def _slopes_and_tanhs(
+  formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array
+) -> jax.Array:
+  """Returns the sum over a of slope times the real part and tanh times the imaginary part of factors[x, a].
+
+  The arguments are those of `_slopes`. The factors are one complex array, since XLA would compute the
+  gradients of two arrays in two passes.
+  """
+
+  def terms(value: jax.Array, factors: jax.Array) -> jax.Array:
+    return formula.slope(value) * factors.real + (formula.offset + formula.scale * value) * factors.imag
+
+  return _sweep(formula, terms, matrix, rows, factors)
 
 
 def _sweep(
   formula: "Formula",
-  function: Callable[[jax.Array], jax.Array],
+  terms: Callable[[jax.Array, jax.Array], jax.Array],
   matrix: jax.Array,
   rows: jax.Array,
   factors: jax.Array,
 ) -> jax.Array:
-  """Returns sum over a of function(value of matrix[x, a] and rows[r, a]) factors[x, a], [... R X].
+  """Returns sum over a of terms(value of matrix[x, a] and rows[r, a], factors[x, a]), [... R X].
 
-  It is linear in the factors. Its transpose is a single loop over the rows, which adds to the gradient of the
-  factors. The two halves of the units are the real and the imaginary part of one array, since XLA would
-  compute two arrays in two passes, each with its own divisions.
+  It is linear in the factors. Its transpose is a loop over the rows, which adds to the gradient of the
+  factors.
   """
-  x, y = (_halves(formula.prepare(array)) for array in (matrix, rows))
-  factors = jax.lax.complex(*_halves(factors))
+  x, y = formula.prepare(matrix), formula.prepare(rows)
 
   @rematerialized
   def step(x, factors, index, rows):
-    one, sums = _one(index, x[0].dtype), []
-    for row in rows:
-      # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
-      first, second = formula.value_pair(x, [half[..., None, :] for half in row])
-      sums.append(one * jnp.sum(function(first) * factors.real + function(second) * factors.imag, axis=-1))
-    return sums
+    one = _one(index, x.dtype)
+    # Rows do not share a division, so that a masked key changes no bit of another key's gradient.
+    return [one * jnp.sum(terms(formula.value(x, row[..., None, :]), factors), axis=-1) for row in rows]
 
-  halves = [_rows(jnp.moveaxis(half, -2, 0)) for half in y]
-  units = list(zip(*halves, strict=True))
-  indices = jnp.arange(units[0][0].shape[0])
+  units = _rows(jnp.moveaxis(y, -2, 0))
+  indices = jnp.arange(units[0].shape[0])
   _, sums = jax.lax.scan(lambda _, row: (None, step(x, factors, *row)), None, (indices, units))
   return jnp.moveaxis(jnp.concatenate(sums)[: rows.shape[-2]], 0, -2)
 
@@ -178,12 +178,6 @@ def _one(index: jax.Array, dtype: jnp.dtype) -> jax.Array:
   """
   identity = jnp.where(index >= 0, jnp.eye(8, dtype=dtype), 0)
   return jnp.matmul(identity, identity, precision="highest")[0, 0]
-
-
-def _halves(array: jax.Array) -> list[jax.Array]:
-  """Returns the two halves of an array along its last axis, padded with a zero if the axis is odd."""
-  array = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, array.shape[-1] % 2)])
-  return jnp.split(array, 2, axis=-1)
 
 
 def _rows(array: jax.Array) -> list[jax.Array]:
@@ -204,7 +198,7 @@ class Formula(NamedTuple):
 
   Attributes:
     prepare: computed once for each query and key.
-    value_pair: maps the two halves of prepared queries and keys to the two halves of the values.
+    value: maps prepared queries and keys to values.
     sum_terms: returns the sum of factor * value over terms (factor, prepared query, prepared key).
     scale: tanh is offset + scale * value.
     offset: see scale.
@@ -212,7 +206,7 @@ class Formula(NamedTuple):
   """
 
   prepare: Callable[[jax.Array], jax.Array]
-  value_pair: Callable[[list[jax.Array], list[jax.Array]], list[jax.Array]]
+  value: Callable[[jax.Array, jax.Array], jax.Array]
   sum_terms: Callable[[list[Term]], jax.Array]
   scale: int
   offset: int
@@ -229,16 +223,9 @@ def _sum_fractions(terms: list[Term]) -> jax.Array:
   return numerator / divisor
 
 
-def _reciprocals(x: list[jax.Array], y: list[jax.Array]) -> list[jax.Array]:
-  """Returns 1 / (1 + x y) of both halves, with one division: 1 / a = b / (a b) and 1 / b = a / (a b)."""
-  first, second = (1 + half * other for half, other in zip(x, y, strict=True))
-  inverse = 1 / (first * second)
-  return [second * inverse, first * inverse]
-
-
 FACTORED_FORMULA = Formula(
   prepare=lambda vectors: jnp.exp(2 * vectors),
-  value_pair=_reciprocals,
+  value=lambda x, y: 1 / (1 + x * y),
   sum_terms=_sum_fractions,
   scale=-2,
   offset=1,
@@ -246,7 +233,7 @@ FACTORED_FORMULA = Formula(
 )
 TANH_FORMULA = Formula(
   prepare=lambda vectors: vectors,
-  value_pair=lambda x, y: [jnp.tanh(first + second) for first, second in zip(x, y, strict=True)],
+  value=lambda x, y: jnp.tanh(x + y),
   sum_terms=lambda terms: _sum_arrays([factor * jnp.tanh(x + y) for factor, x, y in terms]),
   scale=1,
   offset=0,
@@ -275,16 +262,14 @@ def _by_platform(
 
 
 def _may_overflow(largest: jax.Array) -> jax.Array:
-  """Returns whether the product of the divisors of terms that share a division may overflow.
+  """Returns for each step of a loop over units whether the product of its divisors may overflow.
 
   Args:
     largest: largest |query| + |key| of each unit, [A].
   """
-  rows = _rows(largest)
-  groups = [_sum_arrays(rows[i : i + TERMS_PER_DIVISION]) for i in range(0, len(rows), TERMS_PER_DIVISION)]
   # A divisor is at most 2 exp(2 (|query| + |key|)).
-  max_sum = math.log(float(jnp.finfo(largest.dtype).max)) / 2 - TERMS_PER_DIVISION
-  return ~(functools.reduce(jnp.maximum, groups) <= max_sum)  # also for NaN
+  max_sum = math.log(float(jnp.finfo(largest.dtype).max)) / 2 - ROWS
+  return ~(_sum_arrays(_rows(largest)) <= max_sum)  # also for NaN
 
 
 def _sum_arrays(arrays: list[jax.Array]) -> jax.Array:
