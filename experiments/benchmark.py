@@ -22,6 +22,7 @@ from absl import flags
 
 from experiments.benchmarks import report
 from experiments.benchmarks.baselines import BASELINES, COMPARED, Unavailable, add_version
+from experiments.benchmarks.cases import TOLERANCES
 from experiments.benchmarks.suites import SUITES
 from experiments.benchmarks.timing import measure, peak_flops
 from experiments.cli import flags as cli
@@ -30,7 +31,7 @@ _SUITES = flags.DEFINE_list(
   "suites", ["dot_product", "additive", "length", "window"], f"suites to run: {', '.join(SUITES)}"
 )
 _BASELINES = flags.DEFINE_list("baselines", [*BASELINES], f"baselines to run: {', '.join(BASELINES)}")
-_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "replaces the dtype of the cases")
+_DTYPE = flags.DEFINE_enum("dtype", None, [*TOLERANCES], "replaces the dtype of the cases")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "number of measurements of each case", lower_bound=1)
 _LENGTH_DIVISOR = flags.DEFINE_integer(
   "length_divisor", 1, "divides all lengths, for a quick trial", lower_bound=1
@@ -60,7 +61,7 @@ def main() -> None:
       length = max(1, case.length // _LENGTH_DIVISOR.value)
       case = dataclasses.replace(case, length=length, dtype=_DTYPE.value or case.dtype)
       baselines = [name for name in names if name in _BASELINES.value]
-      baselines += [COMPARED] if COMPARED in BASELINES and COMPARED not in names else []
+      baselines += [COMPARED] if COMPARED in BASELINES and COMPARED not in baselines else []
       measured = measure(case, baselines, _REPEATS.value, peak_flops(case.dtype)) + earlier.get(case.name, [])
       case_records = [{"suite": suite, **record} for record in measured]
       print(report.rows(case_records), flush=True)

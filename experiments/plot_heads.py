@@ -14,7 +14,7 @@ from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
-from experiments.translation import decoding_flags, load, reporting
+from experiments.translation import decoding_flags, load, run_figures
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
@@ -40,7 +40,7 @@ def main() -> None:
   else:
     tokens = translator.pair_tokens([(text, _TRANSLATION.value)])
   (heads,) = translator.heads_of_tokens(tokens)
-  paths = reporting.draw_heads(output, translator, heads)
+  paths = run_figures.draw_heads(output, translator, heads)
   if not paths:
     raise UsageError(f"--workdir must be a run with attention, got {folder}")
   for path in paths:

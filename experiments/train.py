@@ -111,7 +111,9 @@ def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluatio
   reporting.write_results(folder, results)  # first, because printing or drawing may fail
   print(reporting.table(results))
   reporting.show_translations(translator)
-  for path in reporting.draw_figures(folder, translator):
+  from experiments.translation import run_figures
+
+  for path in run_figures.draw_figures(folder, translator):
     print(f"wrote {path}")
 
 

@@ -24,7 +24,7 @@ from experiments.cli.io import check_files, define_input, define_output, read_li
 from experiments.text.text_processor import TextProcessor
 from experiments.text.visible import escape_invisible
 from experiments.text.words import strip_joiners
-from experiments.translation import attention_maps, decoding_flags, reporting
+from experiments.translation import decoding_flags, reporting
 from experiments.translation.restore import load_ensemble
 from experiments.translation.translator import Translation, Translator
 
@@ -140,13 +140,13 @@ def _draw(
   language: TextProcessor, source: Sequence[str], translation: Translation, path: pathlib.Path
 ) -> None:
   num_tokens = max(len(source), len(translation.tokens))
-  if num_tokens > attention_maps.MAX_LENGTH:
-    raise cli.UsageError(
-      f"--attention_png needs at most {attention_maps.MAX_LENGTH} tokens, got {num_tokens}"
-    )
+  if num_tokens > reporting.MAX_MAP_LENGTH:
+    raise cli.UsageError(f"--attention_png needs at most {reporting.MAX_MAP_LENGTH} tokens, got {num_tokens}")
   if translation.attention is None:
     raise cli.UsageError("--attention_png needs a model with attention")
-  if reporting.draw_translation(path, language, source, translation):
+  from experiments.translation import run_figures
+
+  if run_figures.draw_translation(path, language, source, translation):
     _print_error(f"wrote {path}")
 
 

@@ -177,15 +177,18 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
   """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
   cleaned = finite(vectors)
   features = function(cleaned)
-  nonfinite = [~jnp.all(jnp.isfinite(vectors), axis=-1)]
+  is_finite, nonfinite = jnp.isfinite(vectors), []
   for leaf in jax.tree.leaves(features):
     if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
       raise ValueError(
         f"{function.__qualname__} must return arrays whose axis -2 has size {vectors.shape[-2]} or 1, "
         f"got shape {np.shape(leaf)} for vectors {vectors.shape}"
       )
-    if leaf is not cleaned:
+    if leaf.shape == vectors.shape:
+      is_finite &= jnp.isfinite(leaf)  # a single pass on CPUs
+    else:
       nonfinite.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
+  nonfinite.append(~jnp.all(is_finite, axis=-1))
   # If the features are the vectors themselves, avoid a copy: the engines make features finite anyway.
   features = jax.tree.map(lambda leaf: vectors if leaf is cleaned else leaf, features)
   return features, functools.reduce(jnp.logical_or, same_rank(*nonfinite))

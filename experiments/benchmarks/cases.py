@@ -12,7 +12,7 @@ import numpy as np
 # Number of positions per sentence and head that are compared with float64.
 CHECKED = 8
 # Allowed errors, relative to the largest result, or to 0.01.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2}
+TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Case:
     width: H, or A of additive attention; also the width of the values.
     causal: whether the mask is causal.
     window: size of a sliding window, or None; requires `causal`.
-    dtype: "float32" or "bfloat16".
+    dtype: "float32", "bfloat16" or "float16".
   """
 
   score: str

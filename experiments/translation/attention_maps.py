@@ -17,9 +17,6 @@ from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_tr
 from experiments.translation import labels
 from experiments.translation.figures import EDGE, INK, LETTER_INCHES, RULE, new_figure
 
-# Maximum number of tokens per side. Larger maps are unreadable, and slow to draw.
-MAX_LENGTH = 60
-
 _CELL_INCHES = 0.34
 _MARK = "#e8590c"
 _SHADES = LinearSegmentedColormap.from_list(

@@ -19,7 +19,7 @@ from experiments.cli.config_fields import ConfigError
 from experiments.cli.io import write_text
 from experiments.runs.job_runner import Job
 from experiments.runs.workdir import has_run, is_locked
-from experiments.translation import compare, figures, reporting
+from experiments.translation import compare, figures, run_figures
 from experiments.translation.run_config import check_same_config, read_config
 from experiments.translation.validation import validate
 
@@ -161,7 +161,7 @@ def write_report(folder: pathlib.Path, runs: Sequence[Run]) -> tuple[str, list[p
   for split in splits:
     panels = compare.metric_panels(groups, compare.split_metrics(groups, split))
     draw_functions[split] = functools.partial(figures.dot_plot, panels, title=split)
-  return text, [*tables, *reporting.write_figures(folder / "figures", draw_functions, groups)]
+  return text, [*tables, *run_figures.write_figures(folder / "figures", draw_functions, groups)]
 
 
 def _run_name(group: str, overrides: Mapping[str, Any]) -> str:

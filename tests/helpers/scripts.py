@@ -28,7 +28,7 @@ _SERVER.set_forkserver_preload(
   [
     "experiments.cli.flags",
     "experiments.translation.train",
-    "experiments.translation.reporting",
+    "experiments.translation.run_figures",
   ]
 )
 

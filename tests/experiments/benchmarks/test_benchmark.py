@@ -22,6 +22,7 @@ SMALL = [
   Case("cosine", 1, 7, 1, 5, causal=True),
   Case("dot_product", 2, 1, 3, 5),
   Case("dot_product", 2, 7, 3, 5, dtype="bfloat16"),
+  Case("dot_product", 2, 7, 3, 5, dtype="float16"),
 ]
 
 
@@ -241,7 +242,8 @@ def test_another_version_is_measured_in_turn(tmp_path):
   (package / "masks.py").write_text(
     "def causal(): return 1\ndef sliding_window(*bounds): return 1\n", "utf-8"
   )
-  finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path}", f"--compare={package.parent}")
+  flags = *QUICK_FLAGS, "--suites=dot_product", f"--output={tmp_path}", f"--compare={package.parent}"
+  finished = scripts.run("benchmark", *flags)
   assert finished.code == 0, finished.errors
   assert "compared version wrong: context off by" in finished.output
 

@@ -1,4 +1,4 @@
-"""Tests of experiments/translation/reporting.py."""
+"""Tests of experiments/translation/reporting.py and run_figures.py."""
 
 import json
 
@@ -10,7 +10,7 @@ from experiments.tasks import Example
 from experiments.text.text_processor import TextProcessor
 from experiments.text.tokenizers import WordTokenizer
 from experiments.text.vocabularies import Vocabulary
-from experiments.translation import reporting
+from experiments.translation import reporting, run_figures
 from experiments.translation.translator import Heads, PairScore, Translation
 
 EXAMPLES = [
@@ -105,22 +105,22 @@ def with_metrics(tmp_path):
 
 
 def test_run_figures_are_written(with_metrics):
-  paths = reporting.draw_figures(with_metrics, FakeTranslator())
+  paths = run_figures.draw_figures(with_metrics, FakeTranslator())
   names = ["training_curves", "attention_0", "attention_1", "attention_2"]
   assert paths == [with_metrics / "figures" / f"{name}.png" for name in names]
   assert all(path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") for path in paths)
 
 
 def test_models_without_attention_have_curves(with_metrics):
-  paths = reporting.draw_figures(with_metrics, FakeTranslator(has_attention=False))
+  paths = run_figures.draw_figures(with_metrics, FakeTranslator(has_attention=False))
   assert [path.name for path in paths] == ["training_curves.png"]
   with pytest.raises(ValueError, match="translation must have attention, got none"):
-    reporting.draw_translation(with_metrics, SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
+    run_figures.draw_translation(with_metrics, SOURCE, ("the",), Translation("il", ("il",), -1.0, None))
 
 
 def test_failed_figures_are_skipped(with_metrics, monkeypatch, capsys):
-  monkeypatch.setattr(reporting.figures, "training_curves", lambda *_: 1 / 0)
-  paths = reporting.draw_figures(with_metrics, FakeTranslator())
+  monkeypatch.setattr(run_figures.figures, "training_curves", lambda *_: 1 / 0)
+  paths = run_figures.draw_figures(with_metrics, FakeTranslator())
   assert [path.name for path in paths] == ["attention_0.png", "attention_1.png", "attention_2.png"]
   path = with_metrics / "figures" / "training_curves.png"
   warning = f"warning: could not draw {path}: ZeroDivisionError: division by zero\n"
@@ -139,9 +139,9 @@ def test_translation_maps_have_labels(source, columns, is_truncated, tmp_path, m
   rows = ["il", "gatto", *([] if is_truncated else ["</s>"])]
   weights = np.full((len(rows), len(columns)), 1 / len(columns))
   drawn = []
-  monkeypatch.setattr(reporting.png, "try_to_save", lambda draw, path: drawn.append((path, draw())) or True)
+  monkeypatch.setattr(run_figures.png, "try_to_save", lambda draw, path: drawn.append((path, draw())) or True)
   translation = Translation("il gatto", ("il", "gatto"), -1.0, weights, is_truncated)
-  assert reporting.draw_translation(tmp_path / "map.png", SOURCE, source, translation)
+  assert run_figures.draw_translation(tmp_path / "map.png", SOURCE, source, translation)
   ((path, figure),) = drawn
   assert path == tmp_path / "map.png"
   axes = figure.axes[0]
@@ -153,7 +153,7 @@ def test_heads_are_written(tmp_path):
   decoder = np.random.default_rng(0).uniform(0, 0.5, (1, 2, 3, 4))
   encoder = np.random.default_rng(1).uniform(0, 0.5, (3, 2, 4, 4))
   heads = Heads(("the", "cat", "sees"), ("ciao", "a"), encoder, decoder)
-  paths = reporting.draw_heads(tmp_path, FakeTranslator(), heads)
+  paths = run_figures.draw_heads(tmp_path, FakeTranslator(), heads)
   assert [path.name for path in paths] == ["heads.npz", "decoder_heads.png", "encoder_heads.png"]
   with np.load(paths[0]) as arrays:
     np.testing.assert_array_equal(arrays["decoder"], decoder)
@@ -161,8 +161,8 @@ def test_heads_are_written(tmp_path):
     assert arrays["source"].tolist() == ["the", "cat", "sees"]
     assert arrays["target"].tolist() == ["ciao", "a"]
   many = heads._replace(decoder=np.full((1, 9999, 3, 4), 0.1))
-  paths = reporting.draw_heads(tmp_path, FakeTranslator(), many)
+  paths = run_figures.draw_heads(tmp_path, FakeTranslator(), many)
   assert [path.name for path in paths] == ["heads.npz", "encoder_heads.png"]
   assert (
-    reporting.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
+    run_figures.draw_heads(tmp_path / "none", FakeTranslator(), Heads(("the",), ("ciao",), None, None)) == []
   )
