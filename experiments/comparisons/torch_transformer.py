@@ -1,4 +1,4 @@
-"""The Transformer of `attention.Seq2Seq` in PyTorch, for decoding with cached keys and values."""
+"""The Transformer of `attention.Seq2Seq` in PyTorch. It decodes with cached keys and values."""
 
 from typing import Any
 
@@ -24,10 +24,17 @@ class MultiHead(nn.Module):
     return self._split(self.key(inputs)), self._split(self.value(inputs))
 
   def forward(
-    self, inputs: torch.Tensor, keys_values: KeysValues, mask: torch.Tensor | None = None
+    self,
+    inputs: torch.Tensor,
+    keys_values: KeysValues,
+    mask: torch.Tensor | None = None,
+    *,
+    is_causal: bool = False,
   ) -> torch.Tensor:
     queries = self._split(self.query(inputs))
-    context = nn.functional.scaled_dot_product_attention(queries, *keys_values, attn_mask=mask)
+    context = nn.functional.scaled_dot_product_attention(
+      queries, *keys_values, attn_mask=mask, is_causal=is_causal
+    )
     return self.out(context.transpose(1, 2).flatten(2))
 
   def _split(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -51,6 +58,12 @@ class Layer(nn.Module):
     inputs = inputs + self.attention(normed, self.attention.project_kv(normed), mask)
     return self._feed_forward(inputs)
 
+  def decode(self, inputs: torch.Tensor, memory: KeysValues, mask: torch.Tensor) -> torch.Tensor:
+    """Returns the features of known targets, [B T D]."""
+    normed = self.attention_norm(inputs)
+    inputs = inputs + self.attention(normed, self.attention.project_kv(normed), is_causal=True)
+    return self._attend_to_source(inputs, memory, mask)
+
   def step(
     self, inputs: torch.Tensor, cache: KeysValues, memory: KeysValues, mask: torch.Tensor
   ) -> tuple[torch.Tensor, KeysValues]:
@@ -59,8 +72,11 @@ class Layer(nn.Module):
     new = self.attention.project_kv(normed)
     keys, values = (torch.cat(pair, dim=2) for pair in zip(cache, new, strict=True))
     inputs = inputs + self.attention(normed, (keys, values))
+    return self._attend_to_source(inputs, memory, mask), (keys, values)
+
+  def _attend_to_source(self, inputs: torch.Tensor, memory: KeysValues, mask: torch.Tensor) -> torch.Tensor:
     inputs = inputs + self.cross_attention(self.cross_attention_norm(inputs), memory, mask)
-    return self._feed_forward(inputs), (keys, values)
+    return self._feed_forward(inputs)
 
   def _feed_forward(self, inputs: torch.Tensor) -> torch.Tensor:
     return inputs + self.out(torch.relu(self.hidden(self.feed_forward_norm(inputs))))
@@ -88,13 +104,18 @@ class Transformer(nn.Module):
     self.logits = nn.Linear(width, vocabulary_sizes[1])
     self.positions = torch.tensor(np.asarray(positions.sinusoidal(max_length, width)))
 
+  def forward(self, sources: torch.Tensor, lengths: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Returns the logits of known targets, [B T V] (teacher forcing)."""
+    encoded, mask = self._encode(sources, lengths)
+    vectors = self._embed(self.embeddings[1], inputs, 0)
+    for layer in self.decoder:
+      vectors = layer.decode(vectors, layer.cross_attention.project_kv(encoded), mask)
+    return self.logits(self.norms[1](vectors))
+
   def start(self, sources: torch.Tensor, lengths: torch.Tensor, beam_size: int) -> tuple[Any, Any]:
     """Returns the state of each hypothesis before the first step, and the memory of all steps."""
-    mask = (torch.arange(sources.shape[1])[None] < lengths[:, None])[:, None, None]
-    vectors = self._embed(self.embeddings[0], sources, 0)
-    for layer in self.encoder:
-      vectors = layer.encode(vectors, mask)
-    encoded = self.norms[0](vectors).repeat_interleave(beam_size, 0)
+    encoded, mask = self._encode(sources, lengths)
+    encoded = encoded.repeat_interleave(beam_size, 0)
     memory = [layer.cross_attention.project_kv(encoded) for layer in self.decoder]
     state = [tuple(array[:, :, :0] for array in keys_values) for keys_values in memory]
     return state, (memory, mask.repeat_interleave(beam_size, 0))
@@ -108,6 +129,14 @@ class Transformer(nn.Module):
       vectors, cache = layer.step(vectors, cache, layer_memory, mask)
       caches.append(cache)
     return caches, self.logits(self.norms[1](vectors))[:, 0]
+
+  def _encode(self, sources: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the encoded sources [B S D], and the mask of their positions."""
+    mask = (torch.arange(sources.shape[1])[None] < lengths[:, None])[:, None, None]
+    vectors = self._embed(self.embeddings[0], sources, 0)
+    for layer in self.encoder:
+      vectors = layer.encode(vectors, mask)
+    return self.norms[0](vectors), mask
 
   def _embed(self, embedding: nn.Embedding, tokens: torch.Tensor, first: int) -> torch.Tensor:
     scale = embedding.embedding_dim**0.5

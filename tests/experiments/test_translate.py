@@ -122,9 +122,11 @@ def test_truncated_translations_are_counted(translated):
 
 @pytest.mark.exhaustive
 def test_max_length_may_exceed_the_config(translate, source, translated):
-  lines, _ = translated
-  longer = translate(f"--input={source}", BEAM, f"--max_length={MAX_LENGTH + 4}").output.split("\n")[:-1]
-  assert max(len(line.split()) for line in lines) <= MAX_LENGTH < max(len(line.split()) for line in longer)
+  lines, errors = translated
+  assert max(len(line.split()) for line in lines) == MAX_LENGTH and "truncated" in errors
+  longer = translate(f"--input={source}", BEAM, f"--max_length={MAX_LENGTH + 4}")
+  longest = max(len(line.split()) for line in longer.output.splitlines())
+  assert longest > MAX_LENGTH or "truncated" not in longer.errors
 
 
 @pytest.mark.exhaustive
