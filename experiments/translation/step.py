@@ -92,9 +92,10 @@ def init_state(spec: TrainSpec, rng: jax.Array) -> TrainState:
   return jax.jit(functools.partial(_init, spec), out_shardings=shardings)(rng)
 
 
+@functools.cache  # tracing the model takes time
 def abstract_state(spec: TrainSpec) -> TrainState:
   """Returns the shapes, dtypes and shardings of the state."""
-  shapes = jax.eval_shape(functools.partial(_init, spec), jax.random.key(0))
+  shapes = jax.eval_shape(functools.partial(_init, spec), jax.eval_shape(jax.random.key, 0))
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     shapes,
