@@ -63,7 +63,7 @@ def main() -> None:
       baselines = [name for name in names if name in _BASELINES.value]
       baselines += [COMPARED] if COMPARED in BASELINES and COMPARED not in baselines else []
       measured = measure(case, baselines, _REPEATS.value, peak_flops(case.dtype)) + earlier.get(case.name, [])
-      case_records = [{"suite": suite, **record} for record in measured]
+      case_records = [{**record, "suite": suite} for record in measured]
       print(report.rows(case_records), flush=True)
       records += case_records
       report.write(folder / "benchmark.json", records)
@@ -82,13 +82,11 @@ def _earlier_records() -> dict[str, list[dict[str, Any]]]:
       add_version(path)
       return {}
     records = json.loads(path.read_text("utf-8"))["records"]
-    ours = [record for record in records if record["baseline"] == "attention" and "pass" in record]
-    return {
-      case: [
-        {"peak_share": None, **record, "baseline": COMPARED} for record in ours if record["case"] == case
-      ]
-      for case in {record["case"] for record in ours}
-    }
+    earlier: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+      if record["baseline"] == "attention" and "pass" in record:
+        earlier.setdefault(record["case"], []).append({"peak_share": None, **record, "baseline": COMPARED})
+    return earlier
   except Unavailable as error:
     raise cli.UsageError(f"--compare={path} {error}") from error
   except (ValueError, KeyError, TypeError) as error:

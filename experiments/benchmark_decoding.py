@@ -58,8 +58,8 @@ def main() -> None:
       for batch_size in batch_sizes:
         for beam_size in beam_sizes:
           rates = _measure(baselines, batch_size, beam_size)
-          row = [kind, f"{batch_size:,}", f"{beam_size}", f"{rates['attention']:,.0f}"]
           ours = rates.pop("attention")
+          row = [kind, f"{batch_size:,}", f"{beam_size}", f"{ours:,.0f}"]
           row += [f"{ours / rates[name]:.2f}×" if name in rates else "-" for name in _OTHERS]
           rows.append(row)
           print(" | ".join(row), flush=True)
@@ -69,7 +69,7 @@ def main() -> None:
 
 def _sizes(flag: flags.FlagHolder) -> list[int]:
   """Returns the values of a flag, or raises UsageError unless they are positive integers."""
-  if not all(value.isdecimal() and int(value) > 0 for value in flag.value):
+  if not flag.value or not all(value.isdecimal() and int(value) > 0 for value in flag.value):
     raise cli.UsageError(f"--{flag.name} must be positive integers, got {','.join(flag.value)!r}")
   return [int(value) for value in flag.value]
 

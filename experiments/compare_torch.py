@@ -4,9 +4,9 @@
 
 The recurrent model has a bidirectional GRU encoder, and a GRU decoder with additive attention. It has two
 PyTorch versions: a straightforward one, and an optimized one (see comparisons/torch_translator.py). The
-Transformer has two layers each. All start from the same parameters and use the same batch. Before they are
-timed, their losses are compared. Memory is that of a step besides parameters and optimizer, on Linux. It
-needs PyTorch (pip install torch).
+Transformer has two encoder and two decoder layers. All start from the same parameters and use the same batch.
+Before they are timed, their losses are compared. Memory is that of a step besides parameters and optimizer,
+on Linux. It needs PyTorch (pip install torch).
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 from configs import base
-from experiments.benchmarks.timing import temporary_mib
+from experiments.benchmarks.timing import peak_growth_mib
 from experiments.cli import flags as cli
 from experiments.cli.tables import markdown
 from experiments.runs.sharding import make_mesh, place_batch
@@ -65,7 +65,8 @@ def main() -> None:
       steps["PyTorch, straightforward"] = _make_torch_step(config, batch, params, optimized=False)
     steps["PyTorch, optimized"] = _make_torch_step(config, batch, params, optimized=True)
     rows += [[kind, *row] for row in _measure(steps)]
-  print(markdown(["model", "version", "s/step (quartiles)", "target tokens/s", "speedup", "MiB"], rows))
+  columns = "s/step (quartiles)", "target tokens/s", "speedup of attention", "memory of a step, MiB"
+  print(markdown(["model", "version", *columns], rows))
 
 
 def _model_config(kind: str) -> base.Model:
@@ -101,7 +102,7 @@ def _measure(steps: dict[str, Callable[[], float]]) -> list[list[str]]:
   for name, times in seconds.items():
     low, median, high = np.percentile(times, (25, 50, 75))
     tokens, ratio = _BATCH_SIZE.value * _LENGTH.value / median, median / np.median(seconds["attention"])
-    memory = temporary_mib(steps[name])
+    memory = peak_growth_mib(steps[name])
     speedup = "" if name == "attention" else f"{ratio:.2f}×"
     time = f"{median:.3f} ({low:.3f} to {high:.3f})"
     rows.append([name, time, f"{tokens:,.0f}", speedup, "-" if memory is None else f"{memory:,.0f}"])
@@ -130,7 +131,8 @@ def _make_torch_step(config: base.Config, batch: Batch, params, *, optimized: bo
 
   from experiments.comparisons import torch_transformer, torch_translator
 
-  vocabularies, model = (_VOCABULARY.value, _VOCABULARY.value), config.model
+  vocabularies = _VOCABULARY.value, _VOCABULARY.value
+  model = config.model
   if model.decoder == "recurrent":
     widths = model.embed_dim, model.features
     module = torch_translator.Translator(vocabularies, *widths, optimized=optimized)
@@ -150,12 +152,12 @@ def _make_torch_step(config: base.Config, batch: Batch, params, *, optimized: bo
   def step() -> float:
     for group in optimizer.param_groups:
       group["lr"] = float(schedule(next(step_numbers)))
-    optimizer.zero_grad()
     logits = module(sources, lengths, inputs)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
     torch.nn.utils.clip_grad_norm_(module.parameters(), config.train.grad_clip_norm)
     optimizer.step()
+    optimizer.zero_grad()  # at the end, so that gradients count as memory of the step
     return loss.item()
 
   return step

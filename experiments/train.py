@@ -111,7 +111,7 @@ def _report(folder: pathlib.Path, translator: Translator, config: base.Evaluatio
   reporting.write_results(folder, results)  # first, because printing or drawing may fail
   print(reporting.table(results))
   reporting.show_translations(translator)
-  from experiments.translation import run_figures
+  from experiments.translation import run_figures  # here, since importing Matplotlib takes time
 
   for path in run_figures.draw_figures(folder, translator):
     print(f"wrote {path}")

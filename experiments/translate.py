@@ -144,7 +144,7 @@ def _draw(
     raise cli.UsageError(f"--attention_png needs at most {reporting.MAX_MAP_LENGTH} tokens, got {num_tokens}")
   if translation.attention is None:
     raise cli.UsageError("--attention_png needs a model with attention")
-  from experiments.translation import run_figures
+  from experiments.translation import run_figures  # here, since importing Matplotlib takes time
 
   if run_figures.draw_translation(path, language, source, translation):
     _print_error(f"wrote {path}")

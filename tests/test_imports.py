@@ -131,6 +131,12 @@ print(json.dumps(sorted(set(sys.modules) - before)))
   assert packages <= LIBRARIES | {"attention", "jaxlib"} | sys.stdlib_module_names
 
 
+@pytest.mark.parametrize("script", ["train", "evaluate", "translate"])
+def test_scripts_import_matplotlib_only_to_draw(script):
+  program = f"import sys, experiments.{script}; assert 'matplotlib' not in sys.modules"
+  subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 def test_star_import_has_public_names():
   program = """
 import attention

@@ -148,21 +148,24 @@ def beam_search(
     i, alive, finished, is_exhaustive, back_pointers = carry
     state, logits, weights = step(alive.state, alive.tokens)
     logits = logits.astype(jnp.float32)
-    # A log-probability is a logit plus a term of its hypothesis, so the best continuations of each hypothesis
-    # are found among the logits: an array of all log-probabilities would take as long as the model's step.
-    offsets = alive.scores - jax.nn.logsumexp(logits, axis=-1)
     V = logits.shape[-1]
     end = jnp.where(eos < 0, V, eos)  # a symbol outside the vocabulary is never generated
-    end_scores = offsets + jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf)
-    # With one more than K, the number of continuations shows whether a prefix is pruned.
-    best = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), min(K + 1, V))
-    words = best[1].reshape(B, -1).astype(jnp.int32)
-    continuations = (offsets[..., None] + best[0]).reshape(B, -1)
+    end_logits = jnp.take(logits, end, axis=-1, mode="fill", fill_value=-jnp.inf)
+    # The best continuations of each hypothesis are found among its logits, since an array of all
+    # log-probabilities would take as long as the model's step. With one more than K, the number of
+    # continuations shows whether a prefix is pruned.
+    best_logits, best_tokens = jax.lax.top_k(logits.at[..., end].set(-jnp.inf, mode="drop"), min(K + 1, V))
+    # The maximum is subtracted first, as in `log_softmax`, so that large logits lose no digits.
+    largest = jnp.max(logits, axis=-1)
+    log_normalizer = jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
+    end_scores = alive.scores + (end_logits - largest - log_normalizer)
+    gained = best_logits - largest[..., None] - log_normalizer[..., None]
+    continuations = (alive.scores[..., None] + gained).reshape(B, -1)
     scores, indices = jax.lax.top_k(continuations, K)
     # Whether no prefix has been pruned; pruning at the last step has no effect.
     is_exhaustive &= (i == T - 1) | (jnp.sum(continuations > -jnp.inf, axis=1) <= K)
-    parents = (indices // best[1].shape[-1]).astype(jnp.int32)
-    tokens = jnp.take_along_axis(words, indices, axis=1)
+    parents = (indices // best_tokens.shape[-1]).astype(jnp.int32)
+    tokens = jnp.take_along_axis(best_tokens.reshape(B, -1).astype(jnp.int32), indices, axis=1)
 
     # Not scores[:, -1:]: slicing the result of `top_k` makes XLA sort all continuations on CPUs.
     can_end = is_exhaustive[:, None] | (end_scores >= jnp.min(scores, axis=1, keepdims=True))

@@ -165,7 +165,7 @@ def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> ja
 
 def _argmax(logits: jax.Array) -> jax.Array:
   """Returns the index of the largest of logits [... V]. On CPUs it is faster than `jnp.argmax`."""
-  return jax.lax.top_k(logits, 1)[1][..., 0]
+  return jnp.squeeze(jax.lax.top_k(logits.astype(jnp.float32), 1)[1], axis=-1)
 
 
 def _decode(
@@ -196,7 +196,10 @@ def _decode(
     state, logits, weights = step(state, tokens)
     chosen = choose(i, logits).astype(jnp.int32)
     logits = logits.astype(jnp.float32)
-    gained = jnp.take_along_axis(logits, chosen[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+    # The maximum is subtracted first, as in `log_softmax`, so that large logits lose no digits.
+    relative = logits - jnp.max(logits, axis=-1, keepdims=True)
+    gained = jnp.take_along_axis(relative, chosen[:, None], axis=-1)[:, 0]
+    gained -= jnp.log(jnp.sum(jnp.exp(relative), axis=-1))
     tokens = jnp.where(finished, pad_id, chosen)
     if weights is not None:
       weights = result.weights.at[:, i].set(jnp.where(finished[:, None], 0, weights))

@@ -177,15 +177,18 @@ def _features(function: Callable[[jax.Array], Any], vectors: jax.Array) -> tuple
   """Returns the features of vectors [... X H], and which vectors or features are not finite, [... X]."""
   cleaned = finite(vectors)
   features = function(cleaned)
-  is_finite, nonfinite = jnp.isfinite(vectors), []
+  is_finite = jnp.isfinite(vectors)
+  nonfinite = []
   for leaf in jax.tree.leaves(features):
     if np.ndim(leaf) < 2 or leaf.shape[-2] not in (1, vectors.shape[-2]):
       raise ValueError(
         f"{function.__qualname__} must return arrays whose axis -2 has size {vectors.shape[-2]} or 1, "
         f"got shape {np.shape(leaf)} for vectors {vectors.shape}"
       )
+    if leaf is cleaned:
+      continue
     if leaf.shape == vectors.shape:
-      is_finite &= jnp.isfinite(leaf)  # a single pass on CPUs
+      is_finite &= jnp.isfinite(leaf)  # before the reduction, so that XLA reads both arrays in one pass
     else:
       nonfinite.append(~jnp.all(jnp.isfinite(leaf), axis=-1))
   nonfinite.append(~jnp.all(is_finite, axis=-1))

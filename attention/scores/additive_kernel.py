@@ -133,7 +133,7 @@ def _slopes(formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax
 def _slopes_and_tanhs(
   formula: "Formula", matrix: jax.Array, rows: jax.Array, factors: jax.Array
 ) -> jax.Array:
-  """Returns the sum over a of slope times the real part and tanh times the imaginary part of factors[x, a].
+  """Returns sum over a of (1 - tanh^2) factors.real + tanh factors.imag, [... R X].
 
   The arguments are those of `_slopes`. The factors are one complex array, since XLA would compute the
   gradients of two arrays in two passes.
@@ -172,16 +172,23 @@ def _sweep(
 
 
 def _one(index: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Returns 1, by a matrix product that depends on the index of a loop.
+  """Returns 1, on CPUs by a matrix product that XLA cannot move out of a loop over the index.
 
-  On CPUs, XLA of JAX 0.12.0.1 runs loops on a single thread if they contain no matrix product.
+  XLA of JAX 0.12.0.1 runs loops on a single thread if they contain no matrix product.
   """
-  identity = jnp.where(index >= 0, jnp.eye(8, dtype=dtype), 0)
-  return jnp.matmul(identity, identity, precision="highest")[0, 0]
+
+  def product(index):
+    identity = jnp.where(index >= 0, jnp.eye(8, dtype=dtype), 0)
+    return jnp.matmul(identity, identity, precision="highest")[0, 0]
+
+  return jax.lax.platform_dependent(index, cpu=product, default=lambda _: jnp.ones((), dtype))
 
 
 def _rows(array: jax.Array) -> list[jax.Array]:
-  """Returns an array [R ...] as up to ROWS arrays of consecutive rows, padded with zeros."""
+  """Returns an array [R ...] as up to ROWS arrays of consecutive rows, padded with zeros.
+
+  A step of a loop takes one row of each.
+  """
   length = array.shape[0]
   count = min(ROWS, max(length, 1)) if is_known(length) else ROWS
   size = -(-length // count)
@@ -252,7 +259,7 @@ def _by_platform(
     )
     # If all values of a unit are small, 1 - 2 r loses precision by cancellation.
     is_imprecise = (largest > 0) & (largest < MIN_FACTORED)
-    use_tanh = unvmap_any(_may_overflow(largest)) | unvmap_any(is_imprecise)
+    use_tanh = unvmap_any(jnp.any(_may_overflow(largest)) | jnp.any(is_imprecise))
     branches = functools.partial(function, TANH_FORMULA), functools.partial(function, FACTORED_FORMULA)
     return jax.lax.cond(use_tanh, *branches, queries, keys, factors)
 
@@ -267,8 +274,10 @@ def _may_overflow(largest: jax.Array) -> jax.Array:
   Args:
     largest: largest |query| + |key| of each unit, [A].
   """
-  # A divisor is at most 2 exp(2 (|query| + |key|)).
-  max_sum = math.log(float(jnp.finfo(largest.dtype).max)) / 2 - ROWS
+  # A divisor is at most 2 exp(2 (|query| + |key|)), so the product is at most 2^ROWS exp(2 sum). The
+  # numerator has ROWS terms that are not larger. The last 1 is for rounding.
+  max_log = math.log(float(jnp.finfo(largest.dtype).max))
+  max_sum = (max_log - ROWS * math.log(2) - math.log(ROWS)) / 2 - 1
   return ~(_sum_arrays(_rows(largest)) <= max_sum)  # also for NaN
 
 

@@ -27,7 +27,7 @@ LONG_SECONDS = 0.2
 
 _PEAK_SIZE = 2048
 _STATUS = pathlib.Path("/proc/self/status")
-_RESET_PEAK = pathlib.Path("/proc/self/clear_refs")  # see proc(5)
+_CLEAR_REFS = pathlib.Path("/proc/self/clear_refs")
 
 
 class IncorrectResult(Exception):
@@ -138,12 +138,13 @@ def _wait_until_freed() -> None:
     before, now = now, _resident_kibibytes()
 
 
-def temporary_mib(call: Callable[[], Any]) -> float | None:
-  """Returns by how much the memory of this process grows during a call, on Linux, otherwise None."""
-  if not _STATUS.exists():
+def peak_growth_mib(call: Callable[[], Any]) -> float | None:
+  """Returns by how much the memory of this process grows during a call at most, on Linux, otherwise None."""
+  try:
+    ctypes.CDLL(None).malloc_trim(0)  # returns free memory to the system
+    _CLEAR_REFS.write_text("5", "utf-8")  # resets VmHWM, the peak; see proc(5)
+  except (AttributeError, OSError):
     return None
-  ctypes.CDLL(None).malloc_trim(0)  # returns free memory to the system
-  _RESET_PEAK.write_text("5", "utf-8")
   before = _resident_kibibytes()
   call()
   return (_resident_kibibytes("VmHWM") - before) / 2**10

@@ -94,7 +94,7 @@ def init_state(spec: TrainSpec, rng: jax.Array) -> TrainState:
 
 @functools.cache  # tracing the model takes time
 def abstract_state(spec: TrainSpec) -> TrainState:
-  """Returns the shapes, dtypes and shardings of the state."""
+  """Returns the shapes, dtypes and shardings of the state. The result is cached; do not modify it."""
   shapes = jax.eval_shape(functools.partial(_init, spec), jax.eval_shape(jax.random.key, 0))
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),

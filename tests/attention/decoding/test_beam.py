@@ -331,3 +331,19 @@ def test_closed_over_memory_is_not_repeated():
 def test_invalid_arguments_raise(options, message):
   with pytest.raises(ValueError, match=message):
     find(**options)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_large_logits_lose_no_digits(beam_size):
+  logits = np.round(LOGITS * 256) / 256  # exact in float32, with and without the offset
+
+  def scores(offset):
+    def offset_step(state, tokens):
+      return jnp.asarray(NEXT)[state, tokens], jnp.asarray(logits + offset)[state, tokens], None
+
+    options = {"batch_size": len(STATES), "max_length": DIMS.T, "bos_id": START, "eos_id": END}
+    if beam_size == 1:
+      return decoding.greedy(offset_step, jnp.asarray(STATES), **options).scores
+    return decoding.beam_search(offset_step, jnp.asarray(STATES), beam_size=beam_size, **options).scores
+
+  assert_close(scores(np.float32(2**14)), scores(np.float32(0)), 1e-5)

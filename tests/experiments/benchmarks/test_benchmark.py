@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 
 import jax
 import numpy as np
@@ -246,6 +247,23 @@ def test_another_version_is_measured_in_turn(tmp_path):
   finished = scripts.run("benchmark", *flags)
   assert finished.code == 0, finished.errors
   assert "compared version wrong: context off by" in finished.output
+
+
+def test_times_of_another_version_are_reported(tmp_path):
+  shutil.copytree(scripts.ROOT / "attention", tmp_path / "before" / "attention")
+  flags = *QUICK_FLAGS, f"--output={tmp_path}", f"--compare={tmp_path / 'before'}"
+  finished = scripts.run("benchmark", *flags)
+  assert finished.code == 0, finished.errors
+  records = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))["records"]
+  passes = [record["pass"] for record in records if record["baseline"] == "compared version"]
+  assert passes == [*timing.PASSES, *timing.PASSES]  # of two cases
+
+
+def test_peak_growth_is_that_of_the_call(monkeypatch, tmp_path):
+  growth = timing.peak_growth_mib(lambda: np.ones(2**23).sum())  # 64 MiB, freed at the end
+  assert growth is None or 60 <= growth <= 90
+  monkeypatch.setattr(timing, "_CLEAR_REFS", tmp_path / "missing" / "file")
+  assert timing.peak_growth_mib(lambda: None) is None
 
 
 def test_earlier_results_are_compared(tmp_path):
