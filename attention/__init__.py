@@ -19,9 +19,12 @@ from attention.engines.normalizers import Entmax15 as Entmax15
 from attention.engines.normalizers import GaussianWindow as GaussianWindow
 from attention.engines.normalizers import Monotonic as Monotonic
 from attention.engines.normalizers import Sigmoid as Sigmoid
+from attention.engines.normalizers import Softpick as Softpick
 from attention.engines.normalizers import Sparsemax as Sparsemax
+from attention.engines.normalizers import StickBreaking as StickBreaking
 from attention.engines.normalizers import monotonic_weights as monotonic_weights
-from attention.engines.softmax import MaskedScores as MaskedScores
+from attention.engines.rows import ScoreRows as ScoreRows
+from attention.engines.rows import ScoreTile as ScoreTile
 from attention.engines.softmax import Normalizer as Normalizer
 from attention.engines.softmax import Softmax as Softmax
 from attention.engines.softmax import masked_softmax as masked_softmax

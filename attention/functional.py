@@ -11,7 +11,7 @@ from attention.engines.bias import BiasLike
 from attention.engines.blockwise import blockwise
 from attention.engines.choice import choose_implementation
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.softmax import Normalizer, Softmax
+from attention.engines.softmax import Normalizer
 from attention.masks import Array, Mask
 from attention.scores.additive import Additive
 from attention.scores.bilinear import Bilinear
@@ -66,7 +66,7 @@ def attend(
       a new rate does not recompile.
     dropout_rng: PRNG key, required if `dropout_rate` is not 0.
     normalizer: maps scores to weights. Default: `Softmax()`. Others, such as `Sparsemax()` or a user-defined
-      `Normalizer`, use "dense" and have no logsumexp.
+      `Normalizer`, have no logsumexp.
     return_weights: also return the weights, before dropout.
     return_logsumexp: also return the logarithm of the softmax denominator.
     implementation: "dense" stores all scores. "blockwise" uses memory linear in T + S, except for returned
@@ -116,15 +116,12 @@ def attend_checked(
   dtype = queries.dtype
   implementation = options.implementation
   if implementation == "auto":
-    is_softmax = type(options.normalizer) is Softmax  # a subclass may compute other weights
-    implementation = (
-      choose_implementation(queries, keys, values, options.return_weights) if is_softmax else "dense"
-    )
+    implementation = choose_implementation(queries, keys, values, options)
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)
     return_logsumexp = options.return_logsumexp
     if implementation == "dense":
-      output = dense(inputs, shape, normalizer=options.normalizer, return_logsumexp=return_logsumexp)
+      output = dense(inputs, shape, return_logsumexp=return_logsumexp)
     else:
       output = blockwise(inputs, shape, block_sizes=options.block_sizes, return_logsumexp=return_logsumexp)
       if options.return_weights:

@@ -93,7 +93,7 @@ def check_options(
     raise ValueError(f"normalizer must be a Normalizer such as Sparsemax(), or None, got {normalizer!r}")
   if normalizer is not None and type(normalizer) is not Softmax:
     name = type(normalizer).__name__
-    if implementation == "blockwise":
+    if implementation == "blockwise" and normalizer.whole_rows:
       raise ValueError(f"implementation must be auto or dense for the normalizer {name}, got 'blockwise'")
     if return_logsumexp:
       raise ValueError(f"return_logsumexp must be False for the normalizer {name}, got True")

@@ -67,6 +67,7 @@ class Inputs(NamedAxes):
     mask: which pairs may attend. None: all.
     bias: a function of t and s, added to the scores, or None.
     dropout: which weights are dropped, or None.
+    normalizer: maps scores to weights.
   """
 
   axes = {
@@ -89,6 +90,7 @@ class Inputs(NamedAxes):
   mask: Mask | None = None
   bias: Any = None
   dropout: Dropout | None = None
+  normalizer: Any = None
 
   def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
     """Returns the scores, and which pairs may attend (None: all). Both broadcast to [... T S]."""
@@ -164,6 +166,7 @@ def prepare(
     s=s[None, :],
     mask=options.mask,
     bias=options.bias,
+    normalizer=jax.tree.map(as_dtype, options.normalizer),
   )
   shape = jax.eval_shape(lambda: _checked_scores(inputs)).shape
   if options.dropout_rng is not None:

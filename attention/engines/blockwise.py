@@ -16,6 +16,7 @@ The engine uses the features and `scores` of a score, `mask_mod` and `block_summ
 of a bias. The loops are in tiles.py.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,8 +28,10 @@ from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import AttentionOutput, dense
+from attention.engines.in_passes import attend_in_passes
 from attention.engines.masking import finish_rows, is_valid_row, mask_value, masked_scores, softmax_shift
-from attention.engines.tiles import Operands, over_tiles
+from attention.engines.softmax import Softmax
+from attention.engines.tiles import Operands, merge_key_blocks, nonzero_tangents, over_tiles
 from attention.engines.tiling import TilingPlan, make_tiling_plan
 
 Tree = TypeVar("Tree")
@@ -77,6 +80,14 @@ class BlockResults(NamedTuple):
   row_max: jax.Array
   log_denominator: jax.Array
 
+  def with_sink(self, sink: jax.Array) -> "BlockResults":
+    """Returns the results with one more key, with the given scores [... T 1] and a value of zero."""
+    excess = softmax_shift(self.row_max) - sink + self.log_denominator
+    context = jnp.where(is_valid_row(self.row_max), self.context, 0) * jax.nn.sigmoid(excess)
+    return BlockResults(
+      finish_rows(self.row_max, context), self.row_max, self.log_denominator + jax.nn.softplus(-excess)
+    )
+
 
 def blockwise(
   inputs: Inputs,
@@ -109,11 +120,18 @@ def blockwise(
     )
   if 0 in shape or (inputs.values.shape[-1] == 0 and axis_name is None):
     return dense(inputs, shape, return_logsumexp=return_logsumexp)._replace(weights=None)
+  normalizer = inputs.normalizer
+  is_softmax = type(normalizer) is Softmax  # a subclass may compute other weights
+  inputs = dataclasses.replace(inputs, normalizer=None) if is_softmax else inputs
   plan, arrays = make_tiling_plan(inputs, shape, block_sizes, axis_name, num_parts)
   # Inside shard_map, gradients of replicated arrays are summed over devices. This must not happen inside a
   # loop, since devices may run different numbers of iterations.
   arrays = match_vma(arrays, arrays)
+  if not is_softmax:
+    return AttentionOutput(attend_in_passes(plan, arrays))
   results = flash_attention(plan, arrays)
+  if normalizer.sink is not None:
+    results = results.with_sink(normalizer.sink_scores(results.row_max))
   if not return_logsumexp:
     return AttentionOutput(results.context)
   logsumexp = finish_rows(results.row_max, softmax_shift(results.row_max) + results.log_denominator, "-inf")
@@ -130,20 +148,23 @@ def flash_attention(plan: TilingPlan, arrays: list[jax.Array]) -> BlockResults:
     row_max = jnp.full((*rows, 1), mask_value(dtype))
     return OnlineSoftmax(row_max, jnp.zeros_like(row_max), jnp.zeros((*rows, tile.values.shape[-1]), dtype))
 
-  def finish(operands: Operands, carry: OnlineSoftmax) -> Any:
+  def attend_to_keys(operands: Operands) -> Any:
+    carry = merge_key_blocks(
+      plan, tile_fn, OnlineSoftmax.merge, initial(operands, plan.leading), operands, axes
+    )
     # Finish each block of queries while it is in the cache, unless other devices hold more keys.
     return carry.results() if plan.axis_name is None else carry
 
   tile_fn = functools.partial(_attend_to_tile, plan)
   none = [None] * len(arrays)
+  operands, axes = Operands(arrays, none, None), Operands(plan.axes, none, None)
   sums_or_results = over_tiles(
     plan,
-    tile_fn,
+    attend_to_keys,
+    operands,
+    axes,
     OnlineSoftmax.merge,
-    initial,
-    finish,
-    Operands(arrays, none, None),
-    Operands(plan.axes, none, None),
+    initial(operands, (*plan.looped, *plan.leading)) if plan.axis_name is not None else None,
   )
   return sums_or_results if plan.axis_name is None else sums_or_results.results()
 
@@ -165,10 +186,7 @@ def _attend_to_tile(
 def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockResults]:
   """The rule in the docstring of this file, linear in the tangents. None stands for a zero tangent."""
   (arrays,), (tangents,) = primals, tangents
-  symbolic_zero = jax.custom_derivatives.SymbolicZero
-  is_zero = [isinstance(tangent, symbolic_zero) or tangent.dtype == jax.dtypes.float0 for tangent in tangents]
-  tangents = [None if zero else tangent for zero, tangent in zip(is_zero, tangents, strict=True)]
-  tangent_axes = [None if zero else letters for zero, letters in zip(is_zero, plan.axes, strict=True)]
+  tangents, tangent_axes = nonzero_tangents(plan, tangents)
   results = flash_attention(plan, arrays)
 
   def initial(operands: Operands, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -177,8 +195,10 @@ def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockR
   def add(first: Tree, second: Tree) -> Tree:
     return jax.tree.map(jnp.add, first, second)
 
-  def finish(operands: Operands, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    d_logsumexp, d_context = totals
+  def differentiate_keys(operands: Operands) -> tuple[jax.Array, jax.Array]:
+    d_logsumexp, d_context = merge_key_blocks(
+      plan, tile_fn, add, initial(operands, plan.leading), operands, axes
+    )
     is_valid = is_valid_row(operands.results.row_max)  # NaN of other rows must not reach derivatives
     context = jnp.where(is_valid, operands.results.context, 0)
     return d_logsumexp, jnp.where(is_valid, d_context - context * d_logsumexp, 0)
@@ -186,7 +206,8 @@ def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[BlockResults, BlockR
   tile_fn = functools.partial(_differentiate_tile, plan)
   axes = Operands(plan.axes, tangent_axes, jax.tree.map(lambda rows: "TX", results))
   operands = Operands(arrays, tangents, results)
-  d_logsumexp, d_context = over_tiles(plan, tile_fn, add, initial, finish, operands, axes)
+  zeros = initial(operands, ()) if plan.axis_name is not None else None
+  d_logsumexp, d_context = over_tiles(plan, differentiate_keys, operands, axes, add, zeros)
   # Only the sum of shift and log_denominator is used, so the whole tangent is that of log_denominator.
   return results, BlockResults(d_context, jnp.zeros_like(results.row_max), d_logsumexp)
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from attention.arrays.shapes import with_rank
 from attention.engines.attention_inputs import VECTORS, Inputs
 from attention.engines.masking import finish_rows, finite
-from attention.engines.softmax import MaskedScores, Normalizer, Softmax
+from attention.engines.rows import one_tile
+from attention.engines.softmax import logsumexp
 
 
 class AttentionOutput(NamedTuple):
@@ -34,7 +35,6 @@ def dense(
   inputs: Inputs,
   shape: tuple[int, ...],
   *,
-  normalizer: Normalizer = Softmax(),  # noqa: B008 (it is immutable)
   return_logsumexp: bool,
 ) -> AttentionOutput:
   """Computes attention with weights.
@@ -42,19 +42,20 @@ def dense(
   Args:
     inputs: from `prepare`, as is the shape.
     shape: of the scores, [... T S].
-    normalizer: maps scores to weights.
-    return_logsumexp: also compute the logsumexp.
+    return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
   vectors = {name: finite(getattr(inputs, name)) for name in VECTORS}
   inputs = dataclasses.replace(inputs, **vectors)
   scores, allowed = inputs.scores_and_allowed()
-  allowed = None if allowed is None else with_rank(allowed, len(shape))
-  rows = MaskedScores.of(jnp.broadcast_to(scores, shape), allowed, inputs.nonfinite_pairs())
-  weights = normalizer.weights(rows)
+  scores = jnp.broadcast_to(scores, shape)
+  tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
+  state = inputs.normalizer.row_state(rows)
+  # Most masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
+  weights = jnp.where(tile.valid, inputs.normalizer.weights(tile, state), 0)
   context = jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
-  weights = finish_rows(rows.row_max, weights)
+  weights = finish_rows(row_max, weights)
   return AttentionOutput(
-    finish_rows(rows.row_max, context),
-    weights if allowed is None else jnp.where(allowed, weights, 0),
-    rows.logsumexp() if return_logsumexp else None,
+    finish_rows(row_max, context),
+    weights if allowed is None else jnp.where(with_rank(allowed, len(shape)), weights, 0),
+    logsumexp(row_max, state) if return_logsumexp else None,
   )

@@ -1,61 +1,86 @@
-"""Normalizers other than softmax: sparsemax, entmax, sigmoid, monotonic and Gaussian window."""
+"""Normalizers other than softmax."""
 
 import dataclasses
+import math
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_array, as_floating, check_numbers, check_rank
+from attention.arrays.checks import as_array, as_floating, check_number, check_numbers, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 from attention.arrays.sharding import compute_dtype
+from attention.engines.rows import ScoreRows, ScoreTile
 from attention.engines.softmax import Normalizer, Softmax
+
+
+class Threshold(Normalizer):
+  """Base class of normalizers that subtract a threshold from scaled scores and raise the rest to a power.
+
+      weights[t, s] = max(scale scores[t, s] - threshold[t], 0)^power, where the weights sum to 1
+
+  Newton's method finds the threshold from below. The sum is convex, so no step passes the threshold. A last
+  step, exact for the keys above it, gives the derivatives.
+  """
+
+  scale: ClassVar[float]
+  power: ClassVar[int]
+
+  def row_state(self, rows):
+    row_max = rows.max()
+    threshold = _search_threshold(self, rows.without_gradient(), row_max)
+
+    def sums(tile: ScoreTile) -> Any:
+      above = self._above(tile, row_max, threshold)
+      return (above > 0).astype(above.dtype), above, above**2
+
+    size, total, squares = rows.sum(sums)
+    size = jnp.maximum(size, 1)
+    if self.power == 1:
+      return row_max, threshold + (total - 1) / size
+    # The smaller root d of sum of (above - d)^2 = 1.
+    root = jnp.sqrt(jnp.maximum(total**2 - size * (squares - 1), 1e-30))
+    return row_max, threshold + (squares - 1) / jnp.where(total + root > 0, total + root, 1)
+
+  def weights(self, tile, state):
+    return self._above(tile, *state) ** self.power
+
+  def _above(self, tile: ScoreTile, row_max: jax.Array, threshold: jax.Array) -> jax.Array:
+    """Returns max(scale (scores - row_max) - threshold, 0), [... T S]."""
+    return jax.nn.relu(jnp.maximum(self.scale * tile.shifted(row_max), -2) - threshold)
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Sparsemax(Normalizer):
+class Sparsemax(Threshold):
   """The Euclidean projection of the scores onto the probability simplex. Many weights are zero.
 
       weights[t, s] = max(scores[t, s] - threshold[t], 0)
 
   References:
-    Martins and Astudillo 2016, arXiv:1602.02068, algorithm 1.
+    Martins and Astudillo 2016, arXiv:1602.02068, equation 2. Threshold by Newton's method: Goncalves et al.
+    2025, arXiv:2502.12082.
   """
 
-  def weights(self, rows):
-    clipped = _clip_shifted(rows.shifted_scores)
-    sizes = _sizes(clipped)
-    ordered = jnp.sort(clipped, axis=-1, descending=True)
-    support = _support(clipped, ordered, (jnp.cumsum(ordered, axis=-1) - 1) / sizes)
-    size, scores = _size(support, clipped.dtype), jnp.where(support, rows.shifted_scores, 0)
-    return _where_positive(support, scores - (_sum(scores) - 1) / size)
+  scale = 1.0
+  power = 1
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
-class Entmax15(Normalizer):
+class Entmax15(Threshold):
   """1.5-entmax, between softmax and `Sparsemax`. Some weights are zero.
 
       weights[t, s] = max(scores[t, s] / 2 - threshold[t], 0)^2
 
   References:
-    Peters et al. 2019, arXiv:1905.05702, algorithm 2.
+    Peters et al. 2019, arXiv:1905.05702, equation 10. Threshold: as `Sparsemax`.
   """
 
-  def weights(self, rows):
-    clipped = _clip_shifted(rows.shifted_scores / 2)
-    sizes = _sizes(clipped)
-    ordered = jnp.sort(clipped, axis=-1, descending=True)
-    means = jnp.cumsum(ordered, axis=-1) / sizes
-    variances = jnp.cumsum(ordered**2, axis=-1) / sizes - means**2
-    support = _support(clipped, ordered, means - jnp.sqrt(jnp.maximum(1 / sizes - variances, 0)))
-    size, halves = _size(support, clipped.dtype), jnp.where(support, rows.shifted_scores, 0) / 2
-    mean = _sum(halves) / size
-    variance = _sum(jnp.where(support, (halves - mean) ** 2, 0)) / size
-    # The square root is the mean minus the threshold.
-    return _where_positive(support, halves - mean + jnp.sqrt(jnp.maximum(1 / size - variance, 1e-30))) ** 2
+  scale = 0.5
+  power = 2
 
 
 @register_pytree
@@ -73,13 +98,75 @@ class Sigmoid(Normalizer):
 
   subtract_log_length: bool = dataclasses.field(default=False, metadata={"static": True})
 
-  def weights(self, rows):
-    scores = rows.scores
-    if self.subtract_log_length:
-      valid = jnp.broadcast_to(rows.valid, scores.shape)
-      keys = jnp.sum(valid, axis=-1, keepdims=True, dtype=scores.dtype)
-      scores = scores - jnp.log(jnp.maximum(keys, 1))
-    return jnp.where(rows.valid, jax.nn.sigmoid(scores), 0)
+  def row_state(self, rows):
+    return jnp.log(jnp.maximum(rows.sum(lambda tile: 1), 1)) if self.subtract_log_length else ()
+
+  def weights(self, tile, state):
+    return jax.nn.sigmoid(tile.scores - state if self.subtract_log_length else tile.scores)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class Softpick(Normalizer):
+  """Rectified softmax: a score of at most 0 has no weight. The weights of a row sum to at most 1.
+
+      weights[t, s] = relu(exp(scores[t, s]) - 1) / (sum over r of |exp(scores[t, r]) - 1| + epsilon)
+
+  Attributes:
+    epsilon: positive, so that the sum is not 0. Static.
+
+  References:
+    Zuhri et al. 2025, arXiv:2504.20966, equation 5.
+  """
+
+  epsilon: float = dataclasses.field(default=1e-6, metadata={"static": True})
+
+  def validate(self):
+    check_number("epsilon", self.epsilon, "above 0", lambda epsilon: epsilon > 0)
+
+  def row_state(self, rows):
+    shift = jnp.maximum(rows.max(), 0)
+    total = rows.sum(lambda tile: jnp.abs(self._rectified(tile, shift)))
+    return shift, total + self.epsilon * jnp.exp(-shift)
+
+  def weights(self, tile, state):
+    shift, denominator = state
+    return jax.nn.relu(self._rectified(tile, shift)) / denominator
+
+  def _rectified(self, tile: ScoreTile, shift: jax.Array) -> jax.Array:
+    """Returns (exp(scores) - 1) / exp(shift)."""
+    return jnp.exp(tile.shifted(shift)) - jnp.exp(-shift)
+
+
+@register_pytree
+@dataclasses.dataclass(frozen=True)
+class StickBreaking(Normalizer):
+  """Each key, from the last to the first, takes a share of what the keys after it left.
+
+      weights[t, s] = sigmoid(scores[t, s]) product over r > s of (1 - sigmoid(scores[t, r]))
+
+  Of two keys with equal scores, the later one has the larger weight. With `masks.causal(offset=-1)`, queries
+  attend to earlier positions only, as in the paper.
+
+  References:
+    Tan et al. 2024, arXiv:2410.17980, equation 1.
+  """
+
+  reverse = True
+
+  def row_state(self, rows):
+    scores = rows.like.scores
+    return jnp.zeros((*scores.shape[:-1], 1), scores.dtype)
+
+  def weights(self, tile, state):
+    return jnp.exp(jax.nn.log_sigmoid(tile.scores) - _sums_after(self._minus_log_left(tile)) - state)
+
+  def next_state(self, tile, state):
+    return state + jnp.sum(self._minus_log_left(tile), axis=-1, keepdims=True)
+
+  def _minus_log_left(self, tile: ScoreTile) -> jax.Array:
+    """Returns -log(1 - sigmoid(scores)), [... T S], at most 1000, of which nothing is left; 0 if invalid."""
+    return jnp.where(tile.valid, jnp.minimum(jax.nn.softplus(tile.scores), 1000), 0)
 
 
 @register_pytree
@@ -100,13 +187,14 @@ class Monotonic(Normalizer):
   """
 
   axes = {"previous_weights": "TS"}
+  whole_rows = True  # `previous_weights` is as large as the scores
   previous_weights: jax.Array
   hard: bool = dataclasses.field(default=False, metadata={"static": True})
 
-  def weights(self, rows):
-    scores = rows.scores
+  def weights(self, tile, state):
+    scores = tile.scores
     stops = (scores >= 0).astype(scores.dtype) if self.hard else jax.nn.sigmoid(scores)
-    return monotonic_weights(jnp.where(rows.valid, stops, 0), self.previous_weights)
+    return monotonic_weights(jnp.where(tile.valid, stops, 0), self.previous_weights)
 
 
 @register_pytree
@@ -132,14 +220,17 @@ class GaussianWindow(Normalizer):
   def validate(self):
     check_numbers("stddev", self.stddev, "above 0 in float32", lambda stddev: stddev > 0)
 
-  def weights(self, rows):
-    softmax, centers = Softmax().weights(rows), as_array("centers", self.centers)
+  def row_state(self, rows):
+    return Softmax().row_state(rows)
+
+  def weights(self, tile, state):
+    softmax, centers = Softmax().weights(tile, state), as_array("centers", self.centers)
     if not broadcasts_to(centers.shape, softmax.shape[:-1]):
       raise ValueError(
         f"centers must be broadcastable to the queries [... T], got centers {centers.shape}, queries "
         f"{softmax.shape[:-1]}"
       )
-    positions = with_rank(jnp.arange(softmax.shape[-1], dtype=softmax.dtype), softmax.ndim)
+    positions = with_rank(tile.s.astype(softmax.dtype), softmax.ndim)
     centers = with_rank(centers.astype(softmax.dtype)[..., None], softmax.ndim)
     stddev = with_rank(jnp.asarray(self.stddev, softmax.dtype)[..., None, None], softmax.ndim)
     return softmax * jnp.exp(-(((positions - centers) / stddev) ** 2) / 2)
@@ -212,39 +303,41 @@ def _recurrence(factors: jax.Array, terms: jax.Array) -> jax.Array:
   return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(terms[..., 0]), inputs)[1], 0, -1)
 
 
-def _clip_shifted(shifted_scores: jax.Array) -> jax.Array:
-  """Clips shifted scores to at least -1: a score more than 1 below the maximum has no weight."""
-  return jnp.maximum(jax.lax.stop_gradient(shifted_scores), -1)
+def _sums_after(terms: jax.Array) -> jax.Array:
+  """Returns the sum of all later terms along the last axis, for each of the finite terms [... S].
 
-
-def _sizes(scores: jax.Array) -> jax.Array:
-  """Returns 1 to S, with the rank and dtype of scores [... T S]."""
-  return with_rank(jnp.arange(1, scores.shape[-1] + 1, dtype=scores.dtype), scores.ndim)
-
-
-def _support(scores: jax.Array, ordered: jax.Array, thresholds: jax.Array) -> jax.Array:
-  """Returns which pairs have positive weight, booleans [... T S].
-
-  Args:
-    scores: clipped scores, [... T S]; -1 for invalid pairs, which is below every threshold.
-    ordered: the scores of each row in descending order, [... T S].
-    thresholds: the threshold if the first k scores have weight, for each k, [... T S]. The support is the
-      largest k whose last score is above its threshold.
+  It uses matrix products: first within parts of about sqrt(S) terms, and then over parts. On a CPU, this is
+  several times faster than `jax.lax.cumsum`.
   """
-  size = _sum(((ordered > thresholds) & (ordered > -1)).astype(scores.dtype))
-  threshold = _sum(jnp.where(_sizes(scores) == size, thresholds, 0))
-  return scores > threshold
+  S = terms.shape[-1]
+  if not is_known(S):  # the shape of a matrix must be known
+    later = jnp.concatenate([terms[..., 1:], jnp.zeros_like(terms[..., :1])], axis=-1)
+    return jax.lax.cumsum(later, axis=terms.ndim - 1, reverse=True)
+  size = max(1, math.isqrt(S))
+  count = -(-S // size)
+  parts = jnp.pad(terms, [(0, 0)] * (terms.ndim - 1) + [(0, count * size - S)])
+  parts = parts.reshape(*terms.shape[:-1], count, size)
+  within = parts @ jnp.tri(size, k=-1, dtype=terms.dtype)
+  after = jnp.sum(parts, axis=-1) @ jnp.tri(count, k=-1, dtype=terms.dtype)
+  return (within + after[..., None]).reshape(*terms.shape[:-1], count * size)[..., :S]
 
 
-def _size(support: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Returns the number of pairs with weight in each row, at least 1, [... T 1]."""
-  return jnp.maximum(_sum(support.astype(dtype)), 1)
+def _search_threshold(normalizer: Threshold, rows: ScoreRows, row_max: jax.Array) -> jax.Array:
+  """Returns the threshold of each row minus its largest scaled score, [... T 1]."""
+  power = normalizer.power
 
+  def newton_step(threshold: jax.Array) -> jax.Array:
+    def terms(tile: ScoreTile) -> Any:
+      above = normalizer._above(tile, row_max, threshold)
+      return above**power, jnp.where(above > 0, above ** (power - 1), 0)
 
-def _sum(numbers: jax.Array) -> jax.Array:
-  return jnp.sum(numbers, axis=-1, keepdims=True)
+    total, slope = rows.sum(terms)
+    return threshold + (total - 1) / jnp.maximum(power * slope, 1)
 
+  def is_moving(thresholds: tuple[jax.Array, jax.Array]) -> jax.Array:
+    before, now = thresholds
+    return jnp.any(now - before > 4 * jnp.finfo(now.dtype).eps)
 
-def _where_positive(support: jax.Array, numbers: jax.Array) -> jax.Array:
-  """Returns the numbers of the support, and 0 elsewhere or where rounding makes them negative."""
-  return jnp.where(support & (numbers > 0), numbers, 0)
+  first = 0 * row_max - 1  # the largest score alone has weight 1
+  thresholds = first, newton_step(first)
+  return jax.lax.while_loop(is_moving, lambda pair: (pair[1], newton_step(pair[1])), thresholds)[1]

@@ -1,15 +1,15 @@
 """The masked softmax, and `Normalizer`, the base class of functions that map scores to weights.
 
-A normalizer gets `MaskedScores`. Masked pairs cannot affect the weights it returns, and the engine handles
-empty and non-finite rows, so a custom normalizer is short:
+A normalizer is a function of one tile of scores. Masked pairs cannot affect its weights, and the engines
+handle empty and non-finite rows, so a custom normalizer is short:
 
 >>> import dataclasses
 >>> from attention import attend, register_pytree, ScaledDotProduct
 >>> @register_pytree
 ... @dataclasses.dataclass(frozen=True)
 ... class SquaredRelu(Normalizer):
-...   def weights(self, rows):
-...     return jnp.where(rows.valid, jax.nn.relu(rows.scores) ** 2, 0)
+...   def weights(self, tile, state):
+...     return jax.nn.relu(tile.scores) ** 2
 >>> queries, keys = jnp.array([[2.0]]), jnp.array([[1.0], [-1.0]])
 >>> attend(ScaledDotProduct(), queries, keys, keys, normalizer=SquaredRelu()).tolist()
 [[4.0]]
@@ -17,92 +17,100 @@ empty and non-finite rows, so a custom normalizer is short:
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_floating, check_rank
+from attention.arrays.checks import as_floating, as_real, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import NamedAxes, register_pytree
+from attention.arrays.shapes import broadcasts_to, with_rank
 from attention.arrays.sharding import compute_dtype
 from attention.engines.attention_inputs import check_pairs
-from attention.engines.masking import (
-  finish_rows,
-  is_minus_infinity,
-  is_valid_row,
-  mask_value,
-  masked_scores,
-  softmax_shift,
-)
+from attention.engines.masking import finish_rows, is_minus_infinity
+from attention.engines.rows import ScoreRows, ScoreTile, one_tile
 from attention.masks import Array, Mask, as_mask
 
 
-class MaskedScores(NamedTuple):
-  """The scores of all queries, and which pairs are valid.
-
-  Attributes:
-    scores: [... T S]; 0 for invalid pairs (masked, or in an empty or non-finite row).
-    shifted_scores: scores minus the maximum of their row; the lowest finite number for invalid pairs. Its
-      derivatives are those of the scores.
-    valid: which pairs are valid, booleans broadcastable to [... T S].
-    row_max: the largest score after masking, [... T 1].
-  """
-
-  scores: jax.Array
-  shifted_scores: jax.Array
-  valid: jax.Array
-  row_max: jax.Array
-
-  @classmethod
-  def of(
-    cls, scores: jax.Array, allowed: jax.Array | None, nonfinite: jax.Array | None = None
-  ) -> "MaskedScores":
-    """Returns the masked scores for scores [... T S]; see `masked_scores` for the arguments."""
-    # Weights do not depend on the shift, so it is not differentiated.
-    masked = masked_scores(jax.lax.stop_gradient(scores), allowed, nonfinite)
-    row_max = jnp.max(masked, axis=-1, keepdims=True, initial=mask_value(scores.dtype))
-    valid = is_valid_row(row_max) if allowed is None else allowed & is_valid_row(row_max)
-    # The values are those of the masked scores, the derivatives those of the valid scores.
-    masked_values = jnp.where(valid, masked, mask_value(scores.dtype))
-    scores = jnp.where(is_minus_infinity(scores), mask_value(scores.dtype), scores)
-    scores = jnp.where(valid, scores, 0)
-    shifted_scores = scores - jax.lax.stop_gradient(scores) + (masked_values - softmax_shift(row_max))
-    return cls(scores, shifted_scores, valid, row_max)
-
-  def exponentials(self) -> tuple[jax.Array, jax.Array]:
-    """Returns exp(shifted_scores) [... T S], and its sum [... T 1], or 1 for invalid rows."""
-    exponentials = jnp.exp(self.shifted_scores)
-    denominator = jnp.sum(exponentials, axis=-1, keepdims=True)
-    return exponentials, jnp.where(denominator == 0, 1, denominator)
-
-  def logsumexp(self) -> jax.Array:
-    """Returns log(sum of exp(score)), [... T]: -inf for empty rows, NaN for non-finite rows."""
-    logsumexp = jnp.log(self.exponentials()[1]) + softmax_shift(self.row_max)
-    return finish_rows(self.row_max, logsumexp, "-inf")[..., 0]
-
-
 class Normalizer(NamedAxes):
-  """Maps scores to weights. Subclasses are frozen dataclasses with `register_pytree` that define `weights`.
+  """Maps scores to weights, one tile of keys after another.
+
+  Subclasses are frozen dataclasses with `register_pytree` that define `weights`. Weights that depend on other
+  keys of the row also need a state: a pytree of arrays [... T 1], from `row_state`.
 
   A normalizer may hold arrays, and names their axes as a `Score` does. These must be finite: a NaN would
   reach the gradients of other queries.
+
+  Attributes:
+    reverse: whether tiles are read from the last key to the first.
+    whole_rows: whether `weights` needs all keys in one tile. Attention is then always "dense".
   """
 
-  def weights(self, rows: MaskedScores) -> jax.Array:
-    """Returns the weights [... T S], which must be 0 for invalid pairs (see `rows.valid`)."""
-    raise NotImplementedError(f"{type(self).__name__} must define weights(rows)")
+  reverse: ClassVar[bool] = False
+  whole_rows: ClassVar[bool] = False
+
+  def row_state(self, rows: ScoreRows) -> Any:
+    """Returns the state of each query before the first tile, from `rows.max()` and `rows.sum(function)`.
+
+    Each call of `max` or `sum` computes all scores once.
+    """
+    return ()
+
+  def weights(self, tile: ScoreTile, state: Any) -> jax.Array:
+    """Returns the weights [... T S] of a tile. Those of invalid pairs (see `ScoreTile`) are set to 0.
+
+    For invalid pairs, weights and their derivatives must be finite.
+    """
+    raise NotImplementedError(f"{type(self).__name__} must define weights(tile, state)")
+
+  def next_state(self, tile: ScoreTile, state: Any) -> Any:
+    """Returns the state after a tile. Default: unchanged."""
+    return state
 
 
 @register_pytree
 @dataclasses.dataclass(frozen=True)
 class Softmax(Normalizer):
-  """weights[t, s] = exp(scores[t, s]) / sum over r of exp(scores[t, r])."""
+  """weights[t, s] = exp(scores[t, s]) / sum over r of exp(scores[t, r]).
 
-  def weights(self, rows):
-    exponentials, denominator = rows.exponentials()
-    # Masked weights are 0 already. `where` also sets their gradient to 0, which may otherwise overflow.
-    return jnp.where(rows.valid, exponentials / denominator, 0)
+  Attributes:
+    sink: the score of an attention sink, one more key with a value of zero: exp(sink) is added to the sum. A
+      number, or an array [...] with leading axes, such as [N] for heads. 0 is "softmax off by one".
+
+  References:
+    Xiao et al. 2024, arXiv:2309.17453; one trained score per head: OpenAI 2025, arXiv:2508.10925; 0: Miller
+    2023, "Attention is off by one".
+  """
+
+  axes = {"sink": ""}
+  sink: jax.Array | float | None = None
+
+  def validate(self):
+    if self.sink is not None:
+      as_real("sink", self.sink)
+
+  def row_state(self, rows):
+    row_max = rows.max()
+    denominator = rows.sum(lambda tile: jnp.exp(tile.shifted(row_max)))
+    if self.sink is not None:
+      sink = self.sink_scores(row_max)
+      shift = jax.lax.stop_gradient(jnp.maximum(row_max, sink))
+      return shift, denominator * jnp.exp(row_max - shift) + jnp.exp(sink - shift)
+    return row_max, jnp.where(denominator == 0, 1, denominator)
+
+  def weights(self, tile, state):
+    row_max, denominator = state
+    return jnp.exp(tile.shifted(row_max)) / denominator
+
+  def sink_scores(self, rows: jax.Array) -> jax.Array:
+    """Returns the score of the sink for each row, with the shape and dtype of rows [... T 1]."""
+    sink = jnp.asarray(self.sink, rows.dtype)[..., None, None]
+    if not broadcasts_to(sink.shape, rows.shape):
+      raise ValueError(
+        f"sink must be broadcastable to the leading axes {rows.shape[:-2]}, got shape {sink.shape[:-2]}"
+      )
+    return jnp.broadcast_to(with_rank(sink, rows.ndim), rows.shape)
 
 
 @functools.partial(eager_jit, static_argnames=("return_logsumexp",))
@@ -136,6 +144,20 @@ def masked_softmax(
   array = as_mask(mask).materialize(*scores.shape[-2:])
   check_pairs("mask", array.shape, scores.shape)
   allowed = jnp.broadcast_to(array, scores.shape) & ~is_minus_infinity(scores)
-  rows = MaskedScores.of(scores.astype(compute_dtype(scores.dtype)), allowed)
-  weights = jnp.where(allowed, finish_rows(rows.row_max, Softmax().weights(rows)), 0).astype(scores.dtype)
-  return (weights, rows.logsumexp()) if return_logsumexp else weights
+  positions = jnp.arange(scores.shape[-2])[:, None], jnp.arange(scores.shape[-1])[None, :]
+  tile, rows, row_max = one_tile(scores.astype(compute_dtype(scores.dtype)), allowed, None, positions)
+  state = Softmax().row_state(rows)
+  weights = finish_rows(row_max, Softmax().weights(tile, state))
+  weights = jnp.where(allowed, weights, 0).astype(scores.dtype)
+  return (weights, logsumexp(row_max, state)) if return_logsumexp else weights
+
+
+def logsumexp(row_max: jax.Array, state: tuple[jax.Array, jax.Array]) -> jax.Array:
+  """Returns log(sum of exp(score)), [... T]: -inf for empty rows, NaN for non-finite rows.
+
+  Args:
+    row_max: the largest score of each row after masking, [... T 1].
+    state: of `Softmax`.
+  """
+  shift, denominator = state
+  return finish_rows(row_max, jnp.log(denominator) + shift, "-inf")[..., 0]

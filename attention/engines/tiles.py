@@ -34,6 +34,14 @@ class Operands(NamedTuple):
   results: Any
 
 
+def nonzero_tangents(plan: TilingPlan, tangents: list[Any]) -> tuple[list[Any], list[str | None]]:
+  """Returns the tangents and their axis letters, None for zero tangents."""
+  symbolic_zero = jax.custom_derivatives.SymbolicZero
+  is_zero = [isinstance(tangent, symbolic_zero) or tangent.dtype == jax.dtypes.float0 for tangent in tangents]
+  tangents = [None if zero else tangent for zero, tangent in zip(is_zero, tangents, strict=True)]
+  return tangents, [None if zero else letters for zero, letters in zip(is_zero, plan.axes, strict=True)]
+
+
 def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None:
   """Returns the axis with the given letter, counted from the end; None if it is missing or broadcasts."""
   axis = axes.find(letter) - len(axes)
@@ -42,30 +50,23 @@ def axis_of(array: jax.Array, axes: str, letter: str, length: int) -> int | None
 
 def over_tiles(
   plan: TilingPlan,
-  tile_fn: Callable[..., Tree],
-  merge: Callable[[Tree, Tree], Tree],
-  initial: Callable[[Operands, tuple[int, ...]], Tree],
-  finish: Callable[[Operands, Tree], Any],
+  attend_to_keys: Callable[[Operands], Tree],
   operands: Operands,
   axes: Operands,
+  merge: Callable[[Tree, Tree], Tree] | None = None,
+  initial: Tree | None = None,
 ) -> Any:
-  """Computes the results of all tiles, merged for each query.
+  """Computes the results of all queries.
 
   Args:
     plan: the tiling plan.
-    tile_fn: takes the arrays of a tile, and whether some of its pairs may be masked; returns its results.
-    merge: merges the results of two blocks of keys, for the same queries.
-    initial: takes operands and leading axes; returns the results for no keys.
-    finish: takes operands and the merged results of a block of queries.
+    attend_to_keys: takes the operands of a block of queries, with all its keys; returns its results.
     operands: the arrays, their tangents, and results of each query.
     axes: their axis letters.
+    merge: with a mesh axis, merges the results for the keys of two devices.
+    initial: with a mesh axis, the results for no keys.
   """
-
-  @rematerialized
-  def attend_to_keys(operands: Operands) -> Any:
-    return finish(
-      operands, scan_key_blocks(plan, tile_fn, merge, initial(operands, plan.leading), operands, axes)
-    )
+  attend_to_keys = rematerialized(attend_to_keys)
 
   @rematerialized
   def attend_at_index(operands: Operands) -> Any:
@@ -85,9 +86,7 @@ def over_tiles(
   with jax.default_matmul_precision(plan.precision):
     if plan.axis_name is None:
       return attend_locally(operands)
-    return ring_scan(
-      plan, attend_locally, merge, initial(operands, (*plan.looped, *plan.leading)), operands, axes
-    )
+    return ring_scan(plan, attend_locally, merge, initial, operands, axes)  # type: ignore[arg-type]
 
 
 def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: Any, axes: Any) -> Tree:
@@ -109,15 +108,52 @@ def map_query_blocks(plan: TilingPlan, function: Callable[[Any], Tree], arrays: 
   return jax.tree.map(lambda array: join(array, -2, blocks), stacked)
 
 
-def scan_key_blocks(
+def merge_key_blocks(
   plan: TilingPlan,
   tile_fn: Callable[..., Tree],
   merge: Callable[[Tree, Tree], Tree],
   initial: Tree,
-  operands: Any,
-  axes: Any,
+  operands: Operands,
+  axes: Operands,
 ) -> Tree:
-  """Merges the results of a query block over all key blocks, skipping empty tiles; see `over_tiles`."""
+  """Computes each tile alone, and merges the results over the key blocks of a query block.
+
+  Args:
+    plan: the tiling plan.
+    tile_fn: takes the arrays of a tile, and whether some of its pairs may be masked; returns its results.
+    merge: merges the results of two blocks of keys, for the same queries.
+    initial: the results for no keys.
+    operands: of a block of queries, with all its keys.
+    axes: axis letters of the operands.
+  """
+
+  def step(carry: Tree | None, tile: Operands, use_mask: bool) -> Tree:
+    at_tile = functools.partial(tile_fn, use_mask=use_mask)
+    return at_tile(*tile) if carry is None else merge(carry, rematerialized(at_tile)(*tile))
+
+  first: Any = None if plan.keys.count == 1 else initial
+  return scan_key_blocks(plan, step, first, operands, axes)
+
+
+def scan_key_blocks(
+  plan: TilingPlan,
+  step: Callable[..., Tree],
+  initial: Tree,
+  operands: Operands,
+  axes: Operands,
+  reverse: bool = False,
+) -> Tree:
+  """Passes over the key blocks of a query block, skipping empty tiles, and returns the last carry.
+
+  Args:
+    plan: the tiling plan.
+    step: takes a carry, the operands of a tile, and whether some of its pairs may be masked; returns the next
+      carry.
+    initial: the first carry.
+    operands: of a block of queries, with all its keys.
+    axes: axis letters of the operands.
+    reverse: whether the last block comes first.
+  """
   blocks = plan.keys
 
   def split_keys(array: jax.Array, letters: str) -> jax.Array | None:
@@ -140,10 +176,10 @@ def scan_key_blocks(
 
   per_block = jax.tree.map(split_keys, operands, axes)
   if blocks.count == 1:
-    return tile_fn(*tile_of(jax.tree.map(lambda array: array[0], per_block)), plan.has_mask)
+    return step(initial, tile_of(jax.tree.map(lambda array: array[0], per_block)), plan.has_mask)
 
-  def step(carry: Tree, block: Any, use_mask: bool) -> Tree:
-    return merge(carry, rematerialized(functools.partial(tile_fn, use_mask=use_mask))(*tile_of(block)))
+  def at_tile(carry: Tree, block: Any, use_mask: bool) -> Tree:
+    return step(carry, tile_of(block), use_mask)
 
   # Under `lax.switch`, JAX would store the residuals of all branches. Rematerializing the step stores only
   # the carry and the block, which the loop keeps anyway.
@@ -152,7 +188,7 @@ def scan_key_blocks(
     # Tiles are skipped only on CPUs, where blocks are computed one at a time, and not if leading axes may be
     # sharded, since all devices must take the same branch.
     if not plan.has_mask or not sharding.is_cpu() or sharding.leading_axes_may_be_sharded():
-      return step(carry, block, plan.has_mask), None
+      return at_tile(carry, block, plan.has_mask), None
     tile = plan.inputs(tile_of(block)[0])
     is_nonempty, is_full = tile.mask.block_summary(tile.t, tile.s)  # type: ignore[union-attr]
     is_nonempty, is_full = unvmap_any(is_nonempty), ~unvmap_any(~is_full)
@@ -160,12 +196,12 @@ def scan_key_blocks(
     # Blocks are transposed back inside each branch, so that XLA fuses this with the products.
     cases = [
       lambda carry, block: carry,
-      lambda carry, block: step(carry, block, True),
-      lambda carry, block: step(carry, block, False),
+      lambda carry, block: at_tile(carry, block, True),
+      lambda carry, block: at_tile(carry, block, False),
     ]
     return jax.lax.switch(choice, cases, carry, block), None
 
-  return jax.lax.scan(at_block, match_vma(initial, operands), per_block)[0]
+  return jax.lax.scan(at_block, match_vma(initial, operands), per_block, reverse=reverse)[0]
 
 
 def ring_scan(

@@ -148,13 +148,18 @@ def test_blockwise_never_materializes_all_pairs(name):
   assert not re.search(r"\[[^\]]*\bt\b[^\]]*\bs\b[^\]]*\]|\[[^\]]*\bs\b[^\]]*\bt\b[^\]]*\]", program)
 
 
-@pytest.mark.exhaustive
-def test_normalizers():
-  def attend_with(normalizer):
-    return lambda *arrays: attention.scaled_dot_product_attention(*arrays, normalizer=normalizer)
+@pytest.mark.parametrize("implementation", always("blockwise", of=["dense", "blockwise"]))
+def test_normalizers(implementation):
+  def gradients_of(normalizer):
+    def loss(*arrays):
+      return jnp.sum(
+        attention.scaled_dot_product_attention(*arrays, normalizer=normalizer, implementation=implementation)
+      )
 
-  names = ("Sparsemax", "Entmax15", "Sigmoid", "Softmax")
-  check({name: (attend_with(getattr(attention, name)()), HEADS) for name in names})
+    return jax.grad(loss, argnums=(0, 1, 2))
+
+  names = ("Sparsemax", "Entmax15", "Sigmoid", "Softpick", "StickBreaking")
+  check({name: (gradients_of(getattr(attention, name)()), HEADS) for name in names})
 
 
 FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""Points 2 to 9 of the contract for all normalizers."""
+"""Points 2 to 9 of the contract for all normalizers, on both engines."""
 
 import dataclasses
 import functools
@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from helpers import reference
 from helpers.fixtures import (
+  BLOCK_SIZES,
   DIFFERENCES,
   DIMS,
+  ENGINES,
   FLOAT32,
   SCORES,
   always,
@@ -29,6 +31,7 @@ B, T, S = DIMS["BTS"]
 RNG = np.random.default_rng(7)
 BEFORE = RNG.dirichlet(np.ones(S), size=(B, T))
 CENTERS = RNG.uniform(0, S - 1, size=(B, T))
+SINK = RNG.normal(size=B)
 
 
 class Case(NamedTuple):
@@ -41,12 +44,15 @@ class Case(NamedTuple):
 
 NORMALIZERS = {
   "softmax": Case(attention.Softmax, lambda: reference.softmax),
+  "sink": Case(attention.Softmax, reference.softmax_with_sink, (SINK,)),
   "sparsemax": Case(attention.Sparsemax, lambda: reference.entmax(2.0)),
   "entmax15": Case(attention.Entmax15, lambda: reference.entmax(1.5)),
   "sigmoid": Case(attention.Sigmoid, lambda: reference.sigmoid),
   "sigmoid_less_log_keys": Case(
     lambda: attention.Sigmoid(subtract_log_length=True), lambda: reference.sigmoid_less_log_keys
   ),
+  "softpick": Case(attention.Softpick, lambda: reference.softpick),
+  "stick_breaking": Case(attention.StickBreaking, lambda: reference.stick_breaking),
   "monotonic": Case(attention.Monotonic, reference.monotonic, (BEFORE,)),
   "local": Case(
     lambda centers: attention.GaussianWindow(centers, 1.5),
@@ -55,8 +61,11 @@ NORMALIZERS = {
   ),
 }
 # Normalizers whose derivatives differ most.
-DIFFERENT = ("entmax15", "sigmoid", "monotonic", "local")
-normalizers = pytest.mark.parametrize("normalizer", NORMALIZERS)
+DIFFERENT = ("sink", "entmax15", "softpick", "stick_breaking", "monotonic", "local")
+ON_ENGINES = [
+  (name, engine) for name in NORMALIZERS for engine in ENGINES if (name, engine) != ("monotonic", "blockwise")
+]
+normalizers = pytest.mark.parametrize(("normalizer", "implementation"), ON_ENGINES)
 scores = pytest.mark.parametrize(
   "kind", always("scaled_dot_product", of=["scaled_dot_product", "additive", "cosine"])
 )
@@ -78,7 +87,7 @@ def draw_inputs(kind, normalizer):
   return inputs._replace(bias=2 * inputs.bias), arrays
 
 
-def run(kind, normalizer, inputs, arrays, mask=None, **options):
+def run(kind, normalizer, inputs, arrays, mask=None, implementation="dense", **options):
   """Returns context and weights."""
   result = attention.attend(
     SCORES[kind].score(**inputs.parameters),
@@ -87,25 +96,29 @@ def run(kind, normalizer, inputs, arrays, mask=None, **options):
     mask=mask,
     normalizer=NORMALIZERS[normalizer].make(*arrays),
     return_weights=True,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
     **options,
   )
   return result.context, result.weights
 
 
-def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss):
+def results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss, implementation):
   """Returns context, weights and gradients, with all normalizers compiled as one program to save time."""
   every_array = {name: tuple(map(np.float32, case.arrays)) for name, case in NORMALIZERS.items()}
   every_array[normalizer] = arrays
-  return _results_and_gradients(kind, inputs, every_array, mask, of_loss)[normalizer]
+  return _results_and_gradients(kind, inputs, every_array, mask, of_loss)[normalizer, implementation]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _results_and_gradients(kind, inputs, arrays, mask, of_loss):
-  def one(normalizer):
-    results, pull = jax.vjp(lambda *args: run(kind, normalizer, *args, mask), inputs, arrays[normalizer])
+  def one(normalizer, implementation):
+    results, pull = jax.vjp(
+      lambda *args: run(kind, normalizer, *args, mask, implementation), inputs, arrays[normalizer]
+    )
     return results, pull(tuple(array.astype(out.dtype) for array, out in zip(of_loss, results, strict=True)))
 
-  return {normalizer: one(normalizer) for normalizer in NORMALIZERS}
+  return {pair: one(*pair) for pair in ON_ENGINES}
 
 
 def expected(kind, normalizer, inputs, arrays, **options):
@@ -129,10 +142,16 @@ def random_loss(seed=1):
 # Scores (1, 0, -1): the softmax is e^z / (e + 1 + 1/e); sparsemax: threshold 0, weights (1, 0, 0);
 # entmax15 of halves (1/2, 0, -1/2): (1/2 - t)^2 + t^2 = 1, t = (1 - sqrt(7)) / 4 = -0.41144, and
 # (0.91144^2, 0.41144^2, 0); sigmoid: 1 / (1 + 1/e), 1/2, 1 / (1 + e);
+# sink: e / (e + 1 + 1/e + e^2), and so on; softpick: (e - 1) / (e - 1 + 1 - 1/e) = 1 / (1 + 1/e);
+# stick_breaking from the last key: p3, p2 (1 - p3), p1 (1 - p2) (1 - p3);
 # less log 3: 1 / (1 + 3/e), 1/4, 1 / (1 + 3e); monotonic from the first key: p1,
 # (1 - p1) p2, (1 - p1)(1 - p2) p3; local around key 1 with deviation 1: times exp(-1/2), 1, exp(-1/2).
 HAND_VALUES = {
   "softmax": (attention.Softmax(), [0.66524096, 0.24472847, 0.09003057]),
+  "sink": (attention.Softmax(sink=2.0), [0.23688282, 0.08714432, 0.03205860]),
+  "off_by_one": (attention.Softmax(sink=0.0), [0.53444665, 0.19661193, 0.07232949]),
+  "softpick": (attention.Softpick(), [0.73105803, 0.0, 0.0]),
+  "stick_breaking": (attention.StickBreaking(), [0.26722332, 0.36552929, 0.26894142]),
   "sparsemax": (attention.Sparsemax(), [1.0, 0.0, 0.0]),
   "entmax15": (attention.Entmax15(), [0.83071891, 0.16928109, 0.0]),
   "sigmoid": (attention.Sigmoid(), [0.73105858, 0.5, 0.26894142]),
@@ -159,21 +178,21 @@ def test_weights_match_hand_values(normalizer):
 
 @normalizers
 @scores
-def test_results_match_reference(kind, normalizer):
+def test_results_match_reference(kind, normalizer, implementation):
   inputs, arrays = draw_inputs(kind, normalizer)
   for mask in (draw_mask(), np.ones((B, T, S), bool)):
-    result, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss())
+    result, _ = results_and_gradients(kind, normalizer, inputs, arrays, mask, random_loss(), implementation)
     assert_trees_close(result, expected(kind, normalizer, inputs, arrays, mask=mask), FLOAT32)
   # Some weights must be zero for the sparse normalizers; otherwise this does not test the threshold.
-  are_sparse = normalizer in ("sparsemax", "entmax15")
+  are_sparse = normalizer in ("sparsemax", "entmax15", "softpick")
   assert are_sparse == bool(np.any(np.asarray(result[1]) == 0))
 
 
-def loss_of(normalizer, of_loss, mask):
+def loss_of(normalizer, of_loss, mask, implementation):
   """Returns a function of inputs and arrays, with additive scores."""
 
   def loss(inputs, arrays):
-    result = run("additive", normalizer, inputs, arrays, mask)
+    result = run("additive", normalizer, inputs, arrays, mask, implementation)
     return sum(jnp.sum(one * other) for one, other in zip(of_loss, result, strict=True))
 
   return loss
@@ -183,17 +202,20 @@ def loss_of(normalizer, of_loss, mask):
 def derivatives(inputs, arrays, directions, mask, of_loss):
   """Returns the gradient, the tangent and the Hessian-vector product of each normalizer that has arrays."""
 
-  def one(normalizer):
-    loss = loss_of(normalizer, of_loss, mask)
+  def one(normalizer, implementation):
+    loss = loss_of(normalizer, of_loss, mask, implementation)
     at, along = (inputs, arrays[normalizer]), directions[normalizer]
     gradient, second = jax.jvp(jax.grad(loss, argnums=(0, 1)), at, along)
     return gradient, jax.jvp(loss, at, along)[1], second
 
-  return {normalizer: one(normalizer) for normalizer in arrays}
+  return {pair: one(*pair) for pair in ON_ENGINES if pair[0] in arrays}
 
 
-@pytest.mark.parametrize("normalizer", always(*DIFFERENT, of=NORMALIZERS))
-def test_derivatives_match_reference(normalizer, float64):
+@pytest.mark.parametrize(
+  ("normalizer", "implementation"),
+  always(*(pair for pair in ON_ENGINES if pair[0] in DIFFERENT), of=ON_ENGINES),
+)
+def test_derivatives_match_reference(normalizer, implementation, float64):
   kind = "additive"
   inputs, arrays = jax.tree.map(np.float64, draw_inputs(kind, normalizer))
   arrays = NORMALIZERS[normalizer].arrays
@@ -207,7 +229,9 @@ def test_derivatives_match_reference(normalizer, float64):
   directions[normalizer] = direction
 
   def differentiate(inputs, arrays):
-    return derivatives(inputs, every_array | {normalizer: arrays}, directions, mask, of_loss)[normalizer]
+    return derivatives(inputs, every_array | {normalizer: arrays}, directions, mask, of_loss)[
+      normalizer, implementation
+    ]
 
   def moved(step):
     return jax.tree.map(lambda leaf, along: leaf + step * along, (inputs, arrays), direction)
@@ -234,11 +258,11 @@ def test_derivatives_match_reference(normalizer, float64):
 
 @normalizers
 @scores
-def test_masked_keys_never_leak(kind, normalizer):
+def test_masked_keys_never_leak(kind, normalizer, implementation):
   inputs, arrays = draw_inputs(kind, normalizer)
   mask, of_loss = draw_mask(), random_loss()
   mask[:, :, 2] = False
-  clean, slopes = results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss)
+  clean, slopes = results_and_gradients(kind, normalizer, inputs, arrays, mask, of_loss, implementation)
   assert_trees_finite((clean, slopes))
   np.testing.assert_array_equal(clean[0][1, 1], 0)
   np.testing.assert_array_equal(clean[1][1, 1], 0)
@@ -249,18 +273,18 @@ def test_masked_keys_never_leak(kind, normalizer):
       keys=replaced(inputs.keys, np.s_[:, 2], value), values=replaced(inputs.values, np.s_[:, 2], value)
     )
     assert_trees_equal(
-      results_and_gradients(kind, normalizer, spoilt, arrays, mask, of_loss), (clean, slopes)
+      results_and_gradients(kind, normalizer, spoilt, arrays, mask, of_loss, implementation), (clean, slopes)
     )
 
 
 @normalizers
-def test_attended_nan_makes_the_row_nan(normalizer):
+def test_attended_nan_makes_the_row_nan(normalizer, implementation):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   mask = np.ones((B, T, S), bool)
   mask[0, 0, 2] = False
   spoilt = inputs._replace(keys=replaced(inputs.keys, (0, 2), np.nan))
   (context, weights), slopes = results_and_gradients(
-    "scaled_dot_product", normalizer, spoilt, arrays, mask, random_loss()
+    "scaled_dot_product", normalizer, spoilt, arrays, mask, random_loss(), implementation
   )
   assert np.all(np.isnan(context[0, 1:])) and np.all(np.isnan(weights[0, 1:]))
   assert_trees_finite((context[0, 0], context[1], weights[1], slopes))
@@ -268,11 +292,11 @@ def test_attended_nan_makes_the_row_nan(normalizer):
 
 
 @normalizers
-def test_scores_of_ten_thousand_stay_exact(normalizer):
+def test_scores_of_ten_thousand_stay_exact(normalizer, implementation):
   inputs, arrays = draw_inputs("scaled_dot_product", normalizer)
   inputs = inputs._replace(bias=1e4 * np.round(inputs.bias))  # exact in float32
   (context, weights), slopes = results_and_gradients(
-    "scaled_dot_product", normalizer, inputs, arrays, draw_mask(), random_loss()
+    "scaled_dot_product", normalizer, inputs, arrays, draw_mask(), random_loss(), implementation
   )
   desired = expected("scaled_dot_product", normalizer, inputs, arrays, mask=draw_mask())
   # A score of 1e4 is rounded to 1e-3.
@@ -381,11 +405,21 @@ def test_invalid_values_raise():
   ):
     attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer="sparsemax")
   for options, words in (
-    ({"implementation": "blockwise"}, "implementation must be auto or dense for the normalizer Sparsemax"),
     ({"return_logsumexp": True}, "return_logsumexp must be False for the normalizer Sparsemax, got True"),
   ):
     with pytest.raises(ValueError, match=words):
       attention.attend(attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Sparsemax(), **options)
+  monotonic = attention.Monotonic(np.eye(T, S, dtype=np.float32))
+  with pytest.raises(ValueError, match="implementation must be auto or dense for the normalizer Monotonic"):
+    attention.attend(
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=monotonic, implementation="blockwise"
+    )
+  with pytest.raises(
+    ValueError, match=r"sink must be broadcastable to the leading axes \(2,\), got shape \(3,\)"
+  ):
+    attention.attend(
+      attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.Softmax(sink=np.zeros(3, np.float32))
+    )
   with pytest.raises(ValueError, match=r"centers must be broadcastable to the queries \[... T\], got"):
     attention.attend(
       attention.ScaledDotProduct(), *inputs[:3], normalizer=attention.GaussianWindow(jnp.zeros(T + 1), 1.0)
@@ -416,10 +450,13 @@ def test_explicit_softmax_equals_the_default():
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class Exponentials(attention.Normalizer):
-  """A normalizer that does not use `rows.valid`, since invalid pairs have the lowest number."""
+  """A normalizer with a state."""
 
-  def weights(self, rows):
-    return jnp.exp(rows.shifted_scores)
+  def row_state(self, rows):
+    return rows.max()
+
+  def weights(self, tile, state):
+    return jnp.exp(tile.shifted(state))
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
@@ -443,8 +480,8 @@ def test_nan_rows_do_not_reach_others(bad):
 @attention.register_pytree
 @dataclasses.dataclass(frozen=True)
 class Squared(attention.Softmax):
-  def weights(self, rows):
-    return super().weights(rows) ** 2
+  def weights(self, tile, state):
+    return super().weights(tile, state) ** 2
 
 
 def test_softmax_subclasses_are_not_ignored():
@@ -453,8 +490,8 @@ def test_softmax_subclasses_are_not_ignored():
   plain = attention.attend(score, *inputs[:3], return_weights=True).weights
   squared = attention.attend(score, *inputs[:3], normalizer=Squared(), return_weights=True).weights
   assert_close(squared, plain**2, FLOAT32)
-  with pytest.raises(ValueError, match="must be auto or dense for the normalizer Squared"):
-    attention.attend(score, *inputs[:3], normalizer=Squared(), implementation="blockwise")
+  squared = attention.attend(score, *inputs[:3], normalizer=Squared(), implementation="blockwise")
+  assert_close(squared, np.einsum("BTS,BSD->BTD", plain**2, inputs.values), FLOAT32)
 
 
 @attention.register_pytree
@@ -464,8 +501,11 @@ class ByHead(attention.Normalizer):
 
   factors: jax.Array
 
-  def weights(self, rows):
-    softmax = attention.Softmax().weights(rows)
+  def row_state(self, rows):
+    return attention.Softmax().row_state(rows)
+
+  def weights(self, tile, state):
+    softmax = attention.Softmax().weights(tile, state)
     return softmax * self.factors * jnp.arange(softmax.shape[-3], dtype=softmax.dtype)[:, None, None]
 
 

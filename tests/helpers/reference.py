@@ -68,6 +68,31 @@ def softmax(logits, attended, row):
   return exponentials / exponentials.sum()
 
 
+def softmax_with_sink(sink):
+  """exp(z) / (exp(sink) + sum of exp(z)) (Xiao et al. 2023); one sink for each index of the leading axes."""
+
+  def normalize(logits, attended, row):
+    return softmax(np.append(logits, sink[row[:-1]]), attended, row)[:-1]
+
+  return normalize
+
+
+def softpick(logits, attended, row):
+  """relu(exp(z) - 1) / (sum of |exp(z) - 1| + 1e-6), times exp(-shift) (Zuhri et al. 2025, eq. 5)."""
+  shift = max(logits.max(), 0)
+  rectified = np.exp(logits - shift) - np.exp(-shift)
+  return np.maximum(rectified, 0) / (np.abs(rectified).sum() + 1e-6 * np.exp(-shift))
+
+
+def stick_breaking(logits, attended, row):
+  """sigmoid(z) times the product of 1 - sigmoid(z) of the later keys (Tan et al. 2024, eq. 1)."""
+  weights, left = [], 1.0
+  for share in sigmoid(logits, attended, row)[::-1]:
+    weights.append(share * left)
+    left *= 1 - share
+  return np.array(weights[::-1])
+
+
 def entmax(alpha):
   """[(alpha - 1) z - threshold]_+ ^ (1 / (alpha - 1)) (Peters et al. 2019, eq. 4), which sums to 1.
 

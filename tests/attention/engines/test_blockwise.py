@@ -132,6 +132,45 @@ def test_no_option_makes_array_of_pairs(option, num_key_heads):
   assert program.memory_analysis().temp_size_in_bytes < length * length * 4
 
 
+NORMALIZERS = {
+  "sink": attention.Softmax(sink=0.5),
+  "sparsemax": attention.Sparsemax(),
+  "entmax15": attention.Entmax15(),
+  "sigmoid": attention.Sigmoid(subtract_log_length=True),
+  "softpick": attention.Softpick(),
+  "stick_breaking": attention.StickBreaking(),
+}
+
+
+@pytest.mark.parametrize("normalizer", always("sparsemax", "stick_breaking", of=NORMALIZERS))
+@pytest.mark.parametrize(
+  "derivative", always("gradient", of=["gradient", "tangent", "hessian_vector_product"])
+)
+def test_no_normalizer_makes_array_of_pairs(normalizer, derivative):
+  length, width = 1024, 8
+  vectors = (np.ones((length, width), np.float32),) * 3
+
+  def loss(*vectors):
+    context = attention.scaled_dot_product_attention(
+      *vectors,
+      mask=masks.causal(),
+      normalizer=NORMALIZERS[normalizer],
+      implementation="blockwise",
+      block_sizes=(64, 64),
+    )
+    return jnp.sum(context**2)
+
+  gradient = jax.grad(loss, (0, 1, 2))
+  function = {
+    "gradient": lambda vectors: gradient(*vectors),
+    "tangent": lambda vectors: jax.jvp(loss, vectors, vectors),
+    "hessian_vector_product": lambda vectors: jax.jvp(gradient, vectors, vectors),
+  }[derivative]
+  program = jax.jit(function).lower(vectors).compile()
+  assert largest_array(program) <= length * width * 4
+  assert program.memory_analysis().temp_size_in_bytes < length * length
+
+
 def test_unread_weights_are_not_computed():
   length = 4200  # more pairs than "auto" stores
   vectors = np.ones((length, 8), np.float32)
