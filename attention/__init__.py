@@ -42,11 +42,13 @@ from attention.layers import DotProductAttention as DotProductAttention
 from attention.layers import EncoderLayer as EncoderLayer
 from attention.layers import FeedForward as FeedForward
 from attention.layers import KVCache as KVCache
+from attention.layers import LayerNorm as LayerNorm
 from attention.layers import LocalAttention as LocalAttention
 from attention.layers import LocationAwareAttention as LocationAwareAttention
 from attention.layers import MonotonicAttention as MonotonicAttention
 from attention.layers import MultiHeadAttention as MultiHeadAttention
 from attention.layers import ProjectedAttention as ProjectedAttention
+from attention.layers import RMSNorm as RMSNorm
 from attention.linear import merge_heads as merge_heads
 from attention.linear import project_heads as project_heads
 from attention.masks import Mask as Mask
@@ -79,5 +81,7 @@ from attention.scores import bilinear_scores as bilinear_scores
 from attention.scores import cosine_scores as cosine_scores
 from attention.scores import dot_product_scores as dot_product_scores
 from attention.scores import location_features as location_features
+from attention.statistics import RowStatistics as RowStatistics
+from attention.statistics import row_statistics as row_statistics
 
 __version__ = "0.1.0"

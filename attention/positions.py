@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from attention.arrays.checks import as_array, as_integers, as_real, check_number
 from attention.arrays.pytrees import NamedAxes, register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
 from attention.arrays.sharding import compute_dtype
+from attention.masks.patterns import document_ids
 
 
 def sinusoidal(length: int, width: int) -> jnp.ndarray:
@@ -46,12 +48,19 @@ def sinusoidal(length: int, width: int) -> jnp.ndarray:
   return jnp.asarray(pairs.reshape(length, width), jnp.float32)
 
 
-def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: float = 10_000.0) -> jax.Array:
+def rotary(
+  vectors: jax.Array,
+  positions: jax.Array | None = None,
+  *,
+  base: float = 10_000.0,
+  frequencies: jax.Array | None = None,
+  interleaved: bool = False,
+) -> jax.Array:
   """Applies rotary position embeddings to queries or keys.
 
   Scores then depend on the distance between query and key, not on their absolute positions:
 
-      angle[t, i] = positions[t] base^(-2i / width)
+      angle[t, i] = positions[t] frequencies[i]
       (x[t, i], x[t, i + width / 2]) is rotated by angle[t, i]
 
   Angles are computed in float32 (float64 for float64 inputs); at position 100,000 their error is up to 0.006.
@@ -61,15 +70,20 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
     positions: integers, or floats of at least float32, [... T]. Default: 0 to T - 1. If the sequence is
       sharded over devices, each device must pass the positions of its shard.
     base: wavelengths range from 2 pi to 2 pi base.
+    frequencies: angle of each pair per position, [W / 2], from `rotary_frequencies`, `llama3_frequencies` or
+      `yarn_frequencies`. The first W features are rotated. Default: `rotary_frequencies(H, base)`.
+    interleaved: whether neighbors are pairs, (x[2i], x[2i + 1]), as in the paper and in GPT-J, instead of
+      halves, as in GPT-NeoX and Llama.
 
   Returns:
     [... T H] in the dtype of the vectors.
 
   Raises:
-    ValueError: if the width is odd, the vectors are not floating-point, or the positions are incompatible.
+    ValueError: if the width is odd or less than W, the vectors are not floating-point, or the positions are
+      incompatible.
 
   References:
-    Su et al. 2021, arXiv:2104.09864, section 3.2, with the halves paired as in GPT-NeoX.
+    Su et al. 2021, arXiv:2104.09864, section 3.2.
 
   >>> rotary(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(3).tolist()
   [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
@@ -79,10 +93,18 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
   if not jnp.issubdtype(vectors.dtype, jnp.floating):
     raise ValueError(f"vectors must be floating-point, got {vectors.dtype}")
   T, H = vectors.shape[-2:]
-  if H % 2:
-    raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
-  check_number("base", base, "above 0", lambda number: number > 0)
   dtype = compute_dtype(vectors.dtype)
+  if frequencies is None:
+    if H % 2:
+      raise ValueError(f"the width of the vectors must be even, got shape {vectors.shape}")
+    rates: Any = _rotary_rates(H, base)
+  else:
+    rates = as_real("frequencies", frequencies)
+    if rates.ndim != 1 or 2 * rates.shape[0] > H:
+      raise ValueError(
+        f"frequencies must have at most half as many entries as the vectors have features, H={H}, "
+        f"got shape {rates.shape}"
+      )
   positions = jnp.arange(T) if positions is None else _as_positions(positions)
   if jnp.issubdtype(positions.dtype, jnp.floating) and jnp.finfo(positions.dtype).bits < 32:
     raise ValueError(f"positions must be integers, or floats of at least float32, got {positions.dtype}")
@@ -90,13 +112,140 @@ def rotary(vectors: jax.Array, positions: jax.Array | None = None, *, base: floa
     raise ValueError(
       f"positions must be broadcastable to [... T] = {vectors.shape[:-1]}, got {positions.shape}"
     )
-  rates = jnp.asarray(base ** (-np.arange(0, H, 2) / H), dtype)
+  rates = jnp.asarray(rates, dtype)
   angles = positions.astype(dtype)[..., None] * with_rank(rates, positions.ndim + 1)
   angles = with_rank(angles, vectors.ndim)
-  first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
+  width = 2 * rates.shape[0]
+  rotating, others = vectors[..., :width].astype(dtype), vectors[..., width:]
   cos, sin = jnp.cos(angles), jnp.sin(angles)
-  rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-  return rotated.astype(vectors.dtype)
+  if interleaved:
+    first, second = rotating[..., ::2], rotating[..., 1::2]
+    rotated = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    rotated = rotated.reshape(rotating.shape)
+  else:
+    first, second = jnp.split(rotating, 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+  rotated = rotated.astype(vectors.dtype)
+  return jnp.concatenate([rotated, others], axis=-1) if width < H else rotated
+
+
+def rotary_2d(vectors: jax.Array, positions: jax.Array, *, base: float = 10_000.0) -> jax.Array:
+  """Applies rotary embeddings of rows to half of the features, and of columns to the other half.
+
+  Args:
+    vectors: queries or keys of an image, [... T H], where H is a multiple of 4.
+    positions: row and column of each vector, [... T 2]; see `rotary`.
+    base: as in `rotary`.
+
+  Returns:
+    [... T H] in the dtype of the vectors.
+
+  Raises:
+    ValueError: if H is not a multiple of 4; see also `rotary`.
+
+  References:
+    Heo et al. 2024, arXiv:2403.13298, section 3.1, "axial".
+  """
+  vectors, positions = jnp.asarray(vectors), _as_positions(positions)
+  check_rank("vectors", vectors, "[... T H]")
+  if vectors.shape[-1] % 4:
+    raise ValueError(f"the width of the vectors must be a multiple of 4, got shape {vectors.shape}")
+  if positions.ndim < 2 or positions.shape[-1] != 2:
+    raise ValueError(f"positions must have axes [... T 2], got shape {positions.shape}")
+  rotated = map(
+    lambda half, axis: rotary(half, positions[..., axis], base=base), jnp.split(vectors, 2, axis=-1), (0, 1)
+  )
+  return jnp.concatenate([*rotated], axis=-1)
+
+
+def rotary_frequencies(width: int, *, base: float = 10_000.0) -> jax.Array:
+  """Returns the angles per position of `rotary`: base^(-2i / width), float32 [width / 2].
+
+  With a width of less than H, only the first features are rotated.
+
+  >>> rotary_frequencies(4, base=100.0).round(3).tolist()
+  [1.0, 0.10000000149011612]
+  """
+  return jnp.asarray(_rotary_rates(width, base), jnp.float32)
+
+
+def llama3_frequencies(
+  width: int,
+  *,
+  base: float = 500_000.0,
+  factor: float = 8.0,
+  low_freq_factor: float = 1.0,
+  high_freq_factor: float = 4.0,
+  original_length: int = 8192,
+) -> jax.Array:
+  """Returns frequencies for a context that is `factor` times longer than in training, as in Llama 3.1.
+
+  Frequencies of more than `high_freq_factor` turns in the original length stay. Those of less than
+  `low_freq_factor` turns are divided by the factor. Those between are interpolated.
+
+  Args:
+    width: number of features that are rotated, W.
+    base: as in `rotary`.
+    factor: by how much the context is longer.
+    low_freq_factor, high_freq_factor: numbers of turns.
+    original_length: length of the context in training, in positions.
+
+  Returns:
+    Float32 [W / 2].
+
+  References:
+    Llama Team 2024, arXiv:2407.21783, and the authors' code.
+  """
+  rates = _rotary_rates(width, base)
+  turns = original_length * rates / (2 * math.pi)
+  share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
+  return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)
+
+
+def yarn_frequencies(
+  width: int,
+  *,
+  base: float = 10_000.0,
+  factor: float,
+  original_length: int,
+  beta_fast: float = 32.0,
+  beta_slow: float = 1.0,
+) -> jax.Array:
+  """Returns frequencies for a context that is `factor` times longer than in training, by YaRN.
+
+  Frequencies of more than `beta_fast` turns in the original length stay, those of less than `beta_slow` turns
+  are divided by the factor, with a linear ramp over the pairs between. YaRN also multiplies scores by
+  (0.1 log(factor) + 1)^2: pass `ScaledDotProduct(scale)` with this factor over sqrt(H).
+
+  Args:
+    width: number of features that are rotated, W.
+    base: as in `rotary`.
+    factor: by how much the context is longer.
+    original_length: length of the context in training, in positions.
+    beta_fast, beta_slow: numbers of turns.
+
+  Returns:
+    Float32 [W / 2].
+
+  References:
+    Peng et al. 2023, arXiv:2309.00071, section 3.2, with the ramp of the authors' code.
+  """
+  rates = _rotary_rates(width, base)
+  pair_of_fast, pair_of_slow = (
+    width * math.log(original_length / (2 * math.pi * turns)) / (2 * math.log(base))
+    for turns in (beta_fast, beta_slow)
+  )
+  low, high = max(math.floor(pair_of_fast), 0), min(math.ceil(pair_of_slow), width - 1)
+  share = np.clip((np.arange(width // 2) - low) / max(high - low, 1e-3), 0, 1)
+  return jnp.asarray(share * rates / factor + (1 - share) * rates, jnp.float32)
+
+
+def _rotary_rates(width: int, base: float) -> np.ndarray:
+  """Returns base^(-2i / width), float64 [width / 2]."""
+  if check_size("width", width, least=0) % 2:
+    raise ValueError(f"width must be even, got {width}")
+  check_number("base", base, "above 0", lambda number: number > 0)
+  return base ** (-np.arange(0, width, 2) / max(width, 1))
 
 
 def _as_positions(positions: jax.Array) -> jax.Array:
@@ -130,6 +279,22 @@ def segment_positions(segments: jax.Array) -> jax.Array:
     [jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1
   )
   return positions - jax.lax.cummax(jnp.where(is_first, positions, 0), axis=segments.ndim - 1)
+
+
+def packed(lengths: jax.Array, total: int) -> jax.Array:
+  """Returns the position of each token within its document; see `masks.packed`.
+
+  Args:
+    lengths: length of each document, integers [... D].
+    total: number of positions, T.
+
+  Returns:
+    Integers [... T].
+
+  >>> packed(jnp.array([2, 3]), 6).tolist()
+  [0, 1, 0, 1, 2, 0]
+  """
+  return segment_positions(document_ids(lengths, total))
 
 
 class PositionBias(NamedAxes):

@@ -66,9 +66,9 @@ class Model:
       custom attention: a function of this config group that returns a Flax module (see
       `attention.RecurrentDecoder`).
     qk_features: width of the projected queries and keys of that attention; 0 for `features`.
-    normalizer: normalizer of that attention: "softmax", "sparsemax", "entmax15", "sigmoid" (of scores minus
-      the log of the source length), or a custom normalizer: a function of this config group that returns an
-      `attention.Normalizer`.
+    normalizer: normalizer of that attention: "softmax", "softmax_off_by_one", "sparsemax", "entmax15",
+      "sigmoid" (of scores minus the log of the source length), "softpick", "stick_breaking", or a custom
+      normalizer: a function of this config group that returns an `attention.Normalizer`.
     attend_order: whether the recurrent decoder attends "before" or "after" reading the previous word.
     input_feeding: whether the output features of a step are an input of the recurrent decoder's next step.
     embed_dim: width of word embeddings; transformers use `features` instead.

@@ -127,9 +127,11 @@ def gaussian(config):
 class Linear(attention.Normalizer):
   """Weights are the scores divided by the number of keys. They may be negative, or greater than 1."""
 
-  def weights(self, rows):  # rows.scores are 0 where rows.valid is False
-    count = jnp.sum(jnp.broadcast_to(rows.valid, rows.scores.shape), axis=-1, keepdims=True)
-    return rows.scores / jnp.maximum(count, 1).astype(rows.scores.dtype)
+  def row_state(self, rows):
+    return jnp.maximum(rows.sum(lambda tile: 1), 1)
+
+  def weights(self, tile, count):
+    return tile.scores / count
 
 
 def linear(config):

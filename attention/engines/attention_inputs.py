@@ -92,6 +92,10 @@ class Inputs(NamedAxes):
   dropout: Dropout | None = None
   normalizer: Any = None
 
+  def with_finite_vectors(self) -> "Inputs":
+    """Returns the inputs with zeros for NaN and infinity in queries, keys and values."""
+    return dataclasses.replace(self, **{name: finite(getattr(self, name)) for name in VECTORS})
+
   def scores_and_allowed(self, use_mask: bool = True) -> tuple[jax.Array, jax.Array | None]:
     """Returns the scores, and which pairs may attend (None: all). Both broadcast to [... T S]."""
     dtype = self.values.dtype

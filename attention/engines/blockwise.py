@@ -28,7 +28,7 @@ from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import is_explicitly_sharded, match_vma
 from attention.engines.attention_inputs import Inputs
 from attention.engines.dense import AttentionOutput, dense
-from attention.engines.in_passes import attend_in_passes
+from attention.engines.in_passes import attend_to_keys, in_passes
 from attention.engines.masking import finish_rows, is_valid_row, mask_value, masked_scores, softmax_shift
 from attention.engines.softmax import Softmax
 from attention.engines.tiles import Operands, merge_key_blocks, nonzero_tangents, over_tiles
@@ -128,7 +128,7 @@ def blockwise(
   # loop, since devices may run different numbers of iterations.
   arrays = match_vma(arrays, arrays)
   if not is_softmax:
-    return AttentionOutput(attend_in_passes(plan, arrays))
+    return AttentionOutput(in_passes(attend_to_keys, plan, arrays))
   results = flash_attention(plan, arrays)
   if normalizer.sink is not None:
     results = results.with_sink(normalizer.sink_scores(results.row_max))

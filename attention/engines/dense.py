@@ -3,15 +3,14 @@
 This engine stores arrays [... T S]. It is the reference for the blockwise engine.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.arrays.shapes import with_rank
-from attention.engines.attention_inputs import VECTORS, Inputs
-from attention.engines.masking import finish_rows, finite
+from attention.engines.attention_inputs import Inputs
+from attention.engines.masking import finish_rows
 from attention.engines.rows import one_tile
 from attention.engines.softmax import logsumexp
 
@@ -44,8 +43,7 @@ def dense(
     shape: of the scores, [... T S].
     return_logsumexp: also compute the logsumexp; the normalizer must be `Softmax`.
   """
-  vectors = {name: finite(getattr(inputs, name)) for name in VECTORS}
-  inputs = dataclasses.replace(inputs, **vectors)
+  inputs = inputs.with_finite_vectors()
   scores, allowed = inputs.scores_and_allowed()
   scores = jnp.broadcast_to(scores, shape)
   tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))

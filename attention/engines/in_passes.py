@@ -23,67 +23,44 @@ from attention.engines.tiling import TilingPlan
 Tree = TypeVar("Tree")
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def attend_in_passes(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
-  """Computes the context [... T D] of all queries over all keys."""
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def in_passes(
+  function: Callable[[TilingPlan, list[jax.Array]], Any], plan: TilingPlan, arrays: list[jax.Array]
+) -> Any:
+  """Computes a function of each block of queries and all its keys; returns a pytree of arrays [... T *]."""
   none = [None] * len(arrays)
   operands, axes = Operands(arrays, none, None), Operands(plan.axes, none, None)
-  return over_tiles(plan, lambda block: _attend_to_keys(plan, block.arrays), operands, axes)
+  return over_tiles(plan, lambda block: function(plan, block.arrays), operands, axes)
 
 
-@functools.partial(attend_in_passes.defjvp, symbolic_zeros=True)
-def _jvp_rule(plan: TilingPlan, primals, tangents) -> tuple[jax.Array, jax.Array]:
+@functools.partial(in_passes.defjvp, symbolic_zeros=True)
+def _jvp_rule(
+  function: Callable[[TilingPlan, list[jax.Array]], Any], plan: TilingPlan, primals, tangents
+) -> tuple[Any, Any]:
   (arrays,), (tangents,) = primals, tangents
-  context = attend_in_passes(plan, arrays)
+  results = in_passes(function, plan, arrays)
   tangents, tangent_axes = nonzero_tangents(plan, tangents)
 
-  def differentiate(block: Operands) -> jax.Array:
+  def differentiate(block: Operands) -> Any:
     differentiated = [
       None if tangent is None else array for array, tangent in zip(block.arrays, block.tangents, strict=True)
     ]
 
-    def attend(differentiated: list[Any]) -> jax.Array:
-      return _attend_to_keys(plan, combine(differentiated, block.arrays))
+    def at_block(differentiated: list[Any]) -> Any:
+      return function(plan, combine(differentiated, block.arrays))
 
-    return jax.jvp(attend, (differentiated,), (block.tangents,))[1]
+    return jax.jvp(at_block, (differentiated,), (block.tangents,))[1]
 
   operands, axes = Operands(arrays, tangents, None), Operands(plan.axes, tangent_axes, None)
-  return context, over_tiles(plan, differentiate, operands, axes)
+  return results, over_tiles(plan, differentiate, operands, axes)
 
 
-def _attend_to_keys(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
+def attend_to_keys(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
   """Computes the context [... T D] of a block of queries over all its keys."""
-  none = [None] * len(arrays)
-  inputs, axes = plan.inputs(arrays), Operands(plan.axes, none, None)
-  shape, dtype = (*plan.leading, inputs.t.shape[0]), inputs.values.dtype
-
-  def fold(
-    arrays: list[jax.Array],
-    update: Callable[[Tree, ScoreTile, jax.Array, Inputs], Tree],
-    initial: Tree,
-    reverse: bool = False,
-  ) -> Tree:
-    def step(carry: Tree, operands: Operands, use_mask: bool) -> Tree:
-      @rematerialized
-      def at_tile(carry: Tree, arrays: list[jax.Array]) -> Tree:
-        inputs = plan.inputs(arrays)
-        scores, allowed = inputs.scores_and_allowed(use_mask)
-        scores = jnp.broadcast_to(scores, (*shape, inputs.s.shape[1]))
-        tile, row_max = score_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
-        return update(carry, tile, row_max, inputs)
-
-      return at_tile(carry, operands.arrays)
-
-    return scan_key_blocks(plan, step, initial, Operands(arrays, none, None), axes, reverse)
-
-  def fold_scores(arrays: list[jax.Array], update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
-    return fold(arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
-
-  S = plan.keys.size
-  shapes: Any = (*shape, S), (*shape, S), inputs.t.shape, (1, S)
-  dtypes = dtype, bool, inputs.t.dtype, inputs.s.dtype
-  like: Any = ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes))
-  state = inputs.normalizer.row_state(ScoreRows(arrays, fold_scores, like))
+  inputs = plan.inputs(arrays)
+  rows = block_rows(plan, arrays)
+  like = rows.like.scores
+  normalizer = inputs.normalizer
 
   def attend_to_tile(carry: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
     row_max, state, context = carry
@@ -92,10 +69,68 @@ def _attend_to_keys(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
     context = context + jnp.einsum("...TS,...SD->...TD", inputs.drop(weights), inputs.values)
     return jnp.maximum(row_max, tile_max), inputs.normalizer.next_state(tile, state), context
 
-  initial = (
-    jnp.full((*shape, 1), mask_value(dtype)),
-    state,
-    jnp.zeros((*shape, inputs.values.shape[-1]), dtype),
-  )
-  row_max, _, context = fold(arrays, attend_to_tile, initial, inputs.normalizer.reverse)
+  row_max = jnp.full((*like.shape[:-1], 1), mask_value(like.dtype))
+  context = jnp.zeros((*like.shape[:-1], inputs.values.shape[-1]), like.dtype)
+  initial = row_max, normalizer.row_state(rows), context
+  row_max, _, context = _fold(plan, arrays, attend_to_tile, initial, normalizer.reverse)
   return finish_rows(row_max, context)
+
+
+def block_rows(plan: TilingPlan, arrays: list[jax.Array]) -> ScoreRows:
+  """Returns the scores of a block of queries and all its keys."""
+  inputs, S = plan.inputs(arrays), plan.keys.size
+  pairs: Any = (*plan.leading, inputs.t.shape[0], S)
+  dtypes = inputs.values.dtype, bool, inputs.t.dtype, inputs.s.dtype
+  shapes = pairs, pairs, inputs.t.shape, (1, S)
+  like: Any = ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes))
+
+  def fold(arrays: list[jax.Array], update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
+    return _fold(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
+
+  return ScoreRows(arrays, fold, like)
+
+
+def masked_max(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
+  """Returns the largest score of each row after masking, [... T 1], for a block of queries; a constant."""
+  inputs = plan.inputs(arrays)
+  initial = jnp.full((*plan.leading, inputs.t.shape[0], 1), mask_value(inputs.values.dtype))
+  return _fold(
+    plan,
+    jax.lax.stop_gradient(arrays),
+    lambda carry, tile, row_max, inputs: jnp.maximum(carry, row_max),
+    initial,
+  )
+
+
+def _fold(
+  plan: TilingPlan,
+  arrays: list[jax.Array],
+  update: Callable[[Tree, ScoreTile, jax.Array, Inputs], Tree],
+  initial: Tree,
+  reverse: bool = False,
+) -> Tree:
+  """Passes over the tiles of a block of queries.
+
+  Args:
+    plan: the tiling plan.
+    arrays: leaves of the Inputs, of a block of queries with all its keys.
+    update: takes a carry, a tile, the largest score of its rows after masking, and its inputs; returns the
+      next carry.
+    initial: the first carry.
+    reverse: whether the last block comes first.
+  """
+  none = [None] * len(arrays)
+
+  def step(carry: Tree, operands: Operands, use_mask: bool) -> Tree:
+    @rematerialized
+    def at_tile(carry: Tree, arrays: list[jax.Array]) -> Tree:
+      inputs = plan.inputs(arrays)
+      scores, allowed = inputs.scores_and_allowed(use_mask)
+      scores = jnp.broadcast_to(scores, (*plan.leading, inputs.t.shape[0], inputs.s.shape[1]))
+      tile, row_max = score_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
+      return update(carry, tile, row_max, inputs)
+
+    return at_tile(carry, operands.arrays)
+
+  operands, axes = Operands(arrays, none, None), Operands(plan.axes, none, None)
+  return scan_key_blocks(plan, step, initial, operands, axes, reverse)

@@ -11,5 +11,7 @@ from attention.layers.decoder_layer import DecoderLayer as DecoderLayer
 from attention.layers.encoder_layer import EncoderLayer as EncoderLayer
 from attention.layers.encoder_layer import FeedForward as FeedForward
 from attention.layers.multi_head import MultiHeadAttention as MultiHeadAttention
+from attention.layers.projections import LayerNorm as LayerNorm
+from attention.layers.projections import RMSNorm as RMSNorm
 from attention.layers.stateful_attention import LocationAwareAttention as LocationAwareAttention
 from attention.layers.stateful_attention import MonotonicAttention as MonotonicAttention

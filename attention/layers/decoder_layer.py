@@ -13,7 +13,7 @@ from attention.engines.bias import BiasLike
 from attention.layers.cache import KVCache
 from attention.layers.encoder_layer import TransformerLayer
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.projections import LayerNorm, is_deterministic
+from attention.layers.projections import is_deterministic
 from attention.masks import Array, Mask
 
 
@@ -57,7 +57,7 @@ class DecoderLayer(TransformerLayer):
     self.cross_attention = self.cross_attention_cls(
       dropout_rate=self.dropout_rate, implementation=self.implementation, **options
     )
-    self.cross_attention_norm = LayerNorm(**dtypes)
+    self.cross_attention_norm = self.norm_cls(**dtypes)
     self.cross_attention_dropout = nn.Dropout(self.dropout_rate)
 
   def __call__(

@@ -20,15 +20,19 @@ from attention.masks import Array, Mask
 class FeedForward(nn.Module):
   """A two-layer network that is applied at every position, [... T D] to [... T F] to [... T D].
 
-      result = relu(inputs W_1 + b_1) W_2 + b_2
+      result = activation(inputs W_1 + b_1) W_2 + b_2
+      gated:   (activation(inputs W_g + b_g) (inputs W_1 + b_1)) W_2 + b_2
 
   Attributes:
     mlp_dim: F.
     dropout_rate: probability of dropping a hidden unit.
     dtype, param_dtype, deterministic: as in `MultiHeadAttention`.
+    activation: a function of arrays. With `use_gate`, `nn.silu` is SwiGLU and `nn.gelu` is GEGLU.
+    use_gate: whether hidden units are multiplied by a gate.
+    use_bias: whether the projections have biases.
 
   References:
-    Vaswani et al. 2017, arXiv:1706.03762, equation 2.
+    Vaswani et al. 2017, arXiv:1706.03762, equation 2; `use_gate`: Shazeer 2020, arXiv:2002.05202.
   """
 
   mlp_dim: int
@@ -36,13 +40,21 @@ class FeedForward(nn.Module):
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
   deterministic: bool | None = None
+  activation: Callable[[jax.Array], jax.Array] = nn.relu
+  use_gate: bool = False
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, inputs: jax.Array, *, deterministic: bool | None = None) -> jax.Array:
     deterministic = is_deterministic(self, deterministic)
-    hidden = nn.relu(Linear(self.mlp_dim, self.dtype, self.param_dtype, name="hidden")(inputs))
+    linear = functools.partial(Linear, dtype=self.dtype, param_dtype=self.param_dtype, use_bias=self.use_bias)
+    hidden = linear(self.mlp_dim, name="hidden")(inputs)
+    if self.use_gate:
+      hidden *= self.activation(linear(self.mlp_dim, name="gate")(inputs))
+    else:
+      hidden = self.activation(hidden)
     hidden = nn.Dropout(self.dropout_rate)(hidden, deterministic=deterministic)
-    return Linear(inputs.shape[-1], self.dtype, self.param_dtype, name="out")(hidden)
+    return linear(inputs.shape[-1], name="out")(hidden)
 
 
 class TransformerLayer(nn.Module):
@@ -57,6 +69,8 @@ class TransformerLayer(nn.Module):
   param_dtype: Dtype = jnp.float32
   self_attention_cls: Callable[..., MultiHeadAttention] = MultiHeadAttention
   deterministic: bool | None = None
+  feed_forward_cls: Callable[..., FeedForward] = FeedForward
+  norm_cls: Callable[..., nn.Module] = LayerNorm
 
   def setup(self):
     if self.norm_position not in ("pre", "post"):
@@ -65,9 +79,9 @@ class TransformerLayer(nn.Module):
     self.attention = self.self_attention_cls(
       num_heads=self.num_heads, dropout_rate=self.dropout_rate, implementation=self.implementation, **dtypes
     )
-    self.feed_forward = FeedForward(self.mlp_dim, self.dropout_rate, **dtypes)
-    self.attention_norm = LayerNorm(**dtypes)
-    self.feed_forward_norm = LayerNorm(**dtypes)
+    self.feed_forward = self.feed_forward_cls(self.mlp_dim, self.dropout_rate, **dtypes)
+    self.attention_norm = self.norm_cls(**dtypes)
+    self.feed_forward_norm = self.norm_cls(**dtypes)
     # Explicit names, because random numbers depend on them.
     self.attention_dropout = nn.Dropout(self.dropout_rate, name="Dropout_0")
     self.feed_forward_dropout = nn.Dropout(self.dropout_rate, name="Dropout_1")
@@ -77,7 +91,7 @@ class TransformerLayer(nn.Module):
     return self.attention.init_cache(inputs, max_length)
 
   def _join(
-    self, sublayer: Callable, norm: LayerNorm, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
+    self, sublayer: Callable, norm: Any, dropout: nn.Dropout, inputs: jax.Array, deterministic: bool
   ) -> tuple[Any, ...]:
     """Applies a sublayer with dropout, a residual connection and a norm; returns its other results too."""
     results = sublayer(norm(inputs) if self.norm_position == "pre" else inputs, deterministic=deterministic)
@@ -110,6 +124,10 @@ class EncoderLayer(TransformerLayer):
     self_attention_cls: `MultiHeadAttention`, or a `functools.partial` of it with further options. It is
       called with num_heads, dropout_rate, implementation, dtype and param_dtype.
     deterministic: as in `MultiHeadAttention`.
+    feed_forward_cls: `FeedForward`, or a `functools.partial` of it with further options. It is called with
+      mlp_dim, dropout_rate, dtype and param_dtype.
+    norm_cls: `LayerNorm`, `RMSNorm`, or another constructor of a Flax module, which is called with dtype and
+      param_dtype.
 
   Raises:
     ValueError: if `norm_position` is invalid.
@@ -122,6 +140,21 @@ class EncoderLayer(TransformerLayer):
   >>> rotary_attention = functools.partial(MultiHeadAttention, position_fn=positions.rotary)
   >>> layer = EncoderLayer(num_heads=2, mlp_dim=32, self_attention_cls=rotary_attention)
   >>> layer.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)))[0].shape
+  (3, 5, 8)
+
+  The layer of Llama:
+
+  >>> from attention import RMSNorm
+  >>> llama_layer = EncoderLayer(
+  ...   num_heads=4,
+  ...   mlp_dim=32,
+  ...   self_attention_cls=functools.partial(
+  ...     MultiHeadAttention, num_key_value_heads=2, use_bias=False, position_fn=positions.rotary
+  ...   ),
+  ...   feed_forward_cls=functools.partial(FeedForward, activation=nn.silu, use_gate=True, use_bias=False),
+  ...   norm_cls=RMSNorm,
+  ... )
+  >>> llama_layer.init_with_output(jax.random.key(0), jnp.ones((3, 5, 8)))[0].shape
   (3, 5, 8)
   """
 

@@ -10,7 +10,7 @@ from flax.typing import Dtype, Initializer
 
 from attention.arrays.checks import as_floating, check_size
 from attention.engines.bias import BiasLike
-from attention.engines.softmax import Normalizer
+from attention.engines.softmax import Normalizer, Softmax
 from attention.grouped_heads import attend_heads
 from attention.layers import cache as caches
 from attention.layers.cache import KVCache
@@ -31,7 +31,8 @@ class MultiHeadAttention(nn.Module):
 
   References:
     Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. `normalize_qk`: Henry et al. 2020, arXiv:2010.04245,
-    and in this form Dehghani et al. 2023, arXiv:2302.05442, section 2.1.
+    and in this form Dehghani et al. 2023, arXiv:2302.05442, section 2.1. `use_sinks`: OpenAI 2025,
+    arXiv:2508.10925. `use_gate`: Qiu et al. 2025, arXiv:2505.06708, elementwise, after the attention.
 
   Attributes:
     num_heads: number of heads, N.
@@ -46,6 +47,9 @@ class MultiHeadAttention(nn.Module):
     position_fn: a function of vectors [... N T H] and of their positions (integers that broadcast to
       [... N T]), such as `positions.rotary`. It is applied to projected queries and keys.
     normalize_qk: whether the projected queries and keys of each head are normalized, before `position_fn`.
+    use_sinks: whether each head has a trained attention sink (parameter "sinks" [N], see `Softmax`).
+    use_gate: whether the context of each head is multiplied by sigmoid(inputs_q W + b), with a projection
+      "gate" like "query".
     dtype: dtype of the computation. Default: that to which inputs and parameters are promoted, so bfloat16
       inputs with float32 parameters give float32.
     param_dtype: dtype of the parameters.
@@ -58,7 +62,7 @@ class MultiHeadAttention(nn.Module):
 
   Raises:
     ValueError: if num_heads does not divide qkv_features, or num_key_value_heads does not divide num_heads;
-      or if a cache does not fit.
+      if `use_sinks` is combined with a normalizer; or if a cache does not fit.
 
   A cache of keys and values is used for decoding. The first call reads the prompt, each later call one or
   more tokens. All calls take the mask of the whole sequence:
@@ -90,6 +94,8 @@ class MultiHeadAttention(nn.Module):
   score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
   position_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   normalize_qk: bool = False
+  use_sinks: bool = False
+  use_gate: bool = False
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
   kernel_init: Initializer = kernel_init
@@ -107,6 +113,12 @@ class MultiHeadAttention(nn.Module):
     self.out = HeadLinear(
       self.use_bias, self.out_kernel_init or self.kernel_init, self.out_bias_init or self.bias_init, **dtypes
     )
+    if self.use_sinks:
+      if self.normalizer is not None:
+        raise ValueError(f"normalizer must be None with use_sinks, got {self.normalizer!r}")
+      self.sinks = self.param("sinks", nn.initializers.zeros, (self.num_heads,), self.param_dtype)
+    if self.use_gate:
+      self.gate = HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes)
     self.query_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
     self.key_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
 
@@ -253,11 +265,14 @@ class MultiHeadAttention(nn.Module):
       bias=bias,
       dropout_rate=rate,
       dropout_rng=self.make_rng("dropout") if rate else None,
-      normalizer=self.normalizer,
+      normalizer=Softmax(self.sinks) if self.use_sinks else self.normalizer,
       return_weights=return_weights,
       implementation=self.implementation,
     )
     context = output.context if return_weights else output
+    if self.use_gate:
+      gate = self.gate.project(inputs_q, self.num_heads, context.shape[-1])
+      context = context * jax.nn.sigmoid(gate).astype(context.dtype)
     out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
     outputs = self.out.merge(context, check_size("out_features", out_features))
     return (outputs, output.weights) if return_weights else outputs

@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.checks import check_size
+from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import compute_dtype
 from attention.linear import linear, merge_heads, project, project_heads
 
@@ -60,12 +61,15 @@ class Linear(nn.Module):
   features: int
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
     check_size("features", self.features)
     kernel = self.param("kernel", kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
-    bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+    bias = None
+    if self.use_bias:
+      bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
     inputs, kernel, bias = promote(inputs, kernel, bias, dtype=self.dtype)
     return linear(inputs, kernel, bias=bias)
 
@@ -118,6 +122,31 @@ class LayerNorm(nn.Module):
     inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
     norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
     return norm.apply({"params": params}, inputs).astype(dtype)
+
+
+class RMSNorm(nn.Module):
+  """`flax.linen.RMSNorm`, computed in at least float32: vectors divided by their root mean square.
+
+  Attributes:
+    epsilon: added to the mean square.
+    dtype, param_dtype: as in `MultiHeadAttention`.
+
+  References:
+    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
+  """
+
+  epsilon: float = 1e-6
+  dtype: Dtype | None = None
+  param_dtype: Dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:], self.param_dtype)
+    inputs, scale = promote(inputs, scale, dtype=self.dtype)
+    vectors = inputs.astype(compute_dtype(inputs.dtype))
+    mean_square = jnp.mean(vectors**2, axis=-1, keepdims=True)
+    vectors = vectors * jax.lax.rsqrt(mean_square + self.epsilon) * with_rank(scale, vectors.ndim)
+    return vectors.astype(inputs.dtype)
 
 
 def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:

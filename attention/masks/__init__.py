@@ -23,6 +23,7 @@ from attention.masks.patterns import Lengths as Lengths
 from attention.masks.patterns import Segments as Segments
 from attention.masks.patterns import causal as causal
 from attention.masks.patterns import lengths as lengths
+from attention.masks.patterns import packed as packed
 from attention.masks.patterns import prefix as prefix
 from attention.masks.patterns import segments as segments
 from attention.masks.patterns import sliding_window as sliding_window

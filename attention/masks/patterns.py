@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_integers, check_rank
+from attention.arrays.checks import as_integers, check_rank, check_size
 from attention.arrays.pytrees import register_pytree
 from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
 
@@ -199,6 +199,38 @@ def segments(target: Array, source: Array) -> Mask:
   check_rank("target", target, "[... T]")
   check_rank("source", source, "[... S]")
   return Segments(target, source)
+
+
+def packed(lengths: Array, total: int) -> Mask:
+  """Each query may attend to its document, for documents that follow each other in one row without padding.
+
+  Use `positions.packed` for positions within each document, and `&` for further masks, such as `causal()`.
+
+  Args:
+    lengths: length of each document, integers [... D]. Positions after the last document are fully masked.
+    total: number of positions.
+
+  Raises:
+    ValueError: if the lengths are not integers.
+
+  >>> packed(jnp.array([2, 1]), 4).materialize(4, 4).astype(int).tolist()
+  [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+  """
+  ids, ends = document_ids(lengths, total), jnp.sum(jnp.asarray(lengths), axis=-1)
+  return segments(ids, ids) & Lengths(source=ends, target=ends)
+
+
+def document_ids(lengths: Array, total: int) -> jax.Array:
+  """Returns the index of the document of each position, [... T]; D after the last document.
+
+  Args:
+    lengths: length of each document, integers [... D].
+    total: number of positions, T.
+  """
+  lengths = as_integers("lengths", lengths)
+  check_rank("lengths", lengths, "[... D]")
+  ends = jnp.cumsum(lengths, axis=-1)
+  return jnp.sum(ends[..., None, :] <= jnp.arange(check_size("total", total))[:, None], axis=-1)
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:

@@ -19,6 +19,9 @@ NORMALIZERS: dict[str, attention.Normalizer | None] = {
   "sparsemax": attention.Sparsemax(),
   "entmax15": attention.Entmax15(),
   "sigmoid": attention.Sigmoid(subtract_log_length=True),
+  "softmax_off_by_one": attention.Softmax(sink=0.0),
+  "softpick": attention.Softpick(),
+  "stick_breaking": attention.StickBreaking(),
 }
 _DECODER_METHODS = ("prepare", "step", "__call__", "output_features", "output_projection")
 _LAYER_METHODS = ("project_kv", "attend_with_kv")

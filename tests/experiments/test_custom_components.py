@@ -107,8 +107,8 @@ def test_custom_normalizer_with_any_weights(tmp_path, monkeypatch):
     "@attention.register_pytree\n"
     "@dataclasses.dataclass(frozen=True)\n"
     "class Doubled(attention.Normalizer):\n"
-    "  def weights(self, rows):\n"
-    "    return 20 * rows.scores\n"
+    "  def weights(self, tile, state):\n"
+    "    return 20 * tile.scores\n"
     "def doubled(config):\n  return Doubled()\n",
     "utf-8",
   )

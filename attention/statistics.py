@@ -1,0 +1,120 @@
+"""Statistics of the scores of each query: the largest score, and the entropy of the softmax weights."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attention.arrays.eager_jit import eager_jit
+from attention.arrays.sharding import matmul_precision
+from attention.engines.attention_inputs import Inputs, Options, prepare
+from attention.engines.bias import BiasLike
+from attention.engines.choice import choose_implementation
+from attention.engines.in_passes import block_rows, in_passes, masked_max
+from attention.engines.masking import finish_rows
+from attention.engines.rows import ScoreRows, ScoreTile, one_tile
+from attention.engines.tiling import TilingPlan, make_tiling_plan
+from attention.masks import Array, Mask
+from attention.scores.score import Score
+from attention.validation import check_options, check_vectors
+
+
+class RowStatistics(NamedTuple):
+  """Statistics of the scores of each query; at least float32.
+
+  Attributes:
+    max_score: the largest score, [... T]; -inf if the query may attend to nothing.
+    entropy: entropy of the softmax weights in nats, [... T]; 0 if the query may attend to nothing.
+  """
+
+  max_score: jax.Array
+  entropy: jax.Array
+
+
+def row_statistics(
+  score: Score,
+  queries: jax.Array,
+  keys: jax.Array,
+  *,
+  mask: Mask | Array | None = None,
+  bias: BiasLike | None = None,
+  implementation: str = "auto",
+  block_sizes: tuple[int, int] | None = None,
+) -> RowStatistics:
+  """Computes the largest score of each query, and the entropy of its softmax weights.
+
+  Use them to watch attention during training, or to limit scores, as QK-clip does (Kimi Team 2025,
+  arXiv:2507.20534). Both have all derivatives; that of the largest score is shared by equal scores. A query
+  that attends to NaN or infinity has NaN statistics.
+
+  Args:
+    score: a score function.
+    queries: [... T H].
+    keys: [... S H].
+    mask, bias, implementation, block_sizes: see `attend`.
+
+  Raises:
+    ValueError: see `attend`.
+
+  >>> import attention
+  >>> statistics = row_statistics(attention.ScaledDotProduct(1.0), jnp.ones((1, 2)), jnp.ones((4, 2)))
+  >>> statistics.max_score.tolist(), statistics.entropy.round(3).tolist()
+  ([2.0], [1.3860000371932983])
+  """
+  queries, keys, _ = check_vectors(queries, keys, keys)
+  options = check_options(
+    score,
+    mask=mask,
+    bias=bias,
+    dropout_rate=0.0,
+    dropout_rng=None,
+    implementation=implementation,
+    block_sizes=block_sizes,
+  )
+  return _row_statistics(queries, keys, options)
+
+
+@eager_jit
+def _row_statistics(queries: jax.Array, keys: jax.Array, options: Options) -> RowStatistics:
+  implementation = options.implementation
+  if implementation == "auto":
+    implementation = choose_implementation(queries, keys, keys, options)
+  with jax.default_matmul_precision(matmul_precision()):
+    # Keys of no width stand for the values, which do not matter.
+    inputs, shape = prepare(queries, keys, keys[..., :0], options)
+    if implementation == "dense" or 0 in shape:
+      return RowStatistics(*(rows[..., 0] for rows in _dense_statistics(inputs, shape)))
+    plan, arrays = make_tiling_plan(inputs, shape, options.block_sizes, axis_name=None)
+    return RowStatistics(*(rows[..., 0] for rows in in_passes(_block_statistics, plan, arrays)))
+
+
+def _dense_statistics(inputs: Inputs, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+  scores, allowed = inputs.with_finite_vectors().scores_and_allowed()
+  scores = jnp.broadcast_to(scores, shape)
+  _, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
+  return _statistics(rows, row_max)
+
+
+def _block_statistics(plan: TilingPlan, arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+  return _statistics(block_rows(plan, arrays), masked_max(plan, arrays))
+
+
+def _statistics(rows: ScoreRows, masked_max: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns the largest score and the entropy, [... T 1] each.
+
+  Args:
+    rows: the scores.
+    masked_max: the largest score of each row after masking, [... T 1].
+  """
+  row_max = rows.max()
+
+  def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:
+    shifted = tile.shifted(row_max)
+    is_max = (shifted >= 0).astype(shifted.dtype)
+    exponentials = jnp.exp(shifted)
+    return is_max, is_max * tile.scores, exponentials, exponentials * shifted
+
+  count, total, denominator, weighted = rows.sum(sums)
+  count, denominator = (jnp.where(sum_ == 0, 1, sum_) for sum_ in (count, denominator))
+  max_score = finish_rows(masked_max, total / count, "-inf")
+  return max_score, finish_rows(masked_max, jnp.log(denominator) - weighted / denominator)
