@@ -4,6 +4,7 @@ All score functions share one contract; see `attend`. Layers and models hold par
 functions.
 """
 
+from attention import convert as convert
 from attention import decoding as decoding
 from attention import jax_nn as jax_nn
 from attention import losses as losses

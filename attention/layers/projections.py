@@ -112,6 +112,7 @@ class LayerNorm(nn.Module):
   use_bias: bool = True
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
+  epsilon: float = 1e-6
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -120,7 +121,7 @@ class LayerNorm(nn.Module):
     params = {name: self.param(name, init, axes, self.param_dtype) for name, init in inits.items()}
     dtype = promote(inputs, *params.values(), dtype=self.dtype)[0].dtype
     inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
-    norm: Any = nn.LayerNorm(use_bias=self.use_bias, parent=None)
+    norm: Any = nn.LayerNorm(epsilon=self.epsilon, use_bias=self.use_bias, parent=None)
     return norm.apply({"params": params}, inputs).astype(dtype)
 
 
