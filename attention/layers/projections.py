@@ -143,11 +143,11 @@ class RMSNorm(nn.Module):
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
     scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:], self.param_dtype)
-    inputs, scale = promote(inputs, scale, dtype=self.dtype)
-    vectors = inputs.astype(compute_dtype(inputs.dtype))
-    mean_square = jnp.mean(vectors**2, axis=-1, keepdims=True)
-    vectors = vectors * jax.lax.rsqrt(mean_square + self.epsilon) * with_rank(scale, vectors.ndim)
-    return vectors.astype(inputs.dtype)
+    dtype = promote(inputs, scale, dtype=self.dtype)[0].dtype
+    inputs, scale = (array.astype(compute_dtype(dtype)) for array in (inputs, scale))
+    mean_square = jnp.mean(inputs**2, axis=-1, keepdims=True)
+    outputs = inputs * jax.lax.rsqrt(mean_square + self.epsilon) * with_rank(scale, inputs.ndim)
+    return outputs.astype(dtype)
 
 
 def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:

@@ -230,7 +230,8 @@ def document_ids(lengths: Array, total: int) -> jax.Array:
   lengths = as_integers("lengths", lengths)
   check_rank("lengths", lengths, "[... D]")
   ends = jnp.cumsum(lengths, axis=-1)
-  return jnp.sum(ends[..., None, :] <= jnp.arange(check_size("total", total))[:, None], axis=-1)
+  positions = jnp.arange(check_size("total", total))[:, None]
+  return jnp.sum(jnp.less_equal(*aligned(ends[..., None, :], positions)), axis=-1)
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:
