@@ -22,7 +22,13 @@ PROGRAMS = {
   for found in re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 }
 OF_A_RUN = {place: program for place, program in PROGRAMS.items() if "runs/" in program}
-STANDALONE = {place: program for place, program in PROGRAMS.items() if place not in OF_A_RUN}
+STANDALONE = {
+  name: [
+    program for place, program in PROGRAMS.items() if place.split(":")[0] == name and place not in OF_A_RUN
+  ]
+  for name in TEXTS
+  if any(place.split(":")[0] == name and place not in OF_A_RUN for place in PROGRAMS)
+}
 CELLS = re.findall(r"^```\{code-cell\}\n(.*?)^```", TEXTS["docs/tutorial.md"], flags=re.DOTALL | re.MULTILINE)
 
 
@@ -31,11 +37,13 @@ def run(program, place, names=None):
   exec(compile(program, place, "exec"), {"__name__": "__main__"} if names is None else names)
 
 
-@pytest.mark.parametrize("place", STANDALONE)
+@pytest.mark.parametrize("name", STANDALONE)
 @pytest.mark.exhaustive
-def test_programs_run(place):
+def test_programs_run(name):
+  names = {"__name__": "__main__"}
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-    run(STANDALONE[place], place)
+    for program in STANDALONE[name]:
+      run(program, name, names)
 
 
 @pytest.mark.exhaustive

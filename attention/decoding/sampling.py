@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention.arrays.checks import check_number, check_size, key_shape
+from attention.arrays.sharding import compute_dtype
 from attention.decoding.hypotheses import SearchResult, Step, check_search
 
 # choose(i, logits [B V]) -> tokens [B]
@@ -164,8 +165,10 @@ def _keep(logits: jax.Array, tokens: jax.Array, is_kept: jax.Array | bool) -> ja
 
 
 def _argmax(logits: jax.Array) -> jax.Array:
-  """Returns the index of the largest of logits [... V]. On CPUs it is faster than `jnp.argmax`."""
-  return jnp.squeeze(jax.lax.top_k(logits.astype(jnp.float32), 1)[1], axis=-1)
+  """Returns `jnp.argmax` of logits [... V], faster on CPUs."""
+  logits = logits.astype(compute_dtype(logits.dtype))
+  logits = jnp.where(jnp.isnan(logits), jnp.nan, logits)  # `top_k` orders NaN by their sign
+  return jnp.squeeze(jax.lax.top_k(logits, 1)[1], axis=-1)
 
 
 def _decode(

@@ -397,3 +397,19 @@ def test_end_outside_vocabulary_is_never_reached(eos_id):
   greedy = decoding.greedy(step, STATES, **options)
   result = decoding.beam_search(step, STATES, beam_size=1, **options)
   np.testing.assert_array_equal(result.tokens[:, 0], greedy.tokens)
+
+
+@pytest.mark.parametrize(
+  "logits", [[0.0, 0.0, 1.0, 1.0 + 1e-9], [0.0, 0.0, -np.nan, 2.0], [0.0, 0.0, 2.0, 2.0]]
+)
+def test_greedy_chooses_the_first_largest_logit(logits, float64):
+  logits = np.array([logits])
+  result = decoding.greedy(
+    lambda state, tokens: (state, jnp.asarray(logits), None),
+    jnp.zeros((1, 1)),
+    batch_size=1,
+    max_length=2,
+    bos_id=0,
+    eos_id=1,
+  )
+  assert result.tokens[0].tolist() == [int(np.argmax(logits))] * 2
