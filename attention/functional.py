@@ -116,7 +116,8 @@ def attend_checked(
   dtype = queries.dtype
   implementation = options.implementation
   if implementation == "auto":
-    implementation = choose_implementation(queries, keys, values, options)
+    implementation = choose_implementation(queries, keys, values, options.return_weights)
+    implementation = "dense" if options.normalizer.whole_rows else implementation
   with jax.default_matmul_precision(matmul_precision()):
     inputs, shape = prepare(queries, keys, values, options)
     return_logsumexp = options.return_logsumexp

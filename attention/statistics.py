@@ -78,7 +78,7 @@ def row_statistics(
 def _row_statistics(queries: jax.Array, keys: jax.Array, options: Options) -> RowStatistics:
   implementation = options.implementation
   if implementation == "auto":
-    implementation = choose_implementation(queries, keys, keys, options)
+    implementation = choose_implementation(queries, keys, keys, return_weights=False)
   with jax.default_matmul_precision(matmul_precision()):
     # Keys of no width stand for the values, which do not matter.
     inputs, shape = prepare(queries, keys, keys[..., :0], options)

@@ -3,10 +3,12 @@ r"""Writes an interactive page with a trained translator, to inspect and change 
     python -m experiments.explore --workdir=runs/toy_translation --output=explore.html
     python -m experiments.explore --workdir=runs/additive,runs/no_attention --output=explore.html
     python -m experiments.explore --workdir=runs/multi30k --input=sentences.txt --output=explore.html
+    python -m experiments.explore --weights=bert.npz --output=explore.html
 
 The page is one file and needs no network. It runs recurrent translators of words or characters in the
 browser. For other models it shows recorded attention of the sentences of --input, or of the first sentences
-of the task. Two of several runs can be compared side by side.
+of the task. With --weights it shows the attention of any model: a NumPy file has weights [layers heads T S],
+and tokens [S] or source [S] and target [T]. Two of several runs or files can be compared side by side.
 """
 
 import pathlib
@@ -20,7 +22,7 @@ from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_text
 from experiments.explorer.bundle import page
 from experiments.explorer.live import live_model, unsupported_reason
-from experiments.explorer.recorded import recorded_model
+from experiments.explorer.recorded import recorded_model, weights_file
 from experiments.tasks import Example
 from experiments.text.parallel_corpus import SentencePair
 from experiments.translation import load
@@ -29,7 +31,10 @@ from experiments.translation.run_config import read_config
 from experiments.translation.translator import Translator
 
 _WORKDIR = cli.define_workdir(
-  None, "folder of the run, or folders to compare, separated by commas (required)"
+  None, "folder of the run, or folders to compare, separated by commas (required without --weights)"
+)
+_WEIGHTS = flags.DEFINE_list(
+  "weights", [], "NumPy files with attention weights and tokens of any model, separated by commas"
 )
 _INPUT = define_input("file of example sentences, one per line")
 _OUTPUT = define_output("HTML file to write (required)")
@@ -45,11 +50,12 @@ _NUM_RECORDED = flags.DEFINE_integer(
 
 
 def main() -> None:
-  folders = cli.workdir_paths(_WORKDIR)
+  paths = [pathlib.Path(name) for name in _WEIGHTS.value]
+  folders = [] if paths and _WORKDIR.value is None else cli.workdir_paths(_WORKDIR)
   if _OUTPUT.value is None:
     raise cli.UsageError("--output must name a file such as explore.html, got none")
   check_files(_INPUT, _OUTPUT)
-  runs = []
+  runs = [*map(weights_file, paths)]
   for folder, name in zip(folders, _names(folders), strict=True):
     config, translator = read_config(folder), load(folder)
     run = {"name": name, "summary": _summary(config)}

@@ -97,7 +97,7 @@ def test_links_and_paths_exist(name):
 def test_reference_lists_all_public_names():
   reference = "".join(text for name, text in TEXTS.items() if name.startswith("docs/reference/"))
   named = set(re.findall(r"^\.\. auto\w+:: (\w+)", reference, flags=re.MULTILINE))
-  modules = {"masks", "positions", "decoding", "losses", "jax_nn"}
+  modules = {"masks", "positions", "convert", "decoding", "losses", "jax_nn"}
   names = {name for name, value in vars(attention).items() if not inspect.ismodule(value)}
   assert {name for name in names if not name.startswith("_")} <= named
   for module in (getattr(attention, name) for name in modules):

@@ -22,6 +22,7 @@ PURE = (
   "combine",
   "validation",
   "functional",
+  "statistics",
   "distributed",
   "grouped_heads",
   "multi_head",
@@ -30,7 +31,7 @@ PURE = (
   "decoding",
   "losses",
 )
-FLAX = ("layers", "models")
+FLAX = ("layers", "models", "convert")
 ORDER = (*PURE, *FLAX, "__init__")
 LIBRARIES = {"jax", "flax", "chex", "numpy"}
 # Which packages each top-level package may import.

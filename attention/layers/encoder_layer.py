@@ -13,7 +13,7 @@ from attention.arrays.checks import as_array
 from attention.engines.bias import BiasLike
 from attention.layers.cache import KVCache
 from attention.layers.multi_head import MultiHeadAttention
-from attention.layers.projections import LayerNorm, Linear, is_deterministic, promote
+from attention.layers.projections import LayerNorm, Linear, is_deterministic, promote, relu
 from attention.masks import Array, Mask
 
 
@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
   dtype: Dtype | None = None
   param_dtype: Dtype = jnp.float32
   deterministic: bool | None = None
-  activation: Callable[[jax.Array], jax.Array] = nn.relu
+  activation: Callable[[jax.Array], jax.Array] = relu
   use_gate: bool = False
   use_bias: bool = True
 

@@ -19,6 +19,11 @@ def kernel_init(rng: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float
   return nn.initializers.lecun_normal()(rng, shape, dtype)
 
 
+def relu(array: jax.Array) -> jax.Array:
+  """Computes `jax.nn.relu`. As a named function, it can be pickled."""
+  return nn.relu(array)
+
+
 def is_deterministic(module: Any, value: bool | None) -> bool:
   """Merges the `deterministic` of a module and of a call, like `nn.merge_param`. Default: True."""
   if module.deterministic is None and value is None:

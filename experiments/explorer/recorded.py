@@ -1,10 +1,13 @@
-"""Recorded attention, for translators that the page cannot run."""
+"""Recorded attention: of translators that the page cannot run, and from files."""
 
+import pathlib
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments.cli.flags import UsageError
 from experiments.explorer.encode_arrays import encode_arrays
 from experiments.text.parallel_corpus import SentencePair
 from experiments.text.words import strip_joiners
@@ -39,6 +42,50 @@ def recorded_model(translator: Translator, reason: str, pairs: Sequence[Sentence
   ]
   heads = translator.heads_of_tokens(tokens)
   return {"why": reason, "sentences": [*map(_sentence, pairs, translations, heads)]}
+
+
+def weights_file(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the attention weights of a NumPy file for the page.
+
+  Args:
+    path: a file of `numpy.savez` with `weights` [layers heads T S], and either `tokens` [S], for
+      self-attention, or `source` [S] and `target` [T].
+
+  Raises:
+    UsageError: if the file cannot be read, or its arrays do not fit.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      arrays = dict(file)
+  except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+    raise UsageError(f"--weights must name a file of numpy.savez, got {path}: {error}") from None
+  is_self = "tokens" in arrays
+  names = ("weights", "tokens") if is_self else ("weights", "source", "target")
+  if missing := [name for name in names if name not in arrays]:
+    raise UsageError(
+      f"{path} must have the arrays weights and tokens, or weights, source and target; "
+      f"{' and '.join(missing)} not found among {', '.join(arrays) or 'no arrays'}"
+    )
+  weights, columns = arrays["weights"], [*map(str, arrays[names[1]])]
+  rows = columns if is_self else [*map(str, arrays["target"])]
+  if weights.ndim != 4 or weights.shape[2:] != (len(rows), len(columns)) or not weights.size:
+    raise UsageError(
+      f"{path}: weights must have axes [layers heads T S] with T={len(rows)} and S={len(columns)} tokens, "
+      f"got shape {weights.shape}"
+    )
+  if not np.issubdtype(weights.dtype, np.floating) or not np.all(np.isfinite(weights)):
+    raise UsageError(f"{path}: weights must be finite floating-point numbers, got {weights.dtype}")
+  sentence = {
+    "rows": rows,
+    "columns": columns,
+    "source_text": " ".join(columns),
+    "target_text": "" if is_self else " ".join(rows),
+    "links": None,
+    "sides": {"encoder" if is_self else "decoder": _quantize(weights)},
+  }
+  L, N = weights.shape[:2]
+  summary = f"{L} layers, {N} heads, {len(rows)} by {len(columns)} tokens"
+  return {"name": path.stem, "summary": summary, "why": None, "sentences": [sentence]}
 
 
 def _sentence(pair: SentencePair, translation: Translation, heads: Heads) -> dict[str, Any]:

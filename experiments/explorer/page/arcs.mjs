@@ -1,6 +1,7 @@
 // Arcs between the source words, above, and the words of the translation, below.
 
 import { cellOf, html, svg } from "./dom.mjs";
+import { findWords } from "./find.mjs";
 import { describeWeight, ellipsize } from "./format.mjs";
 import { legend } from "./legend.mjs";
 import { argmax } from "./linalg.mjs";
@@ -90,9 +91,11 @@ function arcPaths({ weights, rows, columns, links }, curve) {
  * @param {string} id
  * @param {(s: number) => number} x
  */
-function sourceLabels({ columns, actions }, id, x) {
+function sourceLabels({ columns, actions, found = "" }, id, x) {
+  const marked = findWords(columns, found);
   return columns.map((word, s) => {
-    const attributes = { "data-source": s, "data-key": `${id}-source-${s}` };
+    const mark = marked.includes(s) ? "found" : null;
+    const attributes = { "data-source": s, "data-key": `${id}-source-${s}`, class: mark };
     const text = label(word, x(s), TOP - 8, -40, attributes);
     if (actions) addAction(text, actions.masked.includes(s), () => actions.hide(s));
     return text;
@@ -104,9 +107,11 @@ function sourceLabels({ columns, actions }, id, x) {
  * @param {string} id
  * @param {(t: number) => number} x
  */
-function targetLabels({ rows, cell, actions }, id, x) {
+function targetLabels({ rows, cell, actions, found = "" }, id, x) {
+  const marked = findWords(rows, found);
   return rows.map((word, t) => {
-    const attributes = { "data-target": t, "data-key": `${id}-target-${t}` };
+    const mark = marked.includes(t) ? "found" : null;
+    const attributes = { "data-target": t, "data-key": `${id}-target-${t}`, class: mark };
     const text = label(word, x(t), BOTTOM + 18, 40, attributes);
     if (actions) addAction(text, cell?.[0] === t, () => actions.open(t));
     return text;

@@ -2,6 +2,7 @@
 
 import { columnLabels, LABEL_SIZE, rowLabels } from "./canvas_labels.mjs";
 import { html } from "./dom.mjs";
+import { findWords } from "./find.mjs";
 import { describeWeight } from "./format.mjs";
 import { cellAfterKey } from "./keys.mjs";
 import { legend } from "./legend.mjs";
@@ -42,7 +43,7 @@ export function canvasHeatmap({ id, change }, grid) {
   const moveTo = (/** @type {Cell} */ cell) => {
     current = cell;
     description.textContent = describeCell(grid, cell);
-    paint(canvas, image, size, grid.links, cell);
+    paint(canvas, image, size, grid, cell);
   };
   canvas.addEventListener("mousemove", (event) => moveTo(cellAt(event, canvas, grid)));
   canvas.addEventListener("click", (event) => change({ cell: cellAt(event, canvas, grid) }));
@@ -125,15 +126,16 @@ function contextOf(canvas) {
 }
 
 /**
- * Paints the weights, the true alignment, and lines along the row and the column of the current cell.
+ * Paints the weights, the true alignment, lines along the rows and columns of found words, and lines along the row and
+ * the column of the current cell.
  *
  * @param {HTMLCanvasElement} canvas
  * @param {HTMLCanvasElement} image one pixel for each weight.
  * @param {number} size of a cell in pixels.
- * @param {Cell[]} links
+ * @param {Grid} grid
  * @param {Cell} cell
  */
-function paint(canvas, image, size, links, [t, s]) {
+function paint(canvas, image, size, { rows, columns, links, found = "" }, [t, s]) {
   const context = contextOf(canvas);
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.imageSmoothingEnabled = false;
@@ -141,6 +143,12 @@ function paint(canvas, image, size, links, [t, s]) {
   context.strokeStyle = TRUE_COLOR;
   for (const [target, source] of size < MIN_OUTLINED_SIZE ? [] : links) {
     context.strokeRect(source * size + 0.5, target * size + 0.5, size - 1, size - 1);
+  }
+  for (const row of findWords(rows, found)) {
+    context.strokeRect(-1, row * size - 0.5, canvas.width + 2, size + 1);
+  }
+  for (const column of findWords(columns, found)) {
+    context.strokeRect(column * size - 0.5, -1, size + 1, canvas.height + 2);
   }
   context.strokeStyle = CURSOR_COLOR;
   context.strokeRect(-1, t * size - 0.5, canvas.width + 2, size + 1);

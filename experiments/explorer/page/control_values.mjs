@@ -13,7 +13,7 @@ import { toAddress, withReset } from "./url_state.mjs";
  */
 
 const ABOUT_RECORDED =
-  "Attention weights of trained translators, recorded for some sentences. Hover over a word to see what it attends to.";
+  "Recorded attention weights. Hover over a word to see what it attends to; click a picture to see one head.";
 const LIVE_CONTROLS = ["sentence-line", "steps", "beam-control", "temperature-control", "reset"];
 
 const element = (/** @type {string} */ id) => getElement(id, HTMLElement);
@@ -147,6 +147,9 @@ function showRecorded(run, state) {
   render(select("side"), Object.keys(sentence.sides).map(textOption));
   select("sentence").value = String(run.sentences.indexOf(sentence));
   select("side").value = side ?? "";
+  element("sentence-choice").hidden = run.sentences.length < 2;
+  element("side-choice").hidden = Object.keys(sentence.sides).length < 2;
+  if (input("find").value !== state.find) input("find").value = state.find;
   showIndices(select("layer"), L, state.layer);
   showIndices(select("head"), N, state.head);
 }

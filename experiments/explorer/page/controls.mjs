@@ -66,6 +66,7 @@ export function listen(page) {
     side: value === "encoder" ? "encoder" : "decoder",
     cell: null,
   }));
+  on(input("find"), "input", (value) => ({ find: value }));
   on(select("layer"), "change", (value) => ({ layer: optionIndex(value) }));
   on(select("head"), "change", (value) => ({ head: optionIndex(value) }));
   for (const radio of viewRadios()) {

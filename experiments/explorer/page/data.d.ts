@@ -30,8 +30,8 @@ export interface LiveRun {
 export interface RecordedRun {
   name: string;
   summary: string;
-  /** Why the page cannot run it. */
-  why: string;
+  /** Why the page cannot run it; null for weights from a file. */
+  why: string | null;
   sentences: Sentence[];
   checkpoints?: undefined;
   examples?: undefined;

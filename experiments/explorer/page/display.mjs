@@ -37,6 +37,7 @@ import { detokenize } from "./tokenizer.mjs";
  * @property {string[]} [hiddenRows] target words that are not shown, but for which space is reserved.
  * @property {Cell[]} links the true alignment, where it is available.
  * @property {Cell | null} cell the selected one.
+ * @property {string} [found] a text; the words that contain it are marked.
  * @property {WordActions} [actions] of the words; without them, words are not buttons.
  *
  * @typedef {object} WordActions

@@ -2,6 +2,7 @@
 
 import { canvasHeatmap } from "./canvas_heatmap.mjs";
 import { cellOf, html, toggleButton } from "./dom.mjs";
+import { findWords } from "./find.mjs";
 import { describeWeight, ellipsize, formatWeight } from "./format.mjs";
 import { cellAfterKey } from "./keys.mjs";
 import { legend } from "./legend.mjs";
@@ -104,9 +105,11 @@ function axes({ columns, actions }) {
  * @param {Grid} grid
  * @param {string} id
  */
-function columnHeaders({ columns, actions }, id) {
+function columnHeaders({ columns, actions, found = "" }, id) {
+  const marked = findWords(columns, found);
   return columns.map((word, s) => {
-    const attributes = { scope: "col", "data-source": s, title: word };
+    const mark = marked.includes(s) ? "found" : null;
+    const attributes = { scope: "col", "data-source": s, title: word, class: mark };
     if (!actions) return html("th", attributes, html("span", {}, ellipsize(word)));
     const isHidden = actions.masked.includes(s);
     const button = toggleButton(`${id}-source-${s}`, isHidden, () => actions.hide(s), ellipsize(word));
@@ -119,7 +122,8 @@ function columnHeaders({ columns, actions }, id) {
  * @param {Grid} grid
  * @param {string} id
  */
-function tableRows({ weights, rows, columns, links, cell, actions }, id) {
+function tableRows({ weights, rows, columns, links, cell, actions, found = "" }, id) {
+  const marked = findWords(rows, found);
   const trueCells = new Set(links.map(String));
   const strengths = strengthsOf(weights);
   const focusable = String(cell ?? [0, 0]);
@@ -142,7 +146,9 @@ function tableRows({ weights, rows, columns, links, cell, actions }, id) {
     const label = actions
       ? toggleButton(`${id}-target-${t}`, cell?.[0] === t, open, ellipsize(word))
       : html("span", {}, ellipsize(word));
-    return html("tr", {}, html("th", { scope: "row", "data-target": t, title: word }, label), cells);
+    const mark = marked.includes(t) ? "found" : null;
+    const attributes = { scope: "row", "data-target": t, title: word, class: mark };
+    return html("tr", {}, html("th", attributes, label), cells);
   });
 }
 

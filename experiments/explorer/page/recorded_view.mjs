@@ -4,9 +4,11 @@ import { arcs } from "./arcs.mjs";
 import { unpackWeights } from "./decode_arrays.mjs";
 import { cellWithin } from "./display.mjs";
 import { html } from "./dom.mjs";
+import { describeFound } from "./find.mjs";
 import { heatmap, isTable } from "./heatmap.mjs";
 import { addHighlight } from "./highlight.mjs";
 import { alignmentErrorRate } from "./metrics.mjs";
+import { overview } from "./overview.mjs";
 import { strengthsOf } from "./weight_range.mjs";
 
 /**
@@ -83,9 +85,11 @@ export function recordedView(display, sides) {
     html(
       "div",
       { class: "notes" },
-      html("p", {}, `Recorded, because the page cannot run this model: ${run.why}.`),
-      html("p", {}, grid && side ? describeSide(grid, side) : "This model has no attention."),
+      run.why && html("p", {}, `Recorded, because the page cannot run this model: ${run.why}.`),
+      html("p", {}, grid && side ? describeSide(run, grid, side) : "This model has no attention."),
+      grid && html("p", {}, describeFound(state.find, grid.rows, grid.columns)),
     ),
+    weights && overview(display, weights),
     grid && (state.view === "arcs" && isTable(grid) ? arcs(display, grid) : heatmap(display, grid)),
   );
   if (grid && isTable(grid)) addHighlight(article, strengthsOf(grid.weights), grid.cell);
@@ -99,20 +103,23 @@ export function recordedView(display, sides) {
  * @param {State} state
  * @returns {Grid}
  */
-function gridOf(sentence, side, recorded, { layer, head, cell }) {
+function gridOf(sentence, side, recorded, { layer, head, cell, find }) {
   const { columns } = sentence;
   const rows = side === "decoder" ? sentence.rows : columns;
   const links = (side === "decoder" && sentence.links) || [];
   const weights = meanWeights(recorded, layer, head);
-  return { weights, rows, columns, links, cell: cellWithin(cell, rows.length, columns.length) };
+  return { weights, rows, columns, links, found: find, cell: cellWithin(cell, rows.length, columns.length) };
 }
 
 /**
+ * @param {RecordedRun} run
  * @param {Grid} grid
  * @param {Side} side
  */
-function describeSide({ weights, links }, side) {
-  if (side === "encoder") return "Self-attention of the encoder, among the source words.";
+function describeSide({ why }, { weights, links }, side) {
+  if (side === "encoder") {
+    return why ? "Self-attention of the encoder, among the source words." : "Self-attention.";
+  }
   const rate = links.length ? alignmentErrorRate(weights, links) : null;
   if (rate === null) return null;
   return `Weights for the reference translation. Alignment error ${rate.toFixed(2)}.`;

@@ -24,6 +24,7 @@ import { readCell, readIndex, readIndices, readNumber, readOneOf, readRecord } f
  * @property {Side} side of a recorded run.
  * @property {number | null} layer of a recorded run; null for the mean.
  * @property {number | null} head of a recorded run; null for the mean.
+ * @property {string} find a text; words of a recorded run that contain it are marked.
  *
  * @typedef {"uniform" | number} WeightOverride uniform weights, or weight 1 on one source position.
  */
@@ -47,6 +48,7 @@ export const DEFAULTS = Object.freeze({
   side: "decoder",
   layer: null,
   head: null,
+  find: "",
 });
 
 /** @type {{[Name in keyof State]: Reader<State[Name]>}} */
@@ -68,6 +70,7 @@ const READERS = {
   side: readOneOf("decoder", "encoder"),
   layer: readIndex(),
   head: readIndex(),
+  find: (text) => text,
 };
 
 /**
