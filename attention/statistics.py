@@ -110,11 +110,18 @@ def _statistics(rows: ScoreRows, masked_max: jax.Array) -> tuple[jax.Array, jax.
 
   def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:
     shifted = tile.shifted(row_max)
-    is_max = (shifted >= 0).astype(shifted.dtype)
+    # A score that is computed again may differ by rounding errors.
+    is_max = (shifted >= -8 * jnp.finfo(shifted.dtype).eps * (1 + jnp.abs(row_max))).astype(shifted.dtype)
     exponentials = jnp.exp(shifted)
-    return is_max, is_max * tile.scores, exponentials, exponentials * shifted
+    # The terms of the maximum are 0, and have its derivatives.
+    return (
+      is_max,
+      is_max * (tile.scores - jax.lax.stop_gradient(tile.scores)),
+      exponentials,
+      exponentials * shifted,
+    )
 
-  count, total, denominator, weighted = rows.sum(sums)
+  count, zero, denominator, weighted = rows.sum(sums)
   count, denominator = (jnp.where(sum_ == 0, 1, sum_) for sum_ in (count, denominator))
-  max_score = finish_rows(masked_max, total / count, "-inf")
+  max_score = finish_rows(masked_max, row_max + zero / count, "-inf")
   return max_score, finish_rows(masked_max, jnp.log(denominator) - weighted / denominator)

@@ -39,7 +39,8 @@ def run(program, place, names=None):
 
 @pytest.mark.parametrize("name", STANDALONE)
 @pytest.mark.exhaustive
-def test_programs_run(name):
+def test_programs_run(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   names = {"__name__": "__main__"}
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     for program in STANDALONE[name]:

@@ -55,9 +55,12 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     UsageError: if the file cannot be read, or its arrays do not fit.
   """
   try:
-    with np.load(path, allow_pickle=False) as file:
+    file = np.load(path, allow_pickle=False)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+      raise ValueError("it holds a single array")
+    with file:
       arrays = dict(file)
-  except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
     raise UsageError(f"--weights must name a file of numpy.savez, got {path}: {error}") from None
   is_self = "tokens" in arrays
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")
@@ -79,7 +82,7 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     "rows": rows,
     "columns": columns,
     "source_text": " ".join(columns),
-    "target_text": "" if is_self else " ".join(rows),
+    "target_text": "",
     "links": None,
     "sides": {"encoder" if is_self else "decoder": _quantize(weights)},
   }

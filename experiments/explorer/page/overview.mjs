@@ -21,7 +21,7 @@ const NEGATIVE_COLOR = [190, 30, 130];
 export function overview({ id, state, change }, recorded) {
   const [L, N] = recorded.shape;
   if (L * N === 1) return null;
-  const max = recorded.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1);
+  const max = recorded.values.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1e-9);
   const rows = Array.from({ length: L }, (_, l) => {
     const heads = Array.from({ length: N }, (_, n) => {
       const isSelected = state.layer === l && state.head === n;
@@ -36,7 +36,7 @@ export function overview({ id, state, change }, recorded) {
   return html(
     "details",
     { class: "overview", open: true, "data-kept": `${id}-overview` },
-    html("summary", {}, "All layers and heads"),
+    html("summary", {}, "All layers and heads (the darkest is the largest weight)"),
     html("div", { class: "scrolled", "data-kept": `${id}-heads` }, html("table", {}, rows)),
   );
 }
@@ -47,7 +47,7 @@ export function overview({ id, state, change }, recorded) {
  * @param {RecordedWeights} recorded
  * @param {number} layer
  * @param {number} head
- * @param {number} max the largest absolute weight, or 1.
+ * @param {number} max the largest absolute weight of all heads.
  */
 function picture({ shape: [, N, T, S], values }, layer, head, max) {
   const [height, width] = [Math.min(T, MAX_PIXELS), Math.min(S, MAX_PIXELS)];

@@ -327,11 +327,11 @@ def test_a_thousand_tokens_are_drawn(tmp_path):
   runs = [{"name": "long", "summary": "of chance", "why": "it is long", "sentences": [sentence]}]
   path.write_text(page({"runs": runs}), "utf-8")
   with opened(path, "#layer=1&head=0") as shown:
-    shown.focus("canvas")
+    shown.focus("figure canvas")
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowDown")
     description = shown.inner_text(".description")
-    assert shown.inner_text("#about").startswith("Attention weights of trained translators")
+    assert shown.inner_text("#about").startswith("Recorded attention weights")
     assert description == f"2. w1 attends to 2. w1: {weights[1, 0, 1, 1]:.4f}"
     shown.select_option("#layer", "0")
     shown.wait_for_function(

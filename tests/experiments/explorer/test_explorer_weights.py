@@ -1,0 +1,111 @@
+"""The page for weights from a file: files, errors, all heads, and the search for tokens."""
+
+import json
+
+import numpy as np
+import pytest
+from explorer_page import opened
+from helpers import browser, scripts
+
+from experiments.cli.flags import UsageError
+from experiments.explorer.bundle import page
+from experiments.explorer.recorded import weights_file
+
+RNG = np.random.default_rng(0)
+TOKENS = ["[CLS]", "The", "cat", "sees", "the", "other", "cats"]
+SELF = RNG.dirichlet(np.ones(7), size=(3, 2, 7)).astype(np.float32)
+CROSS = RNG.normal(size=(2, 5, 4, 7)).astype(np.float16)
+
+
+def save(path, **arrays):
+  np.savez(path, **arrays)
+  return path
+
+
+def test_files_become_runs(tmp_path):
+  run = weights_file(save(tmp_path / "bert.npz", weights=SELF, tokens=TOKENS))
+  (sentence,) = run["sentences"]
+  assert (run["name"], run["summary"]) == ("bert", "3 layers, 2 heads, 7 by 7 tokens")
+  assert sentence["rows"] == sentence["columns"] == TOKENS
+  assert sentence["sides"]["encoder"]["shape"] == (3, 2, 7, 7)
+  assert (sentence["sides"]["encoder"]["low"], sentence["sides"]["encoder"]["high"]) == (0, 1)
+  run = weights_file(save(tmp_path / "cross.npz", weights=CROSS, source=TOKENS, target=list("abcd")))
+  (sentence,) = run["sentences"]
+  side = sentence["sides"]["decoder"]
+  assert (sentence["rows"], sentence["columns"]) == (list("abcd"), TOKENS)
+  assert (side["low"], side["high"]) == (CROSS.min(), CROSS.max())
+
+
+@pytest.mark.parametrize(
+  ("arrays", "message"),
+  [
+    ({"weights": SELF}, "source and target not found among weights"),
+    ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
+    ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
+    ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
+    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite"),
+    ({"weights": SELF.astype(int), "tokens": TOKENS}, "floating-point numbers, got int64"),
+  ],
+)
+def test_invalid_files_are_errors(tmp_path, arrays, message):
+  with pytest.raises(UsageError, match=message):
+    weights_file(save(tmp_path / "file.npz", **arrays))
+
+
+def test_other_files_are_errors(tmp_path):
+  (tmp_path / "text.npz").write_text("no arrays", "utf-8")
+  np.save(tmp_path / "one.npy", SELF)
+  objects = save(tmp_path / "objects.npz", weights=SELF, tokens=np.array(TOKENS, object))
+  for path in (tmp_path / "absent.npz", tmp_path / "text.npz", tmp_path / "one.npy", objects):
+    with pytest.raises(UsageError, match=f"--weights must name a file of numpy.savez, got {path}"):
+      weights_file(path)
+
+
+@pytest.mark.exhaustive
+def test_the_script_needs_no_run(tmp_path):
+  path = save(tmp_path / "bert.npz", weights=SELF, tokens=TOKENS)
+  output = tmp_path / "explore.html"
+  result = scripts.run("explore", f"--weights={path}", f"--output={output}")
+  assert result.code == 0, result.errors
+  data = json.loads(output.read_text("utf-8").split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
+  assert [run["name"] for run in data["runs"]] == ["bert"]
+  result = scripts.run("explore", f"--weights={tmp_path / 'absent.npz'}", f"--output={output}")
+  assert result.code != 0 and result.errors.count("\n") == 1
+
+
+@browser.needs_chromium
+def test_heads_are_selected_and_tokens_are_found(tmp_path):
+  path = save(tmp_path / "bert.npz", weights=SELF, tokens=TOKENS)
+  html = tmp_path / "explore.html"
+  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
+  with opened(html) as shown:
+    assert shown.locator(".overview canvas").count() == 6
+    assert "Recorded, because" not in shown.inner_text("#results")
+    assert not shown.is_visible("#sentence") and not shown.is_visible("#side")
+    shown.click('[aria-label="layer 2, head 1"]')
+    assert (shown.input_value("#layer"), shown.input_value("#head")) == ("1", "0")
+    label = shown.get_attribute('[data-cell="2,3"]', "aria-label")
+    assert label == f"cat attends to sees: {SELF[1, 0, 2, 3]:.3f}"
+    shown.fill("#find", "CAT")
+    assert shown.locator("th.found").all_inner_texts() == ["cat", "cats", "cat", "cats"]
+    assert "“CAT” in rows: 3, 7; in columns: 3, 7." in shown.inner_text("#results")
+    address = shown.url.split("#")[1]
+    assert shown.get_attribute('[aria-label="layer 2, head 1"]', "aria-pressed") == "true"
+    shown.click('[aria-label="layer 2, head 1"]')  # again: the mean
+    assert shown.input_value("#layer") == ""
+  with opened(html, f"#{address}&view=arcs") as shown:
+    assert shown.input_value("#find") == "CAT" and shown.input_value("#layer") == "1"
+    assert shown.locator("text.found").count() == 4
+
+
+@browser.needs_chromium
+def test_pictures_show_the_strongest_weights(tmp_path):
+  weights = np.full((1, 2, 100, 100), 0.001, np.float32)
+  weights[0, 1, 99, 0] = -0.5  # a picture has fewer pixels than weights
+  path = save(tmp_path / "long.npz", weights=weights, tokens=[str(i) for i in range(100)])
+  html = tmp_path / "explore.html"
+  html.write_text(page({"runs": [weights_file(path)]}), "utf-8")
+  program = """canvas => [...canvas.getContext("2d").getImageData(0, canvas.height - 1, 1, 1).data]"""
+  with opened(html) as shown:
+    first, second = (shown.locator(".overview canvas").nth(i).evaluate(program) for i in (0, 1))
+    assert second[3] == 255 and second[0] > second[2] and first[3] < 30
