@@ -4,12 +4,16 @@
 
 Each input line is source TAB target. Each output line has the alignment of a pair in Pharaoh format:
 source-target positions of tokens, from 0. Each target token is linked to the source token with the largest
-weight, unless that is the end of the sentence. If the third column has true alignments and tokens are words,
-the alignment error rate is printed to standard error. With --tokens (targets are the output of
-`experiments.translate --tokens`), the third column is ignored.
+weight, unless that is the end of the sentence. With --level=word, positions are those of words separated by
+spaces, as word aligners write them, also if tokens are subwords or characters. If the third column has true
+alignments of the same units, sure links such as 0-0 and possible links such as 1p2, the alignment error rate
+is printed to standard error. With --tokens (targets are the output of `experiments.translate --tokens`), the
+third column is ignored.
 """
 
 import sys
+
+from absl import flags
 
 from experiments.cli import flags as cli
 from experiments.cli.flags import UsageError
@@ -18,11 +22,15 @@ from experiments.text.alignments import format_alignment
 from experiments.text.parallel_corpus import read_pairs
 from experiments.text.tokenizers import WordTokenizer
 from experiments.translation import decoding_flags, load, metrics
+from experiments.translation.word_alignment import word_indices, word_weights
 
 _WORKDIR = cli.define_workdir(None)
 _CHECKPOINT = decoding_flags.define_checkpoint()
 _TOKENS = decoding_flags.define_tokens()
 _ALIGNMENT_TOKENS = decoding_flags.define_alignment_tokens()
+_LEVEL = flags.DEFINE_enum(
+  "level", "token", ("token", "word"), "what is aligned: tokens of the model, or words separated by spaces"
+)
 _INPUT = define_input("file with one source TAB target per line, plain or .gz (required)")
 _OUTPUT = define_output("file for the alignments; default: standard output")
 
@@ -30,26 +38,32 @@ _OUTPUT = define_output("file for the alignments; default: standard output")
 def main() -> None:
   folder, path = cli.workdir_path(_WORKDIR), input_path(_INPUT)
   check_files(_INPUT, _OUTPUT)
-  pairs = read_pairs(path, alignment_tokens=None if _TOKENS.value else _ALIGNMENT_TOKENS.value)
+  is_word = _LEVEL.value == "word"
+  if is_word and _TOKENS.value:
+    raise UsageError("--level=word must not be set with --tokens")
+  counted = "unconverted" if is_word else _ALIGNMENT_TOKENS.value
+  pairs = read_pairs(path, alignment_tokens=None if _TOKENS.value else counted)
   translator = load(folder, checkpoint=_CHECKPOINT.value)
   tokens = translator.pair_tokens([pair[:2] for pair in pairs], are_tokens=_TOKENS.value)
   scored = translator.score_tokens(tokens)
   attention = [pair.attention for pair in scored if pair.attention is not None]
   if not attention:
     raise UsageError(f"--workdir must be a run with attention, got {folder}")
+  task = translator.task
+  if is_word:
+    attention = [
+      word_weights(weights, word_indices(task.target, pair.target), word_indices(task.source, pair.source))
+      for weights, pair in zip(attention, pairs, strict=True)
+    ]
   alignments = [frozenset(metrics.strongest_links(weights)) for weights in attention]
   write_lines(_OUTPUT, map(format_alignment, alignments))
-  task = translator.task
   aligned = [
-    metrics.AlignedAttention(weights, pair.alignment)
+    metrics.AlignedAttention(weights, pair.alignment, pair.possible)
     for weights, pair in zip(attention, pairs, strict=True)
     if pair.alignment is not None
   ]
-  if (
-    any(sentence.alignment for sentence in aligned)
-    and isinstance(task.source.tokenizer, WordTokenizer)
-    and isinstance(task.target.tokenizer, WordTokenizer)
-  ):
+  has_words = all(isinstance(side.tokenizer, WordTokenizer) for side in (task.source, task.target))
+  if any(sentence.alignment for sentence in aligned) and (is_word or has_words):
     rate = metrics.alignment_error_rate(aligned)
     print(f"alignment error rate {rate:.4f} ({len(aligned):,} pairs with true alignments)", file=sys.stderr)
 

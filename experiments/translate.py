@@ -9,7 +9,8 @@ r"""Translates a text, the lines of a file, or standard input.
 Files are translated in batches, one sentence per line. With --n_best=N, there are up to N output lines per
 source line, best first: source line number (from 1) TAB score TAB translation. With --tokens, translations
 are written as tokens separated by spaces, which `experiments.score_pairs` and `experiments.align` read with
---tokens.
+--tokens. With --replace_unknown, an unknown word is replaced by the source word that it attends to most, or
+by the translation of that word in --dictionary.
 """
 
 import pathlib
@@ -23,10 +24,12 @@ from experiments.cli import flags as cli
 from experiments.cli.io import check_files, define_input, define_output, read_lines, write_lines
 from experiments.text.text_processor import TextProcessor
 from experiments.text.visible import escape_invisible
+from experiments.text.vocabularies import UNK_TOKEN
 from experiments.text.words import strip_joiners
 from experiments.translation import decoding_flags, reporting
 from experiments.translation.restore import load_ensemble
 from experiments.translation.translator import Translation, Translator
+from experiments.translation.unknown_words import read_dictionary, replace_unknown
 
 _WORKDIR = cli.define_workdir(
   None, "folder of the run, or folders of an ensemble, separated by commas (required)"
@@ -41,6 +44,12 @@ _N_BEST = flags.DEFINE_integer(
   "n_best", 1, "number of translations per line, at most --beam_size", lower_bound=1
 )
 _TOKENS = flags.DEFINE_bool("tokens", False, "write tokens separated by spaces instead of text")
+_REPLACE_UNKNOWN = flags.DEFINE_bool(
+  "replace_unknown", False, "replace unknown words by the source words that they attend to most"
+)
+_DICTIONARY = flags.DEFINE_string(
+  "dictionary", None, "file of word translations for --replace_unknown, one source TAB target per line"
+)
 
 
 def main() -> None:
@@ -58,11 +67,14 @@ def main() -> None:
   if _N_BEST.value > translator.decode_options.beam_size:
     beam_size = translator.decode_options.beam_size
     raise cli.UsageError(f"--n_best must be at most --beam_size={beam_size}, got {_N_BEST.value}")
+  dictionary = {}
+  if _DICTIONARY.value is not None:
+    dictionary = read_dictionary(pathlib.Path(_DICTIONARY.value), translator.task.source)
   if lines is not None:
-    write_lines(_OUTPUT, _translate(translator, lines))
+    write_lines(_OUTPUT, _translate(translator, lines, dictionary))
     return
   for number, text in enumerate(_read_stdin() if _TEXT.value is None else [_TEXT.value], start=1):
-    print(*_translate(translator, [text], number), sep="\n", flush=True)
+    print(*_translate(translator, [text], dictionary, number), sep="\n", flush=True)
 
 
 def _check_flags(decode_options: Mapping[str, Any]) -> None:
@@ -73,6 +85,8 @@ def _check_flags(decode_options: Mapping[str, Any]) -> None:
     raise cli.UsageError("--text must be one line; use --input for several lines")
   if _TEXT.value is not None and _INPUT.value is not None:
     raise cli.UsageError("--text and --input must not be set together")
+  if _DICTIONARY.value is not None and not _REPLACE_UNKNOWN.value:
+    raise cli.UsageError("--dictionary needs --replace_unknown")
   if _OUTPUT.value is not None and _INPUT.value is None:
     raise cli.UsageError("--output needs --input")
   check_files(_INPUT, _OUTPUT)
@@ -86,12 +100,15 @@ def _check_flags(decode_options: Mapping[str, Any]) -> None:
     raise cli.UsageError(f"--attention_png must be a file, got the folder {_FIGURE.value!r}")
 
 
-def _translate(translator: Translator, texts: Sequence[str], first: int = 1) -> list[str]:
+def _translate(
+  translator: Translator, texts: Sequence[str], dictionary: Mapping[str, str], first: int = 1
+) -> list[str]:
   """Returns the output lines of texts, and prints warnings about them to standard error.
 
   Args:
     translator: the translator.
     texts: source texts.
+    dictionary: translations of words, for --replace_unknown.
     first: line number of the first text.
   """
   source = translator.task.source
@@ -101,12 +118,18 @@ def _translate(translator: Translator, texts: Sequence[str], first: int = 1) -> 
   _warn_unknown(source.vocabulary.unknown(token for tokens in sources for token in tokens))
   _warn_long([len(tokens) for tokens in sources], getattr(translator.task, "max_length", None))
   line_numbers = range(first, first + len(texts))
-  n_best = translator.n_best(sources, with_attention=_FIGURE.value is not None, example_ids=line_numbers)
+  with_attention = _FIGURE.value is not None or _REPLACE_UNKNOWN.value
+  n_best = translator.n_best(sources, with_attention=with_attention, example_ids=line_numbers)
   if _FIGURE.value is not None:
     _draw(source, sources[0], n_best[0][0], pathlib.Path(_FIGURE.value))
   if num_truncated := sum(translations[0].is_truncated for translations in n_best):
     max_length = translator.decode_options.max_length
     _print_error(f"translations truncated to --max_length={max_length} tokens: {num_truncated:,}")
+  if _REPLACE_UNKNOWN.value:
+    n_best = [
+      [_without_unknown(translator, tokens, translation, dictionary) for translation in translations]
+      for tokens, translations in zip(sources, n_best, strict=True)
+    ]
   if _N_BEST.value == 1:
     return [_format(best) for (best,) in n_best]
   return [
@@ -114,6 +137,19 @@ def _translate(translator: Translator, texts: Sequence[str], first: int = 1) -> 
     for number, translations in enumerate(n_best, start=first)
     for translation in translations
   ]
+
+
+def _without_unknown(
+  translator: Translator, source: Sequence[str], translation: Translation, dictionary: Mapping[str, str]
+) -> Translation:
+  """Returns a translation without unknown words."""
+  if UNK_TOKEN not in translation.tokens:
+    return translation
+  if translation.attention is None:
+    raise cli.UsageError("--replace_unknown needs a model with attention")
+  target = translator.task.target
+  tokens = replace_unknown(translation.tokens, translation.attention, source, dictionary, target)
+  return translation._replace(tokens=tokens, text=target.detokenize(tokens))
 
 
 def _format(translation: Translation) -> str:

@@ -35,6 +35,7 @@ class ParallelText:
   has_alignments = True
   warnings: Sequence[str] = ()
   _alignments: Sequence[Alignment] | None = None
+  _new_words: Sequence[str] = ()
 
   def __init__(self, config: base.Config, languages: Languages | None = None):
     self._config = config
@@ -53,6 +54,22 @@ class ParallelText:
 
   def training_batch(self, step: int) -> Batch:
     return self._batches.batch(step)
+
+  def add_new_words(self) -> None:
+    """Extends the vocabularies by the words of the training texts that they lack."""
+    old = self.source, self.target
+    self.source, self.target = (
+      language.extended(texts, min_count=self._config.data.min_count)
+      for language, texts in zip(old, self._training_texts, strict=True)
+    )
+    counts = [
+      len(new.vocabulary) - len(language.vocabulary)
+      for language, new in zip(old, (self.source, self.target), strict=True)
+    ]
+    if any(counts):
+      self._new_words = [
+        f"vocabularies extended by {counts[0]:,} source and {counts[1]:,} target words with new embeddings"
+      ]
 
   def examples(self, split: str, count: int) -> list[Example]:
     allowed = ("train", *self.splits)
@@ -76,6 +93,7 @@ class ParallelText:
     sources = self.source.encode_all(self._training_texts[0])
     targets = self.target.encode_all(self._training_texts[1])
     self.warnings = [
+      *self._new_words,
       *self._vocabulary_warnings(),
       *find_warnings(self._training_texts, self._read_once("validation"), tokenization=data.tokenization),
     ]

@@ -20,6 +20,7 @@ class Example(NamedTuple):
     alignment: true links (target position, source position), or None if unknown.
     source_text: source as plain text.
     target_text: target as plain text.
+    possible: links that are possible, but not sure.
   """
 
   source: tuple[str, ...]
@@ -27,6 +28,7 @@ class Example(NamedTuple):
   alignment: frozenset[tuple[int, int]] | None
   source_text: str
   target_text: str
+  possible: frozenset[tuple[int, int]] = frozenset()
 
 
 Languages = tuple[TextProcessor, TextProcessor]  # source, target
@@ -86,6 +88,7 @@ def make_example(pair: SentencePair, source: TextProcessor, target: TextProcesso
     alignment=pair.alignment if are_words else None,
     source_text=source.normalize(pair.source),
     target_text=target.normalize(pair.target),
+    possible=pair.possible if are_words else frozenset(),
   )
 
 

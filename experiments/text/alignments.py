@@ -12,7 +12,7 @@ Alignment = frozenset[tuple[int, int]]
 # What alignment positions count. "auto": words; a file that may count whitespace tokens is an error.
 ALIGNMENT_TOKENS = ("auto", "words", "whitespace")
 
-_LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_LINK = re.compile(r"([0-9]{1,9})([-p])([0-9]{1,9})")
 _HINT = "; set alignment_tokens=whitespace if the text was tokenized before alignment"
 
 
@@ -22,15 +22,34 @@ def parse_alignment(text: str) -> Alignment:
   >>> parse_alignment("0-1")
   frozenset({(1, 0)})
   """
+  sure, possible = parse_gold(text)
+  if possible:
+    raise ValueError(f"expected sure links only, '0-0 1-2' (source-target), got {shorten(text)}")
+  return sure
+
+
+def parse_gold(text: str) -> tuple[Alignment, Alignment]:
+  """Parses sure links, as `parse_alignment` does, and possible links, which are written as `sourceptarget`.
+
+  Returns:
+    The sure links, and the possible links that are not sure.
+
+  >>> parse_gold("0-1 2p2")
+  (frozenset({(1, 0)}), frozenset({(2, 2)}))
+  """
   links = [_LINK.fullmatch(link) for link in text.split(" ")] if text else []
   if None in links:
     raise ValueError(f"expected an alignment like '0-0 1-2' (source-target), got {shorten(text)}")
-  return frozenset((int(link[2]), int(link[1])) for link in links if link)
+  sure, possible = (
+    frozenset((int(link[3]), int(link[1])) for link in links if link and link[2] == kind) for kind in "-p"
+  )
+  return sure, possible - sure
 
 
-def format_alignment(alignment: Alignment) -> str:
-  """Returns an alignment in Pharaoh format, sorted."""
-  return " ".join(f"{source}-{target}" for source, target in sorted((s, t) for t, s in alignment))
+def format_alignment(alignment: Alignment, possible: Alignment = frozenset()) -> str:
+  """Returns an alignment in Pharaoh format, sorted; possible links as in `parse_gold`."""
+  links = [(s, t, "-") for t, s in alignment] + [(s, t, "p") for t, s in possible]
+  return " ".join(f"{source}{kind}{target}" for source, target, kind in sorted(links))
 
 
 def check_alignment(alignment: Alignment, source: str, target: str, tokens: str = "words") -> None:

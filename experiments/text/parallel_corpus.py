@@ -15,7 +15,7 @@ from experiments.text.alignments import (
   check_alignment,
   format_alignment,
   from_whitespace,
-  parse_alignment,
+  parse_gold,
 )
 from experiments.text.visible import is_blank, shorten
 
@@ -28,18 +28,21 @@ class SentencePair(NamedTuple):
     target: plain text.
     alignment: links (target position, source position) between the words of `words.tokenize`, counted from 0.
       None if unknown.
+    possible: links that are possible, but not sure.
   """
 
   source: str
   target: str
   alignment: Alignment | None = None
+  possible: Alignment = frozenset()
 
 
 def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "auto") -> list[SentencePair]:
   """Reads the sentence pairs of a file.
 
   Each line is `source TAB target`, or `source TAB target TAB alignment` with the alignment in Pharaoh format:
-  `source-target` positions from 0, separated by single spaces (`0-0 1-2`). The encoding is UTF-8. A
+  `source-target` positions from 0, separated by single spaces (`0-0 1-2`). Gold alignments may also have
+  links that are possible, but not sure, with a "p" instead of the hyphen (`1p2`). The encoding is UTF-8. A
   byte-order mark, CRLF line ends and a missing last line end are accepted. Sentences are not stripped.
 
   Args:
@@ -47,7 +50,8 @@ def read_pairs(path: str | os.PathLike[str], *, alignment_tokens: str | None = "
     alignment_tokens: what alignment positions count. "words" counts the words of `words.tokenize`, including
       punctuation. "whitespace" counts tokens separated by spaces; links are converted to words by
       `alignments.from_whitespace`. "auto" counts words, and raises an error if all positions are also valid
-      for whitespace tokens but would mean different links. None ignores alignments.
+      for whitespace tokens but would mean different links. "unconverted" counts tokens separated by spaces,
+      and keeps their links. None ignores alignments.
 
   Raises:
     DataError: if the file cannot be read or is empty, or a line is invalid. The message has the file name and
@@ -99,13 +103,14 @@ def format_pair(pair: SentencePair) -> str:
   _check_pair(pair)
   if pair.alignment is None:
     return f"{pair.source}\t{pair.target}"
-  return f"{pair.source}\t{pair.target}\t{format_alignment(pair.alignment)}"
+  return f"{pair.source}\t{pair.target}\t{format_alignment(pair.alignment, pair.possible)}"
 
 
 def _may_count_whitespace(pairs: Iterable[SentencePair]) -> bool:
   """Returns whether all alignments are valid for whitespace tokens but mean different links there."""
   are_different = False
-  for source, target, alignment in pairs:
+  for source, target, sure, possible in pairs:
+    alignment = (sure or frozenset()) | possible
     if not alignment:
       continue
     if any(t >= len(target.split()) or s >= len(source.split()) for t, s in alignment):
@@ -153,11 +158,16 @@ def _parse_pair(line: str, alignment_tokens: str | None) -> SentencePair:
   if len(fields) not in (2, 3):
     raise ValueError(f"expected source TAB target, optionally TAB alignment, got {len(fields)} columns")
   source, target, *rest = fields
-  alignment = parse_alignment(rest[0]) if rest and alignment_tokens else None
-  _check_pair(SentencePair(source, target, alignment), alignment_tokens or "words")
-  if alignment and alignment_tokens == "whitespace":
-    alignment = from_whitespace(alignment, source, target)
-  return SentencePair(source, target, alignment)
+  if not rest or not alignment_tokens:
+    pair = SentencePair(source, target)
+    _check_pair(pair)
+    return pair
+  pair = SentencePair(source, target, *parse_gold(rest[0]))
+  _check_pair(pair, "whitespace" if alignment_tokens == "unconverted" else alignment_tokens)
+  if alignment_tokens != "whitespace":
+    return pair
+  sure = from_whitespace(pair.alignment or frozenset(), source, target)
+  return SentencePair(source, target, sure, from_whitespace(pair.possible, source, target) - sure)
 
 
 def _check_pair(pair: SentencePair, alignment_tokens: str = "words") -> None:
@@ -169,5 +179,5 @@ def _check_pair(pair: SentencePair, alignment_tokens: str = "words") -> None:
       raise ValueError(f"{side} must not contain tabs or line ends, got {shorten(text)}")
     if text.startswith("\ufeff"):
       raise ValueError(f"{side} must not begin with a byte-order mark, got {shorten(text)}")
-  if pair.alignment:
-    check_alignment(pair.alignment, pair.source, pair.target, alignment_tokens)
+  if links := (pair.alignment or frozenset()) | pair.possible:
+    check_alignment(links, pair.source, pair.target, alignment_tokens)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from experiments.text.ragged import RaggedTokens
 from experiments.text.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
-from experiments.text.vocabularies import Vocabulary
+from experiments.text.vocabularies import UNK_TOKEN, Vocabulary, compose
 
 _TOKENIZERS: dict[str, Tokenizer] = {"word": WordTokenizer(), "character": CharacterTokenizer()}
 TOKENIZATIONS = (*_TOKENIZERS, "subword")
@@ -56,6 +57,20 @@ class TextProcessor:
     if isinstance(self.tokenizer, SubwordTokenizer):
       return RaggedTokens.join(self.tokenizer.encode_all(normalized))
     return RaggedTokens.join(map(self.vocabulary.encode, map(self.tokenizer.tokenize, normalized)))
+
+  def extended(self, texts: Iterable[str], *, min_count: int) -> TextProcessor:
+    """Returns a language whose vocabulary also has the words of texts that it lacks; their ids come last.
+
+    Args:
+      texts: sentences. Subwords represent all texts, so a subword language is returned unchanged.
+      min_count: minimum number of occurrences of a new word.
+    """
+    if isinstance(self.tokenizer, SubwordTokenizer):
+      return self
+    counts = Counter(token for text in texts for token in map(compose, self.tokenize(text)))
+    new = self.vocabulary.unknown(word for word, count in counts.items() if count >= min_count)
+    words = tuple(sorted((word for word in new if word != UNK_TOKEN), key=lambda word: (-counts[word], word)))
+    return dataclasses.replace(self, vocabulary=Vocabulary(self.vocabulary.words + words))
 
   def save(self, folder: pathlib.Path, side: str) -> None:
     """Writes `vocabulary.SIDE.txt`, and `subwords.SIDE.model` for subwords.

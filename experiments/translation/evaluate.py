@@ -89,7 +89,7 @@ def evaluate(
 def _alignment_metrics(examples: Sequence[Example], scored: Sequence[PairScore]) -> dict[str, float]:
   """Returns the alignment metrics, or an empty dict without attention or true links."""
   aligned = [
-    metrics.AlignedAttention(pair.attention, example.alignment)
+    metrics.AlignedAttention(pair.attention, example.alignment, example.possible)
     for example, pair in zip(examples, scored, strict=True)
     if pair.attention is not None and example.alignment is not None
   ]

@@ -23,10 +23,12 @@ class AlignedAttention(NamedTuple):
   Attributes:
     weights: [T S] without padding. Rows are the target words and EOS, columns are the source words and EOS.
     alignment: true links (target position, source position), counted from 0.
+    possible: links that are possible, but not sure; only `alignment_error_rate` uses them.
   """
 
   weights: np.ndarray
   alignment: Collection[tuple[int, int]]
+  possible: Collection[tuple[int, int]] = frozenset()
 
 
 def normalize(text: str) -> str:
@@ -127,10 +129,11 @@ def token_accuracy(hypotheses: Sequence[Sequence[str]], references: Sequence[Seq
 def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
   """Returns the alignment error rate (AER) of the largest weights, from 0 (best) to 1.
 
-      AER = 1 - 2 |A & G| / (|A| + |G|),  each size summed over the corpus
+      AER = 1 - (|A & S| + |A & P|) / (|A| + |S|),  each size summed over the corpus
 
-  G is the set of true links. A links each target word to the source position with the largest weight, the
-  first one if several are equal. A target word has no link if that position is EOS or all weights are 0.
+  S is the set of sure links, and P also contains the possible links. A links each target word to the source
+  position with the largest weight, the first one if several are equal. A target word has no link if that
+  position is EOS or all weights are 0.
 
   Args:
     sentences: attention weights of references (teacher forcing), with true alignments.
@@ -139,22 +142,21 @@ def alignment_error_rate(sentences: Sequence[AlignedAttention]) -> float:
     ValueError: if there are no links, or a true link is out of range.
 
   References:
-    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 5, with sure
-    links only.
+    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 5.
 
   >>> weights = np.array([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9]])
   >>> alignment_error_rate([AlignedAttention(weights, {(0, 1), (1, 1)})])
   0.5
   """
   num_correct = total = 0
-  for weights, alignment in sentences:
-    _check_links(AlignedAttention(weights, alignment))
-    links = strongest_links(weights)
-    num_correct += len(links & set(alignment))
-    total += len(links) + len(set(alignment))
+  for sentence in sentences:
+    _check_links(sentence)
+    links, sure = strongest_links(sentence.weights), set(sentence.alignment)
+    num_correct += len(links & sure) + len(links & (sure | set(sentence.possible)))
+    total += len(links) + len(sure)
   if not total:
     raise ValueError("sentences must have at least one true or predicted link, got none")
-  return 1.0 - 2.0 * num_correct / total
+  return 1.0 - num_correct / total
 
 
 def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
@@ -176,7 +178,7 @@ def attention_mass(sentences: Sequence[AlignedAttention]) -> float:
   0.75
   """
   mass, count = 0.0, 0
-  for weights, alignment in sentences:
+  for weights, alignment, _ in sentences:
     _check_links(AlignedAttention(weights, alignment))
     mass += sum(float(weights[link]) for link in set(alignment))
     count += len({target for target, _ in alignment})
@@ -200,7 +202,7 @@ def strongest_links(weights: np.ndarray) -> set[tuple[int, int]]:
 def _check_links(sentence: AlignedAttention) -> None:
   """Raises ValueError if a true link is out of range."""
   num_targets, num_sources = (length - 1 for length in sentence.weights.shape)
-  for target, source in sentence.alignment:
+  for target, source in (*sentence.alignment, *sentence.possible):
     if not (0 <= target < num_targets and 0 <= source < num_sources):
       raise ValueError(
         f"alignment must link {num_targets} target and {num_sources} source words, counted from 0, "

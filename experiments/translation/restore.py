@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -137,6 +137,8 @@ def check_warm_start(config: base.Config, spec: TrainSpec) -> None:
 def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str]:
   """Initializes a state with the parameters of another run that have the same names and shapes.
 
+  If a vocabulary has more words than that of the other run, the first rows or columns are initialized.
+
   Args:
     state: state before the first step.
     folder: folder of the other run.
@@ -155,7 +157,7 @@ def warm_start(state: TrainState, folder: pathlib.Path) -> tuple[TrainState, str
     """Returns new arrays on each call, because a training step donates them."""
     leaves, structure = jax.tree.flatten(state.params)
     pairs = zip(leaves, matches.values(), strict=True)
-    arrays = [leaf + 0 if array is None else _shard_like(leaf, array) for leaf, array in pairs]
+    arrays = [leaf + 0 if array is None else _filled(leaf, array) for leaf, array in pairs]
     return jax.tree.unflatten(structure, arrays)
 
   state = state._replace(params=copy_params(), average=None if state.average is None else copy_params())
@@ -167,10 +169,11 @@ def _matching_params(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array |
   """Returns for each path of `params` the parameter of a run with the same name and shape, or None."""
   config = read_config(folder)
   check_trusted(folder, config)
-  _, _, run_params = _restore(config, folder)
+  task, _, run_params = _restore(config, folder)
+  sizes = {len(language.vocabulary) for language in (task.source, task.target)}
   by_path = dict(jax.tree_util.tree_leaves_with_path(run_params))
   matches = {
-    path: by_path[path] if path in by_path and by_path[path].shape == leaf.shape else None
+    path: by_path[path] if path in by_path and _fits(by_path[path].shape, leaf.shape, sizes) else None
     for path, leaf in jax.tree_util.tree_leaves_with_path(params)
   }
   if all(array is None for array in matches.values()):
@@ -178,8 +181,21 @@ def _matching_params(params: Any, folder: pathlib.Path) -> dict[Any, jax.Array |
   return matches
 
 
-def _shard_like(leaf: jax.Array, array: jax.Array) -> jax.Array:
-  """Returns an array with the sharding of another."""
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...], vocabulary_sizes: Collection[int]) -> bool:
+  """Returns whether an array has the wanted shape, or fewer words along one axis."""
+  if len(shape) != len(wanted):
+    return False
+  different = [(size, other) for size, other in zip(shape, wanted, strict=True) if size != other]
+  return not different or (
+    len(different) == 1 and different[0][0] in vocabulary_sizes and different[0][0] < different[0][1]
+  )
+
+
+def _filled(leaf: jax.Array, array: jax.Array) -> jax.Array:
+  """Returns an array with the sharding and shape of a leaf, whose values stay where the array has none."""
+  if leaf.shape != array.shape:
+    filled = leaf.at[tuple(map(slice, array.shape))].set(np.array(array, leaf.dtype))
+    return jax.device_put(filled, leaf.sharding)
   values = np.array(array, leaf.dtype)  # a copy, because JAX may alias a NumPy array
   return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 

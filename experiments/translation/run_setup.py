@@ -19,6 +19,7 @@ from experiments.runs import provenance, workdir
 from experiments.runs.multihost import begin_together, is_primary
 from experiments.runs.sharding import check_equal_device_counts, local_rows, make_mesh, place_batch
 from experiments.tasks import Task, make_task, read_languages, vocabulary_words
+from experiments.tasks.parallel_text import ParallelText
 from experiments.translation.evaluate import evaluate, load_custom_metrics
 from experiments.translation.model import make_task_model
 from experiments.translation.restore import check_warm_start
@@ -53,7 +54,10 @@ def open_run(config: base.Config, folder: pathlib.Path, fsdp_size: int) -> Itera
       data = provenance.digests(files)
       provenance.check_same_data(folder, files)
       launch = provenance.describe_launch(data)
-      task = make_task(config, read_languages(folder, config.data) or inherited_languages(config))
+      languages = read_languages(folder, config.data)
+      task = make_task(config, languages or inherited_languages(config))
+      if config.init_from and languages is None and isinstance(task, ParallelText):
+        task.add_new_words()
       provenance.check_same_vocabularies(folder, vocabulary_words(task))
       launch["vocabularies"] = provenance.vocabulary_digest(vocabulary_words(task))
       spec = make_train_spec(config, make_task_model(config, task), make_mesh(fsdp_size))
