@@ -16,8 +16,10 @@ To judge a change, measure it together with the previous version:
 import dataclasses
 import json
 import pathlib
+import sys
 from typing import Any
 
+import jax
 from absl import flags
 
 from experiments.benchmarks import report
@@ -47,11 +49,17 @@ _COMPARE = flags.DEFINE_string(
 
 def main() -> None:
   for flag, choices in ((_SUITES, SUITES), (_BASELINES, BASELINES)):
+    if not flag.value:
+      raise cli.UsageError(f"--{flag.name} must name at least one of {', '.join(choices)}, got none")
     for name in flag.value:
       if name not in choices:
         raise cli.UsageError(f"--{flag.name} must be among {', '.join(choices)}, got {name!r}")
+  if "gpu" in _SUITES.value and jax.default_backend() != "gpu":
+    raise cli.UsageError(f"--suites=gpu requires a GPU, got {jax.default_backend()}")
   earlier = _earlier_records()
   folder = pathlib.Path(_OUTPUT.value)
+  if folder.is_file():
+    raise cli.UsageError(f"--output must be a folder, got the file {folder}")
   folder.mkdir(parents=True, exist_ok=True)
   records: list[dict[str, Any]] = []
   print(report.HEADER)
@@ -67,6 +75,10 @@ def main() -> None:
       print(report.rows(case_records), flush=True)
       records += case_records
       report.write(folder / "benchmark.json", records)
+  if earlier and not any(record["baseline"] == COMPARED for record in records):
+    print(
+      f"warning: no case of --compare={_COMPARE.value} was measured: {', '.join(earlier)}", file=sys.stderr
+    )
   (folder / "benchmark.md").write_text(report.markdown(report.machine(), records), "utf-8")
   for path in [folder / "benchmark.json", folder / "benchmark.md", *report.draw(folder, records)]:
     print(f"wrote {path}")
@@ -90,7 +102,9 @@ def _earlier_records() -> dict[str, list[dict[str, Any]]]:
   except Unavailable as error:
     raise cli.UsageError(f"--compare={path} {error}") from error
   except (ValueError, KeyError, TypeError) as error:
-    raise cli.UsageError(f"--compare must be a benchmark.json or a folder, got {path}") from error
+    raise cli.UsageError(
+      f"--compare must be a file with the content of benchmark.json, or a folder, got {path}"
+    ) from error
 
 
 if __name__ == "__main__":

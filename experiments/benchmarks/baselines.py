@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attention
-from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.cases import NORMALIZERS, Case, Inputs
 
 # Baselines that store all scores are skipped if these need more memory. A few such arrays must fit at once.
 MOST_BYTES = {"cpu": 2**31, "gpu": 2**33, "tpu": 2**31}
@@ -34,6 +34,7 @@ class Baseline(NamedTuple):
     make: returns the function of the arrays of a case.
     scores: scores that it supports.
     has_window: whether it supports a sliding window.
+    has_normalizers: whether it supports other normalizers than the softmax.
     heads_first: whether its arrays are [B N T H] instead of [B T N H].
     stores: returns the size of its largest array in bytes, if it is quadratic in the length.
   """
@@ -41,6 +42,7 @@ class Baseline(NamedTuple):
   make: Callable[[Case], Callable[..., Any]]
   scores: tuple[str, ...] = ("dot_product",)
   has_window: bool = False
+  has_normalizers: bool = False
   heads_first: bool = False
   stores: Callable[[Case], int] = lambda case: 0
 
@@ -73,6 +75,8 @@ def prepare(name: str, case: Case, inputs: Inputs) -> Prepared:
   baseline = BASELINES[name]
   if case.score not in baseline.scores:
     raise Unavailable(f"does not support {case.score} attention")
+  if case.normalizer != "softmax" and not baseline.has_normalizers:
+    raise Unavailable(f"does not support {case.normalizer}")
   if case.window and not baseline.has_window:
     raise Unavailable("does not support a sliding window")
   if baseline.stores(case) > MOST_BYTES[jax.default_backend()]:
@@ -92,7 +96,8 @@ def _ours(case: Case, implementation: str = "auto", library: Any = attention):
     "cosine": "cosine_attention",
   }
   function = getattr(library, names[case.score])
-  return functools.partial(function, mask=mask, implementation=implementation)
+  normalizer = NORMALIZERS[case.normalizer]
+  return functools.partial(function, mask=mask, implementation=implementation, normalizer=normalizer)
 
 
 def _einsum(case: Case):
@@ -179,8 +184,10 @@ _TWO = "dot_product", "additive"
 _ALL = *_TWO, "bilinear", "cosine"
 COMPARED = "compared version"
 BASELINES = {
-  "attention": Baseline(_ours, _ALL, has_window=True, heads_first=True),
-  "attention dense": Baseline(lambda case: _ours(case, "dense"), _ALL, True, True, stores=Case.score_bytes),
+  "attention": Baseline(_ours, _ALL, has_window=True, has_normalizers=True, heads_first=True),
+  "attention dense": Baseline(
+    lambda case: _ours(case, "dense"), _ALL, True, True, heads_first=True, stores=Case.score_bytes
+  ),
   "einsum": Baseline(_einsum, _TWO, heads_first=True, stores=Case.hidden_bytes),
   "jax.nn": Baseline(_jax_nn, has_window=True, stores=Case.score_bytes),
   "jax.nn cudnn": Baseline(lambda case: _jax_nn(case, "cudnn"), has_window=True),

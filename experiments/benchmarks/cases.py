@@ -9,10 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import attention
+
 # Number of positions per sentence and head that are compared with float64.
 CHECKED = 8
 # Allowed errors, relative to the largest result, or to 0.01.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
+NORMALIZERS = {
+  "softmax": None,
+  "softmax_off_by_one": attention.Softmax(sink=0.0),
+  "sigmoid": attention.Sigmoid(subtract_log_length=True),
+  "softpick": attention.Softpick(),
+  "stick_breaking": attention.StickBreaking(),
+  "sparsemax": attention.Sparsemax(),
+  "entmax15": attention.Entmax15(),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +39,7 @@ class Case:
     causal: whether the mask is causal.
     window: size of a sliding window, or None; requires `causal`.
     dtype: "float32", "bfloat16" or "float16".
+    normalizer: a key of NORMALIZERS.
   """
 
   score: str
@@ -38,6 +50,7 @@ class Case:
   causal: bool = False
   window: int | None = None
   dtype: str = "float32"
+  normalizer: str = "softmax"
 
   def __post_init__(self):
     if self.window and not self.causal:
@@ -49,7 +62,8 @@ class Case:
     sizes = self.batch, self.length, self.heads, self.width
     which = f" window {self.window}" if self.window else " causal" if self.causal else ""
     half = "" if self.dtype == "float32" else f" {self.dtype}"
-    return f"{self.score} {sizes}{which}{half}"
+    normalizer = "" if self.normalizer == "softmax" else f" {self.normalizer}"
+    return f"{self.score} {sizes}{which}{normalizer}{half}"
 
   def flops(self, *, both: bool) -> int | None:
     """Returns the floating-point operations in the matrix products of the forward pass, or of both passes.
@@ -57,7 +71,7 @@ class Case:
     The forward pass has two products, the backward pass five, one of them to recompute the scores (Dao 2023,
     arXiv:2307.08691, section 4.1). Masked pairs do not count. None for scores that are not products.
     """
-    if self.score != "dot_product":
+    if self.score != "dot_product" or self.normalizer != "softmax":
       return None
     pairs = self.length**2
     if self.window:
@@ -134,12 +148,21 @@ def _checked(inputs: Inputs) -> np.ndarray:
 
 
 def _expected(case: Case, inputs: Inputs) -> list[np.ndarray]:
-  """Returns the context at the checked positions, and the gradients of all arrays, in float64."""
+  """Returns the context at the checked positions, and the gradients of all arrays, in float64.
+
+  Other normalizers than the softmax are computed by "dense", which the tests compare with their papers.
+  """
   checked = _checked(inputs)
   distances = checked[:, None] - np.arange(case.length)
   seen = (distances >= 0) & (distances < (case.window or case.length)) | (not case.causal)
 
   def attend(queries: jax.Array, keys: jax.Array, values: jax.Array, parameter: jax.Array | None):
+    if case.normalizer != "softmax":
+      queries, keys, values = (jnp.swapaxes(array, 1, 2) for array in (queries[:, checked], keys, values))
+      context = attention.scaled_dot_product_attention(
+        queries, keys, values, mask=seen, normalizer=NORMALIZERS[case.normalizer], implementation="dense"
+      )
+      return jnp.swapaxes(context, 1, 2)
     scores = jnp.where(seen[None, None], _scores(case, queries[:, checked], keys, parameter), -jnp.inf)
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), values)
 

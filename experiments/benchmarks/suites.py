@@ -1,7 +1,7 @@
 """The suites of the benchmark: cases that are measured together, and their baselines."""
 
 from experiments.benchmarks.baselines import BASELINES
-from experiments.benchmarks.cases import Case
+from experiments.benchmarks.cases import NORMALIZERS, Case
 
 # Baselines that do not store all scores.
 MEMORY_EFFICIENT = ("attention", "torch", "tokamax xla_chunked")
@@ -37,6 +37,14 @@ SUITES = {
     [
       Case("dot_product", 1, 32768, 1, 64, causal=True),
       Case("dot_product", 1, 32768, 1, 64, causal=True, window=512),
+    ],
+  ),
+  "normalizers": (
+    ("attention",),
+    [
+      Case("dot_product", *sizes, normalizer=normalizer)
+      for sizes in ((8, 512, 8, 64), (1, 4096, 8, 64), (1, 16384, 1, 64))
+      for normalizer in NORMALIZERS
     ],
   ),
   "gpu": (

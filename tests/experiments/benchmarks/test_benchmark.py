@@ -1,5 +1,6 @@
 """The benchmark: only correct results are timed, and missing baselines are listed."""
 
+import dataclasses
 import json
 import platform
 import shutil
@@ -279,7 +280,8 @@ def test_earlier_results_are_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("content", "error"), [(None, "has no folder `attention`"), ("[]", "must be a benchmark.json or a folder")]
+  ("content", "error"),
+  [(None, "has no folder `attention`"), ("[]", "must be a file with the content of benchmark.json")],
 )
 def test_invalid_comparisons_are_errors(content, error, tmp_path):
   path = tmp_path if content is None else tmp_path / "benchmark.json"
@@ -287,3 +289,38 @@ def test_invalid_comparisons_are_errors(content, error, tmp_path):
     path.write_text(content, "utf-8")
   finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path}", f"--compare={path}")
   assert finished.code == 2 and finished.errors.startswith("error: --compare") and error in finished.errors
+
+
+@pytest.mark.parametrize(
+  ("flags", "error"),
+  [
+    (["--suites="], "--suites must name at least one of dot_product, additive"),
+    (["--baselines="], "--baselines must name at least one of attention"),
+    (["--suites=gpu"], "--suites=gpu requires a GPU, got cpu"),
+    (["--output=README.md"], "--output must be a folder, got the file README.md"),
+  ],
+)
+def test_unusable_flags_are_errors(flags, error, tmp_path):
+  finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path / 'new'}", *flags)
+  assert finished.code == 2 and error in finished.errors
+  assert not (tmp_path / "new").exists()
+
+
+def test_comparisons_without_common_cases_warn(tmp_path):
+  path = tmp_path / "benchmark.json"
+  record = {"baseline": "attention", "pass": "forward", "case": "other", "milliseconds": 1.0}
+  path.write_text(json.dumps({"records": [record]}), "utf-8")
+  finished = scripts.run("benchmark", *QUICK_FLAGS, f"--output={tmp_path / 'new'}", f"--compare={path}")
+  assert finished.code == 0
+  assert f"warning: no case of --compare={path} was measured: other\n" in finished.errors
+
+
+def test_normalizers_are_compared_with_float64(monkeypatch):
+  case = cases.Case("dot_product", 1, 37, 2, 8, normalizer="sparsemax")
+  inputs = cases.restrict_to_checked(cases.draw(case))
+  prepared = baselines.prepare("attention", case, inputs)
+  context, *gradients = (prepared.to_numpy(array) for array in prepared.both(inputs.d_context))
+  assert cases.check(case, inputs, context, gradients) is None
+  assert "off by" in cases.check(dataclasses.replace(case, normalizer="entmax15"), inputs, context, gradients)
+  with pytest.raises(baselines.Unavailable, match="does not support sparsemax"):
+    baselines.prepare("einsum", case, inputs)
