@@ -61,7 +61,7 @@ NORMALIZERS = {
   ),
 }
 # Normalizers whose derivatives differ most.
-DIFFERENT = ("sink", "entmax15", "softpick", "stick_breaking", "monotonic", "local")
+DIFFERENT = ("sink", "sparsemax", "entmax15", "softpick", "stick_breaking", "monotonic", "local")
 ON_ENGINES = [
   (name, engine) for name in NORMALIZERS for engine in ENGINES if (name, engine) != ("monotonic", "blockwise")
 ]
