@@ -13,6 +13,8 @@ from attention import functional
 from attention.arrays import sharding
 from attention.scores import additive_kernel as additive
 
+collect_ignore = ["data/make_references.py"]  # it needs PyTorch
+
 # Most of the time of the tests is compilation. Compiled programs are cached for later runs, and for the
 # scripts that tests start.
 COMPILED = pathlib.Path(__file__).parents[1] / ".jax_cache"

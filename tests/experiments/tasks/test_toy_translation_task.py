@@ -96,7 +96,7 @@ def test_examples_have_words_and_text():
     for index, example in enumerate(_toy(seed=5).examples(split, 4)):
       # All seeds are evaluated on the same sentences.
       pair = sentence_sampler.pair(seed=5 if split == "train" else 0, split=split, index=index)
-      assert example == (*pair, " ".join(pair.source), grammar.join(pair.target))
+      assert example == (*pair, " ".join(pair.source), grammar.join(pair.target), frozenset())
 
 
 def test_number_of_examples_is_required():

@@ -45,7 +45,11 @@ INVALID = [
   ("model.encoder", "Transformer", ENCODERS),
   ("model.decoder", "Transformer", DECODERS),
   ("model.attention", "", ATTENTION_TYPES),
-  ("model.normalizer", "relu", "one of softmax, sparsemax, entmax15, sigmoid" + CUSTOM),
+  (
+    "model.normalizer",
+    "relu",
+    "one of softmax, sparsemax, entmax15, sigmoid, softmax_off_by_one, softpick, stick_breaking" + CUSTOM,
+  ),
   ("model.qk_features", -1, "from 0 to 1,048,576"),
   ("model.attend_order", "never", "one of before, after"),
   ("model.input_feeding", 1, "of type bool"),
