@@ -518,3 +518,15 @@ def test_normalizer_parameters_per_grouped_head():
 
 def draw_heads(count):
   return np.random.default_rng(count).standard_normal((count, S, 3))
+
+
+@pytest.mark.parametrize("implementation", ENGINES)
+def test_logsumexp_contains_the_sink(implementation):
+  inputs, (sink,) = draw_inputs("scaled_dot_product", "sink")
+  score, options = attention.ScaledDotProduct(), {"implementation": implementation, "return_logsumexp": True}
+  plain = attention.attend(score, *inputs[:3], mask=draw_mask(), **options).logsumexp
+  actual = attention.attend(
+    score, *inputs[:3], mask=draw_mask(), normalizer=attention.Softmax(sink), **options
+  ).logsumexp
+  desired = np.where(np.isfinite(plain), np.logaddexp(plain, sink[:, None]), -np.inf)
+  assert_close(actual, desired, FLOAT32)
