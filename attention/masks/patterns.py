@@ -216,7 +216,7 @@ def packed(lengths: Array, total: int) -> Mask:
   >>> packed(jnp.array([2, 1]), 4).materialize(4, 4).astype(int).tolist()
   [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
   """
-  ids, ends = document_ids(lengths, total), jnp.sum(jnp.asarray(lengths), axis=-1)
+  ids, ends = document_ids(lengths, total), jnp.sum(jnp.asarray(lengths).astype(int), axis=-1)
   return segments(ids, ids) & Lengths(source=ends, target=ends)
 
 
@@ -227,7 +227,7 @@ def document_ids(lengths: Array, total: int) -> jax.Array:
     lengths: length of each document, integers [... D].
     total: number of positions, T.
   """
-  lengths = as_integers("lengths", lengths)
+  lengths = as_integers("lengths", lengths).astype(int)  # sums of small integers would wrap around
   check_rank("lengths", lengths, "[... D]")
   ends = jnp.cumsum(lengths, axis=-1)
   positions = jnp.arange(check_size("total", total))[:, None]

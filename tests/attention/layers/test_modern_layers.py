@@ -172,5 +172,9 @@ def test_packed_documents_match_separate_documents():
       assert_close(actual[row, start : start + length], alone, FLOAT32)
       start += length
     np.testing.assert_array_equal(actual[row, start:], 0)
+  small = np.array([100, 100, 60], np.uint8)
+  np.testing.assert_array_equal(positions.packed(small, 270), positions.packed(small.astype(int), 270))
+  mask = masks.packed(small, 270).materialize(270, 270)
+  np.testing.assert_array_equal(mask, masks.packed(small.astype(int), 270).materialize(270, 270))
   with pytest.raises(ValueError, match="lengths must be an integer or an array of integers, got float64"):
     masks.packed(np.ones(2), 3)
