@@ -112,7 +112,7 @@ def score_tile(
   """
   masked, row_max, allowed = _masked(scores, allowed, nonfinite)
   valid = jnp.isfinite(masked)
-  return _valid_tile(scores, valid if allowed is None else valid & allowed, positions), row_max
+  return _valid_tile(scores, masked, valid if allowed is None else valid & allowed, positions), row_max
 
 
 def one_tile(
@@ -125,9 +125,9 @@ def one_tile(
 
   All pairs of non-finite rows are invalid. See `score_tile` for the arguments.
   """
-  _, row_max, allowed = _masked(scores, allowed, nonfinite)
+  masked, row_max, allowed = _masked(scores, allowed, nonfinite)
   valid = is_valid_row(row_max)
-  tile = _valid_tile(scores, valid if allowed is None else valid & allowed, positions)
+  tile = _valid_tile(scores, masked, valid if allowed is None else valid & allowed, positions)
   like = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tile)
   rows = ScoreRows(tile, lambda tile, update, initial: update(initial, tile), like, softmax_shift(row_max))
   return tile, rows, row_max
@@ -142,6 +142,11 @@ def _masked(
   return masked, jnp.max(masked, axis=-1, keepdims=True, initial=mask_value(scores.dtype)), allowed
 
 
-def _valid_tile(scores: jax.Array, valid: jax.Array, positions: tuple[jax.Array, jax.Array]) -> ScoreTile:
+def _valid_tile(
+  scores: jax.Array, masked: jax.Array, valid: jax.Array, positions: tuple[jax.Array, jax.Array]
+) -> ScoreTile:
+  """Returns a tile that has the values of the masked scores, and the derivatives of the scores."""
   scores = jnp.where(is_minus_infinity(scores), mask_value(scores.dtype), scores)
-  return ScoreTile(jnp.where(valid, scores, 0), valid, *positions)
+  scores = jnp.where(valid, scores, 0)
+  clamped = jax.lax.stop_gradient(jnp.where(valid, masked, 0) - scores)
+  return ScoreTile(scores + clamped, valid, *positions)

@@ -530,3 +530,23 @@ def test_logsumexp_contains_the_sink(implementation):
   ).logsumexp
   desired = np.where(np.isfinite(plain), np.logaddexp(plain, sink[:, None]), -np.inf)
   assert_close(actual, desired, FLOAT32)
+
+
+@pytest.mark.parametrize("implementation", ENGINES)
+@pytest.mark.parametrize("normalizer", [attention.Softmax(), attention.Sparsemax(), attention.Entmax15()])
+def test_rows_of_the_lowest_scores_are_equal_scores(normalizer, implementation):
+  lowest = np.finfo(np.float32).min
+  bias = np.zeros((2, 3), np.float32)
+  bias[1] = lowest
+  values = np.float32([[1], [2], [6]])
+  context = attention.attend(
+    attention.ScaledDotProduct(1.0),
+    np.ones((2, 2), np.float32),
+    np.float32([[1, 0], [2, 1], [-1, 3]]),
+    values,
+    bias=bias,
+    normalizer=normalizer,
+    implementation=implementation,
+    block_sizes=BLOCK_SIZES,
+  )
+  assert_close(context[1], [3.0], FLOAT32)
