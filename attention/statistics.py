@@ -11,7 +11,7 @@ from attention.engines.attention_inputs import Inputs, Options, prepare
 from attention.engines.bias import BiasLike
 from attention.engines.choice import choose_implementation
 from attention.engines.in_passes import block_rows, in_passes, masked_max
-from attention.engines.masking import finish_rows
+from attention.engines.masking import finish_rows, mask_value, softmax_shift
 from attention.engines.rows import ScoreRows, ScoreTile, one_tile
 from attention.engines.tiling import TilingPlan, make_tiling_plan
 from attention.masks import Array, Mask
@@ -44,8 +44,8 @@ def row_statistics(
   """Computes the largest score of each query, and the entropy of its softmax weights.
 
   Use them to watch attention during training, or to limit scores, as QK-clip does (Kimi Team 2025,
-  arXiv:2507.20534). Both have all derivatives; that of the largest score is shared by equal scores. A query
-  that attends to NaN or infinity has NaN statistics.
+  arXiv:2507.20534). Both have all derivatives; of equal scores, the first is the largest. A query that
+  attends to NaN or infinity has NaN statistics.
 
   Args:
     score: a score function.
@@ -106,22 +106,25 @@ def _statistics(rows: ScoreRows, masked_max: jax.Array) -> tuple[jax.Array, jax.
     rows: the scores.
     masked_max: the largest score of each row after masking, [... T 1].
   """
-  row_max = rows.max()
+  max_score = rows.fold_tiles(_update_max, jnp.full_like(masked_max, mask_value(masked_max.dtype)))
+  row_max = jax.lax.stop_gradient(softmax_shift(max_score))
 
   def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:
     shifted = tile.shifted(row_max)
-    # A score that is computed again may differ by rounding errors.
-    is_max = (shifted >= -8 * jnp.finfo(shifted.dtype).eps * (1 + jnp.abs(row_max))).astype(shifted.dtype)
     exponentials = jnp.exp(shifted)
-    # The terms of the maximum are 0, and have its derivatives.
-    return (
-      is_max,
-      is_max * (tile.scores - jax.lax.stop_gradient(tile.scores)),
-      exponentials,
-      exponentials * shifted,
-    )
+    return exponentials, exponentials * shifted  # the terms of the maximum are 0, and have its derivatives
 
-  count, zero, denominator, weighted = rows.sum(sums)
-  count, denominator = (jnp.where(sum_ == 0, 1, sum_) for sum_ in (count, denominator))
-  max_score = finish_rows(masked_max, row_max + zero / count, "-inf")
-  return max_score, finish_rows(masked_max, jnp.log(denominator) - weighted / denominator)
+  denominator, weighted = rows.sum(sums)
+  denominator = jnp.where(denominator == 0, 1, denominator)
+  return (
+    finish_rows(masked_max, max_score, "-inf"),
+    finish_rows(masked_max, jnp.log(denominator) - weighted / denominator),
+  )
+
+
+def _update_max(largest: jax.Array, tile: ScoreTile) -> jax.Array:
+  """Returns the larger of `largest` and the largest score of a tile, [... T 1], with its derivatives."""
+  scores = jnp.where(tile.valid, tile.scores, mask_value(tile.scores.dtype))
+  index = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)
+  tile_max = jnp.take_along_axis(scores, index, axis=-1)
+  return jnp.where(tile_max > largest, tile_max, largest)

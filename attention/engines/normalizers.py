@@ -135,7 +135,8 @@ class Softpick(Normalizer):
 
   def _rectified(self, tile: ScoreTile, shift: jax.Array) -> jax.Array:
     """Returns (exp(scores) - 1) / exp(shift)."""
-    return jnp.exp(tile.shifted(shift)) - jnp.exp(-shift)
+    small = jnp.expm1(jnp.minimum(tile.scores, 1)) * jnp.exp(-shift)  # exact for scores near 0
+    return jnp.where(tile.scores < 1, small, jnp.exp(tile.shifted(shift)) - jnp.exp(-shift))
 
 
 @register_pytree

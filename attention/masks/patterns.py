@@ -230,7 +230,7 @@ def document_ids(lengths: Array, total: int) -> jax.Array:
   lengths = as_integers("lengths", lengths).astype(int)  # sums of small integers would wrap around
   check_rank("lengths", lengths, "[... D]")
   ends = jnp.cumsum(lengths, axis=-1)
-  positions = jnp.arange(check_size("total", total))[:, None]
+  positions = jnp.arange(check_size("total", total, least=0))[:, None]
   return jnp.sum(jnp.less_equal(*aligned(ends[..., None, :], positions)), axis=-1)
 
 

@@ -176,6 +176,22 @@ def test_weights_match_hand_values(normalizer):
   assert_close(result.context, [[weights[0] - weights[2]]], FLOAT32)
 
 
+@pytest.mark.parametrize("implementation", ENGINES)
+def test_softpick_of_small_scores(implementation):
+  # (e^x - 1) / (sum of |e^x - 1| + epsilon) of x = 1e-6 (1, 2, -1) and epsilon = 1e-6: 1 / 5, 2 / 5, 0.
+  keys = np.float32([[1e-6], [2e-6], [-1e-6]])
+  context = attention.attend(
+    attention.ScaledDotProduct(1.0),
+    np.ones((1, 1), np.float32),
+    keys,
+    np.eye(3, dtype=np.float32),
+    normalizer=attention.Softpick(),
+    implementation=implementation,
+    block_sizes=(1, 2),
+  )
+  np.testing.assert_allclose(context, [[0.2, 0.4, 0]], rtol=3e-6)
+
+
 @normalizers
 @scores
 def test_results_match_reference(kind, normalizer, implementation):
