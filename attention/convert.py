@@ -2,7 +2,8 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Arrays keep their dtype.
+"encoder.layer.0."; others are ignored. Arrays keep their dtype, but
+float64 becomes float32 unless `jax_enable_x64` is set.
 """
 
 from collections.abc import Mapping
@@ -167,8 +168,8 @@ def llama_layer(
 ) -> dict[str, Any]:
   """Returns variables of `EncoderLayer` from a layer of Llama ("model.layers.0.").
 
-  See `EncoderLayer` for the arguments of this layer. It needs `mask=masks.causal()`, and the base of
-  `positions.rotary` is "rope_theta" of the model's config.
+  See `EncoderLayer` for the arguments of this layer. It needs `mask=masks.causal()`. The base of
+  `positions.rotary` and the epsilon of `RMSNorm` are "rope_theta" and "rms_norm_eps" of the model's config.
 
   Args:
     state: the state of the model or of the layer.
@@ -182,7 +183,9 @@ def llama_layer(
   layer = _State(state, prefix)
   names = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
   return _encoder_layer(
-    attention=_attention(layer, names, num_heads, num_key_value_heads or num_heads),
+    attention=_attention(
+      layer, names, num_heads, num_heads if num_key_value_heads is None else num_key_value_heads
+    ),
     attention_norm={"scale": layer["input_layernorm.weight"]},
     feed_forward={
       ours: layer.linear(f"mlp.{theirs}")

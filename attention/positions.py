@@ -69,7 +69,7 @@ def rotary(
     vectors: queries or keys [... T H], where H is even.
     positions: integers, or floats of at least float32, [... T]. Default: 0 to T - 1. If the sequence is
       sharded over devices, each device must pass the positions of its shard.
-    base: wavelengths range from 2 pi to 2 pi base.
+    base: wavelengths range from 2 pi to 2 pi base. Only used without `frequencies`.
     frequencies: angle of each pair per position, [W / 2], from `rotary_frequencies`, `llama3_frequencies` or
       `yarn_frequencies`. The first W features are rotated. Default: `rotary_frequencies(H, base)`.
     interleaved: whether neighbors are pairs, (x[2i], x[2i + 1]), as in the paper and in GPT-J, instead of
@@ -193,10 +193,14 @@ def llama3_frequencies(
   Returns:
     Float32 [W / 2].
 
+  Raises:
+    ValueError: if the width is odd, or a number is out of range.
+
   References:
     Llama Team 2024, arXiv:2407.21783, and the authors' code.
   """
   rates = _rotary_rates(width, base)
+  check_number("factor", factor, "above 0", lambda number: number > 0)
   turns = original_length * rates / (2 * math.pi)
   share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
   return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)
@@ -227,10 +231,15 @@ def yarn_frequencies(
   Returns:
     Float32 [W / 2].
 
+  Raises:
+    ValueError: if the width is odd, or a number is out of range.
+
   References:
     Peng et al. 2023, arXiv:2309.00071, section 3.2, with the ramp of the authors' code.
   """
   rates = _rotary_rates(width, base)
+  check_number("base", base, "above 1", lambda number: number > 1)
+  check_number("factor", factor, "above 0", lambda number: number > 0)
   pair_of_fast, pair_of_slow = (
     width * math.log(original_length / (2 * math.pi * turns)) / (2 * math.log(base))
     for turns in (beta_fast, beta_slow)

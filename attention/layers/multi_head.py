@@ -272,6 +272,7 @@ class MultiHeadAttention(nn.Module):
     context = output.context if return_weights else output
     if self.use_gate:
       gate = self.gate.project(inputs_q, self.num_heads, context.shape[-1])
+      gate = jnp.where(jnp.isnan(gate), 0, gate)  # the context of NaN queries is NaN, or 0 for empty rows
       context = context * jax.nn.sigmoid(gate).astype(context.dtype)
     out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
     outputs = self.out.merge(context, check_size("out_features", out_features))

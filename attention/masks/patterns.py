@@ -207,8 +207,9 @@ def packed(lengths: Array, total: int) -> Mask:
   Use `positions.packed` for positions within each document, and `&` for further masks, such as `causal()`.
 
   Args:
-    lengths: length of each document, integers [... D]. Positions after the last document are fully masked.
-    total: number of positions.
+    lengths: length of each document, integers of at least 0, [... D]. Positions after the last document are
+      fully masked.
+    total: number of positions. Documents are cut off there.
 
   Raises:
     ValueError: if the lengths are not integers.

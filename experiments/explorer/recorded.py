@@ -2,6 +2,7 @@
 
 import pathlib
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
       raise ValueError("it holds a single array")
     with file:
       arrays = dict(file)
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
     raise UsageError(f"--weights must name a file of numpy.savez, got {path}: {error}") from None
   is_self = "tokens" in arrays
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")
@@ -69,6 +70,12 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
       f"{path} must have the arrays weights and tokens, or weights, source and target; "
       f"{' and '.join(missing)} not found among {', '.join(arrays) or 'no arrays'}"
     )
+  for name in names[1:]:
+    if arrays[name].ndim != 1 or arrays[name].dtype.kind != "U":
+      raise UsageError(
+        f"{path}: {name} must be an array of strings with one axis, got {arrays[name].dtype} with shape "
+        f"{arrays[name].shape}"
+      )
   weights, columns = arrays["weights"], [*map(str, arrays[names[1]])]
   rows = columns if is_self else [*map(str, arrays["target"])]
   if weights.ndim != 4 or weights.shape[2:] != (len(rows), len(columns)) or not weights.size:
@@ -76,8 +83,10 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
       f"{path}: weights must have axes [layers heads T S] with T={len(rows)} and S={len(columns)} tokens, "
       f"got shape {weights.shape}"
     )
-  if not np.issubdtype(weights.dtype, np.floating) or not np.all(np.isfinite(weights)):
-    raise UsageError(f"{path}: weights must be finite floating-point numbers, got {weights.dtype}")
+  if not np.issubdtype(weights.dtype, np.floating):
+    raise UsageError(f"{path}: weights must be floating-point numbers, got {weights.dtype}")
+  if count := np.sum(~np.isfinite(weights)):
+    raise UsageError(f"{path}: weights must be finite, got {count:,} that are NaN or infinite")
   sentence = {
     "rows": rows,
     "columns": columns,

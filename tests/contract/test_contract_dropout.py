@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import reference
 from helpers.fixtures import (
   DIMS,
   ENGINES,
@@ -97,6 +98,17 @@ def test_dropout_does_not_depend_on_inputs(implementation):
     # Weights and logsumexp are those before dropout.
     desired = expected(kind, inputs, mask=np.tri(T, S, 1, dtype=bool), factors=dropped)
     assert_trees_close(actual, tuple(desired), 2 * FLOAT32)
+
+
+@engines
+def test_dropout_with_another_normalizer(implementation):
+  inputs = draw("scaled_dot_product")
+  rng, rate = jax.random.key(3), 0.3
+  options = {"dropout_rate": rate, "dropout_rng": rng, "implementation": implementation}
+  actual = attend("scaled_dot_product", inputs, normalizer=attention.Sigmoid(), **options)
+  dropped = factors(rng, (T, S), rate, implementation)
+  desired = expected("scaled_dot_product", inputs, normalize=reference.sigmoid, factors=dropped).context
+  assert_close(actual, desired, FLOAT32)
 
 
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey], ids=["typed", "raw"])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from helpers.fixtures import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, assert_close, assert_trees_close
 
 import attention
 from attention import masks, positions
@@ -49,6 +49,22 @@ def test_sinks_and_gate(implementation):
   assert_close(actual_weights, weights, 4 * FLOAT32)
   gradient = jax.grad(lambda variables: jnp.sum(layer.apply(variables, INPUTS) ** 2))(variables)["params"]
   assert np.all(gradient["sinks"] != 0) and np.all(gradient["gate"]["kernel"] != 0)
+
+
+def test_gate_of_masked_nan_queries():
+  layer = attention.MultiHeadAttention(num_heads=3, use_gate=True)
+  variables = random_params(layer, INPUTS)
+  spoilt = INPUTS.copy()
+  spoilt[:, 3:] = np.nan
+  mask = masks.lengths(source=3, target=3)
+
+  def outputs(variables, inputs):
+    return layer.apply(variables, inputs, mask=mask)
+
+  actual = outputs(variables, spoilt)
+  assert_close(actual, outputs(variables, INPUTS), 0)
+  gradients = jax.grad(lambda variables, inputs: jnp.sum(outputs(variables, inputs) ** 2))
+  assert_trees_close(gradients(variables, spoilt), gradients(variables, INPUTS), FLOAT32)
 
 
 def test_sinks_with_cache_match_whole_sequence():

@@ -43,7 +43,16 @@ def test_files_become_runs(tmp_path):
     ({"weights": SELF, "tokens": TOKENS[1:]}, r"T=6 and S=6 tokens, got shape \(3, 2, 7, 7\)"),
     ({"weights": SELF[0], "tokens": TOKENS}, r"must have axes \[layers heads T S\]"),
     ({"weights": SELF[:0], "tokens": TOKENS}, r"got shape \(0, 2, 7, 7\)"),
-    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite"),
+    ({"weights": SELF * np.nan, "tokens": TOKENS}, "must be finite, got 294 that are NaN"),
+    (
+      {"weights": SELF, "tokens": np.array(TOKENS)[:, None]},
+      r"strings with one axis, got <U\d+ with shape \(7, 1\)",
+    ),
+    ({"weights": SELF, "tokens": "a b"}, r"got <U3 with shape \(\)"),
+    (
+      {"weights": CROSS, "source": np.array(TOKENS, bytes), "target": list("abcd")},
+      r"source must be .* got \|S",
+    ),
     ({"weights": SELF.astype(int), "tokens": TOKENS}, "floating-point numbers, got int64"),
   ],
 )
@@ -55,8 +64,13 @@ def test_invalid_files_are_errors(tmp_path, arrays, message):
 def test_other_files_are_errors(tmp_path):
   (tmp_path / "text.npz").write_text("no arrays", "utf-8")
   np.save(tmp_path / "one.npy", SELF)
+  (tmp_path / "empty.npz").write_bytes(b"")
+  broken = bytearray(save(tmp_path / "file.npz", weights=SELF, tokens=TOKENS).read_bytes())
+  broken[200:400] = bytes(200)
+  (tmp_path / "broken.npz").write_bytes(broken)
   objects = save(tmp_path / "objects.npz", weights=SELF, tokens=np.array(TOKENS, object))
-  for path in (tmp_path / "absent.npz", tmp_path / "text.npz", tmp_path / "one.npy", objects):
+  names = "absent.npz", "text.npz", "one.npy", "empty.npz", "broken.npz"
+  for path in (*map(tmp_path.joinpath, names), objects):
     with pytest.raises(UsageError, match=f"--weights must name a file of numpy.savez, got {path}"):
       weights_file(path)
 
