@@ -87,7 +87,8 @@ def add_sink(
       context   <- context exp(logsumexp) / (exp(logsumexp) + exp(sink))
       logsumexp <- log(exp(logsumexp) + exp(sink))
 
-  The weights of the other keys then sum to less than 1.
+  The weights of the other keys then sum to less than 1. `Softmax(sink)` gives the same context. A sink of
+  partial results must be added once, after `merge_partials`. The logsumexp of an empty row becomes the sink.
 
   Args:
     context: [... T D].

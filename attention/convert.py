@@ -2,11 +2,12 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Arrays keep their dtype, but
-float64 becomes float32 unless `jax_enable_x64` is set.
+"encoder.layer.0."; others are ignored. Arrays keep their dtype, but float64 becomes float32 unless
+`jax_enable_x64` is set. Tensors of bfloat16 must first be converted, such as by `module.float()`.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,10 @@ import numpy as np
 
 from attention.arrays.checks import check_size
 from attention.models.gru_rule import GRUWeights
+
+Linear = tuple[jax.Array, jax.Array | None]  # weight [X D], bias [X] or None
+# Buffers, and the parameter of `t5_bias_table`.
+_OTHERS = "attn.bias", "attn.masked_bias", "self_attn.rotary_emb.inv_freq", "relative_attention_bias.weight"
 
 
 def torch_multi_head_attention(
@@ -30,9 +35,11 @@ def torch_multi_head_attention(
     prefix: see above.
 
   Raises:
-    ValueError: if an array is missing, or its shape does not fit the number of heads.
+    ValueError: if an array is missing, its shape does not fit the number of heads, or a layer has more
+      arrays than this package's.
   """
-  return {"params": _torch_attention(_State(state, prefix), num_heads)}
+  layer = _State(state, prefix)
+  return layer.variables(_attention(_torch_linears(layer), num_heads))
 
 
 def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") -> dict[str, Any]:
@@ -50,12 +57,8 @@ def torch_encoder_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str
     ValueError: see `torch_multi_head_attention`.
   """
   layer = _State(state, prefix)
-  return _encoder_layer(
-    attention=_torch_attention(layer.within("self_attn."), num_heads),
-    attention_norm=layer.norm("norm1"),
-    feed_forward={"hidden": layer.linear("linear1"), "out": layer.linear("linear2")},
-    feed_forward_norm=layer.norm("norm2"),
-  )
+  linears = _torch_linears(layer, "self_attn.")
+  return _encoder_layer(layer, linears, num_heads, norms=("norm1", "norm2"), hidden="linear1", out="linear2")
 
 
 def torch_gru(
@@ -78,7 +81,7 @@ def torch_gru(
   kernel, recurrent = weights[f"weight_ih{suffix}"].T, weights[f"weight_hh{suffix}"].T
   H = recurrent.shape[0]
   bias, recurrent_bias = jnp.zeros(3 * H, kernel.dtype), jnp.zeros(3 * H, kernel.dtype)
-  if f"{prefix}bias_ih{suffix}" in state:
+  if any(f"{prefix}{name}{suffix}" in state for name in ("bias_ih", "bias_hh")):
     bias, recurrent_bias = weights[f"bias_ih{suffix}"], weights[f"bias_hh{suffix}"]
   return GRUWeights(kernel, recurrent, bias.at[: 2 * H].add(recurrent_bias[: 2 * H]), recurrent_bias[2 * H :])
 
@@ -99,11 +102,10 @@ def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   """
   layer = _State(state, prefix)
   names = "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
+  norms = "attention.output.LayerNorm", "output.LayerNorm"
+  linears = map(layer.linear, names)
   return _encoder_layer(
-    attention=_attention(layer, names, num_heads, num_heads),
-    attention_norm=layer.norm("attention.output.LayerNorm"),
-    feed_forward={"hidden": layer.linear("intermediate.dense"), "out": layer.linear("output.dense")},
-    feed_forward_norm=layer.norm("output.LayerNorm"),
+    layer, linears, num_heads, norms=norms, hidden="intermediate.dense", out="output.dense"
   )
 
 
@@ -121,22 +123,11 @@ def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  layer = _State(state, prefix)
-  kernels = jnp.split(layer["attn.c_attn.weight"], 3, axis=-1)  # GPT-2 stores kernels as [D X]
-  biases = jnp.split(layer["attn.c_attn.bias"], 3)
-  attention = {
-    name: _to_heads(kernel.T, bias, num_heads)
-    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True)
-  }
-  out = _from_heads(layer["attn.c_proj.weight"].T, layer["attn.c_proj.bias"], num_heads)
+  layer = _State(state, prefix, has_kernels=True)
+  arrays: Any = layer.linear("attn.c_attn")
+  linears = [*zip(*(jnp.split(array, 3) for array in arrays), strict=True), layer.linear("attn.c_proj")]
   return _encoder_layer(
-    attention=attention | {"out": out},
-    attention_norm=layer.norm("ln_1"),
-    feed_forward={
-      ours: {"kernel": layer[f"mlp.{theirs}.weight"], "bias": layer[f"mlp.{theirs}.bias"]}
-      for ours, theirs in (("hidden", "c_fc"), ("out", "c_proj"))
-    },
-    feed_forward_norm=layer.norm("ln_2"),
+    layer, linears, num_heads, norms=("ln_1", "ln_2"), hidden="mlp.c_fc", out="mlp.c_proj"
   )
 
 
@@ -155,7 +146,8 @@ def t5_attention(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") 
   Raises:
     ValueError: see `torch_multi_head_attention`.
   """
-  return {"params": _attention(_State(state, prefix), ("q", "k", "v", "o"), num_heads, num_heads)}
+  layer = _State(state, prefix)
+  return layer.variables(_attention(map(layer.linear, "qkvo"), num_heads))
 
 
 def t5_bias_table(state: Mapping[str, Any], *, prefix: str = "") -> jax.Array:
@@ -183,93 +175,108 @@ def llama_layer(
   layer = _State(state, prefix)
   names = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"
   return _encoder_layer(
-    attention=_attention(
-      layer, names, num_heads, num_heads if num_key_value_heads is None else num_key_value_heads
-    ),
-    attention_norm={"scale": layer["input_layernorm.weight"]},
-    feed_forward={
-      ours: layer.linear(f"mlp.{theirs}")
-      for ours, theirs in (("hidden", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj"))
-    },
-    feed_forward_norm={"scale": layer["post_attention_layernorm.weight"]},
+    layer,
+    map(layer.linear, names),
+    num_heads,
+    num_key_value_heads,
+    norms=("input_layernorm", "post_attention_layernorm"),
+    hidden="mlp.up_proj",
+    gate="mlp.gate_proj",
+    out="mlp.down_proj",
   )
 
 
 class _State:
   """The arrays whose names begin with a prefix."""
 
-  def __init__(self, state: Mapping[str, Any], prefix: str):
-    self._state, self._prefix = state, prefix
+  def __init__(self, state: Mapping[str, Any], prefix: str, *, has_kernels: bool = False):
+    self._state, self._prefix, self._has_kernels = state, prefix, has_kernels
+    self._read: set[str] = set()
 
   def __getitem__(self, name: str) -> jax.Array:
-    if self._prefix + name not in self._state:
-      raise ValueError(
-        f"state must have the name {self._prefix + name!r}, got {', '.join(sorted(self._state)[:8])}, …"
-      )
-    return jnp.asarray(np.asarray(self._state[self._prefix + name]))
+    name = self._prefix + name
+    if name not in self._state:
+      names = sorted(other for other in self._state if other.startswith(self._prefix)) or [*self._state]
+      raise ValueError(f"state must have the name {name!r}, got {', '.join(names[:8])}, …")
+    self._read.add(name)
+    return jnp.asarray(np.asarray(self._state[name]))
 
   def get(self, name: str) -> jax.Array | None:
     return self[name] if self._prefix + name in self._state else None
 
-  def within(self, prefix: str) -> "_State":
-    return _State(self._state, self._prefix + prefix)
-
-  def linear(self, name: str) -> dict[str, jax.Array]:
-    bias = self.get(f"{name}.bias")
-    return {"kernel": self[f"{name}.weight"].T} | ({} if bias is None else {"bias": bias})
+  def linear(self, name: str) -> Linear:
+    weight, bias = self[f"{name}.weight"], self.get(f"{name}.bias")
+    weight = weight.T if self._has_kernels else weight
+    if bias is not None and bias.shape != weight.shape[:1]:
+      raise ValueError(f"{self._prefix}{name}.bias must have shape {weight.shape[:1]}, got {bias.shape}")
+    return weight, bias
 
   def norm(self, name: str) -> dict[str, jax.Array]:
-    bias = self.get(f"{name}.bias")
-    return {"scale": self[f"{name}.weight"]} | ({} if bias is None else {"bias": bias})
+    scale, bias = self.linear(name)
+    return _params("scale", scale, bias)
+
+  def dense(self, name: str) -> dict[str, jax.Array]:
+    weight, bias = self.linear(name)
+    return _params("kernel", weight.T, bias)
+
+  def variables(self, params: dict[str, Any]) -> dict[str, Any]:
+    """Returns the variables of a layer, or raises ValueError if the state has more parameters."""
+    names = {name for name in self._state if name.startswith(self._prefix)} - self._read
+    if more := sorted(names - {self._prefix + name for name in _OTHERS}):
+      raise ValueError(f"state must have no parameters that the layer lacks, got {', '.join(more[:8])}")
+    return {"params": params}
 
 
-def _encoder_layer(**params: Any) -> dict[str, Any]:
-  return {"params": params}
+def _encoder_layer(
+  layer: _State,
+  linears: Iterable[Linear],
+  num_heads: int,
+  num_key_value_heads: int | None = None,
+  *,
+  norms: tuple[str, str],
+  **feed_forward: str,
+) -> dict[str, Any]:
+  """Returns variables of `EncoderLayer` from the linear layers of the attention, and names of the others."""
+  return layer.variables(
+    {
+      "attention": _attention(linears, num_heads, num_key_value_heads),
+      "attention_norm": layer.norm(norms[0]),
+      "feed_forward": {ours: layer.dense(theirs) for ours, theirs in feed_forward.items()},
+      "feed_forward_norm": layer.norm(norms[1]),
+    }
+  )
 
 
-def _torch_attention(state: _State, num_heads: int) -> dict[str, Any]:
-  """Returns parameters from `torch.nn.MultiheadAttention`."""
-  if state.get("bias_k") is not None:
-    raise ValueError("state must have no 'bias_k': add_bias_kv=True is not supported")
-  together, biases = state.get("in_proj_weight"), state.get("in_proj_bias")
-  names = "query", "key", "value"
-  if together is not None:
-    weights = jnp.split(together, 3)
+def _torch_linears(layer: _State, within: str = "") -> list[Linear]:
+  """Returns weights and biases of queries, keys, values and outputs of `torch.nn.MultiheadAttention`."""
+  bias = layer.get(f"{within}in_proj_bias")
+  biases: Any = [None] * 3 if bias is None else jnp.split(bias, 3)
+  if layer.get(f"{within}q_proj_weight") is None:
+    weights = jnp.split(layer[f"{within}in_proj_weight"], 3)
   else:  # keys and values of other widths
-    weights = [state[f"{letter}_proj_weight"] for letter in "qkv"]
-  each: Any = [None] * 3 if biases is None else jnp.split(biases, 3)
-  heads = {
-    name: _to_heads(weight, bias, num_heads) for name, weight, bias in zip(names, weights, each, strict=True)
-  }
-  return heads | {"out": _from_heads(state["out_proj.weight"], state.get("out_proj.bias"), num_heads)}
+    weights = [layer[f"{within}{letter}_proj_weight"] for letter in "qkv"]
+  return [*zip(weights, biases, strict=True), layer.linear(f"{within}out_proj")]
 
 
 def _attention(
-  state: _State, names: tuple[str, str, str, str], num_heads: int, num_key_value_heads: int
+  linears: Iterable[Linear], num_heads: int, num_key_value_heads: int | None = None
 ) -> dict[str, Any]:
-  """Returns parameters from four linear layers: query, key, value and output."""
-  counts = num_heads, num_key_value_heads, num_key_value_heads
-  params = {
-    ours: _to_heads(state[f"{name}.weight"], state.get(f"{name}.bias"), count)
-    for ours, name, count in zip(("query", "key", "value"), names, counts, strict=False)
-  }
-  out = names[3]
-  return params | {"out": _from_heads(state[f"{out}.weight"], state.get(f"{out}.bias"), num_heads)}
+  """Returns parameters from weights and biases of queries, keys, values and outputs."""
+  *inputs, (out_weight, out_bias) = linears
+  num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+  width = out_weight.shape[1]
+  if width % check_size("num_heads", num_heads):
+    raise ValueError(f"num_heads must divide the width of all heads, {width}, got {num_heads}")
+  params = {}
+  for name, (weight, bias) in zip(("query", "key", "value"), inputs, strict=True):
+    heads = (num_heads if name == "query" else num_key_value_heads), width // num_heads
+    if weight.shape[0] != math.prod(heads):
+      raise ValueError(f"the {name} weight must have {heads[0]} heads of {heads[1]} rows, got {weight.shape}")
+    kernel = weight.T.reshape(-1, *heads)
+    params[name] = _params("kernel", kernel, None if bias is None else bias.reshape(heads))
+  out = _params("kernel", out_weight.T.reshape(num_heads, width // num_heads, -1), out_bias)
+  return params | {"out": out}
 
 
-def _to_heads(weight: jax.Array, bias: jax.Array | None, num_heads: int) -> dict[str, jax.Array]:
-  """Returns the kernel [D N H] and bias [N H] of a weight [(N H) D]."""
-  split = weight.T.reshape(-1, num_heads, _head_width(weight.shape[0], num_heads))
-  return {"kernel": split} | ({} if bias is None else {"bias": bias.reshape(num_heads, -1)})
-
-
-def _from_heads(weight: jax.Array, bias: jax.Array | None, num_heads: int) -> dict[str, jax.Array]:
-  """Returns the kernel [N H D] and bias [D] of a weight [D (N H)]."""
-  merged = weight.T.reshape(num_heads, _head_width(weight.shape[1], num_heads), -1)
-  return {"kernel": merged} | ({} if bias is None else {"bias": bias})
-
-
-def _head_width(features: int, num_heads: int) -> int:
-  if features % check_size("num_heads", num_heads):
-    raise ValueError(f"num_heads must divide the width of all heads, {features}, got {num_heads}")
-  return features // num_heads
+def _params(name: str, array: jax.Array, bias: jax.Array | None) -> dict[str, jax.Array]:
+  return {name: array} | ({} if bias is None else {"bias": bias})

@@ -69,7 +69,7 @@ def rotary(
     vectors: queries or keys [... T H], where H is even.
     positions: integers, or floats of at least float32, [... T]. Default: 0 to T - 1. If the sequence is
       sharded over devices, each device must pass the positions of its shard.
-    base: wavelengths range from 2 pi to 2 pi base. Only used without `frequencies`.
+    base: wavelengths range from 2 pi to 2 pi base. Not used with `frequencies`.
     frequencies: angle of each pair per position, [W / 2], from `rotary_frequencies`, `llama3_frequencies` or
       `yarn_frequencies`. The first W features are rotated. Default: `rotary_frequencies(H, base)`.
     interleaved: whether neighbors are pairs, (x[2i], x[2i + 1]), as in the paper and in GPT-J, instead of
@@ -79,8 +79,8 @@ def rotary(
     [... T H] in the dtype of the vectors.
 
   Raises:
-    ValueError: if the width is odd or less than W, the vectors are not floating-point, or the positions are
-      incompatible.
+    ValueError: if the width is less than W, or odd without `frequencies`; if the vectors are not
+      floating-point, or the positions are incompatible.
 
   References:
     Su et al. 2021, arXiv:2104.09864, section 3.2.
@@ -201,6 +201,8 @@ def llama3_frequencies(
   """
   rates = _rotary_rates(width, base)
   check_number("factor", factor, "above 0", lambda number: number > 0)
+  check_size("original_length", original_length)
+  check_number("high_freq_factor", high_freq_factor, "above the low one", lambda high: high > low_freq_factor)
   turns = original_length * rates / (2 * math.pi)
   share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
   return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)
@@ -240,6 +242,7 @@ def yarn_frequencies(
   rates = _rotary_rates(width, base)
   check_number("base", base, "above 1", lambda number: number > 1)
   check_number("factor", factor, "above 0", lambda number: number > 0)
+  check_size("original_length", original_length)
   pair_of_fast, pair_of_slow = (
     width * math.log(original_length / (2 * math.pi * turns)) / (2 * math.log(base))
     for turns in (beta_fast, beta_slow)

@@ -1,6 +1,6 @@
 """Statistics of the scores of each query: the largest score, and the entropy of the softmax weights."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from attention.arrays.sharding import matmul_precision
 from attention.engines.attention_inputs import Inputs, Options, prepare
 from attention.engines.bias import BiasLike
 from attention.engines.choice import choose_implementation
-from attention.engines.in_passes import block_rows, in_passes, masked_max
+from attention.engines.in_passes import block_rows, fold_key_blocks, in_passes
 from attention.engines.masking import finish_rows, mask_value, softmax_shift
 from attention.engines.rows import ScoreRows, ScoreTile, one_tile
 from attention.engines.tiling import TilingPlan, make_tiling_plan
@@ -50,7 +50,7 @@ def row_statistics(
   Args:
     score: a score function.
     queries: [... T H].
-    keys: [... S H].
+    keys: [... S H]. For grouped heads, repeat the keys.
     mask, bias, implementation, block_sizes: see `attend`.
 
   Raises:
@@ -91,22 +91,29 @@ def _row_statistics(queries: jax.Array, keys: jax.Array, options: Options) -> Ro
 def _dense_statistics(inputs: Inputs, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
   scores, allowed = inputs.with_finite_vectors().scores_and_allowed()
   scores = jnp.broadcast_to(scores, shape)
-  _, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
-  return _statistics(rows, row_max)
+  tile, rows, row_max = one_tile(scores, allowed, inputs.nonfinite_pairs(), (inputs.t, inputs.s))
+  return _statistics(rows, row_max, _update_max(jnp.full_like(row_max, mask_value(row_max.dtype)), tile))
 
 
 def _block_statistics(plan: TilingPlan, arrays: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-  return _statistics(block_rows(plan, arrays), masked_max(plan, arrays))
+  rows = block_rows(plan, arrays)
+
+  def update(maxima: Any, tile: ScoreTile, tile_max: jax.Array, inputs: Inputs) -> Any:
+    return jnp.maximum(maxima[0], tile_max), _update_max(maxima[1], tile)
+
+  scores = rows.like.scores
+  lowest = jnp.full((*scores.shape[:-1], 1), mask_value(scores.dtype))
+  return _statistics(rows, *fold_key_blocks(plan, arrays, update, (lowest, lowest)))
 
 
-def _statistics(rows: ScoreRows, masked_max: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _statistics(rows: ScoreRows, masked_max: jax.Array, max_score: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns the largest score and the entropy, [... T 1] each.
 
   Args:
     rows: the scores.
     masked_max: the largest score of each row after masking, [... T 1].
+    max_score: the largest valid score of each row, with its derivatives, [... T 1].
   """
-  max_score = rows.fold_tiles(_update_max, jnp.full_like(masked_max, mask_value(masked_max.dtype)))
   row_max = jax.lax.stop_gradient(softmax_shift(max_score))
 
   def sums(tile: ScoreTile) -> tuple[jax.Array, ...]:

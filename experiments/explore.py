@@ -55,8 +55,9 @@ def main() -> None:
   if _OUTPUT.value is None:
     raise cli.UsageError("--output must name a file such as explore.html, got none")
   check_files(_INPUT, _OUTPUT)
-  runs = [*map(weights_file, paths)]
-  for folder, name in zip(folders, _names(folders), strict=True):
+  names = _names([*(path.with_suffix("") for path in paths), *folders])
+  runs = [weights_file(path) | {"name": name} for path, name in zip(paths, names, strict=False)]
+  for folder, name in zip(folders, names[len(paths) :], strict=True):
     config, translator = read_config(folder), load(folder)
     run = {"name": name, "summary": _summary(config)}
     if reason := unsupported_reason(config, translator):
@@ -69,12 +70,14 @@ def main() -> None:
   print(f"wrote {path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
-def _names(folders: Sequence[pathlib.Path]) -> list[str]:
+def _names(paths: Sequence[pathlib.Path]) -> list[str]:
   """Returns the last parts of the paths if they are distinct, else the paths."""
-  if len({folder.resolve() for folder in folders}) < len(folders):
-    raise cli.UsageError(f"--workdir must name distinct folders, got {_WORKDIR.value}")
-  names = [folder.resolve().name for folder in folders]
-  return names if len({*names}) == len(names) else [str(folder) for folder in folders]
+  if len({path.resolve() for path in paths}) < len(paths):
+    raise cli.UsageError(
+      f"--workdir and --weights must name distinct paths, got {', '.join(map(str, paths))}"
+    )
+  names = [path.resolve().name for path in paths]
+  return names if len({*names}) == len(names) else [str(path) for path in paths]
 
 
 def _steps() -> list[int]:

@@ -143,10 +143,10 @@ def _without_unknown(
   translator: Translator, source: Sequence[str], translation: Translation, dictionary: Mapping[str, str]
 ) -> Translation:
   """Returns a translation without unknown words."""
-  if UNK_TOKEN not in translation.tokens:
-    return translation
   if translation.attention is None:
     raise cli.UsageError("--replace_unknown needs a model with attention")
+  if UNK_TOKEN not in translation.tokens:
+    return translation
   target = translator.task.target
   tokens = replace_unknown(translation.tokens, translation.attention, source, dictionary, target)
   return translation._replace(tokens=tokens, text=target.detokenize(tokens))

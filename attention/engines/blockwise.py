@@ -231,6 +231,8 @@ def _differentiate_tile(
     scores_and_values, (differentiated,), (tangents,), has_aux=True
   )
   exponents = masked_scores(scores, allowed) - softmax_shift(results.row_max) - results.log_denominator
+  # For huge scores, rounding errors of the exponents may be large.
+  exponents = jnp.where(exponents > 0, 0, exponents)
   weights = jnp.exp(jnp.where(is_valid_row(results.row_max), exponents, mask_value(scores.dtype)))
   # The weight of a masked pair is 0, but the derivative of its score may overflow.
   d_scores = d_scores if allowed is None else jnp.where(allowed, d_scores, 0)

@@ -72,7 +72,7 @@ def attend_to_keys(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
   row_max = jnp.full((*like.shape[:-1], 1), mask_value(like.dtype))
   context = jnp.zeros((*like.shape[:-1], inputs.values.shape[-1]), like.dtype)
   initial = row_max, normalizer.row_state(rows), context
-  row_max, _, context = _fold(plan, arrays, attend_to_tile, initial, normalizer.reverse)
+  row_max, _, context = fold_key_blocks(plan, arrays, attend_to_tile, initial, normalizer.reverse)
   return finish_rows(row_max, context)
 
 
@@ -85,24 +85,12 @@ def block_rows(plan: TilingPlan, arrays: list[jax.Array]) -> ScoreRows:
   like: Any = ScoreTile._make(map(jax.ShapeDtypeStruct, shapes, dtypes))
 
   def fold(arrays: list[jax.Array], update: Callable[[Tree, ScoreTile], Tree], initial: Tree) -> Tree:
-    return _fold(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
+    return fold_key_blocks(plan, arrays, lambda carry, tile, row_max, inputs: update(carry, tile), initial)
 
   return ScoreRows(arrays, fold, like)
 
 
-def masked_max(plan: TilingPlan, arrays: list[jax.Array]) -> jax.Array:
-  """Returns the largest score of each row after masking, [... T 1], for a block of queries; a constant."""
-  inputs = plan.inputs(arrays)
-  initial = jnp.full((*plan.leading, inputs.t.shape[0], 1), mask_value(inputs.values.dtype))
-  return _fold(
-    plan,
-    jax.lax.stop_gradient(arrays),
-    lambda carry, tile, row_max, inputs: jnp.maximum(carry, row_max),
-    initial,
-  )
-
-
-def _fold(
+def fold_key_blocks(
   plan: TilingPlan,
   arrays: list[jax.Array],
   update: Callable[[Tree, ScoreTile, jax.Array, Inputs], Tree],

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from attention.arrays.checks import as_array, as_floating, check_number, check_numbers, check_rank
+from attention.arrays.checks import as_floating, as_real, check_number, check_numbers, check_rank
 from attention.arrays.eager_jit import eager_jit
 from attention.arrays.pytrees import register_pytree
 from attention.arrays.shapes import broadcasts_to, is_known, with_rank
@@ -30,7 +30,7 @@ class Threshold(Normalizer):
 
   def row_state(self, rows):
     row_max = rows.max()
-    threshold = _search_threshold(self, rows.without_gradient(), row_max)
+    threshold = self._search(rows.without_gradient(), row_max)
 
     def sums(tile: ScoreTile) -> Any:
       above = self._above(tile, row_max, threshold)
@@ -46,6 +46,25 @@ class Threshold(Normalizer):
 
   def weights(self, tile, state):
     return self._above(tile, *state) ** self.power
+
+  def _search(self, rows: ScoreRows, row_max: jax.Array) -> jax.Array:
+    """Returns the threshold of each row minus its largest scaled score, [... T 1]."""
+
+    def newton_step(threshold: jax.Array) -> jax.Array:
+      def terms(tile: ScoreTile) -> Any:
+        above = self._above(tile, row_max, threshold)
+        return above**self.power, jnp.where(above > 0, above ** (self.power - 1), 0)
+
+      total, slope = rows.sum(terms)
+      return threshold + (total - 1) / jnp.maximum(self.power * slope, 1)
+
+    def is_moving(thresholds: tuple[jax.Array, jax.Array]) -> jax.Array:
+      before, now = thresholds
+      return jnp.any(now - before > 4 * jnp.finfo(now.dtype).eps)
+
+    first = 0 * row_max - 1  # the largest score alone has weight 1
+    thresholds = first, newton_step(first)
+    return jax.lax.while_loop(is_moving, lambda pair: (pair[1], newton_step(pair[1])), thresholds)[1]
 
   def _above(self, tile: ScoreTile, row_max: jax.Array, threshold: jax.Array) -> jax.Array:
     """Returns max(scale (scores - row_max) - threshold, 0), [... T S]."""
@@ -113,7 +132,7 @@ class Softpick(Normalizer):
       weights[t, s] = relu(exp(scores[t, s]) - 1) / (sum over r of |exp(scores[t, r]) - 1| + epsilon)
 
   Attributes:
-    epsilon: positive, so that the sum is not 0. Static.
+    epsilon: at least 1e-37, so that the sum is not 0 in float32. Static.
 
   References:
     Zuhri et al. 2025, arXiv:2504.20966, equation 5.
@@ -122,7 +141,9 @@ class Softpick(Normalizer):
   epsilon: float = dataclasses.field(default=1e-6, metadata={"static": True})
 
   def validate(self):
-    check_number("epsilon", self.epsilon, "above 0", lambda epsilon: epsilon > 0)
+    check_number(
+      "epsilon", self.epsilon, "at least 1e-37 and finite", lambda epsilon: 1e-37 <= epsilon < math.inf
+    )
 
   def row_state(self, rows):
     shift = jnp.maximum(rows.max(), 0)
@@ -225,7 +246,7 @@ class GaussianWindow(Normalizer):
     return Softmax().row_state(rows)
 
   def weights(self, tile, state):
-    softmax, centers = Softmax().weights(tile, state), as_array("centers", self.centers)
+    softmax, centers = Softmax().weights(tile, state), as_real("centers", self.centers)
     if not broadcasts_to(centers.shape, softmax.shape[:-1]):
       raise ValueError(
         f"centers must be broadcastable to the queries [... T], got centers {centers.shape}, queries "
@@ -321,24 +342,3 @@ def _sums_after(terms: jax.Array) -> jax.Array:
   within = parts @ jnp.tri(size, k=-1, dtype=terms.dtype)
   after = jnp.sum(parts, axis=-1) @ jnp.tri(count, k=-1, dtype=terms.dtype)
   return (within + after[..., None]).reshape(*terms.shape[:-1], count * size)[..., :S]
-
-
-def _search_threshold(normalizer: Threshold, rows: ScoreRows, row_max: jax.Array) -> jax.Array:
-  """Returns the threshold of each row minus its largest scaled score, [... T 1]."""
-  power = normalizer.power
-
-  def newton_step(threshold: jax.Array) -> jax.Array:
-    def terms(tile: ScoreTile) -> Any:
-      above = normalizer._above(tile, row_max, threshold)
-      return above**power, jnp.where(above > 0, above ** (power - 1), 0)
-
-    total, slope = rows.sum(terms)
-    return threshold + (total - 1) / jnp.maximum(power * slope, 1)
-
-  def is_moving(thresholds: tuple[jax.Array, jax.Array]) -> jax.Array:
-    before, now = thresholds
-    return jnp.any(now - before > 4 * jnp.finfo(now.dtype).eps)
-
-  first = 0 * row_max - 1  # the largest score alone has weight 1
-  thresholds = first, newton_step(first)
-  return jax.lax.while_loop(is_moving, lambda pair: (pair[1], newton_step(pair[1])), thresholds)[1]

@@ -69,7 +69,7 @@ class ScoreRows:
 
     scores = self.like.scores
     initial = jnp.full((*scores.shape[:-1], 1), mask_value(scores.dtype))
-    return softmax_shift(self.without_gradient().fold_tiles(update, initial))
+    return softmax_shift(self.fold(jax.lax.stop_gradient(self.operands), update, initial))
 
   def sum(self, function: Callable[[ScoreTile], Any]) -> Any:
     """Returns the sums over the valid keys, [... T 1].
@@ -87,10 +87,7 @@ class ScoreRows:
       return jax.tree.map(sum_of, function(tile))
 
     initial = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(sums, self.like))
-    return self.fold_tiles(lambda totals, tile: jax.tree.map(jnp.add, totals, sums(tile)), initial)
-
-  def fold_tiles(self, update: Callable[[Any, ScoreTile], Any], initial: Any) -> Any:
-    return self.fold(self.operands, update, initial)
+    return self.fold(self.operands, lambda totals, tile: jax.tree.map(jnp.add, totals, sums(tile)), initial)
 
   def without_gradient(self) -> "ScoreRows":
     """Returns the same rows as constants, for searches that need no derivatives."""
@@ -100,8 +97,10 @@ class ScoreRows:
 def score_tile(
   scores: jax.Array,
   allowed: jax.Array | None,
-  nonfinite: jax.Array,
+  nonfinite: jax.Array | None,
   positions: tuple[jax.Array, jax.Array],
+  *,
+  all_keys: bool = False,
 ) -> tuple[ScoreTile, jax.Array]:
   """Returns a tile, and the largest score of each row after masking, [... T 1].
 
@@ -109,10 +108,18 @@ def score_tile(
     scores: [... T S].
     allowed, nonfinite: see `masked_scores`.
     positions: of the queries [T 1] and keys [1 S].
+    all_keys: whether the tile has all keys, so that all pairs of a non-finite row are invalid.
   """
-  masked, row_max, allowed = _masked(scores, allowed, nonfinite)
-  valid = jnp.isfinite(masked)
-  return _valid_tile(scores, masked, valid if allowed is None else valid & allowed, positions), row_max
+  allowed = None if allowed is None else with_rank(allowed, scores.ndim)
+  masked = masked_scores(jax.lax.stop_gradient(scores), allowed, nonfinite)
+  row_max = jnp.max(masked, axis=-1, keepdims=True, initial=mask_value(scores.dtype))
+  valid = is_valid_row(row_max) if all_keys else jnp.isfinite(masked)
+  valid = valid if allowed is None else valid & allowed
+  scores = jnp.where(is_minus_infinity(scores), mask_value(scores.dtype), scores)
+  scores = jnp.where(valid, scores, 0)
+  # The values are those of the masked scores, and the derivatives those of the scores.
+  clamped = jax.lax.stop_gradient(jnp.where(valid, masked, 0) - scores)
+  return ScoreTile(scores + clamped, valid, *positions), row_max
 
 
 def one_tile(
@@ -121,32 +128,8 @@ def one_tile(
   nonfinite: jax.Array | None,
   positions: tuple[jax.Array, jax.Array],
 ) -> tuple[ScoreTile, ScoreRows, jax.Array]:
-  """Returns all scores as a tile and as rows, and the largest score of each row after masking, [... T 1].
-
-  All pairs of non-finite rows are invalid. See `score_tile` for the arguments.
-  """
-  masked, row_max, allowed = _masked(scores, allowed, nonfinite)
-  valid = is_valid_row(row_max)
-  tile = _valid_tile(scores, masked, valid if allowed is None else valid & allowed, positions)
+  """Returns all scores as a tile and as rows, and the row maxima; see `score_tile`."""
+  tile, row_max = score_tile(scores, allowed, nonfinite, positions, all_keys=True)
   like = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tile)
   rows = ScoreRows(tile, lambda tile, update, initial: update(initial, tile), like, softmax_shift(row_max))
   return tile, rows, row_max
-
-
-def _masked(
-  scores: jax.Array, allowed: jax.Array | None, nonfinite: jax.Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-  """Returns masked scores [... T S], their row maxima [... T 1], and `allowed` with as many axes."""
-  allowed = None if allowed is None else with_rank(allowed, scores.ndim)
-  masked = masked_scores(jax.lax.stop_gradient(scores), allowed, nonfinite)
-  return masked, jnp.max(masked, axis=-1, keepdims=True, initial=mask_value(scores.dtype)), allowed
-
-
-def _valid_tile(
-  scores: jax.Array, masked: jax.Array, valid: jax.Array, positions: tuple[jax.Array, jax.Array]
-) -> ScoreTile:
-  """Returns a tile that has the values of the masked scores, and the derivatives of the scores."""
-  scores = jnp.where(is_minus_infinity(scores), mask_value(scores.dtype), scores)
-  scores = jnp.where(valid, scores, 0)
-  clamped = jax.lax.stop_gradient(jnp.where(valid, masked, 0) - scores)
-  return ScoreTile(scores + clamped, valid, *positions)

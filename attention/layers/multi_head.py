@@ -1,5 +1,6 @@
 """Flax layer for multi-head attention."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ class MultiHeadAttention(nn.Module):
     position_fn: a function of vectors [... N T H] and of their positions (integers that broadcast to
       [... N T]), such as `positions.rotary`. It is applied to projected queries and keys.
     normalize_qk: whether the projected queries and keys of each head are normalized, before `position_fn`.
+    qk_norm_cls: `RMSNorm`, or another constructor of a Flax module, which is called with dtype and
+      param_dtype. Default: `LayerNorm` without bias.
     use_sinks: whether each head has a trained attention sink (parameter "sinks" [N], see `Softmax`).
     use_gate: whether the context of each head is multiplied by sigmoid(inputs_q W + b), with a projection
       "gate" like "query".
@@ -94,6 +97,7 @@ class MultiHeadAttention(nn.Module):
   score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
   position_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   normalize_qk: bool = False
+  qk_norm_cls: Callable[..., nn.Module] = functools.partial(LayerNorm, use_bias=False)
   use_sinks: bool = False
   use_gate: bool = False
   dtype: Dtype | None = None
@@ -119,8 +123,8 @@ class MultiHeadAttention(nn.Module):
       self.sinks = self.param("sinks", nn.initializers.zeros, (self.num_heads,), self.param_dtype)
     if self.use_gate:
       self.gate = HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes)
-    self.query_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
-    self.key_ln = LayerNorm(use_bias=False, **dtypes) if self.normalize_qk else None
+    self.query_ln = self.qk_norm_cls(**dtypes) if self.normalize_qk else None
+    self.key_ln = self.qk_norm_cls(**dtypes) if self.normalize_qk else None
 
   def __call__(
     self,
@@ -279,7 +283,7 @@ class MultiHeadAttention(nn.Module):
     return (outputs, output.weights) if return_weights else outputs
 
   def _normalize_and_position(
-    self, vectors: jax.Array, norm: LayerNorm | None, positions: jax.Array | None
+    self, vectors: jax.Array, norm: nn.Module | None, positions: jax.Array | None
   ) -> jax.Array:
     """Returns projected queries or keys [... N T H] after `normalize_qk` and `position_fn`."""
     if norm is not None:

@@ -9,7 +9,6 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer
 
 from attention.arrays.checks import check_size
-from attention.arrays.shapes import with_rank
 from attention.arrays.sharding import compute_dtype
 from attention.linear import linear, merge_heads, project, project_heads
 
@@ -112,6 +111,11 @@ class LayerNorm(nn.Module):
   """`flax.linen.LayerNorm`, computed in at least float32.
 
   Flax's layer mixes the dtypes of vectors and parameters, which strict dtype promotion in JAX forbids.
+
+  Attributes:
+    use_bias: whether there is a bias.
+    dtype, param_dtype: as in `MultiHeadAttention`.
+    epsilon: added to the variance.
   """
 
   use_bias: bool = True
@@ -121,13 +125,8 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    inits = {"scale": nn.initializers.ones} | ({"bias": nn.initializers.zeros} if self.use_bias else {})
-    axes = inputs.shape[-1:]
-    params = {name: self.param(name, init, axes, self.param_dtype) for name, init in inits.items()}
-    dtype = promote(inputs, *params.values(), dtype=self.dtype)[0].dtype
-    inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
-    norm: Any = nn.LayerNorm(epsilon=self.epsilon, use_bias=self.use_bias, parent=None)
-    return norm.apply({"params": params}, inputs).astype(dtype)
+    norm = nn.LayerNorm(epsilon=self.epsilon, use_bias=self.use_bias, parent=None)
+    return _apply_norm(self, norm, inputs, ("scale", "bias") if self.use_bias else ("scale",))
 
 
 class RMSNorm(nn.Module):
@@ -147,12 +146,16 @@ class RMSNorm(nn.Module):
 
   @nn.compact
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:], self.param_dtype)
-    dtype = promote(inputs, scale, dtype=self.dtype)[0].dtype
-    inputs, scale = (array.astype(compute_dtype(dtype)) for array in (inputs, scale))
-    mean_square = jnp.mean(inputs**2, axis=-1, keepdims=True)
-    outputs = inputs * jax.lax.rsqrt(mean_square + self.epsilon) * with_rank(scale, inputs.ndim)
-    return outputs.astype(dtype)
+    return _apply_norm(self, nn.RMSNorm(epsilon=self.epsilon, parent=None), inputs, ("scale",))
+
+
+def _apply_norm(module: Any, norm: Any, inputs: jax.Array, names: tuple[str, ...]) -> jax.Array:
+  """Applies a norm of Flax in at least float32, with parameters of a module."""
+  inits = {"scale": nn.initializers.ones, "bias": nn.initializers.zeros}
+  params = {name: module.param(name, inits[name], inputs.shape[-1:], module.param_dtype) for name in names}
+  dtype = promote(inputs, *params.values(), dtype=module.dtype)[0].dtype
+  inputs, params = jax.tree.map(lambda leaf: leaf.astype(compute_dtype(dtype)), (inputs, params))
+  return norm.apply({"params": params}, inputs).astype(dtype)
 
 
 def _reshaped(init: Initializer, drawn_shape: tuple[int, ...]) -> Initializer:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.arrays.checks import as_integers, check_rank, check_size
+from attention.arrays.checks import as_integers, check_numbers, check_rank, check_size
 from attention.arrays.pytrees import register_pytree
 from attention.masks.base import Array, BlockSummary, Mask, aligned, all_of
 
@@ -208,17 +208,18 @@ def packed(lengths: Array, total: int) -> Mask:
 
   Args:
     lengths: length of each document, integers of at least 0, [... D]. Positions after the last document are
-      fully masked.
+      fully masked. For vectors with heads, pass lengths[:, None].
     total: number of positions. Documents are cut off there.
 
   Raises:
-    ValueError: if the lengths are not integers.
+    ValueError: if the lengths are not integers, or known lengths are negative.
 
   >>> packed(jnp.array([2, 1]), 4).materialize(4, 4).astype(int).tolist()
   [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
   """
-  ids, ends = document_ids(lengths, total), jnp.sum(jnp.asarray(lengths).astype(int), axis=-1)
-  return segments(ids, ids) & Lengths(source=ends, target=ends)
+  ids = document_ids(lengths, total)
+  end = jnp.sum(ids < jnp.shape(lengths)[-1], axis=-1)
+  return segments(ids, ids) & Lengths(source=end, target=end)
 
 
 def document_ids(lengths: Array, total: int) -> jax.Array:
@@ -228,11 +229,15 @@ def document_ids(lengths: Array, total: int) -> jax.Array:
     lengths: length of each document, integers [... D].
     total: number of positions, T.
   """
+  check_numbers("lengths", lengths, "at least 0", lambda lengths: lengths >= 0)
   lengths = as_integers("lengths", lengths).astype(int)  # sums of small integers would wrap around
   check_rank("lengths", lengths, "[... D]")
-  ends = jnp.cumsum(lengths, axis=-1)
-  positions = jnp.arange(check_size("total", total, least=0))[:, None]
-  return jnp.sum(jnp.less_equal(*aligned(ends[..., None, :], positions)), axis=-1)
+  T = check_size("total", total, least=0)
+
+  def count_ends(ends: jax.Array) -> jax.Array:
+    return jnp.cumsum(jnp.zeros(T, int).at[ends].add(1, mode="drop"))
+
+  return jnp.vectorize(count_ends, signature="(d)->(t)")(jnp.cumsum(lengths, axis=-1))
 
 
 def _all_within(compare: Callable[..., jax.Array], *bounded: tuple[jax.Array, Any]) -> jax.Array:

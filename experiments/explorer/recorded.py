@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cli.flags import UsageError
+from experiments.cli.errors import DataError
 from experiments.explorer.encode_arrays import encode_arrays
 from experiments.text.parallel_corpus import SentencePair
 from experiments.text.words import strip_joiners
@@ -53,7 +53,7 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
       self-attention, or `source` [S] and `target` [T].
 
   Raises:
-    UsageError: if the file cannot be read, or its arrays do not fit.
+    DataError: if the file cannot be read, or its arrays do not fit.
   """
   try:
     file = np.load(path, allow_pickle=False)
@@ -62,31 +62,31 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     with file:
       arrays = dict(file)
   except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise UsageError(f"--weights must name a file of numpy.savez, got {path}: {error}") from None
+    raise DataError(f"{path} must be a file of numpy.savez: {error}") from None
   is_self = "tokens" in arrays
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")
   if missing := [name for name in names if name not in arrays]:
-    raise UsageError(
+    raise DataError(
       f"{path} must have the arrays weights and tokens, or weights, source and target; "
       f"{' and '.join(missing)} not found among {', '.join(arrays) or 'no arrays'}"
     )
   for name in names[1:]:
     if arrays[name].ndim != 1 or arrays[name].dtype.kind != "U":
-      raise UsageError(
+      raise DataError(
         f"{path}: {name} must be an array of strings with one axis, got {arrays[name].dtype} with shape "
         f"{arrays[name].shape}"
       )
   weights, columns = arrays["weights"], [*map(str, arrays[names[1]])]
   rows = columns if is_self else [*map(str, arrays["target"])]
   if weights.ndim != 4 or weights.shape[2:] != (len(rows), len(columns)) or not weights.size:
-    raise UsageError(
+    raise DataError(
       f"{path}: weights must have axes [layers heads T S] with T={len(rows)} and S={len(columns)} tokens, "
       f"got shape {weights.shape}"
     )
   if not np.issubdtype(weights.dtype, np.floating):
-    raise UsageError(f"{path}: weights must be floating-point numbers, got {weights.dtype}")
+    raise DataError(f"{path}: weights must be floating-point numbers, got {weights.dtype}")
   if count := np.sum(~np.isfinite(weights)):
-    raise UsageError(f"{path}: weights must be finite, got {count:,} that are NaN or infinite")
+    raise DataError(f"{path}: weights must be finite, got {count:,} that are NaN or infinite")
   sentence = {
     "rows": rows,
     "columns": columns,

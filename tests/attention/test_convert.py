@@ -18,9 +18,13 @@ TOLERANCE = 64 * FLOAT32
 gelu = functools.partial(nn.gelu, approximate=False)
 
 
+INPUTS = "inputs", "queries", "keys", "values", "outputs"
+
+
 def reference(name):
-  """Returns the arrays of one layer."""
-  return {key.removeprefix(f"{name}/"): REFERENCES[key] for key in REFERENCES if key.startswith(f"{name}/")}
+  """Returns the inputs and outputs of one layer, and its state."""
+  arrays = {key.removeprefix(f"{name}/"): REFERENCES[key] for key in REFERENCES if key.startswith(f"{name}/")}
+  return arrays, {key: array for key, array in arrays.items() if key not in INPUTS}
 
 
 def encoder_layer(num_heads=3, epsilon=1e-5, activation=nn.relu, **options):
@@ -61,8 +65,8 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_encoder_layers(name):
   layer, function, heads, mask = LAYERS[name]
-  given = reference(name)
-  state = {f"model.0.{key}": value for key, value in given.items()} | {"other": np.zeros(3)}
+  given, state = reference(name)
+  state = {f"model.0.{key}": value for key, value in state.items()} | {"other": np.zeros(3)}
   variables = function(state, *heads, prefix="model.0.")
   shapes = jax.eval_shape(layer.init, jax.random.key(0), given["inputs"])
   assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, shapes)
@@ -70,55 +74,88 @@ def test_encoder_layers(name):
 
 
 def test_torch_multi_head_attention():
-  given = reference("mha")
+  given, state = reference("mha")
   layer = attention.MultiHeadAttention(num_heads=3)
-  variables = convert.torch_multi_head_attention(given, 3)
+  variables = convert.torch_multi_head_attention(state, 3)
   assert_close(layer.apply(variables, given["queries"]), given["outputs"], TOLERANCE)
-  given = reference("cross")
+  given, state = reference("cross")
   layer = attention.MultiHeadAttention(num_heads=3, use_bias=False)
-  variables = convert.torch_multi_head_attention(given, 3)
+  variables = convert.torch_multi_head_attention(state, 3)
   assert_close(
     layer.apply(variables, given["queries"], given["keys"], given["values"]), given["outputs"], TOLERANCE
   )
 
 
 def test_t5_attention():
-  given = reference("t5")
+  given, state = reference("t5")
   layer = attention.MultiHeadAttention(
     num_heads=3, qkv_features=15, use_bias=False, score=attention.ScaledDotProduct(1.0)
   )
-  bias = positions.RelativePositionBias(convert.t5_bias_table(given), max_distance=16)
-  outputs = layer.apply(convert.t5_attention(given, 3), given["inputs"], bias=bias)
+  bias = positions.RelativePositionBias(convert.t5_bias_table(state), max_distance=16)
+  outputs = layer.apply(convert.t5_attention(state, 3), given["inputs"], bias=bias)
   assert_close(outputs, given["outputs"], TOLERANCE)
 
 
 def test_torch_gru():
-  given = reference("gru")
+  given, state = reference("gru")
   inputs = given["inputs"]
-  state = jnp.zeros((len(inputs), 5))
-  _, forward = attention.gru(convert.torch_gru(given), state, inputs)
-  _, backward = attention.gru(convert.torch_gru(given, reverse=True), state, inputs, reverse=True)
+  initial = jnp.zeros((len(inputs), 5))
+  _, forward = attention.gru(convert.torch_gru(state), initial, inputs)
+  _, backward = attention.gru(convert.torch_gru(state, reverse=True), initial, inputs, reverse=True)
   assert_close(jnp.concatenate([forward, backward], axis=-1), given["outputs"], TOLERANCE)
 
 
 def test_gru_cells_and_gru_without_biases():
-  given = reference("gru")
-  cell = {name: given[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-  assert_close(convert.torch_gru(cell).bias, convert.torch_gru(given).bias, 0)
+  _, state = reference("gru")
+  cell = {name: state[f"{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+  assert_close(convert.torch_gru(cell).bias, convert.torch_gru(state).bias, 0)
   kernels = {name: array for name, array in cell.items() if "weight" in name}
   assert not np.any(convert.torch_gru(kernels).bias) and not np.any(convert.torch_gru(kernels).recurrent_bias)
 
 
-def test_invalid_states_raise():
-  given = reference("mha")
-  with pytest.raises(
-    ValueError, match=r"state must have the name 'h\.0\.attn\.c_attn\.weight', got in_proj_bias"
-  ):
-    convert.gpt2_layer(given, 3, prefix="h.0.")
-  with pytest.raises(ValueError, match="num_heads must divide the width of all heads, 12, got 5"):
-    convert.torch_multi_head_attention(given, 5)
-  with pytest.raises(ValueError, match="state must have no 'bias_k'"):
-    convert.torch_multi_head_attention(given | {"bias_k": np.zeros(3)}, 3)
+def change(name, **arrays):
+  return reference(name)[1] | {key.replace("_of_", "."): array for key, array in arrays.items()}
+
+
+MHA, ENCODER = convert.torch_multi_head_attention, convert.torch_encoder_layer
+INVALID = {
+  "missing": (
+    lambda: convert.gpt2_layer(reference("mha")[1], 3, prefix="h.0."),
+    r"state must have the name 'h\.0\.attn\.c_attn\.weight', got ",
+  ),
+  "no in_proj": (
+    lambda: MHA({"out_proj.weight": np.zeros((2, 2))}, 1),
+    "the name 'in_proj_weight', got out_proj",
+  ),
+  "heads": (lambda: MHA(change("mha"), 5), "num_heads must divide the width of all heads, 12, got 5"),
+  "grouped heads": (
+    lambda: convert.llama_layer(change("llama"), 4),
+    r"the key weight must have 4 heads of 6 rows, got \(12, 24\)",
+  ),
+  "bias_v": (
+    lambda: MHA(change("mha", bias_v=np.zeros(3)), 3),
+    "no parameters that the layer lacks, got bias_v",
+  ),
+  "another layer": (
+    lambda: ENCODER(change("encoder_pre", norm3_of_weight=np.zeros(3)), 3),
+    r"no parameters that the layer lacks, got norm3\.weight",
+  ),
+  "bias of another size": (
+    lambda: ENCODER(change("encoder_pre", linear1_of_bias=np.zeros(3)), 3),
+    r"linear1\.bias must have shape \(20,\), got \(3,\)",
+  ),
+  "one bias of two": (
+    lambda: convert.torch_gru({key: array for key, array in change("gru").items() if key != "bias_ih_l0"}),
+    "state must have the name 'bias_ih_l0'",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_states_raise(name):
+  function, message = INVALID[name]
+  with pytest.raises(ValueError, match=message):
+    function()
 
 
 @pytest.mark.parametrize("name", ["llama3", "yarn"])
@@ -132,3 +169,16 @@ def test_rotary_frequencies_match_transformers(name):
   np.testing.assert_allclose(function(), desired, rtol=1e-6)
   plain = np.asarray(positions.rotary_frequencies(32, base=5e4))
   assert np.sum(desired != plain) in range(3, 16)  # otherwise the bounds are not tested
+
+
+@pytest.mark.parametrize("function", [positions.llama3_frequencies, positions.yarn_frequencies])
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"factor": 0.0}, "factor must be above 0, got 0"),
+    ({"original_length": 0}, "original_length must be an integer"),
+  ],
+)
+def test_invalid_frequencies_raise(function, options, message):
+  with pytest.raises(ValueError, match=message):
+    function(8, **({"factor": 2.0, "original_length": 16} | options))

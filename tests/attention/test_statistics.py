@@ -162,7 +162,10 @@ def test_vmap_and_memory():
   assert program.memory_analysis().temp_size_in_bytes < 2048 * 2048
 
 
-def test_half_precision_gives_float32():
-  vectors = jnp.ones((3, 2), jnp.bfloat16)
-  result = attention.row_statistics(attention.ScaledDotProduct(), vectors, vectors)
-  assert result.max_score.dtype == result.entropy.dtype == jnp.float32
+@engines
+def test_half_precision_gives_float32(implementation):
+  inputs = jax.tree.map(lambda array: jnp.asarray(array, jnp.bfloat16), draw("scaled_dot_product", bias="TS"))
+  actual = statistics("scaled_dot_product", inputs, mask=MASK, implementation=implementation)
+  assert actual.max_score.dtype == actual.entropy.dtype == jnp.float32
+  exact = jax.tree.map(lambda array: np.asarray(array, np.float64), inputs)
+  assert_trees_close(tuple(actual), expected("scaled_dot_product", exact, MASK), FLOAT32)

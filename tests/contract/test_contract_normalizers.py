@@ -453,6 +453,16 @@ def test_invalid_values_raise():
     )
 
 
+def test_invalid_numbers_raise():
+  vectors = np.ones((3, 2), np.float32)
+  for make, message in [
+    (lambda: attention.GaussianWindow(np.array([1j, 0, 1]), 1.0), "centers must be a real number or array"),
+    (lambda: attention.Softpick(epsilon=1e-60), "epsilon must be at least 1e-37 and finite, got 1e-60"),
+  ]:
+    with pytest.raises(ValueError, match=message):
+      attention.attend(attention.ScaledDotProduct(), vectors, vectors, vectors, normalizer=make())
+
+
 def test_explicit_softmax_equals_the_default():
   inputs, _ = draw_inputs("scaled_dot_product", "softmax")
   options = {"return_logsumexp": True, "implementation": "blockwise"}

@@ -194,3 +194,42 @@ def test_packed_documents_match_separate_documents():
   np.testing.assert_array_equal(mask, masks.packed(small.astype(int), 270).materialize(270, 270))
   with pytest.raises(ValueError, match="lengths must be an integer or an array of integers, got float64"):
     masks.packed(np.ones(2), 3)
+  for function in (masks.packed, positions.packed):
+    with pytest.raises(ValueError, match=r"lengths must be at least 0, got"):
+      function(np.array([3, -1]), 3)
+  huge = masks.packed(np.array([2, 2**31 - 1]), 5).materialize(5, 5)
+  np.testing.assert_array_equal(huge, masks.packed(np.array([2, 3]), 5).materialize(5, 5))
+  assert positions.packed(lengths, 0).shape == (2, 0)
+
+
+def test_packed_documents_with_heads_in_linear_memory():
+  T = 2048
+  lengths = np.ones((2, T // 2), int)
+  vectors = RNG.normal(size=(2, 3, T, 2)).astype(np.float32)
+
+  @jax.jit
+  def attend(vectors):
+    return attention.scaled_dot_product_attention(
+      vectors, vectors, vectors, mask=masks.packed(lengths[:, None], T), implementation="blockwise"
+    )
+
+  # A document of one token attends to itself.
+  assert_close(attend(vectors)[..., : T // 2, :], vectors[..., : T // 2, :], FLOAT32)
+  assert attend.lower(vectors).compile().memory_analysis().temp_size_in_bytes < 2 * T * T
+
+
+def test_norm_of_queries_and_keys():
+  layer = attention.MultiHeadAttention(num_heads=3, normalize_qk=True, qk_norm_cls=attention.RMSNorm)
+  variables = random_params(layer, INPUTS)
+  params = jax.tree.map(np.asarray, variables["params"])
+  queries, keys, values = (
+    np.einsum("BTD,DNH->BNTH", INPUTS, params[name]["kernel"]) + params[name]["bias"][:, None]
+    for name in ("query", "key", "value")
+  )
+  queries, keys = (
+    vectors / np.sqrt(np.mean(vectors**2, axis=-1, keepdims=True) + 1e-6) * params[name]["scale"]
+    for name, vectors in (("query_ln", queries), ("key_ln", keys))
+  )
+  context = attention.scaled_dot_product_attention(queries, keys, values)
+  desired = np.einsum("BNTH,NHD->BTD", context, params["out"]["kernel"]) + params["out"]["bias"]
+  assert_close(layer.apply(variables, INPUTS), desired, 4 * FLOAT32)

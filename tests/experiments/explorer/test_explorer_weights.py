@@ -7,7 +7,7 @@ import pytest
 from explorer_page import opened
 from helpers import browser, scripts
 
-from experiments.cli.flags import UsageError
+from experiments.cli.errors import DataError
 from experiments.explorer.bundle import page
 from experiments.explorer.recorded import weights_file
 
@@ -57,7 +57,7 @@ def test_files_become_runs(tmp_path):
   ],
 )
 def test_invalid_files_are_errors(tmp_path, arrays, message):
-  with pytest.raises(UsageError, match=message):
+  with pytest.raises(DataError, match=message):
     weights_file(save(tmp_path / "file.npz", **arrays))
 
 
@@ -71,7 +71,7 @@ def test_other_files_are_errors(tmp_path):
   objects = save(tmp_path / "objects.npz", weights=SELF, tokens=np.array(TOKENS, object))
   names = "absent.npz", "text.npz", "one.npy", "empty.npz", "broken.npz"
   for path in (*map(tmp_path.joinpath, names), objects):
-    with pytest.raises(UsageError, match=f"--weights must name a file of numpy.savez, got {path}"):
+    with pytest.raises(DataError, match=f"{path} must be a file of numpy.savez"):
       weights_file(path)
 
 
