@@ -297,3 +297,17 @@ def test_gradients_of_huge_scores_are_finite(kind, implementation):
   largest = np.max(np.abs(expected(kind, inputs, mask=mask).logsumexp))
   rounding = 2 * EPSILON * largest if implementation == "blockwise" else 0.0
   assert_close(np.sum(slopes.bias, axis=-1), np.full(3, 2.0), FLOAT32 + rounding)
+
+
+def test_gradients_of_rounded_scores_are_bounded():
+  # Scores of 1e8 are rounded to 8, so that a recomputed score may be larger than the stored logsumexp.
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(3, 37, 8)).astype(np.float32)
+
+  def loss(queries, implementation):
+    options = {"implementation": implementation, "block_sizes": (5, 7)}
+    return jnp.sum(attention.scaled_dot_product_attention(queries, *vectors[1:], **options))
+
+  gradient = jax.jit(jax.grad(loss), static_argnums=1)
+  dense, blockwise = (gradient(1e8 * vectors[0], name) for name in ("dense", "blockwise"))
+  np.testing.assert_allclose(blockwise, dense, atol=1e-4)
