@@ -2,7 +2,8 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. Arrays keep their dtype, but float64 becomes float32 unless
+"encoder.layer.0."; others are ignored. A layer's parameters that this package's layer lacks are an error,
+since the results would differ. Arrays keep their dtype, but float64 becomes float32 unless
 `jax_enable_x64` is set. Tensors of bfloat16 must first be converted, such as by `module.float()`.
 """
 

@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
   score: Score | Callable[[jax.Array, jax.Array], Score] | None = None
   position_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   normalize_qk: bool = False
-  qk_norm_cls: Callable[..., nn.Module] = functools.partial(LayerNorm, use_bias=False)
+  qk_norm_cls: Callable[..., nn.Module] | None = None
   use_sinks: bool = False
   use_gate: bool = False
   dtype: Dtype | None = None
@@ -123,8 +123,8 @@ class MultiHeadAttention(nn.Module):
       self.sinks = self.param("sinks", nn.initializers.zeros, (self.num_heads,), self.param_dtype)
     if self.use_gate:
       self.gate = HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes)
-    self.query_ln = self.qk_norm_cls(**dtypes) if self.normalize_qk else None
-    self.key_ln = self.qk_norm_cls(**dtypes) if self.normalize_qk else None
+    norm_cls = self.qk_norm_cls or functools.partial(LayerNorm, use_bias=False)
+    self.query_ln, self.key_ln = (norm_cls(**dtypes) if self.normalize_qk else None for _ in range(2))
 
   def __call__(
     self,
