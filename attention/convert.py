@@ -111,7 +111,7 @@ def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
 
 
 def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") -> dict[str, Any]:
-  """Returns variables of `EncoderLayer` from a block of GPT-2 ("transformer.h.0.").
+  """Returns variables of `EncoderLayer` from a block of GPT-2 ("h.0." or "transformer.h.0.").
 
   The layer needs `norm_cls=functools.partial(LayerNorm, epsilon=1e-5)`, a `FeedForward` with
   `activation=nn.gelu`, and `mask=masks.causal()`.
@@ -191,7 +191,9 @@ class _State:
   """The arrays whose names begin with a prefix."""
 
   def __init__(self, state: Mapping[str, Any], prefix: str, *, has_kernels: bool = False):
-    self._state, self._prefix, self._has_kernels = state, prefix, has_kernels
+    # The published files of BERT have older names.
+    self._state = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): state[name] for name in state}
+    self._prefix, self._has_kernels = prefix, has_kernels
     self._read: set[str] = set()
 
   def __getitem__(self, name: str) -> jax.Array:
@@ -213,8 +215,7 @@ class _State:
     return weight, bias
 
   def norm(self, name: str) -> dict[str, jax.Array]:
-    scale, bias = self.linear(name)
-    return _params("scale", scale, bias)
+    return _params("scale", *self.linear(name))
 
   def dense(self, name: str) -> dict[str, jax.Array]:
     weight, bias = self.linear(name)
@@ -222,8 +223,8 @@ class _State:
 
   def variables(self, params: dict[str, Any]) -> dict[str, Any]:
     """Returns the variables of a layer, or raises ValueError if the state has more parameters."""
-    names = {name for name in self._state if name.startswith(self._prefix)} - self._read
-    if more := sorted(names - {self._prefix + name for name in _OTHERS}):
+    known = self._read | {self._prefix + name for name in _OTHERS}
+    if more := sorted(name for name in self._state.keys() - known if name.startswith(self._prefix)):
       raise ValueError(f"state must have no parameters that the layer lacks, got {', '.join(more[:8])}")
     return {"params": params}
 

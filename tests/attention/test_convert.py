@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from helpers.fixtures import FLOAT32, assert_close
+from helpers.fixtures import FLOAT32, assert_close, assert_trees_close
 
 import attention
 from attention import convert, masks, positions
@@ -71,6 +71,15 @@ def test_encoder_layers(name):
   shapes = jax.eval_shape(layer.init, jax.random.key(0), given["inputs"])
   assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, shapes)
   assert_close(layer.apply(variables, given["inputs"], mask=mask), given["outputs"], TOLERANCE)
+
+
+def test_old_names_of_bert():
+  _, state = reference("bert")
+  old = {
+    name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): state[name] for name in state
+  }
+  assert old.keys() != state.keys()
+  assert_trees_close(convert.bert_layer(old, 3), convert.bert_layer(state, 3), 0)
 
 
 def test_torch_multi_head_attention():
