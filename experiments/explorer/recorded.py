@@ -58,11 +58,15 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
   try:
     file = np.load(path, allow_pickle=False)
     if not isinstance(file, np.lib.npyio.NpzFile):
-      raise ValueError("it holds a single array")
+      raise ValueError  # a single array
     with file:
       arrays = dict(file)
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise DataError(f"{path} must be a file of numpy.savez: {error}") from None
+  except OSError as error:
+    raise DataError(f"{path}: cannot read the file: {error.strerror or error}") from None
+  except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    raise DataError(
+      f"{path} must be a file of numpy.savez with arrays of numbers and strings, none of dtype object"
+    ) from None
   is_self = "tokens" in arrays
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")
   if missing := [name for name in names if name not in arrays]:

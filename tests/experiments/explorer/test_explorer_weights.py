@@ -69,10 +69,12 @@ def test_other_files_are_errors(tmp_path):
   broken[200:400] = bytes(200)
   (tmp_path / "broken.npz").write_bytes(broken)
   objects = save(tmp_path / "objects.npz", weights=SELF, tokens=np.array(TOKENS, object))
-  names = "absent.npz", "text.npz", "one.npy", "empty.npz", "broken.npz"
+  names = "text.npz", "one.npy", "empty.npz", "broken.npz"
   for path in (*map(tmp_path.joinpath, names), objects):
     with pytest.raises(DataError, match=f"{path} must be a file of numpy.savez"):
       weights_file(path)
+  with pytest.raises(DataError, match=r"absent\.npz: cannot read the file: No such file"):
+    weights_file(tmp_path / "absent.npz")
 
 
 @pytest.mark.exhaustive
