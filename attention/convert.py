@@ -104,9 +104,8 @@ def bert_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
   layer = _State(state, prefix)
   names = "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
   norms = "attention.output.LayerNorm", "output.LayerNorm"
-  linears = map(layer.linear, names)
   return _encoder_layer(
-    layer, linears, num_heads, norms=norms, hidden="intermediate.dense", out="output.dense"
+    layer, map(layer.linear, names), num_heads, norms=norms, hidden="intermediate.dense", out="output.dense"
   )
 
 

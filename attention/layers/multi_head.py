@@ -48,8 +48,8 @@ class MultiHeadAttention(nn.Module):
     position_fn: a function of vectors [... N T H] and of their positions (integers that broadcast to
       [... N T]), such as `positions.rotary`. It is applied to projected queries and keys.
     normalize_qk: whether the projected queries and keys of each head are normalized, before `position_fn`.
-    qk_norm_cls: `RMSNorm`, or another constructor of a Flax module, which is called with dtype and
-      param_dtype. Default: `LayerNorm` without bias.
+    qk_norm_cls: normalizes queries and keys with `RMSNorm`, or another constructor of a Flax module, which is
+      called with dtype and param_dtype, instead of the `LayerNorm` without bias of `normalize_qk`.
     use_sinks: whether each head has a trained attention sink (parameter "sinks" [N], see `Softmax`).
     use_gate: whether the context of each head is multiplied by sigmoid(inputs_q W + b), with a projection
       "gate" like "query".
@@ -123,8 +123,9 @@ class MultiHeadAttention(nn.Module):
       self.sinks = self.param("sinks", nn.initializers.zeros, (self.num_heads,), self.param_dtype)
     if self.use_gate:
       self.gate = HeadLinear(self.use_bias, self.kernel_init, self.bias_init, **dtypes)
-    norm_cls = self.qk_norm_cls or functools.partial(LayerNorm, use_bias=False)
-    self.query_ln, self.key_ln = (norm_cls(**dtypes) if self.normalize_qk else None for _ in range(2))
+    default: Any = functools.partial(LayerNorm, use_bias=False) if self.normalize_qk else None
+    norm_cls = self.qk_norm_cls or default
+    self.query_ln, self.key_ln = (norm_cls and norm_cls(**dtypes) for _ in range(2))
 
   def __call__(
     self,

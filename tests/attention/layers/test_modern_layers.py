@@ -219,7 +219,7 @@ def test_packed_documents_with_heads_in_linear_memory():
 
 
 def test_norm_of_queries_and_keys():
-  layer = attention.MultiHeadAttention(num_heads=3, normalize_qk=True, qk_norm_cls=attention.RMSNorm)
+  layer = attention.MultiHeadAttention(num_heads=3, qk_norm_cls=attention.RMSNorm)
   variables = random_params(layer, INPUTS)
   params = jax.tree.map(np.asarray, variables["params"])
   queries, keys, values = (
