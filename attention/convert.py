@@ -2,8 +2,8 @@
 
 Each function takes a state: a mapping from names to arrays, such as `module.state_dict()` or
 `safetensors.numpy.load_file(path)`. PyTorch is not imported. Names that begin with `prefix` are read, such as
-"encoder.layer.0."; others are ignored. A layer's parameters that this package's layer lacks are an error,
-since the results would differ. Arrays keep their dtype, but float64 becomes float32 unless
+"encoder.layer.0."; others are ignored. Parameters with the prefix that this package's layer lacks are an
+error, since its outputs would differ. Arrays keep their dtype, but float64 becomes float32 unless
 `jax_enable_x64` is set. Tensors of bfloat16 must first be converted, such as by `module.float()`.
 """
 
@@ -36,8 +36,8 @@ def torch_multi_head_attention(
     prefix: see above.
 
   Raises:
-    ValueError: if an array is missing, its shape does not fit the number of heads, or a layer has more
-      arrays than this package's.
+    ValueError: if an array is missing, its shape does not fit the number of heads, or there are
+      parameters that this package's layer lacks.
   """
   layer = _State(state, prefix)
   return layer.variables(_attention(_torch_linears(layer), num_heads))
@@ -124,7 +124,7 @@ def gpt2_layer(state: Mapping[str, Any], num_heads: int, *, prefix: str = "") ->
     ValueError: see `torch_multi_head_attention`.
   """
   layer = _State(state, prefix, has_kernels=True)
-  arrays: Any = layer.linear("attn.c_attn")
+  arrays = layer.linear("attn.c_attn")[0], layer["attn.c_attn.bias"]
   linears = [*zip(*(jnp.split(array, 3) for array in arrays), strict=True), layer.linear("attn.c_proj")]
   return _encoder_layer(
     layer, linears, num_heads, norms=("ln_1", "ln_2"), hidden="mlp.c_fc", out="mlp.c_proj"

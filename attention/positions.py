@@ -202,7 +202,7 @@ def llama3_frequencies(
   rates = _rotary_rates(width, base)
   check_number("factor", factor, "above 0", lambda number: number > 0)
   check_size("original_length", original_length)
-  check_number("high_freq_factor", high_freq_factor, "above the low one", lambda high: high > low_freq_factor)
+  check_number("high_freq_factor", high_freq_factor, "above low_freq_factor", lambda n: n > low_freq_factor)
   turns = original_length * rates / (2 * math.pi)
   share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
   return jnp.asarray((1 - share) * rates / factor + share * rates, jnp.float32)

@@ -65,7 +65,7 @@ def weights_file(path: pathlib.Path) -> dict[str, Any]:
     raise DataError(f"{path}: cannot read the file: {error.strerror or error}") from None
   except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
     raise DataError(
-      f"{path} must be a file of numpy.savez with arrays of numbers and strings, none of dtype object"
+      f"{path} must be a file of numpy.savez, with arrays of numbers and strings instead of Python objects"
     ) from None
   is_self = "tokens" in arrays
   names = ("weights", "tokens") if is_self else ("weights", "source", "target")

@@ -136,6 +136,12 @@ INVALID = {
     lambda: MHA({"out_proj.weight": np.zeros((2, 2))}, 1),
     "the name 'in_proj_weight', got out_proj",
   ),
+  "no bias of GPT-2": (
+    lambda: convert.gpt2_layer(
+      {key: array for key, array in change("gpt2").items() if key != "attn.c_attn.bias"}, 3
+    ),
+    r"the name 'attn\.c_attn\.bias'",
+  ),
   "heads": (lambda: MHA(change("mha"), 5), "num_heads must divide the width of all heads, 12, got 5"),
   "grouped heads": (
     lambda: convert.llama_layer(change("llama"), 4),
