@@ -24,6 +24,7 @@ MAIN_CHANGES = {
   "parallel_text": {"data.task": "parallel_text", "data.tokenization": "subword"},
   "scan": {"data.task": "scan"},
   "multi30k": {"data.task": "parallel_text", "data.tokenization": "subword", "train.best_metric": "bleu"},
+  "multi30k_long": {"train.num_train_steps": 12_000, "evaluation.length_penalty": 1.4},
   "multi30k_transformer": {"model.encoder": "transformer", "model.decoder": "transformer"},
 }
 DATA, MODEL, TRAIN, EVALUATION = (
@@ -44,10 +45,10 @@ OTHER_FIELDS = {
     "evaluation.num_eval_examples",
   },
   "scan": {*MODEL, *TRAIN, *EVALUATION, "data.split", "data.num_buckets"},
-  "multi30k": {*DATA, *MODEL, *TRAIN, *EVALUATION}
-  - {"data.train_file", "data.validation_file", "data.test_file"},
-  "multi30k_transformer": {*DATA, *MODEL, *TRAIN, *EVALUATION}
-  - {"data.train_file", "data.validation_file", "data.test_file"},
+  **dict.fromkeys(
+    ("multi30k", "multi30k_long", "multi30k_transformer"),
+    {*DATA, *MODEL, *TRAIN, *EVALUATION} - {"data.train_file", "data.validation_file", "data.test_file"},
+  ),
 }
 
 
