@@ -1,4 +1,4 @@
-r"""Multi30k, English to German: configs/multi30k.py with more steps of half the size, and more dropout.
+r"""Multi30k, English to German: configs/multi30k.py with longer training, smaller batches and more dropout.
 
     python -m experiments.train --config=configs/multi30k_long.py --workdir=runs/multi30k_long \
         --config.data.train_file=train.en-de.tsv.gz --config.data.validation_file=val.en-de.tsv.gz
