@@ -152,10 +152,9 @@ def rotary_2d(vectors: jax.Array, positions: jax.Array, *, base: float = 10_000.
     raise ValueError(f"the width of the vectors must be a multiple of 4, got shape {vectors.shape}")
   if positions.ndim < 2 or positions.shape[-1] != 2:
     raise ValueError(f"positions must have axes [... T 2], got shape {positions.shape}")
-  rotated = map(
-    lambda half, axis: rotary(half, positions[..., axis], base=base), jnp.split(vectors, 2, axis=-1), (0, 1)
-  )
-  return jnp.concatenate([*rotated], axis=-1)
+  of_row, of_column = jnp.split(vectors, 2, axis=-1)
+  rotated = rotary(of_row, positions[..., 0], base=base), rotary(of_column, positions[..., 1], base=base)
+  return jnp.concatenate(rotated, axis=-1)
 
 
 def rotary_frequencies(width: int, *, base: float = 10_000.0) -> jax.Array:

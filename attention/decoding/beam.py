@@ -128,7 +128,7 @@ def beam_search(
   )
   zeros = jnp.zeros((B, K), jnp.int32)
   finished = Finished(jnp.full((B, K), -jnp.inf), zeros, zeros, zeros)
-  weights = jax.eval_shape(step, alive.state, alive.tokens)[2]
+  _, _, weights = jax.eval_shape(step, alive.state, alive.tokens)
   back_pointers = BackPointers(
     jnp.zeros((T, B, K), jnp.int32),
     jnp.zeros((T, B, K), jnp.int32),

@@ -183,7 +183,7 @@ def _decode(
 ) -> SearchResult:
   """Decodes sequences whose tokens are chosen by `choose`."""
   tokens = jnp.full((B,), bos_id)
-  weights = jax.eval_shape(step, state, tokens)[2]
+  _, _, weights = jax.eval_shape(step, state, tokens)
   result = SearchResult(
     tokens=jnp.full((B, T), pad_id),
     scores=jnp.zeros((B,), jnp.float32),
