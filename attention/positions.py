@@ -152,8 +152,8 @@ def rotary_2d(vectors: jax.Array, positions: jax.Array, *, base: float = 10_000.
     raise ValueError(f"the width of the vectors must be a multiple of 4, got shape {vectors.shape}")
   if positions.ndim < 2 or positions.shape[-1] != 2:
     raise ValueError(f"positions must have axes [... T 2], got shape {positions.shape}")
-  of_row, of_column = jnp.split(vectors, 2, axis=-1)
-  rotated = rotary(of_row, positions[..., 0], base=base), rotary(of_column, positions[..., 1], base=base)
+  row_half, column_half = jnp.split(vectors, 2, axis=-1)
+  rotated = rotary(row_half, positions[..., 0], base=base), rotary(column_half, positions[..., 1], base=base)
   return jnp.concatenate(rotated, axis=-1)
 
 
