@@ -5,7 +5,8 @@ r"""Multi30k: configs/multi30k.py with longer training, smaller batches and more
 
 Validation BLEU (sacrebleu, lowercased, JAX 0.10.1, mean of seeds 0 to 2): 43.6 greedy, 44.5 with 5 beams from
 German to English; 40.1 greedy, 41.5 with 5 beams from English to German. docs/findings/multi30k.md has the
-commands that swap the columns of the files. Training takes 1.6 times as long as with configs/multi30k.py.
+commands that swap the columns of the files. Training takes about 1.6 times as long as with
+configs/multi30k.py.
 """
 
 from configs import base, multi30k
